@@ -1,0 +1,44 @@
+"""Contextual MDPs in pure JAX, and the registry that names them."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from metastep.envs.base import Env, Step
+from metastep.envs.cartpole import CartPole, SwingUp
+from metastep.envs.lqr import LQR
+from metastep.envs.minigolf import Minigolf
+from metastep.envs.nav2d import Nav2D
+from metastep.errors import InputError
+
+_REGISTRY: dict[str, Callable[..., Env]] = {}
+
+
+def register(name: str, factory: Callable[..., Env]) -> None:
+    """Make `factory(**options)` available as `make(name, **options)`, in presets and on the command line."""
+    if name in _REGISTRY and _REGISTRY[name] is not factory:
+        raise InputError(f"env: the name {name!r} is taken already.")
+    _REGISTRY[name] = factory
+
+
+def names() -> tuple[str, ...]:
+    """The registered names, sorted."""
+    return tuple(sorted(_REGISTRY))
+
+
+def make(name: str, **options: Any) -> Env:
+    """Build a registered environment; the options are the fields of its class."""
+    if name not in _REGISTRY:
+        near = get_close_matches(name, names(), n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"env.name: {name!r} is not registered, allowed are {', '.join(names())}.{hint}")
+    try:
+        return _REGISTRY[name](**options)
+    except TypeError as error:
+        raise InputError(f"env.options: {name} cannot be built with {options}: {error}.") from None
+
+
+for _env in (Nav2D, Minigolf, CartPole, SwingUp, LQR):
+    register(_env.name, _env)
+
+__all__ = ["LQR", "CartPole", "Env", "Minigolf", "Nav2D", "Step", "SwingUp", "make", "names", "register"]

@@ -1,0 +1,73 @@
+"""The environment protocol: one learner, one episode, scalar fields."""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from jax import Array
+
+from metastep.contexts import ContextSpace
+
+State = Any
+Context = Any
+
+
+class Step(NamedTuple):
+    """What one move leads to."""
+
+    state: State
+    reward: Array
+    terminated: Array
+
+
+@runtime_checkable
+class Env(Protocol):
+    """A contextual MDP in pure JAX.
+
+    Functions are written for one learner and one episode: every field of `state`, of `context` and of the tuples `action`,
+    `noise` and the observation is a scalar, so that batching turns each quantity into one array of shape (episodes,
+    learners). There is no control flow on values; use `jnp.where`. The random numbers are standard normals that the rollout
+    provides: `reset_noise` of them for a reset, `step_noise` for a step. The horizon belongs to the rollout.
+
+    An environment is a frozen dataclass: it is hashable, so it selects a compiled program, and its fields are the options.
+    """
+
+    @property
+    def name(self) -> str:
+        """Identifier in the registry, in files and in tables."""
+        ...
+
+    @property
+    def context_space(self) -> ContextSpace:
+        """The family of tasks."""
+        ...
+
+    @property
+    def num_observations(self) -> int:
+        """Length of the tuple that `observe` returns."""
+        ...
+
+    @property
+    def num_actions(self) -> int:
+        """Length of the tuple `action`."""
+        ...
+
+    @property
+    def reset_noise(self) -> int:
+        """How many standard normals a reset takes."""
+        ...
+
+    @property
+    def step_noise(self) -> int:
+        """How many standard normals a step takes."""
+        ...
+
+    def reset(self, context: Context, noise: tuple[Array, ...]) -> State:
+        """The first state of an episode."""
+        ...
+
+    def observe(self, context: Context, state: State) -> tuple[Array, ...]:
+        """What the policy sees of a state."""
+        ...
+
+    def step(self, context: Context, state: State, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
+        """One move."""
+        ...

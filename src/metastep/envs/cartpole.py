@@ -1,0 +1,121 @@
+"""Cart-pole balancing and swing-up with the pole's mass and length as context (paper, appendices B.3 and C).
+
+The physics are Gymnasium's CartPole: explicit Euler, and `pole_length` is what Gymnasium calls `length`. Everything that
+derives from the context (total mass, mass times length) is computed from it at each step.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from metastep.contexts import ContextSpace
+from metastep.envs.base import Context, Step
+from metastep.noise import to_uniform
+from metastep.numerics import sincos
+
+GRAVITY = 9.8
+CART_MASS = 1.0
+
+
+class CartPoleState(NamedTuple):
+    """Cart position and speed, pole angle from the vertical and angular speed."""
+
+    position: Array
+    velocity: Array
+    angle: Array
+    angular_velocity: Array
+
+
+def euler_step(state: CartPoleState, force: Array, pole_mass: Array, pole_length: Array, dt: float) -> CartPoleState:
+    """Advance a cart with a pole by one explicit Euler step of `dt` seconds under a horizontal force."""
+    sin, cos = sincos(state.angle)
+    total_mass = CART_MASS + pole_mass
+    mass_length = pole_mass * pole_length
+    push = (force + mass_length * state.angular_velocity**2 * sin) / total_mass
+    angular_acceleration = (GRAVITY * sin - cos * push) / (pole_length * (4.0 / 3.0 - pole_mass * cos**2 / total_mass))
+    acceleration = push - mass_length * angular_acceleration * cos / total_mass
+    return CartPoleState(
+        state.position + dt * state.velocity,
+        state.velocity + dt * acceleration,
+        state.angle + dt * state.angular_velocity,
+        state.angular_velocity + dt * angular_acceleration,
+    )
+
+
+@dataclass(frozen=True)
+class CartPole:
+    """Keep the pole within 12 degrees and the cart within 2.4 m; every step pays 1.
+
+    Args:
+        force: "bang-bang" pushes right with 10 N when the action exceeds 0.5 and left otherwise; "continuous" applies
+            10 N times the action clipped to [-1, 1].
+    """
+
+    context_space: ContextSpace = ContextSpace(("pole_mass", "pole_length"), (0.1, 0.5), (2.0, 1.5), ("kg", "m"))
+    force: Literal["bang-bang", "continuous"] = "bang-bang"
+    force_newton: float = 10.0
+    dt: float = 0.02
+    max_angle: float = float(np.deg2rad(12.0))
+    max_position: float = 2.4
+    start_range: float = 0.05
+
+    name: ClassVar[str] = "cartpole"
+    num_observations: ClassVar[int] = 4
+    num_actions: ClassVar[int] = 1
+    reset_noise: ClassVar[int] = 4
+    step_noise: ClassVar[int] = 0
+
+    def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
+        """Near the upright position at rest."""
+        return CartPoleState(*(to_uniform(normal, -self.start_range, self.start_range) for normal in noise))
+
+    def observe(self, context: Context, state: CartPoleState) -> tuple[Array, ...]:
+        """The whole state."""
+        return tuple(state)
+
+    def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
+        """Push the cart."""
+        if self.force == "bang-bang":
+            force = jnp.where(action[0] > 0.5, self.force_newton, -self.force_newton)
+        else:
+            force = self.force_newton * jnp.clip(action[0], -1.0, 1.0)
+        after = euler_step(state, force, context.pole_mass, context.pole_length, self.dt)
+        fallen = (jnp.abs(after.angle) > self.max_angle) | (jnp.abs(after.position) > self.max_position)
+        return Step(after, jnp.float32(1.0), fallen)
+
+
+@dataclass(frozen=True)
+class SwingUp:
+    """Start hanging, swing the pole up: every step pays cos(angle); leaving the track of ±3 m costs 100 and ends."""
+
+    context_space: ContextSpace = ContextSpace(("pole_mass",), (0.1,), (2.0,), ("kg",))
+    pole_length: float = 0.5
+    max_force: float = 10.0
+    dt: float = 0.05
+    max_position: float = 3.0
+    start_range: float = 0.05
+
+    name: ClassVar[str] = "swingup"
+    num_observations: ClassVar[int] = 4
+    num_actions: ClassVar[int] = 1
+    reset_noise: ClassVar[int] = 4
+    step_noise: ClassVar[int] = 0
+
+    def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
+        """Near the hanging position at rest."""
+        start = CartPoleState(*(to_uniform(normal, -self.start_range, self.start_range) for normal in noise))
+        return start._replace(angle=start.angle + np.float32(np.pi))
+
+    def observe(self, context: Context, state: CartPoleState) -> tuple[Array, ...]:
+        """The whole state; the angle is not wrapped."""
+        return tuple(state)
+
+    def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
+        """Apply the clipped force."""
+        force = jnp.clip(action[0], -self.max_force, self.max_force)
+        after = euler_step(state, force, context.pole_mass, jnp.float32(self.pole_length), self.dt)
+        off_track = jnp.abs(after.position) > self.max_position
+        return Step(after, jnp.where(off_track, -100.0, sincos(after.angle)[1]), off_track)

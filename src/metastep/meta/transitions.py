@@ -1,0 +1,15 @@
+"""The flat view of meta-experience that offline learners consume."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Transitions(NamedTuple):
+    """Tuples `(x, h, l, x')` of the meta-MDP, one a row (SPEC section 3)."""
+
+    observation: NDArray[np.float32]  # (tuples, features)
+    stepsize: NDArray[np.float32]  # (tuples,)
+    reward: NDArray[np.float32]  # (tuples,)
+    next_observation: NDArray[np.float32]  # (tuples, features)

@@ -1,0 +1,260 @@
+"""Batched simulation: many learners, each with its own policy and task, many episodes each.
+
+Arrays inside are (episodes, learners) with learners on the last axis, so that sums over episodes vectorise. Two paths share
+one step function: `stream` reduces everything inside the scan, so its memory does not depend on the horizon;
+`trajectories` returns every step.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from metastep.envs.base import Env, State
+from metastep.errors import InputError
+from metastep.noise import standard_normals
+from metastep.policies import Pieces, Policy, flatten
+
+Baseline = Literal["none", "mean", "optimal"]
+
+# A per-step baseline divides by the mean square of the summed score; where that is zero the baseline is irrelevant.
+_TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What is simulated, and for how long.
+
+    Args:
+        env: the family of tasks.
+        policy: how actions are drawn.
+        num_episodes: episodes a learner.
+        horizon: steps after which an episode is cut off.
+        discount: gamma.
+        baseline: what GPOMDP subtracts from the reward of a step: nothing, its mean over the episodes, or the
+            variance-minimising value of every component.
+    """
+
+    env: Env
+    policy: Policy
+    num_episodes: int
+    horizon: int
+    discount: float = 0.99
+    baseline: Baseline = "optimal"
+
+    def __post_init__(self) -> None:
+        for field, least in (("num_episodes", 1), ("horizon", 1)):
+            value = getattr(self, field)
+            if value < least:
+                raise InputError(f"rollout.{field}: {value} must be at least {least}.")
+        if not 0.0 <= self.discount <= 1.0:
+            raise InputError(f"rollout.discount: {self.discount} must lie in [0, 1].")
+        if self.baseline not in get_args(Baseline):
+            raise InputError(f"rollout.baseline: {self.baseline!r} must be one of {', '.join(get_args(Baseline))}.")
+        for field in ("num_observations", "num_actions"):
+            seen, offered = getattr(self.policy, field), getattr(self.env, field)
+            if seen != offered:
+                raise InputError(f"policy.{field}: {seen}, but the environment {self.env.name!r} has {offered}.")
+
+
+class Sums(NamedTuple):
+    """Per-learner statistics of a batch; learners last."""
+
+    mean_return: Array  # (learners,)
+    return_variance: Array  # (learners,), over episodes
+    gradient: Array  # (parameters, learners)
+    moments: Array | None  # (1 + observations, 1 + observations, learners): sum of phi phi^T over the steps taken
+    num_steps: Array  # (learners,): steps before termination, all episodes together
+
+
+class Trajectories(NamedTuple):
+    """Whole episodes; time first, learners last. Steps after termination have alive = False and reward 0."""
+
+    observation: Array  # (horizon, observations, episodes, learners)
+    action: Array  # (horizon, actions, episodes, learners)
+    noise: Array  # (horizon, actions, episodes, learners): (action - mean) / sigma
+    reward: Array  # (horizon, episodes, learners)
+    alive: Array  # (horizon, episodes, learners): the step was taken
+
+
+class _Lane(NamedTuple):
+    state: State
+    alive: Array
+
+
+class _Move(NamedTuple):
+    observation: Pieces
+    action: Pieces
+    noise: Pieces
+    reward: Array
+
+
+def _over_lanes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Batch f(context, ...) written for one lane: contexts are (learners,), the rest (episodes, learners)."""
+
+    def batched(context: Any, *arguments: Any) -> Any:
+        over_learners = jax.vmap(function)
+        return jax.vmap(over_learners, in_axes=(None, *(0 for _ in arguments)))(context, *arguments)
+
+    return batched
+
+
+def _start(rollout: Rollout, context: Any, key: Array, num_learners: int) -> _Lane:
+    shape = (rollout.num_episodes, num_learners)
+    noise = standard_normals(key, 0, rollout.env.reset_noise, shape)
+    if not noise:  # vmap needs an array to learn the batch size from
+        noise = (jnp.zeros(shape, jnp.float32),)
+    return _Lane(_over_lanes(rollout.env.reset)(context, noise), jnp.ones(shape, bool))
+
+
+def _advance(rollout: Rollout, theta: Array, context: Any, key: Array, t: Array, lane: _Lane) -> tuple[_Lane, _Move]:
+    """One step of every lane; a terminated lane keeps its state and earns nothing."""
+    env, policy = rollout.env, rollout.policy
+    normals = standard_normals(key, t, policy.num_actions + env.step_noise, lane.alive.shape)
+    # Without the barrier XLA recomputes the random bits in every expression that reads them.
+    normals = lax.optimization_barrier(normals)
+    action_noise, env_noise = normals[: policy.num_actions], normals[policy.num_actions :]
+    observation = _over_lanes(env.observe)(context, lane.state)
+    mean = policy.mean(theta, observation)
+    action = tuple(m + policy.sigma * z for m, z in zip(mean, action_noise, strict=True))
+    after = _over_lanes(env.step)(context, lane.state, action, env_noise)
+    state = jax.tree.map(lambda new, old: jnp.where(lane.alive, new, old), after.state, lane.state)
+    reward = jnp.where(lane.alive, after.reward, 0.0)
+    return _Lane(state, lane.alive & ~after.terminated), _Move(observation, action, action_noise, reward)
+
+
+def _keys(key: Array) -> tuple[Array, Array]:
+    return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
+
+
+def _gpomdp_term(baseline: Baseline, score: Array, payoff: Array) -> Array:
+    """Sum over episodes of (payoff - b) * score for one step, with b the best constant for this step and component."""
+    total = jnp.sum(score * payoff, axis=-2)
+    if baseline == "none":
+        return total
+    if baseline == "mean":
+        return total - jnp.mean(payoff, axis=-2) * jnp.sum(score, axis=-2)
+    square = score * score
+    best = jnp.sum(square * payoff, axis=-2) / jnp.maximum(jnp.sum(square, axis=-2), _TINY)
+    return total - best * jnp.sum(score, axis=-2)
+
+
+def _moment_sums(observation: Pieces, alive: Array) -> Array:
+    """Sum over live episodes of phi phi^T, phi = (1, s): (1 + observations, 1 + observations, learners)."""
+    weight = alive.astype(jnp.float32)
+    features = (weight, *(weight * value for value in observation))
+    size = len(features)
+    upper = {(0, 0): jnp.sum(weight, axis=0)}
+    for column in range(1, size):
+        upper[0, column] = jnp.sum(features[column], axis=0)
+        for row in range(1, column + 1):
+            upper[row, column] = jnp.sum(features[column] * observation[row - 1], axis=0)
+    return jnp.stack([jnp.stack([upper[min(i, j), max(i, j)] for j in range(size)]) for i in range(size)])
+
+
+class _Accumulator(NamedTuple):
+    """Everything an estimate needs of the steps so far."""
+
+    weight: Array  # gamma^t
+    scores: Pieces  # sum of the scores of each episode up to now
+    returns: Array  # (episodes, learners)
+    gradient: Pieces  # summed over episodes
+    moments: Array | None
+    num_steps: Array
+
+
+def _empty(rollout: Rollout, theta: Array) -> _Accumulator:
+    policy, num_learners = rollout.policy, theta.shape[-1]
+    lanes = jax.ShapeDtypeStruct((rollout.num_episodes, num_learners), jnp.float32)
+    pieces = jax.eval_shape(policy.score, theta, (lanes,) * policy.num_observations, (lanes,) * policy.num_actions)
+    size = 1 + policy.num_observations
+    return _Accumulator(
+        weight=jnp.float32(1.0),
+        scores=tuple(jnp.zeros(piece.shape, jnp.float32) for piece in pieces),
+        returns=jnp.zeros(lanes.shape, jnp.float32),
+        gradient=tuple(jnp.zeros((*piece.shape[:-2], num_learners), jnp.float32) for piece in pieces),
+        moments=jnp.zeros((size, size, num_learners), jnp.float32) if policy.is_linear else None,
+        num_steps=jnp.zeros(num_learners, jnp.float32),
+    )
+
+
+def _accumulate(rollout: Rollout, theta: Array, sums: _Accumulator, move: _Move, alive: Array) -> _Accumulator:
+    """Add one step.
+
+    GPOMDP: `grad = 1/n sum_episodes sum_t (gamma^t r_t - b_t) sum_{k<=t} d log pi(a_k|s_k)`. The baseline b_t of a step needs
+    only sums over the episodes at that step, so nothing of the past has to be kept but the running scores.
+    """
+    score = rollout.policy.score(theta, move.observation, move.noise)
+    scores = tuple(s + jnp.where(alive, now, 0.0) for s, now in zip(sums.scores, score, strict=True))
+    payoff = sums.weight * move.reward
+    terms = (_gpomdp_term(rollout.baseline, piece, payoff) for piece in scores)
+    return _Accumulator(
+        weight=sums.weight * rollout.discount,
+        scores=scores,
+        returns=sums.returns + payoff,
+        gradient=tuple(g + term for g, term in zip(sums.gradient, terms, strict=True)),
+        moments=None if sums.moments is None else sums.moments + _moment_sums(move.observation, alive),
+        num_steps=sums.num_steps + jnp.sum(alive, axis=0, dtype=jnp.float32),
+    )
+
+
+def _finish(rollout: Rollout, sums: _Accumulator) -> Sums:
+    return Sums(
+        mean_return=jnp.mean(sums.returns, axis=0),
+        return_variance=jnp.var(sums.returns, axis=0),
+        gradient=flatten(sums.gradient) / rollout.num_episodes,
+        moments=sums.moments,
+        num_steps=sums.num_steps,
+    )
+
+
+def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
+    """Simulate and reduce on the fly; memory does not depend on the horizon.
+
+    Args:
+        rollout: what to simulate.
+        theta: (learners, parameters).
+        context: (learners, coordinates).
+        key: one key for the whole batch; each lane takes its own part of every draw.
+    """
+    theta = theta.T
+    named = rollout.env.context_space.unpack(context)
+    reset_key, step_key = _keys(key)
+
+    def advance(carry: tuple[_Lane, _Accumulator], t: Array) -> tuple[tuple[_Lane, _Accumulator], None]:
+        lane, sums = carry
+        after, move = _advance(rollout, theta, named, step_key, t, lane)
+        return (after, _accumulate(rollout, theta, sums, move, lane.alive)), None
+
+    start = _start(rollout, named, reset_key, theta.shape[-1]), _empty(rollout, theta)
+    (_, sums), _ = lax.scan(advance, start, jnp.arange(rollout.horizon, dtype=jnp.uint32))
+    return _finish(rollout, sums)
+
+
+def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
+    """The same simulation as `stream` with the same key, every step returned."""
+    theta = theta.T
+    named = rollout.env.context_space.unpack(context)
+    reset_key, step_key = _keys(key)
+
+    def advance(lane: _Lane, t: Array) -> tuple[_Lane, Trajectories]:
+        after, move = _advance(rollout, theta, named, step_key, t, lane)
+        observation, action, noise = (jnp.stack(pieces) for pieces in move[:3])
+        return after, Trajectories(observation, action, noise, move.reward, lane.alive)
+
+    start = _start(rollout, named, reset_key, theta.shape[-1])
+    return lax.scan(advance, start, jnp.arange(rollout.horizon, dtype=jnp.uint32))[1]
+
+
+def sums_of(rollout: Rollout, theta: Array, episodes: Trajectories) -> Sums:
+    """The statistics of whole trajectories: what `stream` gives for the same policy, tasks and key."""
+    theta = theta.T
+
+    def add(sums: _Accumulator, step: Trajectories) -> tuple[_Accumulator, None]:
+        move = _Move(tuple(step.observation), tuple(step.action), tuple(step.noise), step.reward)
+        return _accumulate(rollout, theta, sums, move, step.alive), None
+
+    return _finish(rollout, lax.scan(add, _empty(rollout, theta), episodes)[0])
