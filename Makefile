@@ -1,0 +1,40 @@
+# Every target makes the virtual environment it needs; nothing has to be installed by hand.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Compilations are cached on disk between tests and runs.
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
+
+.PHONY: setup demo test lint bench soak clean
+
+# The lock pins versions; pyproject.toml says what is needed. The demo installs the core only, the tests everything.
+$(VENV)/.core: pyproject.toml requirements.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable ".[dev]"
+	touch $@
+
+setup: $(VENV)/.dev
+
+demo: $(VENV)/.core
+	$(BIN)/metastep demo
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: $(VENV)/.dev lint
+	$(BIN)/pytest -n 2 --dist worksteal -m "not soak"
+
+soak: $(VENV)/.dev
+	$(BIN)/pytest -m soak -s
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/rollouts.py
+
+clean:
+	rm -rf $(VENV) .cache build dist *.egg-info src/*.egg-info runs benchmarks/.venvs
