@@ -1,0 +1,283 @@
+"""The maximum of a forest over the step size, without predicting on (states x step sizes) rows.
+
+Every tree is walked once per block of states. A node of the walk is (tree node, range of row ids, interval of step-size
+cells): a split on a state feature partitions the row ids in place, a split on the step size (always the LAST input
+feature) cuts the interval and follows both branches with the same rows, a leaf adds its difference to the previous leaf
+at the start of its interval. One prefix sum over the cells then gives every state's value at every step size.
+
+Leaf values are summed as 64-bit integers, scaled by a power of two so that nothing overflows. Integer sums do not
+depend on their order: equal values stay exactly equal, so ties are real ties, and bits do not depend on threads or
+blocks. The rounding, `max|leaf| * trees * 2^-62` per leaf, is below that of a float64 sum.
+"""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metastep.errors import InputError
+from metastep.fqi.forest import Forest, as_inputs, depth
+
+_BLOCK_ROWS = 1024
+"""States walked together: a block of columns and its sums stay in the second-level cache."""
+_BLOCK_CELLS = 1 << 18
+"""Most (cell, row) sums of a block: what bounds the rows when the cells are many (continuous maximum)."""
+
+
+class Plan(NamedTuple):
+    """One or two forests prepared for the walk over a set of step sizes."""
+
+    stepsizes: NDArray[np.float32]  # (cells,), increasing
+    feature: NDArray[np.int32]  # (nodes,), of all forests one after the other
+    threshold: NDArray[np.float32]  # (nodes,)
+    left: NDArray[np.int32]  # (nodes,)
+    right: NDArray[np.int32]  # (nodes,)
+    fixed: NDArray[np.int64]  # (nodes,), leaf values in fixed point
+    cut: NDArray[np.int32]  # (nodes,), number of step sizes that go left
+    roots: NDArray[np.int64]  # (trees of all forests,)
+    trees_until: NDArray[np.int64]  # (forests,), trees in this and earlier forests
+    unit: NDArray[np.float64]  # (forests,), value of one fixed-point unit divided by the number of trees
+    num_features: int  # of a state
+    depth: int
+    lam: float  # weight of the smaller of two forests
+
+
+class Maximum(NamedTuple):
+    """The best step size of each state; ties go to the smallest."""
+
+    value: NDArray[np.float64]  # (states,)
+    stepsize: NDArray[np.float32]  # (states,)
+    values: NDArray[np.float64] | None  # (states, step sizes), when asked for
+
+
+def stepsize_grid(low: float, high: float, num: int) -> NDArray[np.float32]:
+    """The `num` evenly spaced step sizes over `[low, high]`, as float32: what the forests see."""
+    return np.linspace(low, high, num).astype(np.float32)
+
+
+def stepsize_cells(forests: Sequence[Forest], low: float, high: float) -> NDArray[np.float32]:
+    """The smallest step size of each cell of `[low, high]` on which all forests are constant.
+
+    A forest is piecewise constant in the step size and jumps just above its thresholds, so the maximum over these
+    points is the maximum over the continuous interval.
+    """
+    first, last = np.float32(low), np.float32(high)
+    thresholds = np.concatenate([forest.threshold[forest.feature == forest.num_features - 1] for forest in forests])
+    inside = thresholds[(thresholds >= first) & (thresholds < last)]
+    return np.unique(np.concatenate([[first], np.nextafter(inside, np.float32(np.inf))]).astype(np.float32))
+
+
+def prepare(forests: Sequence[Forest], stepsizes: ArrayLike, lam: float = 1.0) -> Plan:
+    """Prepare one forest, or two to be combined as `lam*min + (1-lam)*max`, for maximisation over `stepsizes`."""
+    points = np.ascontiguousarray(stepsizes, dtype=np.float32)
+    if points.ndim != 1 or points.size == 0 or (np.diff(points) <= 0).any():
+        raise InputError(f"stepsizes has shape {points.shape}, allowed is a non-empty increasing list.")
+    if len(forests) not in (1, 2) or len({forest.num_features for forest in forests}) != 1:
+        raise InputError(f"forests: got {len(forests)}, allowed are one or two with the same number of features.")
+    last = forests[0].num_features - 1
+    starts = np.cumsum([0] + [len(forest.feature) for forest in forests])[:-1]
+    feature = np.concatenate([forest.feature for forest in forests])
+    threshold = np.concatenate([forest.threshold for forest in forests])
+
+    def shifted(name: str) -> NDArray[np.int32]:
+        children = np.concatenate([getattr(f, name) + start for f, start in zip(forests, starts, strict=True)])
+        return np.where(feature >= 0, children, -1).astype(np.int32)
+
+    shifts = [_fixed_point_shift(forest) for forest in forests]
+    fixed = [np.rint(np.ldexp(forest.value, shift)) for forest, shift in zip(forests, shifts, strict=True)]
+    return Plan(
+        stepsizes=points,
+        feature=feature,
+        threshold=threshold,
+        left=shifted("left"),
+        right=shifted("right"),
+        fixed=np.concatenate(fixed).astype(np.int64),
+        cut=np.where(feature == last, np.searchsorted(points, threshold, side="right"), -1).astype(np.int32),
+        roots=np.concatenate([f.offsets[:-1] + start for f, start in zip(forests, starts, strict=True)]),
+        trees_until=np.cumsum([forest.num_trees for forest in forests]),
+        unit=np.array([np.ldexp(1.0, -s) / f.num_trees for f, s in zip(forests, shifts, strict=True)]),
+        num_features=last,
+        depth=max(depth(forest) for forest in forests),
+        lam=float(lam),
+    )
+
+
+def _fixed_point_shift(forest: Forest) -> int:
+    """The power of two that scales leaf values so that a sum over the trees stays below 2^61."""
+    bound = float(np.abs(forest.value).max()) * forest.num_trees
+    # A bound of 0 or near the smallest float would ask for a scale that is itself no float.
+    return 61 - int(np.ceil(np.log2(bound))) if bound > 2.0**-900 else 0
+
+
+def default_threads() -> int:
+    """Number of processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_values: bool = False) -> Maximum:
+    """Best step size of each state `(states, features)`, and its value; the bits do not depend on `threads`.
+
+    A NaN in a state compares as larger than every threshold: the step size is still one of the plan's.
+    """
+    matrix = as_inputs(states, plan.num_features, "states")
+    num, cells = len(matrix), len(plan.stepsizes)
+    rows = max(1, min(num, _BLOCK_ROWS, max(64, _BLOCK_CELLS // cells)))
+    value, best = np.empty(num), np.empty(num, dtype=np.int64)
+    values = np.empty((num if with_values else 0, cells))
+
+    def blocks(first: int, last: int) -> None:
+        _maximise_rows(plan, matrix, first, last, rows, value, best, values)
+
+    workers = threads or default_threads()
+    # A few shares per worker even the load out; whole blocks keep every share's last block from being a sliver.
+    share = rows * max(1, -(-num // (rows * workers * 4)))
+    starts = range(0, num, share)
+    if workers == 1 or len(starts) == 1:
+        for start in starts:
+            blocks(start, min(start + share, num))
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(lambda start: blocks(start, min(start + share, num)), starts))
+    return Maximum(value, plan.stepsizes[best], values if with_values else None)
+
+
+def maximise_general(
+    regressors: Sequence[Any], states: ArrayLike, stepsizes: ArrayLike, lam: float = 1.0, *, with_values: bool = False
+) -> Maximum:
+    """The same maximum for any scikit-learn regressors, by predicting on every (state, step size) row."""
+    matrix = np.ascontiguousarray(states, dtype=np.float32)
+    points = np.ascontiguousarray(stepsizes, dtype=np.float32)
+    num, features = matrix.shape
+    value, best = np.empty(num), np.empty(num, dtype=np.int64)
+    values = np.empty((num if with_values else 0, len(points)))
+    for start in range(0, num, _BLOCK_ROWS):
+        block = matrix[start : start + _BLOCK_ROWS]
+        inputs = np.empty((len(block), len(points), features + 1), dtype=np.float32)
+        inputs[:, :, :-1] = block[:, None, :]
+        inputs[:, :, -1] = points
+        flat = inputs.reshape(-1, features + 1)
+        predicted = [np.asarray(r.predict(flat), dtype=np.float64).reshape(len(block), -1) for r in regressors]
+        combined = predicted[0]
+        if len(predicted) == 2:
+            combined = lam * np.minimum(*predicted) + (1 - lam) * np.maximum(*predicted)
+        chosen = combined.argmax(axis=1)
+        best[start : start + len(block)] = chosen
+        value[start : start + len(block)] = combined[np.arange(len(block)), chosen]
+        if with_values:
+            values[start : start + len(block)] = combined
+    return Maximum(value, points[best], values if with_values else None)
+
+
+@numba.njit(cache=True, nogil=True)
+def _maximise_rows(plan, states, first, last, block, value, best, values):  # type: ignore[no-untyped-def]
+    """Fill `value`, `best` (and `values`, unless empty) of the states in `[first, last)`, `block` rows at a time."""
+    num_forests, cells = plan.trees_until.size, plan.stepsizes.size
+    columns = np.empty((states.shape[1], block), dtype=np.float32)
+    sums = np.empty((num_forests, cells, block), dtype=np.int64)
+    previous = np.empty(block, dtype=np.int64)
+    ids = np.arange(block).astype(np.uint32)
+    stack = np.empty((plan.depth + 2, 5), dtype=np.int64)
+    running = np.empty((num_forests, block), dtype=np.int64)
+    highest = np.empty(block)
+    where = np.empty(block, dtype=np.int64)
+    for start in range(first, last, block):
+        rows = min(block, last - start)
+        for column in range(states.shape[1]):
+            for row in range(rows):
+                columns[column, row] = states[start + row, column]
+        if rows < block:
+            ids = np.arange(rows).astype(np.uint32)
+        sums[:] = 0
+        tree = 0
+        for forest in range(num_forests):
+            while tree < plan.trees_until[forest]:
+                _add_tree(plan, plan.roots[tree], rows, columns, ids, stack, previous, sums[forest])
+                tree += 1
+        _take_maximum(rows, sums, plan.unit, plan.lam, running, highest, where, values[start : start + rows])
+        for row in range(rows):
+            value[start + row] = highest[row]
+            best[start + row] = where[row]
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_tree(plan, root, rows, columns, ids, stack, previous, sums):  # type: ignore[no-untyped-def]
+    """Add one tree to the difference array `sums` `(cells, rows)`.
+
+    The branch of the smaller step sizes is walked to its end first, so a row meets its leaves in the order of their
+    intervals, and the first of them starts at cell 0.
+    """
+    feature, threshold, left, right, cut = plan.feature, plan.threshold, plan.left, plan.right, plan.cut
+    stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3], stack[0, 4] = root, 0, rows, 0, sums.shape[0]
+    height = 1
+    while height > 0:
+        height -= 1
+        node, start, stop = stack[height, 0], stack[height, 1], stack[height, 2]
+        low, high = stack[height, 3], stack[height, 4]
+        while feature[node] >= 0:
+            if cut[node] >= 0:
+                if cut[node] <= low:
+                    node = right[node]
+                elif cut[node] >= high:
+                    node = left[node]
+                else:
+                    stack[height, 0], stack[height, 1], stack[height, 2] = right[node], start, stop
+                    stack[height, 3], stack[height, 4] = cut[node], high
+                    height += 1
+                    node, high = left[node], cut[node]
+                continue
+            column, limit = columns[feature[node]], threshold[node]
+            # Swap first, advance if the row belongs to the left: no branch for the processor to mispredict. Unsigned
+            # subscripts spare the check for negative ones.
+            boundary = np.uint64(start)
+            for position in range(start, stop):
+                row = ids[position]
+                ids[position] = ids[boundary]
+                ids[boundary] = row
+                boundary += np.uint64(column[row] <= limit)
+            middle = np.int64(boundary)
+            if middle == start:
+                node = right[node]
+            elif middle == stop:
+                node = left[node]
+            else:
+                stack[height, 0], stack[height, 1], stack[height, 2] = right[node], middle, stop
+                stack[height, 3], stack[height, 4] = low, high
+                height += 1
+                node, stop = left[node], middle
+        leaf, cell = plan.fixed[node], sums[low]
+        if low == 0:
+            for position in range(start, stop):
+                row = ids[position]
+                cell[row] += leaf
+                previous[row] = leaf
+        else:
+            for position in range(start, stop):
+                row = ids[position]
+                cell[row] += leaf - previous[row]
+                previous[row] = leaf
+
+
+@numba.njit(cache=True, nogil=True)
+def _take_maximum(rows, sums, unit, lam, running, highest, where, values):  # type: ignore[no-untyped-def]
+    """Prefix sums over the cells, combined between forests, and their first maximum."""
+    highest[:] = -np.inf
+    where[:] = 0
+    running[:] = 0
+    for cell in range(sums.shape[1]):
+        for forest in range(sums.shape[0]):
+            for row in range(rows):
+                running[forest, row] += sums[forest, cell, row]
+        for row in range(rows):
+            combined = running[0, row] * unit[0]
+            if sums.shape[0] == 2:
+                other = running[1, row] * unit[1]
+                combined = lam * min(combined, other) + (1 - lam) * max(combined, other)
+            if combined > highest[row]:
+                highest[row] = combined
+                where[row] = cell
+            if values.shape[0] > 0:
+                values[row, cell] = combined
