@@ -1,0 +1,60 @@
+"""Export of a dataset to Parquet, for Polars, pandas, DuckDB and the like."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metastep import storage
+from metastep.meta.blocks import Block, Layout, rewards
+from metastep.meta.dataset import Dataset
+
+
+def to_parquet(dataset: str | Path | Dataset, path: str | Path) -> None:
+    """Write all tuples, one row each, non-finite ones included.
+
+    Columns: `learner`, `update`, `context_<name>`, `theta`, `gradient` (lists), `return`, `flagged`, `stepsize` (a
+    list where there are several hyperparameters), `reward`, and `next_theta`, `next_gradient`, `next_return`,
+    `next_flagged`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not isinstance(dataset, Dataset):
+        dataset = Dataset.open(dataset)
+    sink = pa.BufferOutputStream()
+    writer: Any = None
+    first_learner = 0
+    for block in dataset.blocks():
+        table = pa.table(_columns(block, dataset.layout, first_learner))
+        writer = writer or pq.ParquetWriter(sink, table.schema)
+        writer.write_table(table)
+        first_learner += len(block.context)
+    writer.close()
+    storage.write_atomically(path, sink.getvalue().to_pybytes())
+
+
+def _columns(block: Block, layout: Layout, first_learner: int) -> dict[str, Any]:
+    shape = (layout.num_updates, len(block.context))
+    learners = np.arange(first_learner, first_learner + shape[1])
+    columns = {
+        "learner": np.broadcast_to(learners, shape),
+        "update": np.broadcast_to(np.arange(shape[0])[:, np.newaxis], shape),
+    }
+    for index, name in enumerate(layout.context_names):
+        columns[f"context_{name}"] = np.broadcast_to(block.context[:, index], shape)
+    observed = {"theta": block.theta, "gradient": block.gradient, "return": block.mean_return, "flagged": block.flagged}
+    columns |= {name: array[:-1] for name, array in observed.items()}
+    columns["stepsize"] = block.stepsize[:, :, 0] if layout.num_hyperparameters == 1 else block.stepsize
+    columns["reward"] = rewards(block)
+    columns |= {f"next_{name}": array[1:] for name, array in observed.items()}
+    return {name: _arrow(array) for name, array in columns.items()}
+
+
+def _arrow(array: NDArray[Any]) -> Any:
+    """(updates, learners) or (updates, learners, width) as one Arrow column, episode after episode."""
+    import pyarrow as pa
+
+    values = pa.array(np.swapaxes(array, 0, 1).reshape(-1))
+    return values if array.ndim == 2 else pa.FixedSizeListArray.from_arrays(values, array.shape[2])

@@ -1,0 +1,298 @@
+"""Durable files: whole or not at all, damage is noticed, and the same content gives the same bytes.
+
+A file is written under a temporary name in its own folder, synced, renamed, and the folder is synced. A process that
+is killed on the way leaves a temporary file, which `remove_leftovers` recognises by its name and by the fact that
+nobody holds its lock any more.
+"""
+
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from metastep.errors import InputError
+
+PACKAGES = ("metastep", "jax", "numpy", "scikit-learn", "numba")
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+_DTYPES = {
+    "BOOL": np.dtype("bool"),
+    "U8": np.dtype("<u1"),
+    "I8": np.dtype("<i1"),
+    "U16": np.dtype("<u2"),
+    "I16": np.dtype("<i2"),
+    "U32": np.dtype("<u4"),
+    "I32": np.dtype("<i4"),
+    "U64": np.dtype("<u8"),
+    "I64": np.dtype("<i8"),
+    "F16": np.dtype("<f2"),
+    "F32": np.dtype("<f4"),
+    "F64": np.dtype("<f8"),
+}
+# safetensors writes several metadata entries in no fixed order, so everything goes into one.
+_METADATA_KEY = "metastep"
+
+
+class Disk(NamedTuple):
+    """Every operating-system call that changes the disk; tests replace `DISK` to make each of them fail in turn."""
+
+    create: Callable[..., int] = os.open
+    write: Callable[[int, memoryview], int] = os.write
+    fsync: Callable[[int], None] = os.fsync
+    rename: Callable[[Path, Path], None] = os.replace
+    link: Callable[[Path, Path], None] = os.link
+    unlink: Callable[[Path], None] = os.unlink
+    mkdir: Callable[[Path], None] = os.mkdir
+
+
+DISK = Disk()
+
+
+class Tensors(NamedTuple):
+    """What a tensor file holds: read-only arrays mapped from the file, and the caller's metadata."""
+
+    arrays: dict[str, NDArray[Any]]
+    metadata: dict[str, Any]
+
+
+def write_atomically(path: str | Path, data: bytes, *, overwrite: bool = True) -> bool:
+    """Make `path` hold `data`, whole or not at all, durably.
+
+    With `overwrite=False` an existing file is left as it is and the result is False; of several processes that try at
+    the same time exactly one gets True.
+    """
+    path = Path(path)
+    try:
+        return _write_atomically(path, data, overwrite)
+    except OSError as error:
+        raise InputError(f"File {path} cannot be written: {error.strerror or error}.") from error
+
+
+def _write_atomically(path: Path, data: bytes, overwrite: bool) -> bool:
+    temporary, descriptor = _create_temporary(path)
+    written = True
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[DISK.write(descriptor, rest) :]
+        DISK.fsync(descriptor)
+        if overwrite:
+            DISK.rename(temporary, path)
+        else:
+            # A hard link, unlike a rename, refuses to replace.
+            try:
+                DISK.link(temporary, path)
+            except FileExistsError:
+                written = False
+            DISK.unlink(temporary)
+    except (Exception, KeyboardInterrupt):
+        with suppress(OSError):
+            DISK.unlink(temporary)
+        raise
+    finally:
+        os.close(descriptor)
+    _sync_folder(path.parent)
+    return written
+
+
+def _create_temporary(path: Path) -> tuple[Path, int]:
+    """Create a locked temporary file beside `path`."""
+    while True:
+        temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
+        descriptor = DISK.create(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink > 0:
+            return temporary, descriptor
+        # Another process took it for a leftover in the moment between creation and lock.
+        os.close(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        DISK.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(folder: str | Path) -> int:
+    """Remove the temporary files of processes that were killed; those of running ones stay. Returns how many."""
+    removed = 0
+    for path in sorted(Path(folder).iterdir()):
+        if not _TEMPORARY.fullmatch(path.name):
+            continue
+        with suppress(FileNotFoundError, BlockingIOError):  # renamed meanwhile; being written right now
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                DISK.unlink(path)
+                removed += 1
+            finally:
+                os.close(descriptor)
+    return removed
+
+
+def create_folder(folder: str | Path) -> None:
+    """Create a folder and its parents, durably; an existing one is fine."""
+    folder = Path(folder)
+    if folder.is_dir():
+        return
+    create_folder(folder.parent)
+    try:
+        with suppress(FileExistsError):
+            DISK.mkdir(folder)
+        if not folder.is_dir():
+            raise InputError(f"Folder {folder} cannot be created: a file of that name exists.")
+        _sync_folder(folder.parent)
+    except OSError as error:
+        raise InputError(f"Folder {folder} cannot be created: {error.strerror or error}.") from error
+
+
+def require_free_space(folder: str | Path, num_bytes: int) -> None:
+    """Refuse to start what would not fit on the disk of `folder` (which need not exist yet)."""
+    existing = Path(folder).absolute()
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    if free < num_bytes:
+        raise InputError(
+            f"Folder {folder} needs {num_bytes / 1e6:.1f} MB of free disk space, but only {free / 1e6:.1f} MB are left."
+        )
+
+
+def sha256_of(path: str | Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str | Path, error: OSError) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"File {path} is missing.")
+    return InputError(f"File {path} cannot be read: {error.strerror or error}.")
+
+
+def canonical_json(value: Any) -> bytes:
+    """The one JSON text of a value: sorted keys, two spaces, a newline at the end, no NaN or infinity."""
+    return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def sha256_of_json(value: Any) -> str:
+    """SHA-256 of a value's canonical JSON."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write a value as canonical JSON, atomically."""
+    write_atomically(path, canonical_json(value))
+
+
+def read_json(path: str | Path) -> Any:
+    """Read a JSON file."""
+    try:
+        return json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"File {path} is not valid JSON: {str(error) or 'nested too deeply'}.") from error
+
+
+def write_tensors(path: str | Path, arrays: Mapping[str, ArrayLike], metadata: Mapping[str, Any] | None = None) -> str:
+    """Write named arrays and JSON metadata as one safetensors file, atomically; returns the file's SHA-256.
+
+    The same content gives the same bytes. The header carries a checksum of names, types, shapes, metadata and values,
+    so that damage is found without another file.
+    """
+    tensors = {name: _little_endian(name, np.asarray(array)) for name, array in sorted(arrays.items())}
+    metadata = dict(metadata or {})
+    header = {"checksum": _content_checksum(tensors, metadata), "metadata": metadata}
+    data = save(tensors, metadata={_METADATA_KEY: canonical_json(header).decode()})
+    write_atomically(path, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def _little_endian(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    array = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+    if array.dtype not in _DTYPES.values():
+        raise InputError(f"Tensor {name} has type {array.dtype}, allowed are {', '.join(map(str, _DTYPES.values()))}.")
+    return array
+
+
+def _content_checksum(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> str:
+    described = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
+    digest = hashlib.sha256(canonical_json({"metadata": metadata, "tensors": described}))
+    for name in sorted(arrays):
+        digest.update(arrays[name].reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify: bool = True) -> Tensors:
+    """Map a file of `write_tensors` into memory (read-only).
+
+    Verification compares the whole file with `expected_sha256` where that is given, else the content with the checksum
+    in its header. `verify=False` is for a file that was verified before.
+    """
+    if verify and expected_sha256 is not None and (found := sha256_of(path)) != expected_sha256:
+        raise InputError(f"File {path} is damaged: its SHA-256 is {found}, expected is {expected_sha256}.")
+    try:
+        arrays, header = _map_tensors(Path(path))
+        metadata, checksum = header["metadata"], header["checksum"]
+        if not isinstance(metadata, dict):
+            raise TypeError("the metadata is not a table")
+        damaged = verify and expected_sha256 is None and _content_checksum(arrays, metadata) != checksum
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"File {path} is damaged or was not written by metastep: {_one_line(error)}.") from error
+    if damaged:
+        raise InputError(f"File {path} is damaged: its content does not match the checksum in its header.")
+    return Tensors(arrays, metadata)
+
+
+def _map_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
+    # The library checks the header (lengths, offsets, that the tensors cover the file) but copies every tensor it
+    # returns; tensors lie in the order of `offset_keys` without gaps, which is all that mapping them needs.
+    with safe_open(path, framework="numpy") as file:
+        header = json.loads((file.metadata() or {})[_METADATA_KEY])
+        slices = {name: file.get_slice(name) for name in file.offset_keys()}
+        kinds = {name: (_DTYPES[part.get_dtype()], tuple(part.get_shape())) for name, part in slices.items()}
+    mapped = np.memmap(path, np.uint8, "r")
+    offset = 8 + int.from_bytes(mapped[:8].tobytes(), "little")
+    arrays = {}
+    for name, (dtype, shape) in kinds.items():
+        arrays[name] = np.ndarray(shape, dtype, buffer=mapped, offset=offset)
+        offset += arrays[name].nbytes
+    return arrays, header
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__} {error}".split()).rstrip(".")
+
+
+def environment_record(device: str) -> dict[str, str]:
+    """What produced a result: versions of Python and of the packages that decide numbers, and the device used."""
+    return {"python": platform.python_version(), "device": device} | {name: _version(name) for name in PACKAGES}
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
