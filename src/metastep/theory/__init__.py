@@ -1,0 +1,1 @@
+"""Lipschitz constants of contextual MDPs, and the bounds that follow from them."""
