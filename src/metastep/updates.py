@@ -35,6 +35,11 @@ class UpdateRule(Protocol):
         ...
 
     @property
+    def direction(self) -> Literal["gradient", "natural_gradient"]:
+        """Which part of the estimate the rule follows."""
+        ...
+
+    @property
     def hyperparameters(self) -> tuple[str, ...]:
         """Names of the numbers a controller chooses for every update."""
         ...
@@ -48,10 +53,14 @@ class UpdateRule(Protocol):
         ...
 
 
+def unusable(direction: Array) -> Array:
+    """Which learners (rows) have a direction that is zero or not finite, so that theta must stay."""
+    return ~(jnp.all(jnp.isfinite(direction), axis=-1) & jnp.any(direction != 0.0, axis=-1))
+
+
 def _guard(theta: Array, moved: Array, direction: Array, old: RuleState, new: RuleState) -> Update:
     """Keep theta and state of learners whose direction is zero or not finite, and flag them."""
-    usable = jnp.all(jnp.isfinite(direction), axis=-1) & jnp.any(direction != 0.0, axis=-1)
-    usable = usable & jnp.all(jnp.isfinite(moved), axis=-1)
+    usable = ~unusable(direction) & jnp.all(jnp.isfinite(moved), axis=-1)
 
     def keep(after: Array, before: Array) -> Array:
         shape = usable.shape + (1,) * (after.ndim - 1)
@@ -111,6 +120,7 @@ class Adam:
     epsilon: float = 1e-7
 
     name: ClassVar[str] = "adam"
+    direction: ClassVar[Literal["gradient", "natural_gradient"]] = "gradient"
     hyperparameters: ClassVar[tuple[str, ...]] = ("stepsize",)
 
     def init(self, theta: Array) -> AdamState:
@@ -142,6 +152,7 @@ class RMSProp:
     epsilon: float = 1e-7
 
     name: ClassVar[str] = "rmsprop"
+    direction: ClassVar[Literal["gradient", "natural_gradient"]] = "gradient"
     hyperparameters: ClassVar[tuple[str, ...]] = ("stepsize",)
 
     def init(self, theta: Array) -> RMSPropState:
