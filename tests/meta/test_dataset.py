@@ -13,7 +13,7 @@ import pytest
 
 from metastep import storage
 from metastep.errors import InputError
-from metastep.meta.blocks import OBSERVATION_PARTS, observe
+from metastep.meta.episodes import OBSERVATION_PARTS, observe
 from metastep.meta.dataset import Block, Counts, Dataset, DatasetWriter, Layout, first_difference
 from metastep.meta.parquet import to_parquet
 

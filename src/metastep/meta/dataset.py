@@ -16,7 +16,7 @@ import numpy as np
 
 from metastep import storage
 from metastep.errors import InputError
-from metastep.meta.blocks import DEFAULT_PARTS, Block, Layout, feature_names, observe, rewards, trim, usable
+from metastep.meta.episodes import DEFAULT_PARTS, Block, Layout, feature_names, observe, rewards, trim, usable
 from metastep.meta.transitions import Transitions
 
 _FORMAT = {"format": "metastep dataset", "version": 1}

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep import storage
-from metastep.meta.blocks import Block, Layout, rewards
+from metastep.meta.episodes import Block, Layout, rewards
 from metastep.meta.dataset import Dataset
 
 

@@ -1,4 +1,4 @@
-"""Blocks of learners in lockstep as arrays, and the observations made of them.
+"""Meta-episodes of learners in lockstep as arrays, and the observations made of them.
 
 A meta-episode of T updates is T+1 observations: the tuple of update t is `(x_t, h_t, l_t, x_{t+1})` with
 `l_t = j_{t+1} - j_t` (SPEC section 3; a generative tuple is an episode with T = 1).
