@@ -48,7 +48,15 @@ class Episode(NamedTuple):
 
     def first(self, num: int) -> "Episode":
         """Only the first `num` learners: cuts the padding of a last block."""
-        return Episode(self.context[:num], *(array[:, :num] for array in self[1:]))
+        return Episode(
+            self.context[:num],
+            self.theta[:, :num],
+            self.gradient[:, :num],
+            self.mean_return[:, :num],
+            self.hyperparameters[:, :num],
+            self.flagged[:, :num],
+            self.num_steps[:, :num],
+        )
 
 
 class Exploration:
