@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep import storage
-from metastep.meta.episodes import Block, Layout, rewards
 from metastep.meta.dataset import Dataset
+from metastep.meta.episodes import Block, Layout, rewards
 
 
 def to_parquet(dataset: str | Path | Dataset, path: str | Path) -> None:
