@@ -1,0 +1,122 @@
+"""Progress of long work: which stage, how fast, how long still."""
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol, Self
+
+
+class Stage(Protocol):
+    """One stretch of work under way."""
+
+    def advance(self, amount: float) -> None:
+        """Report that `amount` more units are done."""
+        ...
+
+
+class Tracker(Protocol):
+    """Where progress goes."""
+
+    def stage(self, name: str, total: float, unit: str) -> AbstractContextManager[Stage]:
+        """Open a stage of `total` units; the caller advances it."""
+        ...
+
+
+class _Quiet:
+    def advance(self, amount: float) -> None:
+        return
+
+
+class Silent:
+    """Shows nothing: the default of library functions."""
+
+    @contextmanager
+    def stage(self, name: str, total: float, unit: str) -> Iterator[_Quiet]:
+        """Open a stage that nobody watches."""
+        yield _Quiet()
+
+
+def human(number: float) -> str:
+    """1234567 as 1.2 M."""
+    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= factor:
+            return f"{number / factor:.1f} {letter}"
+    return f"{number:.0f} "
+
+
+class Terminal:
+    """A live line in a terminal, one plain line a stage elsewhere (logs, pipes)."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+
+    def note(self, text: str) -> None:
+        """Print one line above whatever is live."""
+        self._console.print(text, markup=False, highlight=False)
+
+    @contextmanager
+    def stage(self, name: str, total: float, unit: str) -> Iterator["_Live | _Plain"]:
+        """Open a stage; the rate counts from the first advance, since what precedes it is compilation."""
+        if not self._console.is_terminal:
+            plain = _Plain(self, name, total, unit)
+            yield plain
+            plain.close()
+            return
+        with _Live(self, name, total, unit) as live:
+            yield live
+
+
+class _Plain:
+    def __init__(self, terminal: Terminal, name: str, total: float, unit: str) -> None:
+        self._terminal, self._name, self._total, self._unit = terminal, name, total, unit
+        self._done, self._start = 0.0, time.monotonic()
+        self._last_line = self._start
+        terminal.note(f"{name}: {human(total)}{unit}")
+
+    def advance(self, amount: float) -> None:
+        self._done += amount
+        now = time.monotonic()
+        if now - self._last_line > 20.0 and self._done < self._total:
+            self._last_line = now
+            left = (now - self._start) / self._done * (self._total - self._done)
+            self._terminal.note(f"{self._name}: {100 * self._done / self._total:.0f} %, {left:.0f} s left")
+
+    def close(self) -> None:
+        seconds = time.monotonic() - self._start
+        rate = self._done / seconds if seconds > 0.0 else 0.0
+        self._terminal.note(f"{self._name}: done in {seconds:.1f} s ({human(rate)}{self._unit}/s)")
+
+
+class _Live:
+    def __init__(self, terminal: Terminal, name: str, total: float, unit: str) -> None:
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+        self._unit, self._done, self._first = unit, 0.0, 0.0
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=terminal._console,
+        )
+        self._task = self._progress.add_task(name, total=total, rate="compiling...")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def advance(self, amount: float) -> None:
+        now = time.monotonic()
+        if self._first == 0.0:
+            self._first, rate = now, ""
+        else:
+            self._done += amount
+            rate = f"{human(self._done / max(now - self._first, 1e-9))}{self._unit}/s"
+        self._progress.update(self._task, advance=amount, rate=rate)
