@@ -1,0 +1,19 @@
+"""Settings of every test: strict dtypes, compilations kept on disk, the same hypothesis examples each time.
+
+They go into the environment before JAX is imported, so that the processes that tests start share them and tests that do
+not need JAX do not pay for its import.
+"""
+
+import os
+from pathlib import Path
+
+from hypothesis import settings
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_ROOT / ".cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+settings.register_profile("metastep", deadline=None, derandomize=True, database=None)
+settings.load_profile("metastep")
