@@ -1,0 +1,27 @@
+"""What there is to run: environments, contexts, presets."""
+
+from rich.console import Console
+from rich.table import Table
+
+from metastep import envs
+from metastep.experiments.config import list_presets
+
+
+def print_overview() -> None:
+    """Print one row an environment."""
+    presets = set(list_presets())
+    table = Table(title="Environments", title_justify="left")
+    for heading in ("name", "context (uniform over)", "observations", "actions", "preset"):
+        table.add_column(heading)
+    for name in envs.names():
+        env = envs.make(name)
+        space = env.context_space
+        contexts = "\n".join(
+            f"{coordinate} [{low:g}, {high:g}] {unit}".rstrip()
+            for coordinate, low, high, unit in zip(space.names, space.low, space.high, space.units, strict=True)
+        )
+        has_preset = "yes" if name in presets else "no"
+        table.add_row(name, contexts, str(env.num_observations), str(env.num_actions), has_preset)
+    console = Console()
+    console.print(table)
+    console.print("Run one with: metastep run NAME --scale quick", highlight=False)
