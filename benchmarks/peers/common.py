@@ -11,7 +11,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,7 +136,7 @@ def joined(parts: list[Estimates]) -> Estimates:
 
 def record(
     job: Job, peer: str, version: str, took: Measurement, estimates: Estimates, note: str = ""
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The fields of a result: see the README beside this folder for what each counts."""
     lanes = took.estimates * job.episodes * job.horizon
     natural = estimates.natural_gradient
@@ -164,7 +164,7 @@ def record(
     }
 
 
-def print_record(fields: dict[str, object]) -> None:
+def print_record(fields: dict[str, Any]) -> None:
     """One line of JSON, the last one a peer prints."""
     print(json.dumps(fields), flush=True)
 

@@ -7,6 +7,8 @@ many learners. Gymnasium does not promise that this works; its formulas happen t
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 from common import (
@@ -33,7 +35,7 @@ def main() -> None:
     at_once = min(LEARNERS_AT_ONCE, job.learners) if job.variant == "arrays" else 1
     num_envs = at_once * job.episodes
     # One step more than the horizon, so that the time limit never ends an episode here.
-    envs = CartPoleVectorEnv(num_envs, job.horizon + 1) if job.env == "cartpole" else Nav2DVector(num_envs)
+    envs: Any = CartPoleVectorEnv(num_envs, job.horizon + 1) if job.env == "cartpole" else Nav2DVector(num_envs)
     envs.reset(seed=0)
     rng = np.random.default_rng(0)
 

@@ -102,7 +102,8 @@ def episode(job: Job, functions: Any, theta: Array, context: Array, key: Array) 
         return carry, (total, alive * discount * reward, jnp.concatenate([jnp.ones(1), seen]), alive)
 
     start = (reset(key_reset, context), jnp.float32(1.0), jnp.zeros(size.num_parameters), jnp.float32(1.0))
-    return jax.lax.scan(body, start, (noise, keys))[1]
+    _, (sums, rewards, features, alive) = jax.lax.scan(body, start, (noise, keys))
+    return sums, rewards, features, alive
 
 
 def learner(job: Job, functions: Any, theta: Array, context: Array, key: Array) -> tuple[Array, Array, Array, Array]:

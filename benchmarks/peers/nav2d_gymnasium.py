@@ -23,7 +23,7 @@ def _box() -> gymnasium.spaces.Box:
     return gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
 
 
-class Nav2D(gymnasium.Env[Floats, Floats]):
+class Nav2D(gymnasium.Env[Any, Any]):
     """One episode at a time; `goal` is the context."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Nav2D(gymnasium.Env[Floats, Floats]):
         return self.position, -distance, distance <= GOAL_RADIUS, False, {}
 
 
-class Nav2DVector(gymnasium.vector.VectorEnv[Floats, Floats, Floats]):
+class Nav2DVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Many episodes in one array; `goal` is (2,), or (num_envs, 2) for a task each."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 (Gymnasium's own declaration)

@@ -15,12 +15,6 @@ from common import DAMPING, DISCOUNT, SIGMA, Estimates, Floats
 from numpy.typing import NDArray
 
 
-def mean_action(theta: Floats, observation: Floats, num_actions: int) -> Floats:
-    """b + W s for observations (episodes, observations): (episodes, actions)."""
-    weights = theta[num_actions:].reshape(num_actions, -1)
-    return theta[:num_actions] + observation @ weights.T
-
-
 def estimate(observations: Floats, noise: Floats, rewards: Floats, alive: NDArray[np.bool_]) -> Estimates:
     """One learner's estimate, from the steps that were made.
 

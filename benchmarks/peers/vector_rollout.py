@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 from common import SIGMA, SIZES, Estimates, Floats, joined
-from numpy_estimate import estimate
 from numpy.typing import NDArray
+from numpy_estimate import estimate
 
 PUSH_RIGHT_ABOVE = 0.5
 
