@@ -1,0 +1,1 @@
+"""Experiments: their configuration, their presets, and what runs them."""
