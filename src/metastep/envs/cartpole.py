@@ -5,7 +5,7 @@ derives from the context (total mass, mass times length) is computed from it at 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +13,11 @@ from jax import Array
 
 from metastep.contexts import ContextSpace
 from metastep.envs.base import Context, Step
+from metastep.errors import InputError
 from metastep.noise import to_uniform
 from metastep.numerics import sincos
+
+Force = Literal["bang-bang", "continuous"]
 
 GRAVITY = 9.8
 CART_MASS = 1.0
@@ -55,7 +58,7 @@ class CartPole:
     """
 
     context_space: ContextSpace = ContextSpace(("pole_mass", "pole_length"), (0.1, 0.5), (2.0, 1.5), ("kg", "m"))
-    force: Literal["bang-bang", "continuous"] = "bang-bang"
+    force: Force = "bang-bang"
     force_newton: float = 10.0
     dt: float = 0.02
     max_angle: float = float(np.deg2rad(12.0))
@@ -67,6 +70,10 @@ class CartPole:
     num_actions: ClassVar[int] = 1
     reset_noise: ClassVar[int] = 4
     step_noise: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if self.force not in get_args(Force):
+            raise InputError(f"env.force: {self.force!r} must be one of {', '.join(get_args(Force))}.")
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
         """Near the upright position at rest."""
