@@ -1,5 +1,6 @@
 """The command line: parses, calls one function, prints. Heavy imports happen inside the verbs, so `--help` is quick."""
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -19,6 +20,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def verb(function: Callable[..., None]) -> Callable[..., None]:
+    """Register a verb: bad input is one sentence and exit code 2, and Ctrl-C says how to go on."""
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+            sys.stdout.flush()
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            print("stopped; the same command resumes where it was.", file=sys.stderr)
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            # The reader of our output went away (`| head`): nothing is wrong, nothing more can be said.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    return app.command()(guarded)
 
 
 class Scale(StrEnum):
@@ -51,7 +73,7 @@ def prepare_jax(device: Device | None) -> None:
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metastep" / "jax"
         jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_compilation_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     try:
         jax.devices()
     except RuntimeError as error:
@@ -76,7 +98,7 @@ def parse_share(share: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
-@app.command()
+@verb
 def collect(
     preset: PresetArgument,
     out: Annotated[Path, typer.Option(help="Folder of the dataset.")],
@@ -96,7 +118,7 @@ def collect(
     print(collect_dataset(config, out, task_file=tasks, share=parse_share(share), tracker=Terminal()))
 
 
-@app.command()
+@verb
 def envs() -> None:
     """List the environments, their contexts and the presets."""
     from metastep.experiments.overview import print_overview
@@ -104,41 +126,6 @@ def envs() -> None:
     print_overview()
 
 
-def _guarded(run: Callable[[], object]) -> int:
-    """Bad input is one sentence and exit code 2; Ctrl-C says how to go on."""
-    try:
-        run()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; the same command resumes where it was.", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader of our output went away (`| head`): nothing is wrong, nothing more can be said.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return 0
-
-
 def main() -> None:
     """Entry point of the `metastep` command."""
-    code = 0
-
-    def run() -> None:
-        nonlocal code
-        code = app(standalone_mode=False) or 0
-
-    import click
-
-    try:
-        code = _guarded(run) or code
-    except click.exceptions.Exit as stop:
-        code = stop.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except click.Abort:
-        print("stopped; the same command resumes where it was.", file=sys.stderr)
-        code = 130
-    sys.exit(code)
+    app()
