@@ -1,0 +1,157 @@
+"""A small document: headings, paragraphs, tables, commands and figures, rendered as one HTML file or as Markdown."""
+
+import base64
+import html
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from metastep import storage
+from metastep.report.style import Theme, to_png, to_svg
+
+
+class Heading(NamedTuple):
+    """Starts a section."""
+
+    text: str
+
+
+class Paragraph(NamedTuple):
+    """Plain prose."""
+
+    text: str
+
+
+class Command(NamedTuple):
+    """Something to type."""
+
+    text: str
+
+
+class Table(NamedTuple):
+    """Rows of text under a header; columns listed in `numeric` are aligned right."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numeric: Sequence[int] = ()
+    name: str = ""
+
+
+class Picture(NamedTuple):
+    """A figure, drawn once for each theme; `name` is its file name without ending."""
+
+    name: str
+    caption: str
+    draw: Callable[[Theme], Figure]
+
+
+Part = Heading | Paragraph | Command | Table | Picture
+
+
+class Document(NamedTuple):
+    """What a report says, in order."""
+
+    title: str
+    subtitle: str
+    parts: Sequence[Part]
+
+
+def to_html(document: Document) -> str:
+    """One file that needs nothing else: styles and figures are inside, nothing is fetched."""
+    style = resources.files("metastep.report").joinpath("page.css").read_text("utf-8")
+    title, subtitle = html.escape(document.title), html.escape(document.subtitle)
+    body = "\n".join(_html_part(part) for part in document.parts)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        '<link rel="icon" href="data:,">\n'
+        f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        f'<header><h1>{title}</h1>\n<p class="subtitle">{subtitle}</p></header>\n{body}\n</main>\n</body>\n</html>\n'
+    )
+
+
+def _html_part(part: Part) -> str:
+    match part:
+        case Heading(text):
+            return f"<h2>{html.escape(text)}</h2>"
+        case Paragraph(text):
+            return f"<p>{html.escape(text)}</p>"
+        case Command(text):
+            return f"<pre><code>{html.escape(text)}</code></pre>"
+        case Table():
+            return _html_table(part)
+        case Picture():
+            return _html_picture(part)
+
+
+def _html_table(table: Table) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        return "".join(
+            f"<{tag}{' class=number' if index in table.numeric else ''}>{html.escape(cell)}</{tag}>"
+            for index, cell in enumerate(cells)
+        )
+
+    identity = f' id="{html.escape(table.name)}"' if table.name else ""
+    rows = "\n".join(f"<tr>{row(cells, 'td')}</tr>" for cells in table.rows)
+    return (
+        f'<div class="scroll"><table{identity}>\n<thead><tr>{row(table.header, "th")}</tr></thead>\n'
+        f"<tbody>\n{rows}\n</tbody>\n</table></div>"
+    )
+
+
+def _html_picture(picture: Picture) -> str:
+    def source(theme: Theme) -> str:
+        encoded = base64.b64encode(to_svg(picture.draw(theme))).decode()
+        return f"data:image/svg+xml;base64,{encoded}"
+
+    caption = html.escape(picture.caption)
+    return (
+        f'<figure id="{html.escape(picture.name)}"><picture>'
+        f'<source media="(prefers-color-scheme: dark)" srcset="{source("dark")}">'
+        f'<img src="{source("light")}" alt="{caption}"></picture><figcaption>{caption}</figcaption></figure>'
+    )
+
+
+def to_markdown(document: Document, figures: str) -> str:
+    """The same as Markdown; pictures refer to `<figures>/<name>.svg`."""
+    lines = [f"# {document.title}", "", document.subtitle]
+    for part in document.parts:
+        lines.append("")
+        match part:
+            case Heading(text):
+                lines.append(f"## {text}")
+            case Paragraph(text):
+                lines.append(text)
+            case Command(text):
+                lines += ["```", text, "```"]
+            case Table():
+                marks = ["---:" if index in part.numeric else "---" for index in range(len(part.header))]
+                for cells in (part.header, marks, *part.rows):
+                    lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            case Picture():
+                lines += [f"![{part.caption}]({figures}/{part.name}.svg)", "", f"*{part.caption}*"]
+    return "\n".join(lines) + "\n"
+
+
+def write_picture(picture: Picture, folder: Path) -> None:
+    """Write a picture as SVG and PNG."""
+    storage.create_folder(folder)
+    figure = picture.draw("light")
+    storage.write_atomically(folder / f"{picture.name}.svg", to_svg(figure))
+    storage.write_atomically(folder / f"{picture.name}.png", to_png(figure))
+
+
+def write_document(document: Document, folder: Path) -> Path:
+    """Write `report.html`, `report.md` and the pictures as SVG and PNG under `figures/`; returns the page's path."""
+    for part in document.parts:
+        if isinstance(part, Picture):
+            write_picture(part, folder / "figures")
+    storage.create_folder(folder)
+    storage.write_atomically(folder / "report.md", to_markdown(document, "figures").encode())
+    page = folder / "report.html"
+    storage.write_atomically(page, to_html(document).encode())
+    return page
