@@ -24,8 +24,14 @@ GRIDS_OF: dict[str, tuple[str, ...]] = {
 
 def shown(value: Any) -> str:
     """A value as an error message shows it."""
-    text = repr(list(value) if isinstance(value, tuple) else value)
+    text = repr(_with_lists(value))
     return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def _with_lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_lists(item) for name, item in value.items()}
+    return [_with_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _one_or_more(value: Any) -> Any:
