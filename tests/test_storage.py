@@ -302,7 +302,7 @@ def test_every_flipped_bit_and_every_truncation_is_noticed(tmp_path, with_checks
     damaged = [good[:length] for length in range(len(good))] + [good + b"\0"]
     for position in range(len(good)):
         damaged += [good[:position] + bytes([good[position] ^ 1 << bit]) + good[position + 1 :] for bit in range(8)]
-    for data in damaged:
+    for data in damaged[:: 5 if with_checksum else 1]:
         path.write_bytes(data)
         with pytest.raises(InputError, match=r"^File .*/tensors is damaged.*\.$") as error:
             storage.read_tensors(path, sha256 if with_checksum else None)

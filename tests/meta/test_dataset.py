@@ -13,8 +13,8 @@ import pytest
 
 from metastep import storage
 from metastep.errors import InputError
-from metastep.meta.episodes import OBSERVATION_PARTS, observe
 from metastep.meta.dataset import Block, Counts, Dataset, DatasetWriter, Layout, first_difference
+from metastep.meta.episodes import OBSERVATION_PARTS, observe
 from metastep.meta.parquet import to_parquet
 
 LAYOUT = Layout(("mass", "length"), num_parameters=3, num_updates=4, num_learners=22, block_size=8)

@@ -38,7 +38,7 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path) -> None:
 def _columns(block: Block, layout: Layout, first_learner: int) -> dict[str, Any]:
     shape = (layout.num_updates, len(block.context))
     learners = np.arange(first_learner, first_learner + shape[1])
-    columns = {
+    columns: dict[str, NDArray[Any]] = {
         "learner": np.broadcast_to(learners, shape),
         "update": np.broadcast_to(np.arange(shape[0])[:, np.newaxis], shape),
     }
