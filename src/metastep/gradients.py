@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from metastep import host_rollouts
+from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
 from metastep.policies import Pieces, Policy, flatten
 from metastep.rollouts import Rollout, Sums, Trajectories, stream, sums_of, trajectories
@@ -153,26 +155,66 @@ class Estimator:
         """How the natural gradient is computed."""
         return self.fisher or ("closed" if self.rollout.policy.is_linear else "cg")
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the environment is simulated on the host, so that only what comes after the episodes is compiled."""
+        return isinstance(self.rollout.env, HostEnv)
+
     def __call__(self, theta: Array, context: Array, key: Array) -> Estimate:
         """Estimate for theta (learners, parameters) in the tasks context (learners, coordinates)."""
+        if self.on_host:
+            return estimate_on_host(self, theta, context, key)
         return estimate(self, theta, context, key)
+
+    def trajectories(self, theta: Array, context: Array, key: Array) -> Trajectories:
+        """The episodes behind the estimate with the same arguments."""
+        if self.on_host:
+            return host_rollouts.trajectories(self.rollout, theta, context, key)
+        return _compiled_trajectories(self.rollout, theta, context, key)
+
+
+_compiled_trajectories = jax.jit(trajectories, static_argnums=0)
+
+
+def _from_sums(estimator: Estimator, sums: Sums) -> Estimate:
+    """The estimate of a linear policy."""
+    natural = solve_closed(estimator.rollout, sums, estimator.damping)
+    return _complete(estimator, sums, natural)
+
+
+def _from_episodes(estimator: Estimator, theta: Array, episodes: Trajectories) -> Estimate:
+    """The estimate of any policy."""
+    rollout = estimator.rollout
+    sums = sums_of(rollout, theta, episodes)
+    natural = solve_cg(rollout.policy, theta.T, episodes, sums.gradient, estimator.damping, estimator.cg_iterations)
+    return _complete(estimator, sums, natural)
+
+
+def _complete(estimator: Estimator, sums: Sums, natural: Array) -> Estimate:
+    return Estimate(
+        mean_return=sums.mean_return,
+        return_error=jnp.sqrt(sums.return_variance / estimator.rollout.num_episodes),
+        gradient=sums.gradient.T,
+        natural_gradient=natural.T,
+        num_steps=sums.num_steps,
+    )
 
 
 @partial(jax.jit, static_argnums=0)
 def estimate(estimator: Estimator, theta: Array, context: Array, key: Array) -> Estimate:
     """The jitted body of `Estimator.__call__`."""
-    rollout = estimator.rollout
     if estimator.solver == "closed":
-        sums = stream(rollout, theta, context, key)
-        natural = solve_closed(rollout, sums, estimator.damping)
-    else:
-        episodes = trajectories(rollout, theta, context, key)
-        sums = sums_of(rollout, theta, episodes)
-        natural = solve_cg(rollout.policy, theta.T, episodes, sums.gradient, estimator.damping, estimator.cg_iterations)
-    return Estimate(
-        mean_return=sums.mean_return,
-        return_error=jnp.sqrt(sums.return_variance / rollout.num_episodes),
-        gradient=sums.gradient.T,
-        natural_gradient=natural.T,
-        num_steps=sums.num_steps,
-    )
+        return _from_sums(estimator, stream(estimator.rollout, theta, context, key))
+    return _from_episodes(estimator, theta, trajectories(estimator.rollout, theta, context, key))
+
+
+_compiled_from_sums = jax.jit(_from_sums, static_argnums=0)
+_compiled_from_episodes = jax.jit(_from_episodes, static_argnums=0)
+
+
+def estimate_on_host(estimator: Estimator, theta: Array, context: Array, key: Array) -> Estimate:
+    """The body of `Estimator.__call__` for environments on the host."""
+    if estimator.solver == "closed":
+        return _compiled_from_sums(estimator, host_rollouts.stream(estimator.rollout, theta, context, key))
+    episodes = host_rollouts.trajectories(estimator.rollout, theta, context, key)
+    return _compiled_from_episodes(estimator, theta, episodes)

@@ -1,24 +1,27 @@
 """Batched simulation: many learners, each with its own policy and task, many episodes each.
 
 Arrays inside are (episodes, learners) with learners on the last axis, so that sums over episodes vectorise. Two paths share
-one step function: `stream` reduces everything inside the scan, so its memory does not depend on the horizon;
-`trajectories` returns every step.
+one step function: `fold` reduces every step inside the scan, so its memory does not depend on the horizon (`stream` folds
+what an estimate needs, `discounted_returns` the returns alone); `trajectories` returns every step.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from metastep.envs.base import Env, State
+from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
 from metastep.noise import standard_normals
 from metastep.policies import Pieces, Policy, flatten
 
 Baseline = Literal["none", "mean", "optimal"]
+Accumulated = TypeVar("Accumulated")
 
 # A per-step baseline divides by the mean square of the summed score; where that is zero the baseline is irrelevant.
 _TINY = 1e-30
@@ -29,7 +32,7 @@ class Rollout:
     """What is simulated, and for how long.
 
     Args:
-        env: the family of tasks.
+        env: the family of tasks, in JAX or on the host.
         policy: how actions are drawn.
         num_episodes: episodes a learner.
         horizon: steps after which an episode is cut off.
@@ -38,7 +41,7 @@ class Rollout:
             variance-minimising value of every component.
     """
 
-    env: Env
+    env: Env | HostEnv
     policy: Policy
     num_episodes: int
     horizon: int
@@ -85,7 +88,9 @@ class _Lane(NamedTuple):
     alive: Array
 
 
-class _Move(NamedTuple):
+class Move(NamedTuple):
+    """One step of every lane; pieces of shape (episodes, learners)."""
+
     observation: Pieces
     action: Pieces
     noise: Pieces
@@ -102,17 +107,26 @@ def _over_lanes(function: Callable[..., Any]) -> Callable[..., Any]:
     return batched
 
 
+def _jax_env(rollout: Rollout) -> Env:
+    if isinstance(rollout.env, HostEnv):
+        raise InputError(
+            f"env: {rollout.env.name!r} is simulated on the host, outside compiled functions: call the Estimator, "
+            "or its `trajectories`, from plain Python."
+        )
+    return rollout.env
+
+
 def _start(rollout: Rollout, context: Any, key: Array, num_learners: int) -> _Lane:
-    shape = (rollout.num_episodes, num_learners)
-    noise = standard_normals(key, 0, rollout.env.reset_noise, shape)
+    env, shape = _jax_env(rollout), (rollout.num_episodes, num_learners)
+    noise = standard_normals(key, 0, env.reset_noise, shape)
     if not noise:  # vmap needs an array to learn the batch size from
         noise = (jnp.zeros(shape, jnp.float32),)
-    return _Lane(_over_lanes(rollout.env.reset)(context, noise), jnp.ones(shape, bool))
+    return _Lane(_over_lanes(env.reset)(context, noise), jnp.ones(shape, bool))
 
 
-def _advance(rollout: Rollout, theta: Array, context: Any, key: Array, t: Array, lane: _Lane) -> tuple[_Lane, _Move]:
+def _advance(rollout: Rollout, theta: Array, context: Any, key: Array, t: Array, lane: _Lane) -> tuple[_Lane, Move]:
     """One step of every lane; a terminated lane keeps its state and earns nothing."""
-    env, policy = rollout.env, rollout.policy
+    env, policy = _jax_env(rollout), rollout.policy
     normals = standard_normals(key, t, policy.num_actions + env.step_noise, lane.alive.shape)
     # Without the barrier XLA recomputes the random bits in every expression that reads them.
     normals = lax.optimization_barrier(normals)
@@ -123,10 +137,11 @@ def _advance(rollout: Rollout, theta: Array, context: Any, key: Array, t: Array,
     after = _over_lanes(env.step)(context, lane.state, action, env_noise)
     state = jax.tree.map(lambda new, old: jnp.where(lane.alive, new, old), after.state, lane.state)
     reward = jnp.where(lane.alive, after.reward, 0.0)
-    return _Lane(state, lane.alive & ~after.terminated), _Move(observation, action, action_noise, reward)
+    return _Lane(state, lane.alive & ~after.terminated), Move(observation, action, action_noise, reward)
 
 
-def _keys(key: Array) -> tuple[Array, Array]:
+def keys_of(key: Array) -> tuple[Array, Array]:
+    """The keys of the resets and of the steps of a batch."""
     return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
 
 
@@ -155,7 +170,7 @@ def _moment_sums(observation: Pieces, alive: Array) -> Array:
     return jnp.stack([jnp.stack([upper[min(i, j), max(i, j)] for j in range(size)]) for i in range(size)])
 
 
-class _Accumulator(NamedTuple):
+class Accumulator(NamedTuple):
     """Everything an estimate needs of the steps so far."""
 
     weight: Array  # gamma^t
@@ -166,12 +181,13 @@ class _Accumulator(NamedTuple):
     num_steps: Array
 
 
-def _empty(rollout: Rollout, theta: Array) -> _Accumulator:
+def empty(rollout: Rollout, theta: Array) -> Accumulator:
+    """Before the first step; theta is (parameters, learners)."""
     policy, num_learners = rollout.policy, theta.shape[-1]
     lanes = jax.ShapeDtypeStruct((rollout.num_episodes, num_learners), jnp.float32)
     pieces = jax.eval_shape(policy.score, theta, (lanes,) * policy.num_observations, (lanes,) * policy.num_actions)
     size = 1 + policy.num_observations
-    return _Accumulator(
+    return Accumulator(
         weight=jnp.float32(1.0),
         scores=tuple(jnp.zeros(piece.shape, jnp.float32) for piece in pieces),
         returns=jnp.zeros(lanes.shape, jnp.float32),
@@ -181,7 +197,7 @@ def _empty(rollout: Rollout, theta: Array) -> _Accumulator:
     )
 
 
-def _accumulate(rollout: Rollout, theta: Array, sums: _Accumulator, move: _Move, alive: Array) -> _Accumulator:
+def accumulate(rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array) -> Accumulator:
     """Add one step.
 
     GPOMDP: `grad = 1/n sum_episodes sum_t (gamma^t r_t - b_t) sum_{k<=t} d log pi(a_k|s_k)`. The baseline b_t of a step needs
@@ -191,7 +207,7 @@ def _accumulate(rollout: Rollout, theta: Array, sums: _Accumulator, move: _Move,
     scores = tuple(s + jnp.where(alive, now, 0.0) for s, now in zip(sums.scores, score, strict=True))
     payoff = sums.weight * move.reward
     terms = (_gpomdp_term(rollout.baseline, piece, payoff) for piece in scores)
-    return _Accumulator(
+    return Accumulator(
         weight=sums.weight * rollout.discount,
         scores=scores,
         returns=sums.returns + payoff,
@@ -201,7 +217,8 @@ def _accumulate(rollout: Rollout, theta: Array, sums: _Accumulator, move: _Move,
     )
 
 
-def _finish(rollout: Rollout, sums: _Accumulator) -> Sums:
+def finish(rollout: Rollout, sums: Accumulator) -> Sums:
+    """The statistics of the batch."""
     return Sums(
         mean_return=jnp.mean(sums.returns, axis=0),
         return_variance=jnp.var(sums.returns, axis=0),
@@ -211,7 +228,14 @@ def _finish(rollout: Rollout, sums: _Accumulator) -> Sums:
     )
 
 
-def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
+def fold(
+    rollout: Rollout,
+    theta: Array,
+    context: Array,
+    key: Array,
+    start: Accumulated,
+    add: Callable[[Accumulated, Move, Array], Accumulated],
+) -> Accumulated:
     """Simulate and reduce on the fly; memory does not depend on the horizon.
 
     Args:
@@ -219,26 +243,56 @@ def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
         theta: (learners, parameters).
         context: (learners, coordinates).
         key: one key for the whole batch; each lane takes its own part of every draw.
+        start: what is accumulated, before the first step.
+        add: accumulated, move, alive -> accumulated; `alive` (episodes, learners) says which lanes took this step.
     """
     theta = theta.T
     named = rollout.env.context_space.unpack(context)
-    reset_key, step_key = _keys(key)
+    reset_key, step_key = keys_of(key)
 
-    def advance(carry: tuple[_Lane, _Accumulator], t: Array) -> tuple[tuple[_Lane, _Accumulator], None]:
-        lane, sums = carry
+    def advance(carry: tuple[_Lane, Accumulated], t: Array) -> tuple[tuple[_Lane, Accumulated], None]:
+        lane, accumulated = carry
         after, move = _advance(rollout, theta, named, step_key, t, lane)
-        return (after, _accumulate(rollout, theta, sums, move, lane.alive)), None
+        return (after, add(accumulated, move, lane.alive)), None
 
-    start = _start(rollout, named, reset_key, theta.shape[-1]), _empty(rollout, theta)
-    (_, sums), _ = lax.scan(advance, start, jnp.arange(rollout.horizon, dtype=jnp.uint32))
-    return _finish(rollout, sums)
+    first = _start(rollout, named, reset_key, theta.shape[-1]), start
+    return lax.scan(advance, first, jnp.arange(rollout.horizon, dtype=jnp.uint32))[0][1]
+
+
+def fold_over(
+    episodes: Trajectories, start: Accumulated, add: Callable[[Accumulated, Move, Array], Accumulated]
+) -> Accumulated:
+    """What `fold` gives for the policy, tasks and key that these trajectories come from."""
+
+    def advance(accumulated: Accumulated, step: Trajectories) -> tuple[Accumulated, None]:
+        move = Move(tuple(step.observation), tuple(step.action), tuple(step.noise), step.reward)
+        return add(accumulated, move, step.alive), None
+
+    return lax.scan(advance, start, episodes)[0]
+
+
+def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
+    """Everything an estimate needs of a batch: `fold` with the sums of GPOMDP and of the Fisher matrix."""
+    add = partial(accumulate, rollout, theta.T)
+    return finish(rollout, fold(rollout, theta, context, key, empty(rollout, theta.T), add))
+
+
+def discounted_returns(rollout: Rollout, theta: Array, context: Array, key: Array) -> Array:
+    """The discounted return of every episode, (episodes, learners), at a fraction of the cost of `stream`."""
+
+    def add(sums: tuple[Array, Array], move: Move, alive: Array) -> tuple[Array, Array]:
+        weight, returns = sums
+        return weight * rollout.discount, returns + weight * move.reward
+
+    start = jnp.float32(1.0), jnp.zeros((rollout.num_episodes, theta.shape[0]), jnp.float32)
+    return fold(rollout, theta, context, key, start, add)[1]
 
 
 def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
     """The same simulation as `stream` with the same key, every step returned."""
     theta = theta.T
     named = rollout.env.context_space.unpack(context)
-    reset_key, step_key = _keys(key)
+    reset_key, step_key = keys_of(key)
 
     def advance(lane: _Lane, t: Array) -> tuple[_Lane, Trajectories]:
         after, move = _advance(rollout, theta, named, step_key, t, lane)
@@ -251,10 +305,5 @@ def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> 
 
 def sums_of(rollout: Rollout, theta: Array, episodes: Trajectories) -> Sums:
     """The statistics of whole trajectories: what `stream` gives for the same policy, tasks and key."""
-    theta = theta.T
-
-    def add(sums: _Accumulator, step: Trajectories) -> tuple[_Accumulator, None]:
-        move = _Move(tuple(step.observation), tuple(step.action), tuple(step.noise), step.reward)
-        return _accumulate(rollout, theta, sums, move, step.alive), None
-
-    return _finish(rollout, lax.scan(add, _empty(rollout, theta), episodes)[0])
+    add = partial(accumulate, rollout, theta.T)
+    return finish(rollout, fold_over(episodes, empty(rollout, theta.T), add))

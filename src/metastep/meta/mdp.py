@@ -12,7 +12,7 @@ from metastep.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.errors import InputError
 from metastep.gradients import Estimate, Estimator
 from metastep.meta.spaces import HyperparameterSpace
-from metastep.updates import NGA, RuleState, UpdateRule, unusable
+from metastep.updates import NGA, RuleState, Update, UpdateRule, unusable
 
 ObservationPart = Literal["theta", "gradient", "context", "return"]
 DEFAULT_OBSERVATION: tuple[ObservationPart, ...] = ("theta", "gradient", "context")
@@ -144,20 +144,47 @@ def _observe_batch(
     return Learners(context, theta, rule_state, estimate, flagged, key, update)
 
 
-@partial(jax.jit, static_argnums=0)
-def begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
-    """Simulate the first batch of every learner."""
+def _begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
     start = mdp.rule.init(tasks.theta)
     return _observe_batch(mdp, tasks.context, tasks.theta, start, tasks.key, jnp.uint32(0))
 
 
-@partial(jax.jit, static_argnums=0)
-def advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
-    """One transition of the meta-MDP: update every theta, simulate the next batch."""
-    after = mdp.rule.apply(learners.theta, learners.estimate, hyperparameters, learners.rule_state)
+def _update(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Update:
+    return mdp.rule.apply(learners.theta, learners.estimate, hyperparameters, learners.rule_state)
+
+
+def _observe_update(mdp: MetaMDP, learners: Learners, after: Update) -> Learners:
     return _observe_batch(
         mdp, learners.context, after.theta, after.state, learners.key, learners.update + jnp.uint32(1)
     )
+
+
+@partial(jax.jit, static_argnums=0)
+def _compiled_begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
+    return _begin(mdp, tasks)
+
+
+@partial(jax.jit, static_argnums=0)
+def _compiled_advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
+    return _observe_update(mdp, learners, _update(mdp, learners, hyperparameters))
+
+
+_compiled_update = jax.jit(_update, static_argnums=0)
+
+
+def begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
+    """Simulate the first batch of every learner."""
+    return _begin(mdp, tasks) if mdp.estimator.on_host else _compiled_begin(mdp, tasks)
+
+
+def advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
+    """One transition of the meta-MDP: update every theta, simulate the next batch.
+
+    One compiled program, unless the environment is on the host: then only what surrounds its episodes is compiled.
+    """
+    if mdp.estimator.on_host:
+        return _observe_update(mdp, learners, _compiled_update(mdp, learners, hyperparameters))
+    return _compiled_advance(mdp, learners, hyperparameters)
 
 
 def meta_observation(mdp: MetaMDP, learners: Learners) -> Array:

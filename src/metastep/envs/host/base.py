@@ -1,0 +1,93 @@
+"""The protocol of simulators that are not JAX: a batch of episodes stepped together in C or Python.
+
+Arrays are NumPy, (episodes, learners, numbers); learners of the same column share a task and a policy. The random numbers come
+from the same key as those of a JAX environment: standard normals for the policy and for whatever the environment declares,
+and a seed for every episode for simulators that bring a generator of their own. So a result depends on the key alone.
+
+Simulation happens outside compiled functions, not in a callback from within one: XLA's CPU runtime deadlocks when the
+threads it waits for are the ones that serve the callback, and an exception in a callback loses its type.
+"""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metastep.contexts import ContextSpace
+
+Floats = NDArray[np.floating[Any]]
+Bools = NDArray[np.bool_]
+Seeds = NDArray[np.uint64]
+
+
+class HostStep(NamedTuple):
+    """What one move of every episode leads to."""
+
+    reward: Floats  # (episodes, learners)
+    terminated: Bools  # (episodes, learners)
+
+
+class Episodes(Protocol):
+    """A batch of episodes under way."""
+
+    def observe(self) -> Floats:
+        """What the policies see: (episodes, learners, observations)."""
+        ...
+
+    def step(self, action: Floats, noise: Floats, alive: Bools) -> HostStep:
+        """Move the episodes that are alive; the others keep their state, and what is returned for them is ignored.
+
+        Args:
+            action: (episodes, learners, actions), float32.
+            noise: (episodes, learners, step_noise) standard normals, float32.
+            alive: (episodes, learners).
+        """
+        ...
+
+
+@runtime_checkable
+class HostEnv(Protocol):
+    """A contextual MDP on the host: the counterpart of `metastep.envs.Env`.
+
+    An environment is a frozen dataclass: it is hashable, because it selects compiled programs, and its fields are the options.
+    """
+
+    @property
+    def name(self) -> str:
+        """Identifier in the registry, in files and in tables."""
+        ...
+
+    @property
+    def context_space(self) -> ContextSpace:
+        """The family of tasks."""
+        ...
+
+    @property
+    def num_observations(self) -> int:
+        """Numbers the policy sees."""
+        ...
+
+    @property
+    def num_actions(self) -> int:
+        """Numbers it chooses."""
+        ...
+
+    @property
+    def reset_noise(self) -> int:
+        """How many standard normals a reset takes."""
+        ...
+
+    @property
+    def step_noise(self) -> int:
+        """How many standard normals a step takes."""
+        ...
+
+    def start_episodes(self, context: NDArray[np.float32], noise: NDArray[np.float32], seeds: Seeds) -> Episodes:
+        """Begin episodes.
+
+        Args:
+            context: (learners, coordinates).
+            noise: (episodes, learners, reset_noise) standard normals.
+            seeds: (episodes, learners), for environments with random generators of their own.
+        """
+        ...

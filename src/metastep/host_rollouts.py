@@ -1,0 +1,135 @@
+"""Rollouts of environments on the host: the counterparts of `rollouts.stream` and `rollouts.trajectories`.
+
+Policies, keys, action noise and statistics are those of the compiled rollouts; only the physics run elsewhere. Each step is
+two short compiled functions around the environment's own: one chooses the actions, one adds the step to the sums. The second
+is not waited for: it runs while the next step is simulated.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from metastep.envs.host.base import HostEnv, Seeds
+from metastep.errors import InputError
+from metastep.noise import standard_normals
+from metastep.policies import Pieces
+from metastep.rollouts import Accumulator, Move, Rollout, Sums, Trajectories, accumulate, empty, finish, keys_of
+
+_SEEDS = 2  # keys_of takes 0 and 1
+
+
+class _Choice(NamedTuple):
+    action: Array  # (episodes, learners, actions)
+    action_noise: Array  # (episodes, learners, actions)
+    env_noise: Array  # (episodes, learners, step_noise)
+
+
+class _Moved(NamedTuple):
+    """One step of every lane; numbers last. NumPy arrays outside compiled functions, JAX arrays within."""
+
+    observation: Any  # (episodes, learners, observations)
+    action: Any  # (episodes, learners, actions)
+    noise: Any  # (episodes, learners, actions)
+    reward: Any  # (episodes, learners)
+    alive: Any  # (episodes, learners)
+
+
+def _pieces(array: Array) -> Pieces:
+    return tuple(jnp.moveaxis(array, -1, 0))
+
+
+def _numbers_last(pieces: Pieces, shape: tuple[int, int]) -> Array:
+    return jnp.stack(pieces, axis=-1) if pieces else jnp.zeros((*shape, 0), jnp.float32)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _reset_noise(key: Array, num: int, shape: tuple[int, int]) -> tuple[Array, Array]:
+    """The normals of the resets, and two words a lane for its seed; `num` normals a lane."""
+    normals = standard_normals(keys_of(key)[0], 0, num, shape)
+    return _numbers_last(normals, shape), jax.random.bits(jax.random.fold_in(key, _SEEDS), (2, *shape), jnp.uint32)
+
+
+@partial(jax.jit, static_argnums=0)
+def _choose(rollout: Rollout, theta: Array, key: Array, t: Array, observation: Array) -> _Choice:
+    """Draw the actions of step t; the draws are those of `rollouts.stream` with the same key."""
+    policy, shape = rollout.policy, (observation.shape[0], observation.shape[1])
+    normals = standard_normals(keys_of(key)[1], t, policy.num_actions + rollout.env.step_noise, shape)
+    action_noise, env_noise = normals[: policy.num_actions], normals[policy.num_actions :]
+    mean = policy.mean(theta.T, _pieces(observation))
+    action = tuple(m + policy.sigma * z for m, z in zip(mean, action_noise, strict=True))
+    return _Choice(*(_numbers_last(pieces, shape) for pieces in (action, action_noise, env_noise)))
+
+
+@partial(jax.jit, static_argnums=0)
+def _begin_sums(rollout: Rollout, theta: Array) -> Accumulator:
+    return empty(rollout, theta.T)
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _add(rollout: Rollout, theta: Array, sums: Accumulator, moved: _Moved) -> Accumulator:
+    observation, action, noise = (_pieces(array) for array in moved[:3])
+    move = Move(observation, action, noise, jnp.where(moved.alive, moved.reward, 0.0))
+    return accumulate(rollout, theta.T, sums, move, moved.alive)
+
+
+@partial(jax.jit, static_argnums=0)
+def _finish_sums(rollout: Rollout, sums: Accumulator) -> Sums:
+    return finish(rollout, sums)
+
+
+def _moves(rollout: Rollout, env: HostEnv, theta: Array, context: Array, key: Array) -> Iterator[_Moved]:
+    """Simulate. Every array is a fresh copy: JAX may read a NumPy array later, and without copying it."""
+    shape = (rollout.num_episodes, theta.shape[0])
+    noise, words = (np.asarray(array) for array in _reset_noise(key, env.reset_noise, shape))
+    seeds: Seeds = words[0].astype(np.uint64) << np.uint64(32) | words[1].astype(np.uint64)
+    episodes = env.start_episodes(np.asarray(context), noise, seeds)
+    alive = np.ones(shape, np.bool_)
+    for t in range(rollout.horizon):
+        observation = np.array(episodes.observe(), np.float32)
+        choice = _choose(rollout, theta, key, np.uint32(t), observation)
+        action, env_noise = np.asarray(choice.action), np.asarray(choice.env_noise)
+        after = episodes.step(action, env_noise, alive)
+        yield _Moved(observation, choice.action, choice.action_noise, np.array(after.reward, np.float32), alive)
+        alive = alive & ~after.terminated
+
+
+def _host_env(rollout: Rollout, theta: Array) -> HostEnv:
+    if not isinstance(rollout.env, HostEnv):
+        raise InputError(f"env: {rollout.env.name!r} is not an environment on the host.")
+    if isinstance(theta, jax.core.Tracer):
+        raise InputError(
+            f"env: {rollout.env.name!r} is simulated on the host and cannot be called inside a compiled function."
+        )
+    return rollout.env
+
+
+def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
+    """Simulate and reduce on the fly: memory does not depend on the horizon.
+
+    Args:
+        rollout: what to simulate.
+        theta: (learners, parameters).
+        context: (learners, coordinates).
+        key: one key for the whole batch.
+    """
+    env = _host_env(rollout, theta)
+    sums = _begin_sums(rollout, theta)
+    for moved in _moves(rollout, env, theta, context, key):
+        sums = _add(rollout, theta, sums, moved)
+    return _finish_sums(rollout, sums)
+
+
+def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
+    """The same simulation as `stream` with the same key, every step returned."""
+    steps = tuple(_moves(rollout, _host_env(rollout, theta), theta, context, key))
+    observation, action, noise = (
+        np.stack([np.moveaxis(np.asarray(step[part]), -1, 0) for step in steps]) for part in range(3)
+    )
+    alive = np.stack([step.alive for step in steps])
+    reward = np.where(alive, np.stack([step.reward for step in steps]), np.float32(0.0))
+    return Trajectories(*(jnp.asarray(array) for array in (observation, action, noise, reward, alive)))
