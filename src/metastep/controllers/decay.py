@@ -1,0 +1,69 @@
+"""Decaying step sizes (paper, appendix: comparison with learning-rate schedules)."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import Array
+
+from metastep.controllers.fixed import require_one_coordinate
+from metastep.controllers.lanes import PerLearner, check, column
+from metastep.meta.mdp import Learners, MetaMDP
+
+
+@dataclass(frozen=True, eq=False)
+class Decay:
+    """h_t = alpha / t, t = 1, 2, ...
+
+    Args:
+        alpha: the first step size; it may lie outside the space H, as the paper's choice for Minigolf does.
+    """
+
+    alpha: PerLearner
+    name: str = "decay"
+
+    def __post_init__(self) -> None:
+        check("decay.alpha", self.alpha)
+
+    def init(self, mdp: MetaMDP, learners: Learners) -> Array:
+        """Alpha of every learner: (learners, 1)."""
+        require_one_coordinate(self.name, mdp)
+        return column("decay.alpha", self.alpha, learners.theta.shape[0])
+
+    def propose(self, state: Array, learners: Learners) -> Array:
+        """The learners know how many updates they made."""
+        return state / (learners.update.astype(jnp.float32) + 1.0)
+
+    def observe(self, state: Array, before: Learners, hyperparameters: Array, after: Learners) -> Array:
+        """Nothing is learned."""
+        return state
+
+
+@dataclass(frozen=True, eq=False)
+class GeometricDecay:
+    """h_t = alpha h_{t-1}.
+
+    Args:
+        stepsize: h of the first update.
+        alpha: the factor; above 1 the step sizes grow.
+    """
+
+    stepsize: PerLearner
+    alpha: PerLearner
+    name: str = "geometric-decay"
+
+    def __post_init__(self) -> None:
+        check("geometric_decay.stepsize", self.stepsize)
+        check("geometric_decay.alpha", self.alpha, least=0.0)
+
+    def init(self, mdp: MetaMDP, learners: Learners) -> Array:
+        """The next step size of every learner: (learners, 1)."""
+        require_one_coordinate(self.name, mdp)
+        return column("geometric_decay.stepsize", self.stepsize, learners.theta.shape[0])
+
+    def propose(self, state: Array, learners: Learners) -> Array:
+        """The state is the next step size."""
+        return state
+
+    def observe(self, state: Array, before: Learners, hyperparameters: Array, after: Learners) -> Array:
+        """Shrink."""
+        return state * column("geometric_decay.alpha", self.alpha, state.shape[0])

@@ -1,0 +1,191 @@
+"""HOOF: price many step sizes on the batch at hand (paper, appendix; after Paul, Kurin and Whiteson 2019)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from metastep.controllers.lanes import PerLearner, check, column
+from metastep.errors import InputError
+from metastep.meta.mdp import Learners, MetaMDP
+from metastep.policies import Pieces
+from metastep.rollouts import Move, Rollout, Trajectories, fold, fold_over
+from metastep.updates import Adam, Ascent, RMSProp
+
+Shift = Callable[[Pieces], Pieces]
+
+
+class Prices(NamedTuple):
+    """What the current batch says about candidates, without simulating any of them."""
+
+    value: Array  # (candidates, learners): weighted importance-sampling estimate of the discounted return
+    divergence: Array  # (candidates, learners): mean KL(current policy, candidate) over the states visited
+    sample_size: Array  # (candidates, learners): effective number of episodes behind the value
+
+
+class _Tilt(NamedTuple):
+    """What a shift u(s) of the policy's mean does to the episodes; all but the last two are per episode.
+
+    The log density ratio of an action `mean + sigma z` under the mean shifted by u is `u z / sigma - u^2 / (2 sigma^2)`.
+    """
+
+    weight: Array  # gamma^t
+    returns: Array  # (episodes, learners)
+    cross: Array  # (episodes, learners): A = sum_t u_t z_t / sigma
+    square: Array  # (episodes, learners): B = sum_t u_t^2 / sigma^2
+    num_steps: Array  # (learners,)
+
+
+def _tilt(rollout: Rollout, learners: Learners, shift: Shift, episodes: Trajectories | None) -> _Tilt:
+    """Sums over the current batch: stored, or simulated again with the same key."""
+    sigma = rollout.policy.sigma
+
+    def add(sums: _Tilt, move: Move, alive: Array) -> _Tilt:
+        moved = shift(move.observation)
+        cross = sum(u * z for u, z in zip(moved, move.noise, strict=True)) / sigma
+        square = sum(u * u for u in moved) / sigma**2
+        return _Tilt(
+            weight=sums.weight * rollout.discount,
+            returns=sums.returns + sums.weight * move.reward,
+            cross=sums.cross + jnp.where(alive, cross, 0.0),
+            square=sums.square + jnp.where(alive, square, 0.0),
+            num_steps=sums.num_steps + jnp.sum(alive, axis=0, dtype=jnp.float32),
+        )
+
+    lanes = jnp.zeros((rollout.num_episodes, learners.theta.shape[0]), jnp.float32)
+    start = _Tilt(jnp.float32(1.0), lanes, lanes, lanes, lanes[0])
+    if episodes is not None:
+        return fold_over(episodes, start, add)
+    return fold(rollout, learners.theta, learners.context, learners.simulation_key, start, add)
+
+
+def _price(tilt: _Tilt, scale: Array) -> Prices:
+    """One candidate, whose shift is `scale` (learners,) times the one behind the sums.
+
+    WIS: `sum_i w_i G_i / sum_i w_i`, `log w_i = h A_i - h^2 B_i / 2`; only ratios of weights matter, so the largest is
+    taken out first and nothing overflows.
+    """
+    log_weight = scale * tilt.cross - 0.5 * scale**2 * tilt.square
+    weight = jax.nn.softmax(log_weight, axis=0)  # over episodes
+    divergence = 0.5 * scale**2 * jnp.sum(tilt.square, axis=0) / tilt.num_steps
+    return Prices(jnp.sum(weight * tilt.returns, axis=0), divergence, 1.0 / jnp.sum(weight * weight, axis=0))
+
+
+def _is_along_a_line(mdp: MetaMDP) -> bool:
+    """Whether the mean moves by h u(s): linear in theta, and a rule that adds h times something free of h and theta."""
+    return mdp.estimator.rollout.policy.is_linear and isinstance(mdp.rule, Ascent | Adam | RMSProp)
+
+
+def _batch(mdp: MetaMDP, learners: Learners) -> Trajectories | None:
+    """The current batch where it has to be kept; None where simulating it again inside a compiled function is better."""
+    if _is_along_a_line(mdp) and not mdp.estimator.on_host:
+        return None
+    return mdp.estimator.trajectories(learners.theta, learners.context, learners.simulation_key)
+
+
+def _price_all(mdp: MetaMDP, learners: Learners, candidates: Array, episodes: Trajectories | None) -> Prices:
+    rollout, rule = mdp.estimator.rollout, mdp.rule
+    policy, estimate, state = rollout.policy, learners.estimate, learners.rule_state
+    if _is_along_a_line(mdp):
+        origin, one = jnp.zeros_like(learners.theta), jnp.ones_like(candidates[0])
+        direction = rule.apply(origin, estimate, one, state).theta.T
+        tilt = _tilt(rollout, learners, lambda observation: policy.mean(direction, observation), episodes)
+        return jax.vmap(partial(_price, tilt))(candidates[:, :, 0])
+
+    def price_one(candidate: Array) -> Prices:
+        theta = rule.apply(learners.theta, estimate, candidate, state).theta.T
+
+        def shift(observation: Pieces) -> Pieces:
+            means = policy.mean(theta, observation), policy.mean(learners.theta.T, observation)
+            return tuple(new - old for new, old in zip(*means, strict=True))
+
+        return _price(_tilt(rollout, learners, shift, episodes), jnp.ones(learners.theta.shape[0], jnp.float32))
+
+    return lax.map(price_one, candidates)
+
+
+_compiled_price_all = jax.jit(_price_all, static_argnums=0)
+
+
+def price(mdp: MetaMDP, learners: Learners, candidates: Array) -> Prices:
+    """Estimate return and divergence of every candidate (candidates, learners, coordinates) on the current batch.
+
+    Along a line all candidates share two sums an episode; otherwise the batch is kept and every candidate's means are
+    evaluated on it.
+    """
+    return _compiled_price_all(mdp, learners, candidates, _batch(mdp, learners))
+
+
+def choose(candidates: Array, prices: Prices, max_divergence: Array) -> Array:
+    """Index of the best feasible candidate, of the smallest (by the first coordinate) if none is feasible: (learners,).
+
+    A candidate without a finite price is infeasible.
+    """
+    feasible = (prices.divergence <= max_divergence) & jnp.isfinite(prices.value)
+    best = jnp.argmax(jnp.where(feasible, prices.value, -jnp.inf), axis=0)
+    return jnp.where(jnp.any(feasible, axis=0), best, jnp.argmin(candidates[:, :, 0], axis=0))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _best_draw(
+    mdp: MetaMDP, num_candidates: int, learners: Learners, bound: Array, episodes: Trajectories | None
+) -> Array:
+    num_learners = learners.theta.shape[0]
+    draws = mdp.space.sample(learners.controller_key, num_candidates * num_learners)
+    candidates = draws.reshape(num_candidates, num_learners, mdp.space.num_coordinates)
+    best = choose(candidates, _price_all(mdp, learners, candidates, episodes), bound)
+    return jnp.take_along_axis(candidates, best[None, :, None], axis=0)[0]
+
+
+class HOOFState(NamedTuple):
+    """The effective sample sizes so far, for the record."""
+
+    mdp: MetaMDP
+    sample_sizes: tuple[Array, ...]  # one (learners,) an update
+
+
+@dataclass(frozen=True, eq=False)
+class HOOF:
+    """The best of many random step sizes by importance sampling, among those whose policy stays close.
+
+    Args:
+        max_divergence: the largest mean KL(old, new) of a feasible candidate (epsilon in the paper).
+        num_candidates: Z, drawn uniformly from H for every learner and update.
+        records_sample_size: whether `report` tells the effective sample size of every choice, at the price of going
+            through the batch once more.
+    """
+
+    max_divergence: PerLearner
+    num_candidates: int = 100
+    records_sample_size: bool = True
+    name: str = "hoof"
+
+    def __post_init__(self) -> None:
+        check("hoof.max_divergence", self.max_divergence, least=0.0)
+        if self.num_candidates < 1:
+            raise InputError(f"hoof.num_candidates: {self.num_candidates} must be at least 1.")
+
+    def init(self, mdp: MetaMDP, learners: Learners) -> HOOFState:
+        """No sample sizes yet."""
+        column("hoof.max_divergence", self.max_divergence, learners.theta.shape[0])
+        return HOOFState(mdp, ())
+
+    def propose(self, state: HOOFState, learners: Learners) -> Array:
+        """Draw, price, choose."""
+        bound = column("hoof.max_divergence", self.max_divergence, learners.theta.shape[0])[:, 0]
+        return _best_draw(state.mdp, self.num_candidates, learners, bound, _batch(state.mdp, learners))
+
+    def observe(self, state: HOOFState, before: Learners, hyperparameters: Array, after: Learners) -> HOOFState:
+        """Note how many episodes the choice really rested on."""
+        if not self.records_sample_size:
+            return state
+        sample_size = price(state.mdp, before, hyperparameters[None]).sample_size[0]
+        return state._replace(sample_sizes=(*state.sample_sizes, sample_size))
+
+    def report(self, state: HOOFState) -> dict[str, Array]:
+        """The effective sample size of every choice: (updates, learners)."""
+        return {"effective_sample_size": jnp.stack(state.sample_sizes)} if state.sample_sizes else {}

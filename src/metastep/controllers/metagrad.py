@@ -1,0 +1,70 @@
+"""Meta-gradient on the step size (paper, appendix: Metagrad implementation; after Xu, van Hasselt and Silver 2018)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from metastep.controllers.fixed import require_one_coordinate
+from metastep.controllers.lanes import PerLearner, check, column
+from metastep.meta.mdp import Learners, MetaMDP
+from metastep.updates import unusable
+
+
+class MetagradState(NamedTuple):
+    """The next step size."""
+
+    mdp: MetaMDP
+    stepsize: Array  # (learners, 1)
+
+
+def _unit(direction: Array) -> Array:
+    """direction / ||direction||, with zeros for a direction that is zero or not finite: (learners, parameters)."""
+    usable = ~unusable(direction)[:, None]
+    safe = jnp.where(usable, direction, 1.0)
+    scaled = safe / jnp.max(jnp.abs(safe), axis=-1, keepdims=True)  # squares of large numbers would overflow
+    return jnp.where(usable, scaled / jnp.sqrt(jnp.sum(scaled * scaled, axis=-1, keepdims=True)), 0.0)
+
+
+def cosine(first: Array, second: Array) -> Array:
+    """Cosine of the angle between the rows of (learners, parameters); 0 where one of them has no direction: (learners, 1)."""
+    return jnp.clip(jnp.sum(_unit(first) * _unit(second), axis=-1, keepdims=True), -1.0, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Metagrad:
+    """h' = clip(h + beta cos(g', g), H), g the direction of the rule: the trace mu is 0, as in the paper.
+
+    dj(theta + h g/||g||)/dh is the component of the next gradient along g. The paper prints a minus sign, the convention of
+    descent; returns are maximised here.
+
+    Args:
+        stepsize: h of the first update, clipped to H like all others.
+        beta: the meta step size.
+    """
+
+    stepsize: PerLearner
+    beta: PerLearner
+    name: str = "metagrad"
+
+    def __post_init__(self) -> None:
+        check("metagrad.stepsize", self.stepsize)
+        check("metagrad.beta", self.beta)
+
+    def init(self, mdp: MetaMDP, learners: Learners) -> MetagradState:
+        """The first step size."""
+        require_one_coordinate(self.name, mdp)
+        first = column("metagrad.stepsize", self.stepsize, learners.theta.shape[0])
+        return MetagradState(mdp, mdp.space.clip(first))
+
+    def propose(self, state: MetagradState, learners: Learners) -> Array:
+        """The state is the next step size."""
+        return state.stepsize
+
+    def observe(self, state: MetagradState, before: Learners, hyperparameters: Array, after: Learners) -> MetagradState:
+        """Grow while successive directions agree, shrink when they oppose."""
+        direction = state.mdp.rule.direction
+        agreement = cosine(getattr(before.estimate, direction), getattr(after.estimate, direction))
+        beta = column("metagrad.beta", self.beta, agreement.shape[0])
+        return state._replace(stepsize=state.mdp.space.clip(state.stepsize + beta * agreement))
