@@ -133,10 +133,10 @@ def test_the_two_point_law_has_the_same_values_and_gradient() -> None:
 
 
 def test_no_violation_over_thousands_of_policies_and_contexts() -> None:
-    """Differences of Q, J and gradient for 6,000 random policies and context pairs in 60 families, against their constants."""
+    """Differences of Q, J and gradient for 5,000 random policies and context pairs in 50 families, against their constants."""
     rng = np.random.default_rng(3)
     ratios: dict[str, list[np.ndarray]] = {"Q": [], "J": [], "gradient": [], "Q in (s, a)": []}
-    for _ in range(60):
+    for _ in range(50):
         family = _random_family(rng, horizon=int(rng.integers(1, 15)))
         policy = _random_policies(rng, family, 100)
         omegas = rng.uniform(-1.0, 1.0, size=(100, 2, 2))
@@ -184,7 +184,7 @@ def test_infinite_horizon_bounds_hold_where_the_condition_does() -> None:
     rng = np.random.default_rng(4)
     largest = dict.fromkeys(("Q", "J", "gradient"), 0.0)
     num_checked = 0
-    for _ in range(20):
+    for _ in range(12):
         family = _random_family(rng, horizon=100)._replace(gamma=float(rng.uniform(0.3, 0.8)))
         policy = _random_policies(rng, family, 60)
         omegas = rng.uniform(-0.6, 0.6, size=(60, 2, 2))
@@ -208,7 +208,7 @@ def test_infinite_horizon_bounds_hold_where_the_condition_does() -> None:
             assert ratio.max() <= 1.0 + 1e-8, name
             largest[name] = max(largest[name], float(ratio.max()))
     print(num_checked, largest)
-    assert num_checked >= 500
+    assert num_checked >= 300
     assert largest["Q"] > 0.1
 
 
@@ -234,7 +234,7 @@ def test_gradient_identity_needs_no_truncation() -> None:
     """The score estimator with true Gaussian noise has the closed form as its mean: simulate in float64."""
     rng = np.random.default_rng(6)
     family = from_env(LQR(), gamma=0.9, horizon=3)
-    theta, sigma, num = np.array([0.2, -0.3, 0.1]), 0.5, 100_000
+    theta, sigma, num = np.array([0.2, -0.3, 0.1]), 0.5, 60_000
     policy = policy_from_theta(theta, 2, 1, sigma)
     s = family.start_mean + rng.normal(size=(num, 2)) @ family.start_factor.T
     scores, samples = np.zeros((num, 3)), np.zeros((num, 3))

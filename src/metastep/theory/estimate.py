@@ -7,16 +7,18 @@ moving the state alone, the action alone or both.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from numpy.typing import NDArray
 
+from metastep.contexts import ContextSpace
 from metastep.envs.base import Env
 from metastep.errors import InputError
+from metastep.policies import Policy
 from metastep.theory.wasserstein import paired_bounds
 
 Floats = NDArray[np.float64]
@@ -154,3 +156,46 @@ def step_function(env: Env) -> StepFunction:
         return np.asarray(after, np.float64), np.asarray(reward, np.float64), np.asarray(ended)
 
     return step
+
+
+def in_box_widths(step: StepFunction, space: ContextSpace) -> StepFunction:
+    """The same environment with contexts in [0, 1]: distances count widths of the box, whatever the units are."""
+    low, width = np.asarray(space.low), np.subtract(space.high, space.low)
+
+    def scaled(
+        contexts: Floats, states: Floats, actions: Floats, noise: Floats
+    ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+        return step(low + width * contexts, states, actions, noise)
+
+    return scaled
+
+
+def visited_samples(env: Env, policy: Policy, theta: Floats, contexts: Floats, horizon: int, seed: int) -> Samples:
+    """States and actions that one episode in each context meets while it lasts."""
+    space, num = env.context_space, len(contexts)
+    key_reset, key_step = jax.random.split(jax.random.key(seed))
+    column = jnp.asarray(theta, jnp.float32)[:, None]
+
+    def episode(context: Array, reset_noise: Array, noise: Array) -> tuple[Array, Array, Array]:
+        named = space.unpack(context)
+
+        def advance(carry: tuple[Any, Array], normals: Array) -> tuple[tuple[Any, Array], tuple[Array, Array, Array]]:
+            state, alive = carry
+            observation = tuple(jnp.reshape(value, (1, 1)) for value in env.observe(named, state))
+            means = policy.mean(column, observation)
+            action = tuple(mean[0, 0] + policy.sigma * normals[i] for i, mean in enumerate(means))
+            after = env.step(named, state, action, tuple(normals[policy.num_actions :]))
+            seen = jnp.stack(jax.tree.leaves(state)), jnp.stack(action), alive
+            return (after.state, alive & ~after.terminated), seen
+
+        start = env.reset(named, tuple(reset_noise))
+        _, seen = lax.scan(advance, (start, jnp.bool_(True)), noise)
+        return seen
+
+    states, actions, alive = jax.jit(jax.vmap(episode))(
+        jnp.asarray(contexts, jnp.float32),
+        jax.random.normal(key_reset, (num, max(env.reset_noise, 1))),
+        jax.random.normal(key_step, (num, horizon, policy.num_actions + env.step_noise)),
+    )
+    taken = np.asarray(alive)
+    return Samples(np.asarray(contexts), np.asarray(states, np.float64)[taken], np.asarray(actions, np.float64)[taken])

@@ -1,0 +1,188 @@
+"""Measurements against closed forms and bounds, coverage, and the files of the reproduction."""
+
+import csv
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from metastep.envs import make
+from metastep.envs.lqr import LQR
+from metastep.envs.nav2d import Nav2D
+from metastep.errors import InputError
+from metastep.policies import LinearGaussian
+from metastep.rollouts import Rollout, trajectories
+from metastep.theory import reproduce
+from metastep.theory.coverage import coverage, coverage_report, describe, known_return_constant, measure_smoothness
+from metastep.theory.estimate import visited_samples
+from metastep.theory.measure import FromPair, measure_return_differences
+from metastep.theory.nav2d import nav2d_constants
+from metastep.theory.table import BoundRow, Effort, measure_bounds
+
+EFFORT = Effort(num_policies=2, num_pairs=4, num_points=2, num_episodes=2_000, num_blocks=2)
+
+
+@pytest.fixture(scope="module")
+def lqr_rows() -> list[BoundRow]:
+    return measure_bounds("lqr", EFFORT, seed=1)
+
+
+@pytest.fixture(scope="module")
+def nav2d_rows() -> list[BoundRow]:
+    return measure_bounds("nav2d", EFFORT, seed=1)
+
+
+def test_lqr_measurements_agree_with_the_closed_forms(lqr_rows: list[BoundRow]) -> None:
+    """Simulated Gaussian episodes find the exact differences of Q, J and gradient: 99.99 % intervals."""
+    assert len(lqr_rows) == 2 * 4 * (2 + 1 + 3)
+    for row in lqr_rows:
+        centre, half = (row.high + row.low) / 2, 1.6 * (row.high - row.measured)
+        assert abs(row.measured - row.exact) <= half + 1e-5, row
+        assert row.low <= centre <= row.high
+
+
+@pytest.mark.parametrize("rows", ["lqr_rows", "nav2d_rows"])
+def test_measured_differences_respect_their_bounds(rows: str, request: pytest.FixtureRequest) -> None:
+    table = request.getfixturevalue(rows)
+    assert all(row.holds and row.low <= row.bound for row in table)
+    assert {row.quantity.split("[")[0] for row in table} == {"Q", "J", "gradient"}
+    assert all(row.tightness == pytest.approx(row.measured / row.bound) for row in table)
+
+
+def test_nav2d_bounds_are_nearly_attained(nav2d_rows: list[BoundRow]) -> None:
+    """Collinear goals seen from one side: the return changes by almost all that the theorem allows."""
+    assert max(row.tightness for row in nav2d_rows if row.quantity == "Q") > 0.6
+    assert all(np.isnan(row.exact) for row in nav2d_rows)
+
+
+def test_nav2d_bound_is_attained_in_the_limit() -> None:
+    """From far to the left of two goals on the axis, every step costs exactly the distance of the goals more."""
+    env = Nav2D(goal_radius=0.0)
+    rollout = Rollout(FromPair(env), LinearGaussian(2, 2, 1.0), 50, 10, 0.99, "none")
+    theta = np.zeros(6)
+    pair = np.array([[[0.1, 0.0, -50.0, 0.0, 0.0, 0.0], [0.4, 0.0, -50.0, 0.0, 0.0, 0.0]]])
+    change = measure_return_differences(rollout, theta, pair, num_blocks=1, seed=0)
+    constant = known_return_constant(Rollout(env, LinearGaussian(2, 2, 1.0), 50, 10, 0.99, "none"), theta)
+    assert constant == pytest.approx(sum(0.99**t for t in range(10)))
+    assert abs(change.mean[0]) == pytest.approx(0.3 * constant, rel=1e-3)
+
+
+def test_nav2d_constants_bound_what_policies_reach() -> None:
+    """Rewards, positions and mean absolute scores of simulated episodes stay within R_max and M."""
+    env = Nav2D(goal_radius=0.0)
+    theta = np.array([2.0, 1.0, 0.3, -0.2, 0.5, 0.1])  # runs to a corner as fast as it can
+    rollout = Rollout(env, LinearGaussian(2, 2, 1.001), 2_000, 10, 0.99, "none")
+    steps = trajectories(rollout, jnp.asarray(theta, jnp.float32)[None], jnp.array([[-0.5, -0.5]]), jax.random.key(0))
+    cmdp, policy, score = nav2d_constants(env, theta, sigma=1.001, gamma=0.99, horizon=10)
+    assert float(-steps.reward.min()) <= cmdp.R_max * (1 + 1e-6)  # attained: both axes at full speed away from the goal
+    assert float(-steps.reward.min()) >= 0.8 * cmdp.R_max
+    assert policy.L_pi == pytest.approx(np.linalg.norm([[0.3, -0.2], [0.5, 0.1]], ord=2))
+    observation, noise = (tuple(jnp.moveaxis(array, 1, 0)) for array in (steps.observation, steps.noise))
+    pieces = rollout.policy.score(jnp.zeros((6, 1)), observation, noise)
+    means = np.array([float(jnp.abs(piece).mean(axis=(1, 2)).max()) for piece in pieces])
+    assert np.all(means <= score.M * 1.05)
+
+
+def test_from_pair_starts_where_it_is_told() -> None:
+    env = FromPair(LQR())
+    rollout = Rollout(env, LinearGaussian(2, 1, 0.5), 3, 4, 0.9, "none")
+    context = jnp.array([[0.8, 1.5, -2.5, 0.75]])
+    steps = trajectories(rollout, jnp.zeros((1, 3)), context, jax.random.key(1))
+    np.testing.assert_allclose(steps.observation[0, :, :, 0], np.tile([[1.5], [-2.5]], 3))
+    np.testing.assert_allclose(steps.reward[0, :, 0], -(1.5**2 + 0.5 * 2.5**2 + 0.1 * 0.75**2), rtol=1e-6)
+    assert env.context_space.names == ("scale", "start_0", "start_1", "first_action_0")
+
+
+def test_visited_samples_stop_at_the_end() -> None:
+    """A putter that always overshoots takes one stroke an episode."""
+    env = make("minigolf")
+    contexts = np.tile([[1.0, 0.065]], (5, 1))
+    samples = visited_samples(env, LinearGaussian(1, 1, 0.1), np.array([50.0, 0.0]), contexts, horizon=20, seed=0)
+    assert 5 <= len(samples.states) == len(samples.actions) < 20
+    assert np.all((samples.states >= 0) & (samples.states <= 20))
+
+
+def test_coverage_by_hand() -> None:
+    result = coverage([[0.0, 0.0], [1.0, 0.0]], [[0.0, 0.3], [2.0, 0.0], [1.0, 0.0]], constant=5.0, kind="bound")
+    np.testing.assert_allclose(result.distance, [0.3, 1.0, 0.0])
+    np.testing.assert_array_equal(result.nearest, [0, 1, 1])
+    np.testing.assert_array_equal(result.outside, [True, True, False])
+    assert result.return_change is not None
+    np.testing.assert_allclose(result.return_change, [1.5, 5.0, 0.0])
+    np.testing.assert_allclose(result.return_lost, [3.0, 10.0, 0.0])
+    assert result.spacing == 1.0
+    scaled = coverage([[0.0, 0.0]], [[3.0, 4.0]], scale=[3.0, 2.0])
+    assert scaled.distance[0] == pytest.approx(np.sqrt(1 + 4))
+    assert scaled.return_lost is None
+    assert "no price" in describe(scaled)[-1]
+    assert "at most 10" in describe(result, ("x", "y"))[-1]
+
+
+def test_coverage_refuses_bad_input() -> None:
+    with pytest.raises(InputError, match="test_contexts: 1 coordinates, expected 2"):
+        coverage([[0.0, 0.0]], [[1.0]])
+    with pytest.raises(InputError, match="train_contexts: an array of shape"):
+        coverage(np.zeros((0, 2)), [[1.0, 1.0]])
+    with pytest.raises(InputError, match="kind: 'unknown' does not fit"):
+        coverage([[0.0]], [[1.0]], constant=1.0)
+    with pytest.raises(InputError, match="scale: "):
+        coverage([[0.0]], [[1.0]], scale=[0.0])
+    with pytest.raises(InputError, match="test_contexts: task 1 is not finite"):
+        coverage([[0.0]], [[1.0], [np.nan]])
+
+
+def test_the_price_of_distance_is_a_bound_where_there_is_one_and_measured_elsewhere() -> None:
+    """Nav2D: the theorem; Minigolf: a smoothness that its own pairs respect."""
+    nav2d = Rollout(Nav2D(), LinearGaussian(2, 2, 1.001), 10, 10, 0.99, "none")
+    result, lines = coverage_report(nav2d, np.zeros(6), [[0.0, 0.0]], [[0.3, 0.4]])
+    assert result.kind == "bound"
+    assert result.return_change is not None
+    assert result.return_change[0] == pytest.approx(0.5 * sum(0.99**t for t in range(10)))
+    assert lines[-1].startswith("The bound says")
+    minigolf = Rollout(make("minigolf"), LinearGaussian(1, 1, 0.1), 200, 20, 0.99, "none")
+    theta = np.array([1.0, 0.15])
+    assert known_return_constant(minigolf, theta) is None
+    smooth = measure_smoothness(minigolf, theta, num_pairs=6, num_blocks=1, seed=0)
+    assert 0.0 < smooth.steepest_low <= smooth.steepest
+    result, lines = coverage_report(minigolf, theta, [[0.8, 0.1]], [[0.95, 0.1]], num_pairs=6)
+    assert result.kind == "measured"
+    assert result.distance[0] == pytest.approx(0.5)
+    assert result.constant == smooth.steepest
+    assert "not a guarantee" in lines[-1]
+
+
+def test_reproduction_writes_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One environment without bounds is enough here; the command runs them all."""
+    monkeypatch.setattr(reproduce, "_OTHERS", {"minigolf": reproduce._OTHERS["minigolf"]})
+    size = reproduce._SIZES["tiny"]._replace(effort=EFFORT, num_episodes=200, num_context_pairs=6)
+    monkeypatch.setitem(reproduce._SIZES, "tiny", size)
+    result = reproduce.reproduce_theory(tmp_path / "theory", "tiny", seed=1)
+    assert result["verdict"] == "holds"
+    assert result["num_rows"] == 2 * 4 * (2 + 1 + 3) + 2 * 4 * (2 + 1 + 6)
+    for name in result["files"]:
+        assert Path(name).stat().st_size > 0
+    assert (tmp_path / "theory" / "theory.txt").read_text() == result["line"] + "\n"
+    with (tmp_path / "theory" / "theory.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == result["num_rows"]
+    assert float(rows[0]["bound"]) > 0.0
+    assert (tmp_path / "theory" / "theory.svg").read_bytes().startswith(b"<?xml")
+    assert (tmp_path / "theory" / "theory.png").read_bytes().startswith(b"\x89PNG")
+    with (tmp_path / "theory" / "theory-estimates.csv").open() as file:
+        assert [row["env"] for row in csv.DictReader(file)] == ["minigolf"]
+
+
+def test_a_violation_is_reported(lqr_rows: list[BoundRow]) -> None:
+    broken = [*lqr_rows[1:], lqr_rows[0]._replace(holds=False)]
+    summary = reproduce.verdict(broken)
+    assert summary["verdict"] == "does not hold"
+    assert "1 of 48 differences exceed" in summary["line"]
+
+
+def test_unknown_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="scale: 'huge' must be one of"):
+        reproduce.reproduce_theory(tmp_path, "huge", 0)
+    with pytest.raises(InputError, match="env: 'cartpole' has no exact constants"):
+        measure_bounds("cartpole", EFFORT, 0)  # type: ignore[arg-type]
