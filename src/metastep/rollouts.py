@@ -22,9 +22,12 @@ from metastep.policies import Pieces, Policy, flatten
 
 Baseline = Literal["none", "mean", "optimal"]
 Accumulated = TypeVar("Accumulated")
+Carry = TypeVar("Carry")
 
 # A per-step baseline divides by the mean square of the summed score; where that is zero the baseline is irrelevant.
 _TINY = 1e-30
+# Few enough that their normals stay in a core's cache.
+_MOST_STEPS_AHEAD = 10
 
 
 @dataclass(frozen=True)
@@ -124,12 +127,9 @@ def _start(rollout: Rollout, context: Any, key: Array, num_learners: int) -> _La
     return _Lane(_over_lanes(env.reset)(context, noise), jnp.ones(shape, bool))
 
 
-def _advance(rollout: Rollout, theta: Array, context: Any, key: Array, t: Array, lane: _Lane) -> tuple[_Lane, Move]:
+def _advance(rollout: Rollout, theta: Array, context: Any, lane: _Lane, normals: Pieces) -> tuple[_Lane, Move]:
     """One step of every lane; a terminated lane keeps its state and earns nothing."""
     env, policy = _jax_env(rollout), rollout.policy
-    normals = standard_normals(key, t, policy.num_actions + env.step_noise, lane.alive.shape)
-    # Without the barrier XLA recomputes the random bits in every expression that reads them.
-    normals = lax.optimization_barrier(normals)
     action_noise, env_noise = normals[: policy.num_actions], normals[policy.num_actions :]
     observation = _over_lanes(env.observe)(context, lane.state)
     mean = policy.mean(theta, observation)
@@ -138,6 +138,26 @@ def _advance(rollout: Rollout, theta: Array, context: Any, key: Array, t: Array,
     state = jax.tree.map(lambda new, old: jnp.where(lane.alive, new, old), after.state, lane.state)
     reward = jnp.where(lane.alive, after.reward, 0.0)
     return _Lane(state, lane.alive & ~after.terminated), Move(observation, action, action_noise, reward)
+
+
+def _scan_steps(
+    rollout: Rollout, key: Array, step: Callable[[Carry, Pieces], tuple[Carry, Any]], start: Carry, num_learners: int
+) -> tuple[Carry, Any]:
+    """`lax.scan` over the horizon, with the normals of a few steps drawn ahead.
+
+    Drawn inside the step, they would be fused into, and computed again by, every expression that reads them. The numbers
+    do not depend on how many steps are drawn at once: the step is their counter.
+    """
+    num = rollout.policy.num_actions + _jax_env(rollout).step_noise
+    shape = (rollout.num_episodes, num_learners)
+    ahead = max(number for number in range(1, _MOST_STEPS_AHEAD + 1) if rollout.horizon % number == 0)
+
+    def several_steps(carry: Carry, first: Array) -> tuple[Carry, Any]:
+        draws = first + jnp.arange(ahead, dtype=jnp.uint32)
+        return lax.scan(step, carry, standard_normals(key, draws, num, shape))
+
+    carry, outputs = lax.scan(several_steps, start, jnp.arange(0, rollout.horizon, ahead, dtype=jnp.uint32))
+    return carry, jax.tree.map(lambda array: array.reshape(rollout.horizon, *array.shape[2:]), outputs)
 
 
 def keys_of(key: Array) -> tuple[Array, Array]:
@@ -250,13 +270,13 @@ def fold(
     named = rollout.env.context_space.unpack(context)
     reset_key, step_key = keys_of(key)
 
-    def advance(carry: tuple[_Lane, Accumulated], t: Array) -> tuple[tuple[_Lane, Accumulated], None]:
+    def advance(carry: tuple[_Lane, Accumulated], normals: Pieces) -> tuple[tuple[_Lane, Accumulated], None]:
         lane, accumulated = carry
-        after, move = _advance(rollout, theta, named, step_key, t, lane)
+        after, move = _advance(rollout, theta, named, lane, normals)
         return (after, add(accumulated, move, lane.alive)), None
 
     first = _start(rollout, named, reset_key, theta.shape[-1]), start
-    return lax.scan(advance, first, jnp.arange(rollout.horizon, dtype=jnp.uint32))[0][1]
+    return _scan_steps(rollout, step_key, advance, first, theta.shape[-1])[0][1]
 
 
 def fold_over(
@@ -294,13 +314,13 @@ def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> 
     named = rollout.env.context_space.unpack(context)
     reset_key, step_key = keys_of(key)
 
-    def advance(lane: _Lane, t: Array) -> tuple[_Lane, Trajectories]:
-        after, move = _advance(rollout, theta, named, step_key, t, lane)
+    def advance(lane: _Lane, normals: Pieces) -> tuple[_Lane, Trajectories]:
+        after, move = _advance(rollout, theta, named, lane, normals)
         observation, action, noise = (jnp.stack(pieces) for pieces in move[:3])
         return after, Trajectories(observation, action, noise, move.reward, lane.alive)
 
     start = _start(rollout, named, reset_key, theta.shape[-1])
-    return lax.scan(advance, start, jnp.arange(rollout.horizon, dtype=jnp.uint32))[1]
+    return _scan_steps(rollout, step_key, advance, start, theta.shape[-1])[1]
 
 
 def sums_of(rollout: Rollout, theta: Array, episodes: Trajectories) -> Sums:
