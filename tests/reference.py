@@ -1,0 +1,113 @@
+"""Plain float64 NumPy estimates from whole trajectories, that share no code with the package, and the cases they serve."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from metastep import envs
+from metastep.policies import LinearGaussian, MLPGaussian
+from metastep.rollouts import Baseline, Rollout, Trajectories
+
+Floats = NDArray[np.float64]
+
+
+class Case(NamedTuple):
+    """A policy on an environment, small enough for a loop and long enough for episodes to end."""
+
+    sigma: float
+    num_episodes: int
+    horizon: int
+    spread: float  # of theta
+
+
+CASES = {
+    "nav2d": Case(1.001, 40, 10, 0.3),
+    "minigolf": Case(0.1, 60, 20, 0.5),
+    "cartpole": Case(1.001, 30, 60, 0.1),
+    "swingup": Case(1.001, 30, 60, 0.3),
+    "lqr": Case(0.5, 40, 15, 0.3),
+}
+
+
+def make_rollout(name: str, baseline: Baseline = "optimal", hidden: tuple[int, ...] = (), **changes: Any) -> Rollout:
+    """The rollout of a case, with a linear policy or, given layer sizes, a network."""
+    env, case = envs.make(name), CASES[name]
+    sizes = env.num_observations, env.num_actions, case.sigma
+    policy = MLPGaussian(*sizes, hidden) if hidden else LinearGaussian(*sizes)
+    fields = {"num_episodes": case.num_episodes, "horizon": case.horizon, "baseline": baseline} | changes
+    return Rollout(env, policy, **fields)
+
+
+def draw_learners(rollout: Rollout, num: int, seed: int = 0) -> tuple[Array, Array, Array]:
+    """Random policies (num, parameters), tasks (num, coordinates), and a key."""
+    keys = jax.random.split(jax.random.key(seed), 3)
+    spread = jnp.float32(CASES[rollout.env.name].spread)
+    theta = spread * jax.random.normal(keys[0], (num, rollout.policy.num_parameters), jnp.float32)
+    if rollout.env.name == "minigolf":  # strokes that grow with the distance, so that all three outcomes occur
+        theta = jnp.abs(theta) + jnp.asarray([2.0, 0.0], jnp.float32)
+    return theta, rollout.env.context_space.sample(keys[1], num), keys[2]
+
+
+def linear_scores(rollout: Rollout, episodes: Trajectories) -> Floats:
+    """d log pi / d theta of every step for theta = (b, W): (horizon, parameters, episodes, learners)."""
+    noise, observation = (np.asarray(array, np.float64) for array in (episodes.noise, episodes.observation))
+    biases = noise / rollout.policy.sigma
+    weights = biases[:, :, None] * observation[:, None]
+    return np.concatenate([biases, weights.reshape(len(noise), -1, *noise.shape[2:])], axis=1)
+
+
+class Reference(NamedTuple):
+    """Learners first."""
+
+    mean_return: Floats
+    return_error: Floats
+    gradient: Floats
+    fisher: Floats  # (learners, parameters, parameters), of the linear policy
+    num_steps: Floats
+
+
+def estimate(rollout: Rollout, episodes: Trajectories, scores: Floats | None = None) -> Reference:
+    """GPOMDP and the Fisher matrix `mean over steps of J^T J / sigma^2`, learner by learner and step by step."""
+    scores = linear_scores(rollout, episodes) if scores is None else scores
+    reward, alive = np.asarray(episodes.reward, np.float64), np.asarray(episodes.alive)
+    observation = np.asarray(episodes.observation, np.float64)
+    horizon, num_parameters, num_episodes, num_learners = scores.shape
+    rows = []
+    for learner in range(num_learners):
+        running = np.zeros((num_parameters, num_episodes))
+        gradient, returns = np.zeros(num_parameters), np.zeros(num_episodes)
+        block = np.zeros((1 + observation.shape[1],) * 2)
+        for t in range(horizon):
+            for episode in np.flatnonzero(alive[t, :, learner]):
+                running[:, episode] += scores[t, :, episode, learner]
+                features = np.concatenate([[1.0], observation[t, :, episode, learner]])
+                block += np.outer(features, features)
+            payoff = rollout.discount**t * reward[t, :, learner]
+            returns += payoff
+            if rollout.baseline == "none":
+                level = np.zeros(num_parameters)
+            elif rollout.baseline == "mean":
+                level = np.full(num_parameters, payoff.mean())
+            else:
+                square = (running**2).mean(axis=1)
+                level = (running**2 * payoff).mean(axis=1) / np.where(square > 0, square, 1.0)
+            gradient += (running * (payoff - level[:, None])).mean(axis=1)
+        num_steps = alive[..., learner].sum()
+        # theta = (b, W): the same block for every action, its entries spread over the biases and the rows of W.
+        num_actions, size = rollout.policy.num_actions, observation.shape[1]
+        fisher = np.zeros((num_actions * (1 + size),) * 2)
+        for action in range(num_actions):
+            places = [action, *(num_actions + action * size + index for index in range(size))]
+            fisher[np.ix_(places, places)] = block / (num_steps * rollout.policy.sigma**2)
+        rows.append((returns.mean(), returns.std() / np.sqrt(num_episodes), gradient, fisher, num_steps))
+    return Reference(*(np.asarray(column, np.float64) for column in zip(*rows, strict=True)))
+
+
+def relative_error(actual: Any, expected: Any) -> Floats:
+    """Distance over length, of each row."""
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    return np.linalg.norm(actual - expected, axis=-1) / np.linalg.norm(expected, axis=-1)
