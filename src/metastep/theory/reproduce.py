@@ -57,7 +57,7 @@ class _Size(NamedTuple):
 _SIZES = {
     "tiny": _Size(Effort(1, 2, 1, 50, 1), 1, 2, 50, 8, 1),
     "quick": _Size(Effort(3, 12, 4, 4_000, 5), 3, 16, 4_000, 500, 1),
-    "paper": _Size(Effort(10, 40, 8, 10_000, 20), 5, 40, 100_000, 2_000, 5),
+    "paper": _Size(Effort(10, 40, 4, 10_000, 5), 5, 40, 20_000, 2_000, 2),
 }
 
 
