@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from metastep.errors import InputError
 from metastep.experiments.build import build_mdp
-from metastep.experiments.config import Scale, load_preset
+from metastep.experiments.config import Scale, load_preset, parse
 from metastep.integrations.metaepisode import (
     ActionUnit,
     Floats,
@@ -163,8 +163,9 @@ def _masked(info: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     return {**info, **{f"_{name}": np.ones(len(array), np.bool_) for name, array in info.items()}}
 
 
-def _from_preset(
-    preset: str,
+def _configured(
+    preset: str | None,
+    config: Mapping[str, Any] | None,
     scale: Scale,
     num_updates: int | None,
     num_episodes: int | None,
@@ -172,14 +173,19 @@ def _from_preset(
     overrides: Sequence[str],
 ) -> tuple[MetaMDP, int]:
     keywords = {"meta.num_updates": num_updates, "rollout.num_episodes": num_episodes, "rollout.horizon": horizon}
-    given = [f"{name}={value}" for name, value in keywords.items() if value is not None]
-    config = load_preset(preset, scale, [*overrides, *given])
-    return build_mdp(config), config.meta.num_updates
+    given = [*overrides, *(f"{name}={value}" for name, value in keywords.items() if value is not None)]
+    if config is None and preset is None:
+        raise InputError("preset: nothing was given, a preset or a config is needed.")
+    if config is not None and given:
+        raise InputError(f"config: it is complete already, but {given[0]!r} was given beside it.")
+    experiment = parse(config) if config is not None else load_preset(str(preset), scale, given)
+    return build_mdp(experiment), experiment.meta.num_updates
 
 
 def make_env(
-    preset: str,
+    preset: str | None = None,
     *,
+    config: Mapping[str, Any] | None = None,
     scale: Scale = "paper",
     num_updates: int | None = None,
     num_episodes: int | None = None,
@@ -187,23 +193,25 @@ def make_env(
     overrides: Sequence[str] = (),
     actions: ActionUnit = "normalised",
 ) -> MetaEnv:
-    """Build a preset's environment; what `gymnasium.make` calls.
+    """Build the environment of a preset or of a whole configuration; what `gymnasium.make` calls.
 
     Args:
         preset: name of the preset.
+        config: all settings, as `Experiment.to_dict` gives them, in place of a preset.
         scale: which settings of the preset, "paper" or "quick".
         num_updates, num_episodes, horizon: T, n and H, where they shall differ from the preset's.
         overrides: any other settings, like `"policy.sigma=0.5"`.
         actions: as of `MetaEnv`.
     """
-    mdp, updates = _from_preset(preset, scale, num_updates, num_episodes, horizon, overrides)
+    mdp, updates = _configured(preset, config, scale, num_updates, num_episodes, horizon, overrides)
     return MetaEnv(mdp, updates, actions)
 
 
 def make_vector_env(
-    preset: str,
+    preset: str | None = None,
     *,
     num_envs: int,
+    config: Mapping[str, Any] | None = None,
     scale: Scale = "paper",
     num_updates: int | None = None,
     num_episodes: int | None = None,
@@ -212,8 +220,8 @@ def make_vector_env(
     actions: ActionUnit = "normalised",
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
 ) -> MetaVectorEnv:
-    """Build a preset's vector environment; what `gymnasium.make_vec` calls. Arguments are those of `make_env`."""
-    mdp, updates = _from_preset(preset, scale, num_updates, num_episodes, horizon, overrides)
+    """Build a vector environment; what `gymnasium.make_vec` calls. Arguments are those of `make_env`."""
+    mdp, updates = _configured(preset, config, scale, num_updates, num_episodes, horizon, overrides)
     return MetaVectorEnv(mdp, num_envs, updates, actions, autoreset_mode)
 
 

@@ -58,11 +58,6 @@ class Moment(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name != "observation"}
 
 
-@partial(jax.jit, static_argnums=0)
-def _draw(mdp: MetaMDP, seed: int, block: int) -> Tasks:
-    return mdp.tasks(seed, Stream.TRAIN, block)
-
-
 @partial(jax.jit, static_argnums=(0, 1))
 def _hyperparameters(mdp: MetaMDP, actions: ActionUnit, values: Array) -> Array:
     if actions == "normalised":
@@ -84,7 +79,7 @@ class MetaEpisode:
     def begin(self, rng: np.random.Generator, options: Mapping[str, Any] | None) -> Moment:
         """New tasks and policies, all of it from two draws, so that options change nothing else."""
         seed, block = (int(number) for number in rng.integers(2**31, size=2))
-        tasks = _with_options(self.mdp, _draw(self.mdp, seed, block), options or {})
+        tasks = _with_options(self.mdp, self.mdp.tasks(seed, Stream.TRAIN, block), options or {})
         self.updates_left = self.num_updates
         return self._show(begin(self.mdp, tasks), np.zeros(self._action_shape, np.float32))
 

@@ -1,0 +1,376 @@
+from dataclasses import replace
+
+import gymnasium as gym
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import ResetNeeded
+from gymnasium.utils import seeding
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from metastep import envs
+from metastep.blocks import Stream
+from metastep.errors import InputError
+from metastep.gradients import Estimator
+from metastep.integrations.gymnasium import ENVIRONMENTS, MetaEnv, MetaVectorEnv, make_env, make_vector_env
+from metastep.integrations.metaepisode import action_space, observation_space
+from metastep.meta.loop import run
+from metastep.meta.mdp import MetaMDP
+from metastep.meta.spaces import HyperparameterSpace
+from metastep.policies import LinearGaussian
+from metastep.rollouts import Rollout
+
+IDS = [f"metastep/{name}-v0" for name in ENVIRONMENTS]
+NAV2D = "metastep/Nav2D-v0"
+TINY = {"num_episodes": 4, "horizon": 3, "num_updates": 3}
+LEARNERS = 2
+
+
+@pytest.fixture(scope="module")
+def env():
+    return gym.make(NAV2D, **TINY).unwrapped
+
+
+def vector(**options):
+    return gym.make_vec(NAV2D, num_envs=LEARNERS, **TINY, **options)
+
+
+@pytest.fixture(scope="module")
+def same_step():
+    return vector(autoreset_mode="SameStep")
+
+
+class Replay:
+    """A controller that repeats recorded step sizes."""
+
+    name = "replay"
+
+    def __init__(self, stepsizes):
+        self._stepsizes = [jnp.asarray(values, jnp.float32) for values in stepsizes]
+
+    def init(self, mdp, learners):
+        return 0
+
+    def propose(self, state, learners):
+        return self._stepsizes[state]
+
+    def observe(self, state, before, hyperparameters, after):
+        return state + 1
+
+
+def play(env, seed, actions, **reset):
+    """Observations, rewards, ends and infos of one meta-episode."""
+    observation, info = env.reset(seed=seed, **reset)
+    record = [(observation, None, None, info)]
+    for action in actions:
+        observation, reward, _, truncated, info = env.step(action)
+        record.append((observation, reward, truncated, info))
+    return tuple(zip(*record, strict=True))
+
+
+def drawn_tasks(mdp, seed):
+    """The tasks that a seed stands for."""
+    numbers = seeding.np_random(seed)[0].integers(2**31, size=2)
+    return mdp.tasks(int(numbers[0]), Stream.TRAIN, int(numbers[1]))
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_gymnasium_has_nothing_to_complain_about(name):
+    check_env(gym.make(name).unwrapped)
+
+
+def test_the_checker_would_complain():
+    # It complains through Python's warnings, which are errors in tests: what passes above passed without one.
+    with pytest.warns(UserWarning, match="symmetric and normalized"):
+        check_env(gym.make(NAV2D, actions="stepsize", **TINY).unwrapped)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "contexts", "num_episodes", "horizon", "stepsize", "sigma"),
+    [
+        ("Nav2D", 6, [(-0.5, 0.5), (-0.5, 0.5)], 200, 10, 8.0, 1.001),
+        ("Minigolf", 2, [(0.7, 1.0), (0.065, 0.196)], 400, 20, 1.0, 0.1),
+        ("CartPole", 5, [(0.1, 2.0), (0.5, 1.5)], 100, 100, 10.0, 1.001),
+        ("SwingUp", 5, [(0.1, 2.0)], 100, 200, 0.5, 1.001),
+    ],
+)
+def test_the_settings_are_the_papers(name, parameters, contexts, num_episodes, horizon, stepsize, sigma):
+    env = gym.make(f"metastep/{name}-v0").unwrapped
+    rollout = env.mdp.estimator.rollout
+    assert (rollout.num_episodes, rollout.horizon, rollout.discount) == (num_episodes, horizon, 0.99)
+    assert (env.mdp.num_parameters, rollout.policy.sigma) == (parameters, sigma)
+    assert (env.mdp.space.low, env.mdp.space.high) == ((0.0,), (stepsize,))
+    assert env.observation_space.shape == (2 * parameters + len(contexts),)
+    assert env.observation_space.dtype == np.float32
+    low, high = np.asarray(contexts, np.float32).T
+    np.testing.assert_array_equal(env.observation_space.low[2 * parameters :], low)
+    np.testing.assert_array_equal(env.observation_space.high[2 * parameters :], high)
+    assert env.observation_space.high[0] == -env.observation_space.low[0] == np.finfo(np.float32).max
+
+
+def test_the_spaces_follow_the_meta_mdp(env):
+    mdp = replace(env.mdp, observation=("return", "context"))
+    assert observation_space(mdp).shape == (3,)
+    own, normalised = action_space(mdp, "stepsize"), action_space(mdp, "normalised")
+    assert (own.low, own.high, own.shape, own.dtype) == (0.0, 8.0, (1,), np.float32)
+    assert (normalised.low, normalised.high, normalised.shape, normalised.dtype) == (-1.0, 1.0, (1,), np.float32)
+    with pytest.raises(InputError, match="actions: 'unit' must be one of normalised, stepsize"):
+        action_space(mdp, "unit")
+
+
+def test_an_episode_is_what_the_shared_loop_does(env):
+    actions = np.asarray([[-0.5], [0.25], [0.9]], np.float32)
+    observations, rewards, truncated, infos = play(env, 7, actions)
+    episode = run(env.mdp, Replay([info["stepsize"][None] for info in infos[1:]]), drawn_tasks(env.mdp, 7), 3)
+    expected = np.concatenate([episode.theta, episode.gradient, np.stack([episode.context] * 4)], axis=2)[:, 0]
+    np.testing.assert_array_equal(np.stack(observations), expected)
+    np.testing.assert_array_equal([info["mean_return"] for info in infos], episode.mean_return[:, 0])
+    np.testing.assert_array_equal(rewards[1:], np.diff(episode.mean_return[:, 0]))
+    assert truncated[1:] == (False, False, True)
+    np.testing.assert_allclose([info["stepsize"] for info in infos], [[0.0], [2.0], [5.0], [7.6]], rtol=1e-6)
+
+
+def test_an_update_follows_the_natural_gradient(env):
+    (before, after), _, _, (_, info) = play(env, 3, [np.zeros(1, np.float32)])
+    theta, gradient = before[:6], before[6:12]
+    np.testing.assert_allclose(after[:6], theta + 4.0 * gradient / np.linalg.norm(gradient), rtol=1e-5, atol=1e-6)
+    assert info["stepsize"] == 4.0
+    assert not info["flagged"]
+
+
+def test_a_seed_decides_everything(env):
+    actions = np.asarray([[0.1], [-0.9], [0.4]], np.float32)
+    first, second, other = play(env, 5, actions), play(env, 5, actions), play(env, 6, actions)
+    np.testing.assert_array_equal(first[0], second[0])
+    np.testing.assert_array_equal(first[1][1:], second[1][1:])
+    assert not np.any(np.isclose(first[0][0], other[0][0]))
+
+
+def test_later_episodes_differ_but_follow_from_the_seed(env):
+    env.reset(seed=5)
+    second = env.reset()[0]
+    first = env.reset(seed=5)[0]
+    assert not np.any(np.isclose(first, second))
+    np.testing.assert_array_equal(env.reset()[0], second)
+
+
+def test_options_fix_the_task_and_the_policy_and_nothing_else(env):
+    free, _ = env.reset(seed=1)
+    in_context, info = env.reset(seed=1, options={"context": [0.25, -0.5]})
+    np.testing.assert_array_equal(in_context[12:], np.float32([0.25, -0.5]))
+    np.testing.assert_array_equal(info["context"], np.float32([0.25, -0.5]))
+    np.testing.assert_array_equal(in_context[:6], free[:6])
+    theta = np.linspace(-1.0, 1.0, 6, dtype=np.float32)
+    both, _ = env.reset(seed=1, options={"context": (0.25, -0.5), "theta": theta})
+    np.testing.assert_array_equal(both[:6], theta)
+    np.testing.assert_array_equal(env.reset(seed=1)[0], free)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"context": [0.0, 0.7]}, r"^options.context: task 0 has goal_y = 0.7, allowed is \[-0.5, 0.5\].$"),
+        ({"context": [0.0, float("nan")]}, "^options.context: task 0 has goal_y = nan, allowed is"),
+        ({"context": [0.0]}, r"^options.context: got an array of shape \(1, 1\), expected \(tasks, 2\)"),
+        ({"context": [[0.0, 0.1]] * 3}, "^options.context: got 3 rows, allowed is one or one a learner"),
+        ({"context": "here"}, "^options.context: 'here' must be an array of numbers.$"),
+        ({"theta": [1.0]}, "^options.theta: .* must be 6 finite numbers a learner.$"),
+        ({"theta": [1.0, 2.0, 3.0, 4.0, 5.0, float("inf")]}, "^options.theta: .* must be 6 finite numbers a learner.$"),
+        ({"goal": [0.0, 0.1]}, "^options: 'goal' is unknown, allowed are 'context' and 'theta'.$"),
+    ],
+)
+def test_wrong_options_are_refused(env, options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        env.reset(options=options)
+
+
+@pytest.mark.parametrize("action", [[float("nan")], [0.1, 0.2], 0.5, ["big"]])
+def test_wrong_actions_are_refused(env, action):
+    env.reset(seed=0)
+    with pytest.raises(InputError, match=r"^action: "):
+        env.step(action)
+
+
+def test_actions_beyond_the_bounds_are_clipped(env):
+    for beyond, bound in ((-3.0, -1.0), (1e30, 1.0)):
+        clipped, exact = (play(env, 2, [np.float32([action])]) for action in (beyond, bound))
+        np.testing.assert_array_equal(clipped[0], exact[0])
+
+
+@pytest.mark.parametrize(("action", "stepsize"), [(-1.0, 0.01), (0.0, 0.1), (1.0, 1.0)])
+def test_normalised_actions_follow_a_logarithmic_scale(env, action, stepsize):
+    mdp = replace(env.mdp, space=HyperparameterSpace((0.01,), (1.0,), ("log",)))
+    assert play(MetaEnv(mdp, 2), 2, [np.float32([action])])[3][1]["stepsize"] == pytest.approx(stepsize)
+
+
+def test_actions_may_be_the_stepsizes_themselves(env):
+    own = MetaEnv(env.mdp, 3, actions="stepsize")
+    ours, theirs = play(own, 4, [np.float32([2.0])]), play(env, 4, [np.float32([-0.5])])
+    np.testing.assert_array_equal(ours[0], theirs[0])
+
+
+def test_steps_need_a_reset():
+    env = make_env("nav2d", **TINY)
+    action = np.zeros(1, np.float32)
+    with pytest.raises(ResetNeeded):
+        env.step(action)
+    play(env, 0, [action] * 3)
+    with pytest.raises(ResetNeeded):
+        env.step(action)
+
+
+def test_a_learner_that_diverged_is_flagged_and_shows_finite_numbers_only():
+    lqr = envs.make("lqr")
+    policy = LinearGaussian(lqr.num_observations, lqr.num_actions, 1.0)
+    mdp = MetaMDP(Estimator(Rollout(lqr, policy, 4, 50)), HyperparameterSpace((0.0,), (1.0,)))
+    env = MetaEnv(mdp, 2)
+    observations, rewards, _, infos = play(
+        env, 0, [np.zeros(1, np.float32)] * 2, options={"theta": np.full(mdp.num_parameters, 1e6)}
+    )
+    assert all(info["flagged"] and not np.isfinite(info["mean_return"]) for info in infos)
+    assert all(observation in env.observation_space for observation in observations)
+    assert rewards[1:] == (0.0, 0.0)
+    np.testing.assert_array_equal(observations[2][: mdp.num_parameters], np.float32(1e6))
+
+
+def test_one_learner_in_a_vector_is_the_single_environment(env):
+    actions = np.asarray([[0.1], [-0.9], [0.4]], np.float32)
+    single = play(env, 11, actions)
+    vectorised = play(make_vector_env("nav2d", num_envs=1, **TINY), 11, actions[:, None])
+    np.testing.assert_array_equal(np.stack(vectorised[0])[:, 0], np.stack(single[0]))
+    np.testing.assert_array_equal(np.concatenate(vectorised[1][1:]), single[1][1:])
+
+
+def test_learners_in_lockstep_are_a_block_of_the_shared_loop():
+    learners = vector()
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1.0, 1.0, (3, LEARNERS, 1)).astype(np.float32)
+    observations, rewards, _, infos = play(learners, 7, actions)
+    assert learners.mdp.block_size == LEARNERS
+    episode = run(learners.mdp, Replay([info["stepsize"] for info in infos[1:]]), drawn_tasks(learners.mdp, 7), 3)
+    np.testing.assert_array_equal(np.stack(observations)[..., :6], episode.theta)
+    np.testing.assert_array_equal(np.stack([info["mean_return"] for info in infos]), episode.mean_return)
+    np.testing.assert_array_equal(np.stack(rewards[1:]), np.diff(episode.mean_return, axis=0))
+    assert np.stack(observations)[0] in learners.observation_space
+    assert not np.any(np.isclose(observations[0][0], observations[0][1]))
+
+
+def test_next_step_autoreset():
+    learners = vector()
+    assert learners.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    zeros = np.zeros((LEARNERS, 1), np.float32)
+    _, _, truncated, _ = play(learners, 1, [zeros] * 3)
+    assert [list(now) for now in truncated[1:]] == [[False, False], [False, False], [True, True]]
+    observation, reward, terminated, truncated, info = learners.step(np.full((LEARNERS, 1), np.nan, np.float32))
+    assert not reward.any()
+    assert not terminated.any()
+    assert not truncated.any()
+    assert not info["stepsize"].any()
+    learners.reset(seed=1)
+    np.testing.assert_array_equal(learners.reset()[0], observation)
+    # A reset in between takes the place of the one that was due.
+    play(learners, 1, [zeros] * 3)
+    learners.reset(seed=1)
+    assert learners.step(zeros)[1].any()
+
+
+def test_same_step_autoreset(same_step):
+    assert same_step.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    zeros = np.zeros((LEARNERS, 1), np.float32)
+    observations, rewards, truncated, infos = play(same_step, 1, [zeros] * 4)
+    plain = play(vector(), 1, [zeros] * 3)
+    assert [list(now) for now in truncated[1:]] == [[False] * 2, [False] * 2, [True] * 2, [False] * 2]
+    np.testing.assert_array_equal(np.stack(list(infos[3]["final_obs"])), plain[0][3])
+    np.testing.assert_array_equal(infos[3]["final_info"]["mean_return"], plain[3][3]["mean_return"])
+    np.testing.assert_array_equal(rewards[3], plain[1][3])
+    same_step.reset(seed=1)
+    np.testing.assert_array_equal(same_step.reset()[0], observations[3])
+    assert "final_obs" not in infos[4]
+
+
+def test_no_autoreset():
+    learners = vector(autoreset_mode=AutoresetMode.DISABLED)
+    zeros = np.zeros((LEARNERS, 1), np.float32)
+    play(learners, 1, [zeros] * 3)
+    with pytest.raises(ResetNeeded):
+        learners.step(zeros)
+    learners.reset(options={"reset_mask": np.ones(LEARNERS, bool)})
+    learners.step(zeros)
+    with pytest.raises(InputError, match=r"^options.reset_mask: learners in lockstep can only be reset together"):
+        learners.reset(options={"reset_mask": np.asarray([True, False])})
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_what_a_vector_returns_has_the_form_of_gymnasiums_own(mode):
+    ours = vector(autoreset_mode=mode)
+    theirs = SyncVectorEnv([lambda: gym.make(NAV2D, **TINY)] * LEARNERS, autoreset_mode=mode)
+
+    def form(value):
+        if isinstance(value, dict):
+            return {name: form(entry) for name, entry in value.items()}
+        return value.shape, value.dtype.kind
+
+    zeros = np.zeros((LEARNERS, 1), np.float32)
+    assert form(ours.reset(seed=0)[1]) == form(theirs.reset(seed=0)[1])
+    for _ in range(5):
+        for mine, other in zip(ours.step(zeros), theirs.step(zeros), strict=True):
+            assert form(mine) == form(other)
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+
+
+def test_what_a_vector_returned_never_changes(same_step):
+    zeros = np.zeros((LEARNERS, 1), np.float32)
+    observation, info = same_step.reset(seed=1)
+    kept = observation.copy(), info["mean_return"].copy()
+    for _ in range(4):
+        later, reward, _, _, _ = same_step.step(zeros)
+        later[:], reward[:] = 0.0, 0.0
+    np.testing.assert_array_equal(observation, kept[0])
+    np.testing.assert_array_equal(info["mean_return"], kept[1])
+
+
+def test_options_of_a_vector_hold_for_all_learners_or_one_each():
+    learners = vector()
+    shared, _ = learners.reset(seed=1, options={"context": [0.1, 0.2]})
+    np.testing.assert_array_equal(shared[:, 12:], np.float32([[0.1, 0.2]] * 2))
+    theta = np.arange(12.0).reshape(2, 6)
+    each, _ = learners.reset(seed=1, options={"context": [[0.1, 0.2], [-0.1, 0.0]], "theta": theta})
+    np.testing.assert_array_equal(each[:, 12:], np.float32([[0.1, 0.2], [-0.1, 0.0]]))
+    np.testing.assert_array_equal(each[:, :6], np.float32(theta))
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (lambda mdp: MetaVectorEnv(mdp, 0, 3), "^num_envs: 0 must be at least 1.$"),
+        (lambda mdp: MetaEnv(mdp, 0), "^num_updates: 0 must be at least 1.$"),
+        (
+            lambda mdp: MetaVectorEnv(mdp, 2, 3, autoreset_mode="Never"),
+            "^autoreset_mode: 'Never' must be one of NextStep,",
+        ),
+        (lambda mdp: make_env("nav3d"), "^preset: 'nav3d' does not exist"),
+        (lambda mdp: make_env("nav2d", horizon=-1), "horizon: -1"),
+        (lambda mdp: make_env(), "^preset: nothing was given"),
+        (lambda mdp: make_env(config={}, horizon=3), "^config: it is complete already"),
+    ],
+)
+def test_wrong_settings_are_refused(env, build, sentence):
+    with pytest.raises(InputError, match=sentence):
+        build(env.mdp)
+
+
+def test_keywords_override_the_preset():
+    env = make_env("nav2d", num_updates=2, num_episodes=5, horizon=4, overrides=["policy.sigma=0.5"])
+    rollout = env.mdp.estimator.rollout
+    assert (rollout.num_episodes, rollout.horizon, rollout.policy.sigma) == (5, 4, 0.5)
+    assert make_env("nav2d", scale="quick").observation_space == env.observation_space
+
+
+def test_gymnasium_finds_and_rebuilds_the_environment():
+    env = gym.make(f"metastep.integrations.gymnasium:{NAV2D}", **TINY)
+    again = gym.make(EnvSpec.from_json(env.spec.to_json()))
+    np.testing.assert_array_equal(env.reset(seed=3)[0], again.reset(seed=3)[0])
+    assert again.unwrapped.mdp == env.unwrapped.mdp

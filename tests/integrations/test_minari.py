@@ -1,0 +1,213 @@
+import json
+from pathlib import Path
+
+import h5py
+import minari
+import numpy as np
+import pytest
+from minari.dataset.minari_storage import MinariStorage
+
+from metastep.errors import InputError
+from metastep.experiments.build import build_mdp
+from metastep.experiments.config import load_preset
+from metastep.integrations import minari as bridge
+from metastep.integrations.minari import from_minari, to_minari
+from metastep.meta.collection import collect, layout_of
+from metastep.meta.dataset import Dataset, DatasetWriter
+from metastep.meta.episodes import Block, observe, rewards
+
+NAME = "metastep/nav2d/tiny-v0"
+CONFIG = load_preset("nav2d", "paper", ["rollout.num_episodes=4", "rollout.horizon=3", "rollout.block_size=2"])
+
+
+def write(folder: Path, *, num_learners=5, num_updates=3, config=None) -> Dataset:
+    """A dataset of random numbers, some of them not finite, with a last block that is not full."""
+    layout = layout_of(build_mdp(CONFIG), num_learners, num_updates)
+    writer = DatasetWriter(folder, layout, config or CONFIG.to_dict(), seed=3, device="cpu")
+    for index in range(layout.num_blocks):
+        rng = np.random.default_rng(index)
+        shapes = layout.shapes(index)
+        arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+        arrays["flagged"] = rng.random(shapes["flagged"]) < 0.3
+        arrays["gradient"][0, 0, :3] = np.nan, np.inf, -0.0
+        arrays["mean_return"][1, 0] = -np.inf
+        writer.add(index, Block(**arrays))
+    return writer.finish()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def dataset(tmp_path) -> Dataset:
+    return write(tmp_path / "data")
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    return tmp_path / "minari"
+
+
+@pytest.mark.parametrize("num_updates", [3, 1])
+def test_a_round_trip_keeps_every_value(tmp_path, root, num_updates):
+    config = CONFIG.to_dict() | {"task_list": [[0.1, 0.2]]}
+    original = write(tmp_path / "data", num_updates=num_updates, config=config)
+    to_minari(original.folder, NAME, root=root)
+    back = from_minari(NAME, tmp_path / "back", root=root)
+    # The same bytes: values, configuration, seed, layout, and the flags.
+    assert files(back.folder) == files(original.folder)
+    assert back.checksum == original.checksum
+
+
+def test_minari_reads_what_was_written(dataset, root, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
+    assert to_minari(dataset, NAME) == root / NAME
+    exported = minari.load_dataset(NAME)
+    assert (exported.total_episodes, exported.total_steps) == (5, 15)
+    assert exported.storage.FORMAT == "hdf5"
+    episodes = list(exported)
+    lanes = [(block, lane) for block in dataset.blocks() for lane in range(len(block.context))]
+    for episode, (block, lane) in zip(episodes, lanes, strict=True):
+        expected = {
+            "observations": observe(block)[:, lane],  # (T+1, features)
+            "actions": block.stepsize[:, lane],
+            "rewards": rewards(block)[:, lane],
+        }
+        for name, values in expected.items():
+            found = getattr(episode, name)
+            np.testing.assert_array_equal(found, values)
+            assert found.dtype == np.float32
+        np.testing.assert_array_equal(episode.infos["mean_return"], block.mean_return[:, lane])
+        np.testing.assert_array_equal(episode.infos["flagged"], block.flagged[:, lane])
+        assert not episode.terminations.any()
+        assert episode.truncations.tolist() == [False, False, True]
+    assert list(minari.list_local_datasets()) == [NAME]
+    assert minari.namespace.list_local_namespaces() == ["metastep", "metastep/nav2d"]
+
+
+def test_collected_episodes_come_with_the_environment_they_are_from(tmp_path, root, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
+    mdp = build_mdp(CONFIG)
+    collected = collect(mdp, tmp_path / "data", num_episodes=2, num_updates=3, seed=0, config=CONFIG.to_dict())
+    to_minari(collected, NAME)
+    exported = minari.load_dataset(NAME)
+    env = exported.recover_environment()
+    assert env.observation_space == exported.observation_space
+    assert env.action_space == exported.action_space
+    assert env.unwrapped.mdp.estimator == mdp.estimator
+    for episode in exported:
+        assert all(observation in env.observation_space for observation in episode.observations)
+        assert all(action in env.action_space for action in episode.actions)
+        theta, gradient = episode.observations[:, :6], episode.observations[:, 6:12]
+        direction = gradient / np.linalg.norm(gradient, axis=1, keepdims=True)
+        np.testing.assert_allclose(
+            theta[1:], (theta + np.pad(episode.actions, ((0, 1), (0, 0))) * direction)[:-1], rtol=1e-4
+        )
+        np.testing.assert_array_equal(episode.rewards, np.diff(episode.infos["mean_return"]))
+
+
+def test_the_configuration_must_describe_an_environment(tmp_path, root):
+    config = CONFIG.to_dict() | {"env": {"name": "nowhere", "options": {}}}
+    original = write(tmp_path / "data", config=config)
+    with pytest.raises(
+        InputError, match=r"^Dataset .*: its configuration describes no environment, env.name: 'nowhere'"
+    ):
+        to_minari(original, NAME, root=root)
+    assert not root.exists()
+
+
+def test_an_export_never_replaces_another(dataset, root):
+    folder = to_minari(dataset, NAME, root=root)
+    with pytest.raises(InputError, match=r"^Minari dataset .*: .* exists already, use another name or version.$"):
+        to_minari(dataset, NAME, root=root)
+    assert MinariStorage.read(folder / "data").total_episodes == 5
+
+
+def test_a_failed_export_leaves_nothing(dataset, root, monkeypatch):
+    def fail_late(block):
+        yield from original(block)
+        raise KeyboardInterrupt
+
+    original = bridge._episodes
+    monkeypatch.setattr(bridge, "_episodes", fail_late)
+    with pytest.raises(KeyboardInterrupt):
+        to_minari(dataset, NAME, root=root)
+    assert [path for path in root.rglob("*") if path.is_file()] == []
+    monkeypatch.undo()
+    to_minari(dataset, NAME, root=root)
+
+
+def test_space_on_disk_is_checked_first(dataset, root, monkeypatch):
+    monkeypatch.setattr(bridge, "_EPISODE_BYTES", 10**18)
+    with pytest.raises(InputError, match="of free disk space"):
+        to_minari(dataset, NAME, root=root)
+    assert not root.exists()
+
+
+def test_a_stopped_import_resumes(tmp_path, dataset, root):
+    to_minari(dataset, NAME, root=root)
+    back = from_minari(NAME, tmp_path / "back", root=root)
+    complete = files(back.folder)
+    (back.folder / "block-00001.safetensors").unlink()
+    from_minari(NAME, tmp_path / "back", root=root)
+    assert files(back.folder) == complete
+
+
+@pytest.mark.parametrize("name", ["no version", "tiny", "", "/tiny-v0", "../tiny-v0"])
+def test_wrong_names_are_refused(dataset, tmp_path, root, name):
+    for call in (lambda: to_minari(dataset, name, root=root), lambda: from_minari(name, tmp_path / "back", root=root)):
+        with pytest.raises(InputError, match=r"^dataset_id: .* must be a name with a version like"):
+            call()
+
+
+def edit_value(data: Path) -> None:
+    with h5py.File(data / "main_data.hdf5", "a") as file:
+        file["episode_3/observations"][1, 2] += 1.0
+
+
+def drop_episode(data: Path) -> None:
+    with h5py.File(data / "main_data.hdf5", "a") as file:
+        del file["episode_4"]
+
+
+def truncate(data: Path) -> None:
+    path = data / "main_data.hdf5"
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def remove_origin(data: Path) -> None:
+    metadata = json.loads((data / "metadata.json").read_text())
+    del metadata["metastep"]
+    (data / "metadata.json").write_text(json.dumps(metadata))
+
+
+def cut_origin(data: Path) -> None:
+    metadata = json.loads((data / "metadata.json").read_text())
+    del metadata["metastep"]["seed"]
+    (data / "metadata.json").write_text(json.dumps(metadata))
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (edit_value, "is damaged or was edited: episodes 2 to 3 differ from those that were exported.$"),
+        (drop_episode, "is damaged: KeyError"),
+        (truncate, "is damaged: OSError"),
+        (remove_origin, "was not exported by metastep, only such datasets can be imported.$"),
+        (cut_origin, "is damaged: KeyError 'seed'.$"),
+        (lambda data: (data / "metadata.json").write_text("{"), "cannot be read: JSONDecodeError"),
+        (lambda data: (data / "metadata.json").unlink(), "cannot be read: ValueError No data found"),
+    ],
+)
+def test_damage_is_noticed(tmp_path, dataset, root, damage, sentence):
+    damage(to_minari(dataset, NAME, root=root) / "data")
+    with pytest.raises(InputError, match=f"^Minari dataset {NAME} {sentence}"):
+        from_minari(NAME, tmp_path / "back", root=root)
+
+
+def test_a_dataset_that_is_not_there(tmp_path, root):
+    with pytest.raises(
+        InputError, match=r"^Minari dataset .* cannot be read: ValueError The data path .* doesn't exist"
+    ):
+        from_minari(NAME, tmp_path / "back", root=root)
