@@ -60,6 +60,7 @@ class Row(NamedTuple):
     contender: Contender
     results: list[Record]
     ratios: list[float]  # this package's estimates per second around the peer, over the peer's
+    core_ratios: list[float]  # the same with estimates per second of processor time
     failure: str
 
     @property
@@ -108,7 +109,7 @@ def compare(
         return ours(*setting, seconds / 2.0)
 
     runs = [own()]
-    rows = [Row(contender, [], [], "") for contender in contenders]
+    rows = [Row(contender, [], [], [], "") for contender in contenders]
     for _ in range(rounds):
         for index, row in enumerate(rows):
             if row.failure:
@@ -119,14 +120,18 @@ def compare(
                 rows[index] = row._replace(failure=str(error))
                 continue
             runs.append(own())
-            around = median(_rate(run) for run in runs[-2:])
             row.results.append(result)
-            row.ratios.append(around / _rate(result))
+            row.ratios.append(median(_rate(run) for run in runs[-2:]) / _rate(result))
+            row.core_ratios.append(median(_core_rate(run) for run in runs[-2:]) / _core_rate(result))
     return runs, rows
 
 
 def _rate(result: Record) -> float:
     return float(result["estimates_per_second"])
+
+
+def _core_rate(result: Record) -> float:
+    return _rate(result) / float(result["cores_used"])
 
 
 def _middle(results: list[Record]) -> Record:
@@ -142,13 +147,13 @@ def print_comparison(console: Console, setting: Setting, runs: list[Record], row
     )
     for heading in ("", "contender", "version"):
         table.add_column(heading)
-    for heading in ("estimates/s", "steps/s", "ns/step", "live steps/s", "cores", "ratio", "target"):
+    for heading in ("estimates/s", "steps/s", "ns/step", "live steps/s", "cores", "per core", "ratio", "target"):
         table.add_column(heading, justify="right")
     table.add_column("met")
     table.add_column("return", justify="right")
     table.add_column("|gradient|", justify="right")
     own = _middle(runs)
-    table.add_row("", "[bold]metastep[/bold]", own["version"], *_figures(own), "", "", "", *_statistics(own))
+    table.add_row("", "[bold]metastep[/bold]", own["version"], *_figures(own), "", "", "", "", *_statistics(own))
     rates = [_rate(run) for run in runs]
     notes = [f"metastep: median of {len(runs)} runs, {min(rates):,.0f} to {max(rates):,.0f} estimates/s."]
     for row in rows:
@@ -156,12 +161,12 @@ def print_comparison(console: Console, setting: Setting, runs: list[Record], row
         if row.failure:
             notes.append(row.failure)
         if not row.results:
-            table.add_row(letter, label, "-", *(["-"] * 5), "-", target, "no result", "-", "-")
+            table.add_row(letter, label, "-", *(["-"] * 7), target, "no result", "-", "-")
             continue
         result = _middle(row.results)
         met = "[green]met[/green]" if row.ratio >= row.contender.target else "[red]not met[/red]"
-        ratio = f"{row.ratio:,.1f}x"
-        table.add_row(letter, label, result["version"], *_figures(result), ratio, target, met, *_statistics(result))
+        ratios = (f"{median(row.core_ratios):,.1f}x", f"{row.ratio:,.1f}x")
+        table.add_row(letter, label, result["version"], *_figures(result), *ratios, target, met, *_statistics(result))
         if len(row.ratios) > 1:
             notes.append(f"{label}: ratios {', '.join(f'{value:,.1f}' for value in row.ratios)}.")
         if result["note"]:
@@ -171,7 +176,9 @@ def print_comparison(console: Console, setting: Setting, runs: list[Record], row
     everything = [*runs, *(result for row in rows for result in row.results)]
     starved = sum(result["cores_used"] < BUSY_BELOW for result in everything)
     if starved:
-        notes.append(f"{starved} of {len(everything)} runs got less than {BUSY_BELOW} cores: the machine was busy.")
+        notes.append(
+            f"{starved} of {len(everything)} runs got less than {BUSY_BELOW} cores: the machine was busy, and only `per core` is to be trusted."
+        )
     console.print(table)
     for note in notes:
         console.print(f"  {note}", markup=False, highlight=False)
@@ -207,13 +214,15 @@ def print_breakdown(console: Console, setting: Setting, seconds: float, rounds: 
         table.add_row(part.name, f"{part.nanoseconds:.3g}", f"{part.nanoseconds / times[-1]:.0%}")
     console.print(table)
     random_numbers, memory, bare, _, _, optimal, whole = times
+    if not random_numbers < bare < optimal < whole:
+        console.print("  Less work took longer than more: the machine was too busy to tell the parts apart.\n")
+        return
     console.print(
         f"  Of {whole:.3g} ns, random numbers take about {random_numbers:.3g}, the policy and the physics "
         f"{bare - random_numbers:.3g}, the gradient with its baseline {optimal - bare:.3g}, the Fisher matrix and the "
-        f"natural gradient {whole - optimal:.3g}; moving the carried arrays through memory would by itself take {memory:.2g}.",
+        f"natural gradient {whole - optimal:.3g}. Moving the carried arrays through memory takes {memory:.2g} by itself.\n",
         highlight=False,
     )
-    console.print()
 
 
 def print_device(console: Console, setting: Setting, seconds: float, rounds: int) -> None:
