@@ -1,0 +1,158 @@
+"""A comparison on disk: one file that a report reads, and a long table for data frames."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metastep import storage
+from metastep.errors import InputError
+from metastep.evaluation.comparison import Comparison
+from metastep.evaluation.methods import MethodRecord
+from metastep.evaluation.tuning import TuningTable
+
+_KIND = "comparison"
+_FORMAT = 1
+_ARRAYS = {
+    "context": np.dtype(np.float32),
+    "returns": np.dtype(np.float32),
+    "hyperparameters": np.dtype(np.float32),
+    "flagged": np.dtype(np.bool_),
+    "num_steps": np.dtype(np.float64),
+}
+_TABLE_ARRAYS = ("points", "mean", "standard_error", "num_diverged")
+
+
+def save(path: str | Path, comparison: Comparison) -> str:
+    """Write a comparison, whole or not at all; returns the file's SHA-256. The same content gives the same bytes."""
+    arrays: dict[str, NDArray[Any]] = {name: getattr(comparison, name) for name in _ARRAYS}
+    arrays |= {f"diagnostics/{name}": array for name, array in comparison.diagnostics.items()}
+    for index, table in enumerate(comparison.tuning):
+        arrays |= {f"tuning/{index}/{name}": getattr(table, name) for name in _TABLE_ARRAYS}
+    metadata = {
+        "kind": _KIND,
+        "format": _FORMAT,
+        "methods": [method._asdict() for method in comparison.methods],
+        "context_names": list(comparison.context_names),
+        "tuning": [_facts(table) for table in comparison.tuning],
+        "settings": comparison.settings,
+    }
+    return storage.write_tensors(path, arrays, metadata)
+
+
+def _facts(table: TuningTable) -> dict[str, Any]:
+    return {
+        "method": table.method,
+        "parameters": list(table.parameters),
+        "num_tasks": table.num_tasks,
+        "seed": table.seed,
+    }
+
+
+def load(path: str | Path) -> Comparison:
+    """Read a comparison; a damaged or foreign file is refused with one sentence."""
+    arrays, metadata = storage.read_tensors(path)
+    if metadata.get("kind") != _KIND or metadata.get("format") != _FORMAT:
+        raise InputError(
+            f"File {path} holds a {metadata.get('kind')!r} of format {metadata.get('format')!r}, allowed is a "
+            f"{_KIND!r} of format {_FORMAT}."
+        )
+    try:
+        comparison = _assembled(arrays, metadata)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"File {path} is not a whole comparison: {type(error).__name__} {error}.") from error
+    _check(path, comparison)
+    return comparison
+
+
+def _assembled(arrays: dict[str, NDArray[Any]], metadata: dict[str, Any]) -> Comparison:
+    tables = [
+        TuningTable(
+            method=str(facts["method"]),
+            parameters=tuple(facts["parameters"]),
+            num_tasks=int(facts["num_tasks"]),
+            seed=int(facts["seed"]),
+            **{name: arrays[f"tuning/{index}/{name}"] for name in _TABLE_ARRAYS},
+        )
+        for index, facts in enumerate(metadata["tuning"])
+    ]
+    return Comparison(
+        methods=tuple(MethodRecord(**facts) for facts in metadata["methods"]),
+        context_names=tuple(metadata["context_names"]),
+        diagnostics={
+            name.removeprefix("diagnostics/"): array
+            for name, array in arrays.items()
+            if name.startswith("diagnostics/")
+        },
+        tuning=tuple(tables),
+        settings=dict(metadata["settings"]),
+        **{name: arrays[name] for name in _ARRAYS},
+    )
+
+
+def _check(path: str | Path, comparison: Comparison) -> None:
+    """Refuse arrays of a wrong type or of shapes that do not fit each other."""
+    num_methods, num_tasks = len(comparison.methods), len(comparison.context)
+    if comparison.returns.ndim != 3 or comparison.hyperparameters.ndim != 4:
+        raise InputError(f"File {path} is not a whole comparison: returns need 3 axes and hyperparameters 4.")
+    num_updates, coordinates = comparison.returns.shape[2] - 1, comparison.hyperparameters.shape[3]
+    shapes = {
+        "context": (num_tasks, len(comparison.context_names)),
+        "returns": (num_methods, num_tasks, num_updates + 1),
+        "hyperparameters": (num_methods, num_tasks, num_updates, coordinates),
+        "flagged": (num_methods, num_tasks, num_updates + 1),
+        "num_steps": (num_methods, num_tasks),
+    }
+    for name, shape in shapes.items():
+        array = getattr(comparison, name)
+        if array.shape != shape or array.dtype != _ARRAYS[name]:
+            raise InputError(
+                f"File {path} is not a whole comparison: {name} is {array.dtype} {array.shape}, expected is "
+                f"{_ARRAYS[name]} {shape}."
+            )
+    if len(set(comparison.names)) != num_methods:
+        raise InputError(f"File {path} is not a whole comparison: a method is named twice.")
+
+
+def to_parquet(comparison: Comparison, path: str | Path) -> None:
+    """Write the curves as one long table, a row for every method, task and update from 0 to T.
+
+    Columns: `method`, `label`, `task`, `context_<name>`, `update`, `return` (after that many updates), `stepsize` (of the
+    update that led there, null at 0; a list where there are several hyperparameters), `flagged`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    shape = comparison.returns.shape
+    method, task, update = (axis.reshape(-1) for axis in np.indices(shape))
+    columns: dict[str, Any] = {
+        "method": pa.array(comparison.names).take(pa.array(method)),
+        "label": pa.array([record.label for record in comparison.methods]).take(pa.array(method)),
+        "task": task,
+    }
+    for index, name in enumerate(comparison.context_names):
+        columns[f"context_{name}"] = comparison.context[task, index]
+    columns |= {
+        "update": update,
+        "return": comparison.returns.reshape(-1),
+        "stepsize": _stepsizes(comparison),
+        "flagged": comparison.flagged.reshape(-1),
+    }
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink)
+    storage.write_atomically(path, sink.getvalue().to_pybytes())
+
+
+def _stepsizes(comparison: Comparison) -> Any:
+    """One Arrow value a row, null at update 0."""
+    import pyarrow as pa
+
+    num_methods, num_tasks, num_observations = comparison.returns.shape
+    chosen = comparison.hyperparameters
+    padded = np.concatenate([np.zeros((num_methods, num_tasks, 1, chosen.shape[3]), np.float32), chosen], axis=2)
+    missing = np.broadcast_to(np.arange(num_observations) == 0, (num_methods, num_tasks, num_observations)).reshape(-1)
+    if chosen.shape[3] == 1:
+        return pa.array(padded.reshape(-1), mask=missing)
+    values = pa.array(padded.reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(values, chosen.shape[3], mask=pa.array(missing))
