@@ -140,7 +140,9 @@ def check_structure(forest: Forest) -> None:
     nodes = len(forest.feature)
     for name in ("threshold", "left", "right", "value"):
         if len(getattr(forest, name)) != nodes:
-            raise InputError(f"forest: {name} has {len(getattr(forest, name))} nodes, allowed is {nodes} as in feature.")
+            raise InputError(
+                f"forest: {name} has {len(getattr(forest, name))} nodes, allowed is {nodes} as in feature."
+            )
     if forest.num_trees < 1 or forest.num_features < 1:
         raise InputError(f"forest: has {forest.num_trees} trees and {forest.num_features} features, at least 1 each.")
     if not np.isfinite(forest.importances).all():

@@ -10,9 +10,7 @@ depend on their order: equal values stay exactly equal, so ties are real ties, a
 blocks. The rounding, `max|leaf| * trees * 2^-62` per leaf, is below that of a float64 sum.
 """
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numba
@@ -21,10 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from metastep.errors import InputError
 from metastep.fqi.forest import Forest, as_inputs, depth
+from metastep.fqi.threads import count_threads, map_threads
 
 _BLOCK_ROWS = 1024
 """States walked together: a block of columns and its sums stay in the second-level cache."""
-_BLOCK_CELLS = 1 << 18
+_BLOCK_CELLS = 1 << 20
 """Most (cell, row) sums of a block: what bounds the rows when the cells are many (continuous maximum)."""
 
 
@@ -113,11 +112,6 @@ def _fixed_point_shift(forest: Forest) -> int:
     return 61 - int(np.ceil(np.log2(bound))) if bound > 2.0**-900 else 0
 
 
-def default_threads() -> int:
-    """Number of processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_values: bool = False) -> Maximum:
     """Best step size of each state `(states, features)`, and its value; the bits do not depend on `threads`.
 
@@ -129,19 +123,13 @@ def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_
     value, best = np.empty(num), np.empty(num, dtype=np.int64)
     values = np.empty((num if with_values else 0, cells))
 
-    def blocks(first: int, last: int) -> None:
-        _maximise_rows(plan, matrix, first, last, rows, value, best, values)
+    # A few shares per thread even the load out; shares are whole blocks, so that no block is cut short but the last.
+    share = rows * max(1, -(-num // (rows * count_threads(threads) * 4)))
 
-    workers = threads or default_threads()
-    # A few shares per worker even the load out; whole blocks keep every share's last block from being a sliver.
-    share = rows * max(1, -(-num // (rows * workers * 4)))
-    starts = range(0, num, share)
-    if workers == 1 or len(starts) == 1:
-        for start in starts:
-            blocks(start, min(start + share, num))
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(lambda start: blocks(start, min(start + share, num)), starts))
+    def fill(start: int) -> None:
+        _maximise_rows(plan, matrix, start, min(start + share, num), rows, value, best, values)
+
+    map_threads(fill, range(0, num, share), threads)
     return Maximum(value, plan.stepsizes[best], values if with_values else None)
 
 
