@@ -177,7 +177,8 @@ def print_comparison(console: Console, setting: Setting, runs: list[Record], row
     starved = sum(result["cores_used"] < BUSY_BELOW for result in everything)
     if starved:
         notes.append(
-            f"{starved} of {len(everything)} runs got less than {BUSY_BELOW} cores: the machine was busy, and only `per core` is to be trusted."
+            f"{starved} of {len(everything)} runs got less than {BUSY_BELOW} cores: the machine was busy, "
+            "and only `per core` is to be trusted."
         )
     console.print(table)
     for note in notes:
@@ -231,12 +232,13 @@ def print_device(console: Console, setting: Setting, seconds: float, rounds: int
 
     runs = sorted((ours(*setting, seconds) for _ in range(rounds)), key=_rate)
     result = _middle(runs)
+    million = {name: f"{result[name] / 1e6:,.1f} M" for name in ("steps_per_second", "live_steps_per_second")}
+    slowest, fastest = (run["steps_per_second"] / 1e6 for run in (runs[0], runs[-1]))
     console.print(
         f"{setting.env}, {setting.learners} learners, {setting.episodes} episodes, horizon {setting.horizon}: "
-        f"{result['steps_per_second'] / 1e9:.3f} billion steps/s, {1e9 / result['steps_per_second']:.3g} ns/step, "
-        f"{result['estimates_per_second']:,.0f} estimates/s "
-        f"({result['live_steps_per_second'] / 1e9:.3f} billion live steps/s); median of {len(runs)} runs, "
-        f"{runs[0]['steps_per_second'] / 1e9:.3f} to {runs[-1]['steps_per_second'] / 1e9:.3f}; "
+        f"{million['steps_per_second']} steps/s ({million['live_steps_per_second']} live), "
+        f"{1e9 / result['steps_per_second']:.3g} ns/step, {result['estimates_per_second']:,.0f} estimates/s; "
+        f"median of {len(runs)} runs, {slowest:,.1f} to {fastest:,.1f} M steps/s; "
         f"return {result['mean_return']:.2f}, |gradient| {result['mean_gradient_norm']:.3g}",
         highlight=False,
     )
