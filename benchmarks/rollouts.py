@@ -178,7 +178,7 @@ def print_comparison(console: Console, setting: Setting, runs: list[Record], row
     if starved:
         notes.append(
             f"{starved} of {len(everything)} runs got less than {BUSY_BELOW} cores: the machine was busy, "
-            "and only `per core` is to be trusted."
+            "and `per core` is the steadier figure."
         )
     console.print(table)
     for note in notes:
