@@ -59,8 +59,13 @@ def unusable(direction: Array) -> Array:
 
 
 def _guard(theta: Array, moved: Array, direction: Array, old: RuleState, new: RuleState) -> Update:
-    """Keep theta and state of learners whose direction is zero or not finite, and flag them."""
+    """Keep theta and state of learners whose direction is zero or not finite, and flag them.
+
+    The same for learners whose theta or state would leave float32's range: an infinite moment would stop them for good.
+    """
     usable = ~unusable(direction) & jnp.all(jnp.isfinite(moved), axis=-1)
+    for leaf in new or ():
+        usable = usable & jnp.all(jnp.isfinite(leaf).reshape(len(leaf), -1), axis=-1)
 
     def keep(after: Array, before: Array) -> Array:
         shape = usable.shape + (1,) * (after.ndim - 1)
@@ -91,9 +96,10 @@ class Ascent:
         if self.normalised:
             # Divide by the largest entry first: squares of large or small float32 numbers leave its range.
             largest = jnp.max(jnp.abs(direction), axis=-1, keepdims=True)
-            scaled = direction / jnp.where(largest > 0.0, largest, 1.0)
-            norm = jnp.sqrt(jnp.sum(scaled * scaled, axis=-1, keepdims=True))
-            moved = theta + step * (scaled / jnp.where(norm > 0.0, norm, 1.0))
+            # XLA multiplies by the reciprocal, which is zero for the very largest: the guard sees what is left.
+            direction = direction / jnp.where(largest > 0.0, largest, 1.0)
+            norm = jnp.sqrt(jnp.sum(direction * direction, axis=-1, keepdims=True))
+            moved = theta + step * (direction / jnp.where(norm > 0.0, norm, 1.0))
         else:
             moved = theta + step * direction
         return _guard(theta, moved, direction, None, None)
