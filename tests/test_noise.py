@@ -102,6 +102,13 @@ def test_a_draw_can_be_traced() -> None:
     np.testing.assert_array_equal(np.stack(traced), np.stack(plain))
 
 
+def test_draws_taken_together_are_those_taken_one_by_one() -> None:
+    key = jax.random.key(5)
+    together = np.stack(standard_normals(key, jnp.arange(3, 9, dtype=jnp.uint32), 3, (4, 2)), axis=1)
+    one_by_one = np.stack([np.stack(standard_normals(key, draw, 3, (4, 2))) for draw in range(3, 9)])
+    np.testing.assert_array_equal(together, one_by_one)
+
+
 NUM_DRAWS, NUM_ARRAYS, SHAPE = 64, 3, (50, 32)
 
 

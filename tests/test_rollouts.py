@@ -190,6 +190,18 @@ def test_keys_change_everything_and_nothing_else_does() -> None:
     assert (first != other).mean() > 0.999
 
 
+def test_a_longer_horizon_begins_like_a_shorter_one() -> None:
+    """However many steps' random numbers are drawn at once: 10 of 10, 7 of 7, 1 of 11."""
+    whole, *parts = (
+        compiled_trajectories(rollout, *draw_learners(rollout, 2))
+        for rollout in (make_rollout("lqr", horizon=horizon) for horizon in (11, 10, 7))
+    )
+    for part in parts:
+        steps = part.reward.shape[0]
+        np.testing.assert_array_equal(part.noise, whole.noise[:steps])
+        np.testing.assert_allclose(part.observation, whole.observation[:steps], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

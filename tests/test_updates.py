@@ -1,0 +1,229 @@
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+from numpy.typing import NDArray
+
+from metastep import updates
+from metastep.errors import InputError
+from metastep.gradients import Estimate
+from metastep.updates import GRADIENT, NGA, NORMALISED_GRADIENT, Adam, RMSProp, UpdateRule
+
+Floats = NDArray[np.float64]
+NUM_LEARNERS, NUM_PARAMETERS, NUM_UPDATES = 3, 4, 20
+
+
+def estimate(gradient: Array | Floats, natural: Array | Floats | None = None) -> Estimate:
+    gradient = jnp.asarray(gradient, jnp.float32)
+    nothing = jnp.zeros(gradient.shape[:1], jnp.float32)
+    other = gradient if natural is None else jnp.asarray(natural, jnp.float32)
+    return Estimate(nothing, nothing, gradient, other, nothing)
+
+
+def stepsizes(values: float | list[float] | Floats) -> Array:
+    return jnp.broadcast_to(jnp.asarray(values, jnp.float32), (NUM_LEARNERS,))[:, None]
+
+
+def keras_adam(theta: Floats, gradients: Floats, rates: Floats) -> Floats:
+    """Keras 3's Adam with its signs turned uphill, one update after the other in float64."""
+    first, second = np.zeros_like(theta), np.zeros_like(theta)
+    for t, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
+        alpha = rate * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+        first += (gradient - first) * (1 - 0.9)
+        second += (gradient**2 - second) * (1 - 0.999)
+        theta = theta + first * alpha[:, None] / (np.sqrt(second) + 1e-7)
+    return theta
+
+
+def textbook_adam(theta: Floats, gradients: Floats, rates: Floats) -> Floats:
+    """The formula of optax and of the paper that introduced Adam: both moments corrected before epsilon is added."""
+    first, second = np.zeros_like(theta), np.zeros_like(theta)
+    for t, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
+        theta = theta + rate[:, None] * (first / (1 - 0.9**t)) / (np.sqrt(second / (1 - 0.999**t)) + 1e-7)
+    return theta
+
+
+def keras_rmsprop(theta: Floats, gradients: Floats, rates: Floats) -> Floats:
+    """Keras 3's RMSprop without momentum: epsilon inside the root."""
+    square = np.zeros_like(theta)
+    for gradient, rate in zip(gradients, rates, strict=True):
+        square = 0.9 * square + 0.1 * gradient**2
+        theta = theta + rate[:, None] * gradient / np.sqrt(square + 1e-7)
+    return theta
+
+
+def run(rule: UpdateRule, theta: Floats, gradients: Floats, rates: Floats) -> Floats:
+    current: Array = jnp.asarray(theta, jnp.float32)
+    state = rule.init(current)
+    apply = jax.jit(rule.apply)
+    for gradient, rate in zip(gradients, rates, strict=True):
+        # The natural gradient is noise: Adam and RMSprop must not look at it.
+        update = apply(current, estimate(gradient, 1e3 * np.ones_like(gradient)), stepsizes(rate), state)
+        assert not np.asarray(update.flagged).any()
+        current, state = update.theta, update.state
+    return np.asarray(current, np.float64)
+
+
+def history(scale: float) -> tuple[Floats, Floats, Floats]:
+    """A theta, 20 gradients of the given size, and step sizes that differ by learner and change from update to update."""
+    generator = np.random.default_rng(1)
+    theta = generator.normal(size=(NUM_LEARNERS, NUM_PARAMETERS)).astype(np.float32).astype(np.float64)
+    gradients = scale * generator.normal(size=(NUM_UPDATES, NUM_LEARNERS, NUM_PARAMETERS))
+    return theta, gradients, generator.uniform(0.01, 1.0, (NUM_UPDATES, NUM_LEARNERS))
+
+
+@pytest.mark.parametrize(
+    ("rule", "formula"), [(Adam(), keras_adam), (RMSProp(), keras_rmsprop)], ids=["adam", "rmsprop"]
+)
+@pytest.mark.parametrize("scale", [1e-7, 1e-3, 1.0, 1e4])
+def test_twenty_updates_equal_the_formula_of_keras(
+    rule: UpdateRule, formula: Callable[[Floats, Floats, Floats], Floats], scale: float
+) -> None:
+    theta, gradients, rates = history(scale)
+    expected = formula(theta, gradients, rates)
+    np.testing.assert_allclose(run(rule, theta, gradients, rates), expected, rtol=2e-5, atol=2e-5)
+    assert np.abs(expected - theta).max() > 1e-3
+
+
+def test_the_textbook_formula_would_be_seen() -> None:
+    """With gradients as small as epsilon the two Adams part, so the comparison above tells them apart."""
+    theta, gradients, rates = history(1e-7)
+    apart = np.abs(textbook_adam(theta, gradients, rates) - keras_adam(theta, gradients, rates))
+    assert apart.max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("rule", "uses_natural", "is_normalised"),
+    [(NGA, True, True), (NORMALISED_GRADIENT, False, True), (GRADIENT, False, False)],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_ascent_by_hand(rule: UpdateRule, uses_natural: bool, is_normalised: bool) -> None:
+    theta, gradients, _ = history(1.0)
+    gradient, natural = gradients[:2]
+    sizes = np.array([0.0, 0.5, 8.0])
+    update = rule.apply(jnp.asarray(theta, jnp.float32), estimate(gradient, natural), stepsizes(sizes), None)
+    direction = natural if uses_natural else gradient
+    if is_normalised:
+        direction = direction / np.linalg.norm(direction, axis=1, keepdims=True)
+    np.testing.assert_allclose(update.theta, theta + sizes[:, None] * direction, rtol=1e-5, atol=1e-6)
+    assert not np.asarray(update.flagged).any()
+    assert update.state is None
+    assert rule.direction == ("natural_gradient" if uses_natural else "gradient")
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-25, 1e25, 2e37])
+def test_normalising_survives_squares_outside_of_float32(scale: float) -> None:
+    gradient = scale * np.array([[3.0, 4.0, 0.0, 0.0]] * NUM_LEARNERS)
+    update = NGA.apply(jnp.zeros((NUM_LEARNERS, 4), jnp.float32), estimate(gradient), stepsizes(10.0), None)
+    np.testing.assert_allclose(update.theta, [[6.0, 8.0, 0.0, 0.0]] * NUM_LEARNERS, rtol=1e-6)
+
+
+def test_a_direction_too_large_to_be_normalised_is_flagged() -> None:
+    gradient = np.array([[3.0, 4.0, 0.0, 0.0], [1.5e38, 2e38, 0.0, 0.0], [0.0, 5.0, 0.0, 0.0]])
+    update = NGA.apply(jnp.zeros((NUM_LEARNERS, 4), jnp.float32), estimate(gradient), stepsizes(10.0), None)
+    np.testing.assert_array_equal(update.flagged, [False, True, False])
+    np.testing.assert_allclose(update.theta, [[6.0, 8.0, 0.0, 0.0], [0.0] * 4, [0.0, 10.0, 0.0, 0.0]], rtol=1e-6)
+
+
+BAD = {
+    "zero": [0.0, 0.0, 0.0, 0.0],
+    "nan": [1.0, np.nan, 1.0, 1.0],
+    "inf": [1.0, 1.0, np.inf, 1.0],
+    "-inf": [-np.inf, 1.0, 1.0, 1.0],
+}
+
+
+def warmed_up(rule: UpdateRule) -> tuple[Array, object]:
+    """After one ordinary update, so that the state is not that of `init`."""
+    theta, gradients, _ = history(1.0)
+    start = jnp.asarray(theta, jnp.float32)
+    update = rule.apply(start, estimate(gradients[0]), stepsizes(0.1), rule.init(start))
+    return update.theta, update.state
+
+
+def check_that_only_the_middle_learner_stays(
+    rule: UpdateRule, theta: Array, state: object, bad: Estimate, good: Estimate, sizes: Array
+) -> None:
+    update, usual = (jax.jit(rule.apply)(theta, batch, sizes, state) for batch in (bad, good))
+    np.testing.assert_array_equal(update.flagged, [False, True, False])
+    for after, before, expected in zip(
+        jax.tree.leaves((update.theta, update.state)),
+        jax.tree.leaves((theta, state)),
+        jax.tree.leaves((usual.theta, usual.state)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(after[1], before[1])
+        np.testing.assert_array_equal(after[np.array([0, 2])], expected[np.array([0, 2])])
+        assert (np.asarray(after)[[0, 2]] != np.asarray(before)[[0, 2]]).any()
+
+
+@pytest.mark.parametrize("name", updates.names())
+@pytest.mark.parametrize("kind", BAD)
+def test_a_zero_or_non_finite_direction_leaves_theta_and_state_and_is_flagged(name: str, kind: str) -> None:
+    rule = updates.make(name)
+    theta, state = warmed_up(rule)
+    gradient = np.ones((NUM_LEARNERS, NUM_PARAMETERS))
+    broken = gradient.copy()
+    broken[1] = BAD[kind]
+    check_that_only_the_middle_learner_stays(
+        rule, theta, state, estimate(broken), estimate(gradient), stepsizes([0.5, 0.5, 0.25])
+    )
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_a_gradient_whose_square_overflows_does_not_stop_the_learner_for_good(name: str) -> None:
+    rule = updates.make(name)
+    theta, state = warmed_up(rule)
+    gradient = np.ones((NUM_LEARNERS, NUM_PARAMETERS))
+    broken = gradient.copy()
+    broken[1, 2] = 1e25  # finite, but not its square
+    check_that_only_the_middle_learner_stays(
+        rule, theta, state, estimate(broken), estimate(gradient), stepsizes([0.5, 0.5, 0.25])
+    )
+
+
+@pytest.mark.parametrize("name", updates.names())
+def test_a_step_out_of_range_leaves_theta_and_is_flagged(name: str) -> None:
+    rule = updates.make(name)
+    theta, state = warmed_up(rule)
+    gradient = estimate(np.ones((NUM_LEARNERS, NUM_PARAMETERS)))
+    for size in (np.nan, np.inf):
+        update = rule.apply(theta, gradient, stepsizes([0.5, size, 0.5]), state)
+        np.testing.assert_array_equal(update.flagged, [False, True, False])
+        np.testing.assert_array_equal(update.theta[1], theta[1])
+
+
+@pytest.mark.parametrize("name", updates.names())
+def test_registered_rules_keep_the_protocol(name: str) -> None:
+    rule = updates.make(name)
+    assert rule.name == name
+    assert rule.hyperparameters == ("stepsize",)
+    assert rule.direction in ("gradient", "natural_gradient")
+    assert hash(rule) == hash(updates.make(name))
+    theta = jnp.zeros((NUM_LEARNERS, NUM_PARAMETERS), jnp.float32)
+    state = rule.init(theta)
+    assert all(leaf.shape[0] == NUM_LEARNERS for leaf in jax.tree.leaves(state))
+    update = rule.apply(theta, estimate(np.ones(theta.shape)), stepsizes(0.1), state)
+    assert (update.theta.shape, update.theta.dtype) == (theta.shape, theta.dtype)
+    assert (update.flagged.shape, update.flagged.dtype) == ((NUM_LEARNERS,), jnp.bool_)
+    assert jax.tree.structure(update.state) == jax.tree.structure(state)
+    assert (np.asarray(update.theta) > 0).all()  # uphill
+
+
+@pytest.mark.parametrize("name", updates.names())
+def test_a_step_of_zero_goes_nowhere_and_is_no_failure(name: str) -> None:
+    rule = updates.make(name)
+    theta, state = warmed_up(rule)
+    update = rule.apply(theta, estimate(np.ones(theta.shape)), stepsizes(0.0), state)
+    np.testing.assert_array_equal(update.theta, theta)
+    assert not np.asarray(update.flagged).any()
+
+
+def test_an_unknown_rule_gets_a_hint() -> None:
+    with pytest.raises(InputError, match=r"rule: 'adma' is not registered, allowed are nga, .* Did you mean 'adam'\?"):
+        updates.make("adma")
