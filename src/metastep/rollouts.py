@@ -26,6 +26,9 @@ Carry = TypeVar("Carry")
 
 # A per-step baseline divides by the mean square of the summed score; where that is zero the baseline is irrelevant.
 _TINY = 1e-30
+
+# Up to here second moments are written out entry by entry: fastest for a few, but many take the compiler half a minute.
+_FEW_OBSERVATIONS = 8
 # Few enough that their normals stay in a core's cache.
 _MOST_STEPS_AHEAD = 10
 
@@ -141,12 +144,23 @@ def _advance(rollout: Rollout, theta: Array, context: Any, lane: _Lane, normals:
 
 
 def _scan_steps(
-    rollout: Rollout, key: Array, step: Callable[[Carry, Pieces], tuple[Carry, Any]], start: Carry, num_learners: int
+    rollout: Rollout,
+    key: Array,
+    step: Callable[[Carry, Pieces], tuple[Carry, Any]],
+    start: Carry,
+    num_learners: int,
+    digest: Callable[[Carry, Any], Carry] | None = None,
 ) -> tuple[Carry, Any]:
-    """`lax.scan` over the horizon, with the normals of a few steps drawn ahead.
+    """`lax.scan` over the horizon, a few steps at a time.
 
-    Drawn inside the step, they would be fused into, and computed again by, every expression that reads them. The numbers
-    do not depend on how many steps are drawn at once: the step is their counter.
+    The normals of a few steps are drawn ahead: drawn inside the step, they would be fused into, and computed again by, every
+    expression that reads them. The numbers do not depend on how many steps are drawn at once: the step is their counter.
+
+    Args:
+        rollout, key, num_learners: whose normals to draw.
+        step: carry, normals of the step -> carry, outputs.
+        start: the first carry.
+        digest: folds the outputs of a few steps, stacked, into the carry; without it the outputs of all steps are returned.
     """
     num = rollout.policy.num_actions + _jax_env(rollout).step_noise
     shape = (rollout.num_episodes, num_learners)
@@ -154,7 +168,8 @@ def _scan_steps(
 
     def several_steps(carry: Carry, first: Array) -> tuple[Carry, Any]:
         draws = first + jnp.arange(ahead, dtype=jnp.uint32)
-        return lax.scan(step, carry, standard_normals(key, draws, num, shape))
+        carry, outputs = lax.scan(step, carry, standard_normals(key, draws, num, shape))
+        return (carry, outputs) if digest is None else (digest(carry, outputs), None)
 
     carry, outputs = lax.scan(several_steps, start, jnp.arange(0, rollout.horizon, ahead, dtype=jnp.uint32))
     return carry, jax.tree.map(lambda array: array.reshape(rollout.horizon, *array.shape[2:]), outputs)
@@ -180,6 +195,9 @@ def _gpomdp_term(baseline: Baseline, score: Array, payoff: Array) -> Array:
 def _moment_sums(observation: Pieces, alive: Array) -> Array:
     """Sum over live episodes of phi phi^T, phi = (1, s): (1 + observations, 1 + observations, learners)."""
     weight = alive.astype(jnp.float32)
+    if len(observation) > _FEW_OBSERVATIONS:
+        phi = jnp.stack((jnp.ones_like(weight), *observation))
+        return jnp.einsum("iel,jel->ijl", weight * phi, phi, precision=lax.Precision.HIGHEST)
     features = (weight, *(weight * value for value in observation))
     size = len(features)
     upper = {(0, 0): jnp.sum(weight, axis=0)}
@@ -217,24 +235,50 @@ def empty(rollout: Rollout, theta: Array) -> Accumulator:
     )
 
 
-def accumulate(rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array) -> Accumulator:
-    """Add one step.
+class _Followed(NamedTuple):
+    """What the sums over episodes need of a step; several steps are stacked on a first axis."""
+
+    scores: Pieces
+    payoff: Array
+    observation: Pieces
+    alive: Array
+
+
+def _follow(
+    rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array
+) -> tuple[Accumulator, _Followed]:
+    """Carry each episode one step on; nothing is summed over episodes yet."""
+    score = rollout.policy.score(theta, move.observation, move.noise)
+    scores = tuple(s + jnp.where(alive, now, 0.0) for s, now in zip(sums.scores, score, strict=True))
+    payoff = sums.weight * move.reward
+    after = sums._replace(weight=sums.weight * rollout.discount, scores=scores, returns=sums.returns + payoff)
+    return after, _Followed(scores, payoff, move.observation, alive)
+
+
+def _reduce(rollout: Rollout, sums: Accumulator, steps: _Followed) -> Accumulator:
+    """Sum a few steps over the episodes.
 
     GPOMDP: `grad = 1/n sum_episodes sum_t (gamma^t r_t - b_t) sum_{k<=t} d log pi(a_k|s_k)`. The baseline b_t of a step needs
     only sums over the episodes at that step, so nothing of the past has to be kept but the running scores.
     """
-    score = rollout.policy.score(theta, move.observation, move.noise)
-    scores = tuple(s + jnp.where(alive, now, 0.0) for s, now in zip(sums.scores, score, strict=True))
-    payoff = sums.weight * move.reward
-    terms = (_gpomdp_term(rollout.baseline, piece, payoff) for piece in scores)
-    return Accumulator(
-        weight=sums.weight * rollout.discount,
-        scores=scores,
-        returns=sums.returns + payoff,
-        gradient=tuple(g + term for g, term in zip(sums.gradient, terms, strict=True)),
-        moments=None if sums.moments is None else sums.moments + _moment_sums(move.observation, alive),
+    term = jax.vmap(partial(_gpomdp_term, rollout.baseline))
+    gradient = tuple(
+        total + jnp.sum(term(piece, steps.payoff), axis=0)
+        for total, piece in zip(sums.gradient, steps.scores, strict=True)
+    )
+    observation = tuple(piece.reshape(-1, piece.shape[-1]) for piece in steps.observation)
+    alive = steps.alive.reshape(-1, steps.alive.shape[-1])
+    return sums._replace(
+        gradient=gradient,
+        moments=None if sums.moments is None else sums.moments + _moment_sums(observation, alive),
         num_steps=sums.num_steps + jnp.sum(alive, axis=0, dtype=jnp.float32),
     )
+
+
+def accumulate(rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array) -> Accumulator:
+    """Add one step."""
+    after, followed = _follow(rollout, theta, sums, move, alive)
+    return _reduce(rollout, after, jax.tree.map(lambda array: array[None], followed))
 
 
 def finish(rollout: Rollout, sums: Accumulator) -> Sums:
@@ -292,9 +336,27 @@ def fold_over(
 
 
 def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
-    """Everything an estimate needs of a batch: `fold` with the sums of GPOMDP and of the Fisher matrix."""
-    add = partial(accumulate, rollout, theta.T)
-    return finish(rollout, fold(rollout, theta, context, key, empty(rollout, theta.T), add))
+    """Everything an estimate needs of a batch, reduced on the fly: memory does not depend on the horizon.
+
+    The arguments are those of `fold`. Sums over episodes are taken for a few steps at once: fewer, larger reductions keep a
+    GPU busy.
+    """
+    theta = theta.T
+    named = rollout.env.context_space.unpack(context)
+    reset_key, step_key = keys_of(key)
+
+    def advance(carry: tuple[_Lane, Accumulator], normals: Pieces) -> tuple[tuple[_Lane, Accumulator], _Followed]:
+        lane, sums = carry
+        after, move = _advance(rollout, theta, named, lane, normals)
+        sums, followed = _follow(rollout, theta, sums, move, lane.alive)
+        return (after, sums), followed
+
+    def digest(carry: tuple[_Lane, Accumulator], steps: _Followed) -> tuple[_Lane, Accumulator]:
+        return carry[0], _reduce(rollout, carry[1], steps)
+
+    start = _start(rollout, named, reset_key, theta.shape[-1]), empty(rollout, theta)
+    (_, sums), _ = _scan_steps(rollout, step_key, advance, start, theta.shape[-1], digest)
+    return finish(rollout, sums)
 
 
 def discounted_returns(rollout: Rollout, theta: Array, context: Array, key: Array) -> Array:

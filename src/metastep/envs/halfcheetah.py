@@ -1,0 +1,140 @@
+"""HalfCheetah that has to run at a goal velocity on MJX, and the choice between the two engines.
+
+See `metastep.envs.host.halfcheetah` for the task. Here the physics are JAX in float32: made for GPUs with tens of thousands of
+episodes at once. On a CPU the same program is 25 to 100 times slower than the C engine.
+"""
+
+import contextlib
+import io
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from metastep.contexts import ContextSpace
+from metastep.envs.base import Context, Step
+from metastep.envs.host.halfcheetah import GOAL_VELOCITY, NUM_JOINTS, NUM_MOTORS, HalfCheetahVel, load_model
+from metastep.errors import InputError
+from metastep.noise import to_uniform
+
+Engine = Literal["auto", "c", "mjx"]
+Scalars = tuple[Array, ...]
+
+
+class CheetahState(NamedTuple):
+    """What one physics step hands to the next; each a tuple of nine scalars."""
+
+    position: Scalars
+    velocity: Scalars
+    warmstart: Scalars  # the last accelerations, where the constraint solver begins
+
+
+class _Physics(NamedTuple):
+    model: Any  # mjx.Model
+    data: Any  # mjx.Data, a template
+    step: Any  # mjx.step
+    rest: tuple[float, ...]  # initial positions
+    timestep: float
+
+
+@lru_cache(maxsize=8)
+def _physics(iterations: int | None, line_search: int | None) -> _Physics:
+    host_model = load_model()
+    # MJX prints on import that an engine it does not need here is missing.
+    with contextlib.redirect_stdout(io.StringIO()):
+        from mujoco import mjx
+    options = host_model.opt
+    kept = options.iterations, options.ls_iterations
+    try:
+        options.iterations = iterations or kept[0]
+        options.ls_iterations = line_search or kept[1]
+        # The first call may come from within a trace, but what is kept must be plain arrays.
+        with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
+            model, data = mjx.put_model(host_model, impl="jax"), mjx.make_data(host_model, impl="jax")
+    finally:
+        options.iterations, options.ls_iterations = kept
+    return _Physics(model, data, mjx.step, tuple(map(float, host_model.qpos0)), float(options.timestep))
+
+
+@dataclass(frozen=True)
+class HalfCheetahVelMJX:
+    """Run at the goal velocity; float32 physics in JAX, for GPUs.
+
+    Args:
+        frame_skip: physics steps an action.
+        control_cost: the weight of sum a^2.
+        reset_scale: bound of the uniform noise on the initial positions and standard deviation of that on the velocities.
+        iterations, line_search: most iterations of the constraint solver and of its line search; None takes the
+            model's 100 and 50.
+        allow_cpu: MJX on a CPU is refused unless this is set.
+    """
+
+    context_space: ContextSpace = GOAL_VELOCITY
+    frame_skip: int = 5
+    control_cost: float = 0.05
+    reset_scale: float = 0.1
+    iterations: int | None = None
+    line_search: int | None = None
+    allow_cpu: bool = False
+
+    name: ClassVar[str] = "halfcheetah"
+    num_observations: ClassVar[int] = 2 * NUM_JOINTS - 1
+    num_actions: ClassVar[int] = NUM_MOTORS
+    reset_noise: ClassVar[int] = 2 * NUM_JOINTS
+    step_noise: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        for option in ("frame_skip", "iterations", "line_search"):
+            value = getattr(self, option)
+            if value is not None and value < 1:
+                raise InputError(f"env.{option}: {value} must be at least 1.")
+        if not self.allow_cpu and jax.default_backend() == "cpu":
+            raise InputError(
+                "env.engine: 'mjx' is 25 to 100 times slower than the C engine on a CPU and may seem to hang, "
+                "allowed here are 'c' and 'auto' (or allow_cpu = true)."
+            )
+
+    def reset(self, context: Context, noise: Scalars) -> CheetahState:
+        """Near the model's rest position."""
+        rest = _physics(self.iterations, self.line_search).rest
+        spread = (to_uniform(normal, -self.reset_scale, self.reset_scale) for normal in noise[:NUM_JOINTS])
+        position = tuple(at + offset for at, offset in zip(rest, spread, strict=True))
+        velocity = tuple(self.reset_scale * normal for normal in noise[NUM_JOINTS:])
+        return CheetahState(position, velocity, tuple(jnp.zeros_like(speed) for speed in velocity))
+
+    def observe(self, context: Context, state: CheetahState) -> Scalars:
+        """Positions without the forward one, then velocities."""
+        return (*state.position[1:], *state.velocity)
+
+    def step(self, context: Context, state: CheetahState, action: Scalars, noise: Scalars) -> Step:
+        """Apply the clipped torques for `frame_skip` physics steps."""
+        physics = _physics(self.iterations, self.line_search)
+        torque = jnp.clip(jnp.stack(action), -1.0, 1.0)
+        # MJX relies on JAX's standard promotion of types.
+        with jax.numpy_dtype_promotion("standard"):
+            start = physics.data.replace(
+                qpos=jnp.stack(state.position),
+                qvel=jnp.stack(state.velocity),
+                qacc_warmstart=jnp.stack(state.warmstart),
+                ctrl=torque,
+            )
+            end = lax.fori_loop(0, self.frame_skip, lambda _, data: physics.step(physics.model, data), start)
+        after = CheetahState(tuple(end.qpos), tuple(end.qvel), tuple(end.qacc_warmstart))
+        velocity = (after.position[0] - state.position[0]) / (physics.timestep * self.frame_skip)
+        reward = -jnp.abs(velocity - context.goal_velocity) - self.control_cost * jnp.sum(torque**2)
+        return Step(after, reward, jnp.bool_(False))
+
+
+def half_cheetah(engine: Engine = "auto", **options: Any) -> HalfCheetahVel | HalfCheetahVelMJX:
+    """HalfCheetah on MuJoCo's C engine or on MJX; "auto" takes MJX where JAX runs on a GPU and C otherwise.
+
+    The two start every episode alike and differ by the rounding of float32 (see the tests for how much).
+    """
+    if engine not in ("auto", "c", "mjx"):
+        raise InputError(f"env.engine: {engine!r} must be auto, c or mjx.")
+    if engine == "auto":
+        engine = "c" if jax.default_backend() == "cpu" else "mjx"
+    return HalfCheetahVel(**options) if engine == "c" else HalfCheetahVelMJX(**options)

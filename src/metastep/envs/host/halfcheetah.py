@@ -1,0 +1,152 @@
+"""HalfCheetah that has to run at a goal velocity (paper, appendix B.4; after MAML), on MuJoCo's C engine.
+
+Model, observation, frame skip and start are those of Gymnasium's HalfCheetah-v5; the model file is read from the installed
+gymnasium package. Every step pays
+
+    -|v - v_goal| - 0.05 sum a^2
+
+with v the forward displacement over the duration of the step and a the action clipped to ±1. An episode never ends early.
+"""
+
+import importlib.util
+import os
+import warnings
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from metastep.contexts import ContextSpace
+from metastep.envs.host.base import Bools, Floats, HostStep, Seeds
+from metastep.errors import InputError
+from metastep.noise import to_uniform
+
+NUM_JOINTS = 9  # the forward position comes first; it is not observed
+NUM_MOTORS = 6
+GOAL_VELOCITY = ContextSpace(("goal_velocity",), (0.0,), (2.0,), ("m/s",))
+
+_MISSING = 'env: halfcheetah needs MuJoCo and Gymnasium, install them with pip install "metastep[mujoco]".'
+
+
+@cache
+def load_model() -> Any:
+    """The MuJoCo model (`mujoco.MjModel`) of HalfCheetah-v5, or one sentence about what is not installed."""
+    try:
+        import mujoco
+    except ImportError:
+        raise InputError(_MISSING) from None
+    try:
+        package = importlib.util.find_spec("gymnasium")
+    except ValueError:  # a module without a specification
+        package = None
+    if package is None or package.origin is None:
+        raise InputError(_MISSING)
+    path = Path(package.origin).parent / "envs" / "mujoco" / "assets" / "half_cheetah.xml"
+    with warnings.catch_warnings():
+        # Through MjSpec, because MjModel.from_xml_path writes the same warning into a log file in the working directory.
+        warnings.filterwarnings("ignore", message=".*settotalmass.*")
+        return mujoco.MjSpec.from_file(str(path)).compile()
+
+
+def available_threads() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@jax.jit
+def _unit_uniform(noise: Array) -> Array:
+    return to_uniform(noise, -1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class HalfCheetahVel:
+    """Run at the goal velocity; float64 physics in C, all lanes on a pool of threads.
+
+    Args:
+        frame_skip: physics steps an action.
+        control_cost: the weight of sum a^2.
+        reset_scale: bound of the uniform noise on the initial positions and standard deviation of that on the velocities.
+        num_threads: threads that share the lanes; 0 takes every processor. No result depends on it.
+    """
+
+    context_space: ContextSpace = GOAL_VELOCITY
+    frame_skip: int = 5
+    control_cost: float = 0.05
+    reset_scale: float = 0.1
+    num_threads: int = field(default=0, compare=False)
+
+    name: ClassVar[str] = "halfcheetah"
+    num_observations: ClassVar[int] = 2 * NUM_JOINTS - 1
+    num_actions: ClassVar[int] = NUM_MOTORS
+    reset_noise: ClassVar[int] = 2 * NUM_JOINTS
+    step_noise: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if self.frame_skip < 1:
+            raise InputError(f"env.frame_skip: {self.frame_skip} must be at least 1.")
+        if self.num_threads < 0:
+            raise InputError(f"env.num_threads: {self.num_threads} must be at least 1, or 0 for every processor.")
+
+    def start_episodes(
+        self, context: NDArray[np.float32], noise: NDArray[np.float32], seeds: Seeds
+    ) -> "_CheetahEpisodes":
+        """Near the model's rest position; the noise says where, the seeds are not needed."""
+        model = load_model()
+        flat = noise.reshape(-1, self.reset_noise)
+        position = model.qpos0 + self.reset_scale * np.asarray(_unit_uniform(flat[:, :NUM_JOINTS]), np.float64)
+        velocity = self.reset_scale * flat[:, NUM_JOINTS:].astype(np.float64)
+        return _CheetahEpisodes(self, context, noise.shape[:2], position, velocity)
+
+
+class _CheetahEpisodes:
+    """Lanes of one `mujoco.batch.Batch`, (episodes, learners) in row-major order."""
+
+    def __init__(
+        self,
+        env: HalfCheetahVel,
+        context: NDArray[np.float32],
+        shape: tuple[int, ...],
+        position: NDArray[np.float64],
+        velocity: NDArray[np.float64],
+    ) -> None:
+        from mujoco import mjtStage, mjtWarning
+        from mujoco.batch import Batch
+
+        model = load_model()
+        self._env, self._shape = env, shape
+        self._goal = context[:, 0].astype(np.float64)
+        self._duration = model.opt.timestep * env.frame_skip
+        self._batch = Batch(model, nsim=len(position), nthread=env.num_threads or available_threads())
+        self._batch.reset(stage=mjtStage.mjSTAGE_NONE)
+        self._position, self._velocity, self._control = (self._batch.bind(name) for name in ("qpos", "qvel", "ctrl"))
+        self._position[:] = position
+        self._velocity[:] = velocity
+        # As in Gymnasium: the forward pass gives the solver of the first step its warm start.
+        self._batch.forward()
+        unstable = (mjtWarning.mjWARN_BADQPOS, mjtWarning.mjWARN_BADQVEL, mjtWarning.mjWARN_BADQACC)
+        self._unstable = [int(kind) for kind in unstable]
+
+    def observe(self) -> Floats:
+        """Positions without the forward one, then velocities."""
+        seen = np.concatenate([self._position[:, 1:], self._velocity], axis=1)
+        return seen.reshape(*self._shape, self._env.num_observations)
+
+    def step(self, action: Floats, noise: Floats, alive: Bools) -> HostStep:
+        """Apply the clipped torques for `frame_skip` physics steps."""
+        torque = np.clip(action.reshape(-1, NUM_MOTORS).astype(np.float64), -1.0, 1.0)
+        before = self._position[:, 0].copy()
+        # A NaN stays in the reward, where it flags the learner; MuJoCo would write it into a log file.
+        self._control[:] = np.where(np.isnan(torque), 0.0, torque)
+        moving = None if alive.all() else np.flatnonzero(alive)
+        self._batch.step(moving, nstep=self._env.frame_skip)
+        velocity = ((self._position[:, 0] - before) / self._duration).reshape(self._shape)
+        cost = self._env.control_cost * np.sum(torque**2, axis=1).reshape(self._shape)
+        reward = -np.abs(velocity - self._goal) - cost
+        # MuJoCo silently starts an unstable simulation afresh; its learner is flagged instead.
+        broken = (self._batch.warning[:, self._unstable, 1] > 0).any(axis=1).reshape(self._shape)
+        return HostStep(np.where(broken, np.nan, reward), np.zeros(self._shape, np.bool_))
