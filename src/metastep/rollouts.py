@@ -125,9 +125,13 @@ def _jax_env(rollout: Rollout) -> Env:
 def _start(rollout: Rollout, context: Any, key: Array, num_learners: int) -> _Lane:
     env, shape = _jax_env(rollout), (rollout.num_episodes, num_learners)
     noise = standard_normals(key, 0, env.reset_noise, shape)
-    if not noise:  # vmap needs an array to learn the batch size from
-        noise = (jnp.zeros(shape, jnp.float32),)
-    return _Lane(_over_lanes(env.reset)(context, noise), jnp.ones(shape, bool))
+    # vmap needs an array to learn the batch size from; an environment that declares no normals must not see it.
+    lanes = noise or (jnp.zeros(shape, jnp.float32),)
+
+    def reset(task: Any, normals: Pieces) -> State:
+        return env.reset(task, normals[: env.reset_noise])
+
+    return _Lane(_over_lanes(reset)(context, lanes), jnp.ones(shape, bool))
 
 
 def _advance(rollout: Rollout, theta: Array, context: Any, lane: _Lane, normals: Pieces) -> tuple[_Lane, Move]:
