@@ -29,8 +29,8 @@ _TINY = 1e-30
 
 # Up to here second moments are written out entry by entry: fastest for a few, but many take the compiler half a minute.
 _FEW_OBSERVATIONS = 8
-# Few enough that their normals stay in a core's cache.
-_MOST_STEPS_AHEAD = 10
+# Steps handled together: on a CPU few enough that their normals stay in a core's cache, on a GPU enough to keep it busy.
+_MOST_STEPS_AHEAD = {"cpu": 10, "gpu": 50}
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,10 @@ def _advance(rollout: Rollout, theta: Array, context: Any, lane: _Lane, normals:
     return _Lane(state, lane.alive & ~after.terminated), Move(observation, action, action_noise, reward)
 
 
+def _on_cpu() -> bool:
+    return jax.default_backend() == "cpu"
+
+
 def _scan_steps(
     rollout: Rollout,
     key: Array,
@@ -168,7 +172,8 @@ def _scan_steps(
     """
     num = rollout.policy.num_actions + _jax_env(rollout).step_noise
     shape = (rollout.num_episodes, num_learners)
-    ahead = max(number for number in range(1, _MOST_STEPS_AHEAD + 1) if rollout.horizon % number == 0)
+    most = _MOST_STEPS_AHEAD["cpu" if _on_cpu() else "gpu"]
+    ahead = max(number for number in range(1, most + 1) if rollout.horizon % number == 0)
 
     def several_steps(carry: Carry, first: Array) -> tuple[Carry, Any]:
         draws = first + jnp.arange(ahead, dtype=jnp.uint32)
@@ -259,30 +264,31 @@ def _follow(
     return after, _Followed(scores, payoff, move.observation, alive)
 
 
-def _reduce(rollout: Rollout, sums: Accumulator, steps: _Followed) -> Accumulator:
-    """Sum a few steps over the episodes.
-
-    GPOMDP: `grad = 1/n sum_episodes sum_t (gamma^t r_t - b_t) sum_{k<=t} d log pi(a_k|s_k)`. The baseline b_t of a step needs
-    only sums over the episodes at that step, so nothing of the past has to be kept but the running scores.
-    """
-    term = jax.vmap(partial(_gpomdp_term, rollout.baseline))
-    gradient = tuple(
-        total + jnp.sum(term(piece, steps.payoff), axis=0)
-        for total, piece in zip(sums.gradient, steps.scores, strict=True)
-    )
-    observation = tuple(piece.reshape(-1, piece.shape[-1]) for piece in steps.observation)
-    alive = steps.alive.reshape(-1, steps.alive.shape[-1])
+def _add_sums(sums: Accumulator, terms: Pieces, observation: Pieces, alive: Array) -> Accumulator:
     return sums._replace(
-        gradient=gradient,
+        gradient=tuple(total + term for total, term in zip(sums.gradient, terms, strict=True)),
         moments=None if sums.moments is None else sums.moments + _moment_sums(observation, alive),
         num_steps=sums.num_steps + jnp.sum(alive, axis=0, dtype=jnp.float32),
     )
 
 
 def accumulate(rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array) -> Accumulator:
-    """Add one step."""
-    after, followed = _follow(rollout, theta, sums, move, alive)
-    return _reduce(rollout, after, jax.tree.map(lambda array: array[None], followed))
+    """Add one step.
+
+    GPOMDP: `grad = 1/n sum_episodes sum_t (gamma^t r_t - b_t) sum_{k<=t} d log pi(a_k|s_k)`. The baseline b_t of a step needs
+    only sums over the episodes at that step, so nothing of the past has to be kept but the running scores.
+    """
+    after, step = _follow(rollout, theta, sums, move, alive)
+    terms = tuple(_gpomdp_term(rollout.baseline, piece, step.payoff) for piece in step.scores)
+    return _add_sums(after, terms, step.observation, step.alive)
+
+
+def _accumulate_several(rollout: Rollout, sums: Accumulator, steps: _Followed) -> Accumulator:
+    """Add the sums of several steps, stacked, that `_follow` has been through."""
+    term = jax.vmap(partial(_gpomdp_term, rollout.baseline))
+    terms = tuple(jnp.sum(term(piece, steps.payoff), axis=0) for piece in steps.scores)
+    observation = tuple(piece.reshape(-1, piece.shape[-1]) for piece in steps.observation)
+    return _add_sums(sums, terms, observation, steps.alive.reshape(-1, steps.alive.shape[-1]))
 
 
 def finish(rollout: Rollout, sums: Accumulator) -> Sums:
@@ -342,9 +348,12 @@ def fold_over(
 def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
     """Everything an estimate needs of a batch, reduced on the fly: memory does not depend on the horizon.
 
-    The arguments are those of `fold`. Sums over episodes are taken for a few steps at once: fewer, larger reductions keep a
-    GPU busy.
+    The arguments are those of `fold`. On a CPU every step is summed at once, while it is in the cache; a GPU sums several
+    steps together, since it takes few, large reductions to keep it busy.
     """
+    if _on_cpu():
+        add = partial(accumulate, rollout, theta.T)
+        return finish(rollout, fold(rollout, theta, context, key, empty(rollout, theta.T), add))
     theta = theta.T
     named = rollout.env.context_space.unpack(context)
     reset_key, step_key = keys_of(key)
@@ -356,7 +365,7 @@ def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
         return (after, sums), followed
 
     def digest(carry: tuple[_Lane, Accumulator], steps: _Followed) -> tuple[_Lane, Accumulator]:
-        return carry[0], _reduce(rollout, carry[1], steps)
+        return carry[0], _accumulate_several(rollout, carry[1], steps)
 
     start = _start(rollout, named, reset_key, theta.shape[-1]), empty(rollout, theta)
     (_, sums), _ = _scan_steps(rollout, step_key, advance, start, theta.shape[-1], digest)
