@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep.envs.host.base import HostEnv, Seeds
+from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
 from metastep.noise import standard_normals
 from metastep.policies import Pieces
@@ -49,9 +49,10 @@ def _numbers_last(pieces: Pieces, shape: tuple[int, int]) -> Array:
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _reset_noise(key: Array, num: int, shape: tuple[int, int]) -> tuple[Array, Array]:
-    """The normals of the resets, and two words a lane for its seed; `num` normals a lane."""
+    """The normals of the resets, `num` a lane, and a seed for every lane: 31 bits, which any generator takes."""
     normals = standard_normals(keys_of(key)[0], 0, num, shape)
-    return _numbers_last(normals, shape), jax.random.bits(jax.random.fold_in(key, _SEEDS), (2, *shape), jnp.uint32)
+    bits = jax.random.bits(jax.random.fold_in(key, _SEEDS), shape, jnp.uint32)
+    return _numbers_last(normals, shape), bits >> np.uint32(1)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -85,8 +86,7 @@ def _finish_sums(rollout: Rollout, sums: Accumulator) -> Sums:
 def _moves(rollout: Rollout, env: HostEnv, theta: Array, context: Array, key: Array) -> Iterator[_Moved]:
     """Simulate. Every array is a fresh copy: JAX may read a NumPy array later, and without copying it."""
     shape = (rollout.num_episodes, theta.shape[0])
-    noise, words = (np.asarray(array) for array in _reset_noise(key, env.reset_noise, shape))
-    seeds: Seeds = words[0].astype(np.uint64) << np.uint64(32) | words[1].astype(np.uint64)
+    noise, seeds = (np.asarray(array) for array in _reset_noise(key, env.reset_noise, shape))
     episodes = env.start_episodes(np.asarray(context), noise, seeds)
     alive = np.ones(shape, np.bool_)
     for t in range(rollout.horizon):

@@ -1,21 +1,21 @@
 import pytest
 
 from metastep import envs
-from metastep.envs import CartPole, Env, Nav2D
+from metastep.envs import CartPole, Env, HostEnv, Nav2D
 from metastep.errors import InputError
 
 
 @pytest.mark.parametrize("name", envs.names())
 def test_every_registered_environment_is_built_by_its_name(name: str) -> None:
     env = envs.make(name)
-    assert isinstance(env, Env)
+    assert isinstance(env, Env | HostEnv)
     assert env.name == name
     assert env == envs.make(name)
     assert hash(env) == hash(envs.make(name))
 
 
 def test_the_environments_of_the_paper_are_registered() -> None:
-    assert {"nav2d", "minigolf", "cartpole", "swingup", "lqr"} <= set(envs.names())
+    assert {"nav2d", "minigolf", "cartpole", "swingup", "halfcheetah", "lqr"} <= set(envs.names())
 
 
 def test_options_are_fields() -> None:

@@ -1,4 +1,4 @@
-"""Contextual MDPs in pure JAX, and the registry that names them."""
+"""Contextual MDPs, most of them in pure JAX, and the registry that names them."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -6,15 +6,17 @@ from typing import Any
 
 from metastep.envs.base import Env, Step
 from metastep.envs.cartpole import CartPole, SwingUp
+from metastep.envs.halfcheetah import half_cheetah
+from metastep.envs.host.base import HostEnv
 from metastep.envs.lqr import LQR
 from metastep.envs.minigolf import Minigolf
 from metastep.envs.nav2d import Nav2D
 from metastep.errors import InputError
 
-_REGISTRY: dict[str, Callable[..., Env]] = {}
+_REGISTRY: dict[str, Callable[..., Env | HostEnv]] = {}
 
 
-def register(name: str, factory: Callable[..., Env]) -> None:
+def register(name: str, factory: Callable[..., Env | HostEnv]) -> None:
     """Make `factory(**options)` available as `make(name, **options)`, in presets and on the command line."""
     if name in _REGISTRY and _REGISTRY[name] is not factory:
         raise InputError(f"env: the name {name!r} is taken already.")
@@ -26,7 +28,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_REGISTRY))
 
 
-def make(name: str, **options: Any) -> Env:
+def make(name: str, **options: Any) -> Env | HostEnv:
     """Build a registered environment; the options are the fields of its class."""
     if name not in _REGISTRY:
         near = get_close_matches(name, names(), n=1)
@@ -40,5 +42,19 @@ def make(name: str, **options: Any) -> Env:
 
 for _env in (Nav2D, Minigolf, CartPole, SwingUp, LQR):
     register(_env.name, _env)
+register("halfcheetah", half_cheetah)
 
-__all__ = ["LQR", "CartPole", "Env", "Minigolf", "Nav2D", "Step", "SwingUp", "make", "names", "register"]
+__all__ = [
+    "LQR",
+    "CartPole",
+    "Env",
+    "HostEnv",
+    "Minigolf",
+    "Nav2D",
+    "Step",
+    "SwingUp",
+    "half_cheetah",
+    "make",
+    "names",
+    "register",
+]

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from metastep.envs import make
+from metastep.envs import Env, make
 from metastep.errors import InputError
 from metastep.policies import LinearGaussian
 from metastep.rollouts import Rollout
@@ -139,6 +139,7 @@ def measure_others(size: _Size, seed: int) -> tuple[list[EstimateRow], dict[str,
     smoothness: dict[str, list[Smoothness]] = {}
     for name, setting in _OTHERS.items():
         env = make(name)
+        assert isinstance(env, Env)  # none of these runs on the host
         policy = LinearGaussian(env.num_observations, env.num_actions, setting.sigma)
         rollout = Rollout(env, policy, size.num_episodes, setting.horizon, _GAMMA, "none")
         rng = np.random.default_rng(seed)

@@ -17,7 +17,7 @@ from metastep.contexts import ContextSpace
 
 Floats = NDArray[np.floating[Any]]
 Bools = NDArray[np.bool_]
-Seeds = NDArray[np.uint64]
+Seeds = NDArray[np.uint32]
 
 
 class HostStep(NamedTuple):
@@ -88,6 +88,6 @@ class HostEnv(Protocol):
         Args:
             context: (learners, coordinates).
             noise: (episodes, learners, reset_noise) standard normals.
-            seeds: (episodes, learners), for environments with random generators of their own.
+            seeds: (episodes, learners) below 2^31, for environments with random generators of their own.
         """
         ...

@@ -1,0 +1,143 @@
+"""Any Gymnasium environment as a family of tasks: a factory `make(context)` and a context space.
+
+    def make(context):
+        env = gymnasium.make("Pendulum-v1")
+        env.unwrapped.m = context.mass
+        return env
+
+    env = GymnasiumEnv(make, ContextSpace(("mass",), (0.5,), (2.0,), ("kg",)), name="pendulum")
+
+The environments run in Python, one object an episode, all episodes in lockstep so that the policies are evaluated together.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metastep.contexts import ContextSpace
+from metastep.envs.host.base import Bools, Floats, HostStep, Seeds
+from metastep.errors import InputError
+
+
+@dataclass(frozen=True)
+class GymnasiumEnv:
+    """The tasks `make(context)`, with context a record of floats named as in the context space.
+
+    Observations are flattened, actions clipped to the bounds of the action space. An episode ends where the environment
+    says `terminated`; `truncated` is ignored, because the horizon belongs to the rollout. Each episode is reset with a
+    seed of its own that derives from the rollout's key. The environments are kept for as long as the tasks stay the same.
+
+    Args:
+        make: builds the environment of one task; every call must give a new object.
+        context_space: the family of tasks.
+        name: identifier in files and tables.
+    """
+
+    make: Callable[[Any], Any]
+    context_space: ContextSpace
+    name: str = "gymnasium"
+    num_observations: int = field(init=False, compare=False)
+    num_actions: int = field(init=False, compare=False)
+    _lanes: "_Lanes" = field(init=False, compare=False, repr=False)
+
+    reset_noise: ClassVar[int] = 0
+    step_noise: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if not callable(self.make):
+            raise InputError(f"env.make: {self.make!r} must be a function of a context.")
+        centre = np.mean([self.context_space.low, self.context_space.high], axis=0)
+        probe = self.build(centre.astype(np.float32))
+        object.__setattr__(self, "num_observations", int(np.prod(probe.observation_space.shape)))
+        object.__setattr__(self, "num_actions", int(np.prod(probe.action_space.shape)))
+        object.__setattr__(self, "_lanes", _Lanes())
+        probe.close()
+
+    def build(self, context: NDArray[np.float32]) -> Any:
+        """The environment of one task (coordinates,), its spaces checked."""
+        try:
+            import gymnasium
+        except ImportError:
+            raise InputError('env: Gymnasium is not installed, use pip install "metastep[gym]".') from None
+        task = self.context_space.unpack(context)  # type: ignore[arg-type]
+        env = self.make(type(task)(*map(float, task)))
+        if not isinstance(env, gymnasium.Env):
+            raise InputError(f"env.make: the factory gave a {type(env).__name__}, expected a gymnasium.Env.")
+        for role in ("observation_space", "action_space"):
+            space = getattr(env, role)
+            if not isinstance(space, gymnasium.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+                raise InputError(
+                    f"env.make: the {role} of {self.name!r} is {space}, allowed is a Box of floats; wrap the environment."
+                )
+        return env
+
+    def start_episodes(
+        self, context: NDArray[np.float32], noise: NDArray[np.float32], seeds: Seeds
+    ) -> "_GymnasiumEpisodes":
+        """Reset every lane with its seed; episodes of an earlier call cannot be continued."""
+        return _GymnasiumEpisodes(self._lanes, self._lanes.serve(self, context, len(seeds)), seeds)
+
+
+class _Lanes:
+    """The environments of the last tasks asked for, (episodes, learners) in row-major order."""
+
+    def __init__(self) -> None:
+        self.envs: list[Any] = []
+        self.ticket = 0
+        self._tickets = count(1)
+        self._tasks: tuple[int, bytes] | None = None
+
+    def serve(self, owner: GymnasiumEnv, context: NDArray[np.float32], num_episodes: int) -> int:
+        """Have the environments of these tasks ready; the ticket tells the newest user from older ones."""
+        self.ticket = next(self._tickets)
+        tasks = (num_episodes, np.ascontiguousarray(context).tobytes())
+        if tasks != self._tasks:
+            for env in self.envs:
+                env.close()
+            self.envs, self._tasks = [], None
+            self.envs = [owner.build(row) for _ in range(num_episodes) for row in context]
+            if len({id(env) for env in self.envs}) < len(self.envs):
+                raise InputError(
+                    "env.make: the factory gave the same environment twice, every call must make a new one."
+                )
+            self._check_sizes(owner, len(context))
+            self._tasks = tasks
+        return self.ticket
+
+    def _check_sizes(self, owner: GymnasiumEnv, num_learners: int) -> None:
+        for lane, env in enumerate(self.envs[:num_learners]):
+            sizes = int(np.prod(env.observation_space.shape)), int(np.prod(env.action_space.shape))
+            if sizes != (owner.num_observations, owner.num_actions):
+                raise InputError(
+                    f"env.make: task {lane} has {sizes[0]} observations and {sizes[1]} actions, the others "
+                    f"{owner.num_observations} and {owner.num_actions}; the context must not change the spaces."
+                )
+
+
+class _GymnasiumEpisodes:
+    def __init__(self, lanes: _Lanes, ticket: int, seeds: Seeds) -> None:
+        self._lanes, self._ticket, self._shape = lanes, ticket, seeds.shape
+        space = lanes.envs[0].action_space
+        self._low, self._high = space.low, space.high
+        starts = [env.reset(seed=int(seed))[0] for env, seed in zip(lanes.envs, seeds.flat, strict=True)]
+        self._observation = np.stack([np.asarray(start, np.float64).ravel() for start in starts])
+
+    def observe(self) -> Floats:
+        """The last observation of every episode, flattened."""
+        return self._observation.reshape(*self._shape, -1).copy()
+
+    def step(self, action: Floats, noise: Floats, alive: Bools) -> HostStep:
+        """One step of every live environment after the other."""
+        if self._ticket != self._lanes.ticket:
+            raise RuntimeError("These episodes ended when newer ones of the same environment were started.")
+        actions = action.reshape(-1, *self._low.shape)
+        reward, terminated = np.zeros(alive.size), np.zeros(alive.size, np.bool_)
+        for lane in np.flatnonzero(alive):
+            bounded = np.clip(actions[lane], self._low, self._high).astype(self._low.dtype)
+            observation, reward[lane], terminated[lane], _, _ = self._lanes.envs[lane].step(bounded)
+            self._observation[lane] = np.ravel(observation)
+        return HostStep(reward.reshape(self._shape), terminated.reshape(self._shape))
