@@ -1,0 +1,280 @@
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+
+from metastep import envs, testing
+from metastep.contexts import ContextSpace
+from metastep.envs import Env, Step
+from metastep.errors import InputError
+from metastep.rollouts import Rollout, Trajectories, trajectories
+from metastep.testing import check_env
+
+
+class Place(NamedTuple):
+    position: Array
+    steps: Array
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A walk on a line with wind and a slope: the smallest environment that has everything the contract speaks of."""
+
+    context_space: ContextSpace = ContextSpace(("slope", "goal"), (0.0, 2.0), (0.1, 3.0))
+    num_observations: int = 2
+    num_actions: int = 1
+    reset_noise: int = 1
+    step_noise: int = 1
+
+    name: ClassVar[str] = "walk"
+
+    def reset(self, context: Any, noise: tuple[Array, ...]) -> Any:
+        return Place(0.1 * noise[0], jnp.int32(0))
+
+    def observe(self, context: Any, state: Any) -> Any:
+        return state.position, state.steps.astype(jnp.float32)
+
+    def step(self, context: Any, state: Any, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Any:
+        position = state.position + jnp.clip(action[0], -0.5, 0.5) + 0.1 * noise[0] - context.slope
+        return Step(Place(position, state.steps + 1), -jnp.abs(position), jnp.abs(position) > context.goal)
+
+
+@pytest.mark.parametrize("name", [name for name in envs.names() if isinstance(envs.make(name), Env)])
+def test_registered_environments_pass(name: str) -> None:
+    check_env(envs.make(name))
+
+
+def test_a_correct_environment_passes() -> None:
+    check_env(Walk())
+
+
+def test_a_fixed_task_passes() -> None:
+    """Nothing can vary, so nothing has to matter."""
+    check_env(Walk(Walk.context_space.fixed((0.05, 2.5))))
+
+
+class ResetShape(Walk):
+    def reset(self, context: Any, noise: tuple[Array, ...]) -> Any:
+        return Place(jnp.stack([noise[0], noise[0]]), jnp.int32(0))
+
+
+class ResetEmpty(Walk):
+    def reset(self, context: Any, noise: tuple[Array, ...]) -> Any:
+        return ()
+
+
+class ObservesList(Walk):
+    def observe(self, context: Any, state: Any) -> Any:
+        return list(super().observe(context, state))
+
+
+class ObservesThree(Walk):
+    def observe(self, context: Any, state: Any) -> Any:
+        return (*super().observe(context, state), state.position)
+
+
+class ObservesInteger(Walk):
+    def observe(self, context: Any, state: Any) -> Any:
+        return state.position, state.steps
+
+
+class ObservesVector(Walk):
+    def observe(self, context: Any, state: Any) -> Any:
+        return state.position, jnp.zeros((1,), jnp.float32)
+
+
+class ReturnsPlainTuple(Walk):
+    def step(self, *arguments: Any) -> Any:
+        return tuple(super().step(*arguments))
+
+
+class RewardsInteger(Walk):
+    def step(self, *arguments: Any) -> Any:
+        return super().step(*arguments)._replace(reward=jnp.int32(1))
+
+
+class RewardsVector(Walk):
+    def step(self, *arguments: Any) -> Any:
+        return super().step(*arguments)._replace(reward=jnp.zeros(3, jnp.float32))
+
+
+class RewardsNan(Walk):
+    """Only now and then: the root of a number that may be negative."""
+
+    def step(self, *arguments: Any) -> Any:
+        after = super().step(*arguments)
+        return after._replace(reward=jnp.sqrt(1.5 - after.state.position))
+
+
+class EndsInInfinity(Walk):
+    def step(self, *arguments: Any) -> Any:
+        after = super().step(*arguments)
+        position = jnp.where(after.terminated, jnp.inf, after.state.position)
+        return after._replace(state=after.state._replace(position=position))
+
+
+class TerminatesWithFloat(Walk):
+    def step(self, *arguments: Any) -> Any:
+        after = super().step(*arguments)
+        return after._replace(terminated=after.terminated.astype(jnp.float32))
+
+
+class ChangesStructure(Walk):
+    def step(self, *arguments: Any) -> Any:
+        after = super().step(*arguments)
+        return after._replace(state=tuple(after.state))
+
+
+class ChangesDtype(Walk):
+    def step(self, *arguments: Any) -> Any:
+        after = super().step(*arguments)
+        return after._replace(state=after.state._replace(steps=jnp.float32(1.0)))
+
+
+class Branches(Walk):
+    def step(self, context: Any, state: Any, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Any:
+        if action[0] > 0:
+            action = (2.0 * action[0],)
+        return super().step(context, state, action, noise)
+
+
+class ReadsTooMuchNoise(Walk):
+    def step(self, context: Any, state: Any, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Any:
+        return super().step(context, state, action, (noise[0] + noise[1],))
+
+
+class IgnoresGoal(Walk):
+    def step(self, context: Any, *arguments: Any) -> Any:
+        return super().step(context._replace(goal=jnp.float32(2.5)), *arguments)
+
+
+class IgnoresAction(Walk):
+    def step(self, context: Any, state: Any, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Any:
+        return super().step(context, state, (0.0 * action[0],), noise)
+
+
+class DrawsWhileTracing(Walk):
+    """NumPy's generator runs once, when the program is traced, and its number is baked in."""
+
+    generator = np.random.default_rng(0)
+
+    def step(self, *arguments: Any) -> Any:
+        after = super().step(*arguments)
+        return after._replace(reward=after.reward + jnp.float32(self.generator.normal()))
+
+
+class DrawsWhileRunning(Walk):
+    generator = np.random.default_rng(0)
+
+    def reset(self, context: Any, noise: tuple[Array, ...]) -> Any:
+        shape = jax.ShapeDtypeStruct((), jnp.float32)
+        extra = jax.pure_callback(
+            lambda _: np.float32(self.generator.normal()), shape, noise[0], vmap_method="sequential"
+        )
+        return Place(noise[0] + extra, jnp.int32(0))
+
+
+@dataclass(frozen=True)
+class HoldsList(Walk):
+    goals: list[float] = field(default_factory=lambda: [1.0])
+
+
+class PlainClass:
+    """Hashable by identity: two equal environments are two programs."""
+
+    name = "plain"
+    context_space = Walk.context_space
+    num_observations, num_actions, reset_noise, step_noise = 2, 1, 1, 1
+    reset, observe, step = Walk.reset, Walk.observe, Walk.step
+
+
+class WithoutName(Walk):
+    name: ClassVar[Any] = None
+
+
+class WithoutStep(Walk):
+    step: ClassVar[Any] = None
+
+
+class OnHost(Walk):
+    def start_episodes(self, context: Any, noise: Any, seeds: Any) -> Any:
+        raise NotImplementedError
+
+
+BROKEN: list[tuple[Any, str]] = [
+    (WithoutName(), r"env: WithoutName must have a `name`, a non-empty string, got None"),
+    (WithoutStep(), r"env 'walk': it has no method `step`"),
+    (OnHost(), r"env 'walk': it has `start_episodes`, so it runs on the host"),
+    (replace(Walk(), context_space=None), r"env 'walk': `context_space` must be a metastep.contexts.ContextSpace"),
+    (Walk(num_actions=0), r"env 'walk': `num_actions` must be a whole number of at least 1, got 0"),
+    (Walk(step_noise=1.0), r"env 'walk': `step_noise` must be a whole number of at least 0, got 1.0"),  # type: ignore
+    (HoldsList(), r"env 'walk': it must be hashable .* unhashable type: 'list'; make it a frozen dataclass"),
+    (PlainClass(), r"env 'plain': a copy is not equal to the original"),
+    (ResetShape(), r"env 'walk': a field of the state that `reset` returns has shape \(2,\), it must be a scalar"),
+    (ResetEmpty(), r"env 'walk': the state that `reset` returns holds no numbers"),
+    (ObservesList(), r"env 'walk': `observe` returns a list, it must return a tuple of scalars"),
+    (ObservesThree(), r"env 'walk': `observe` returns 3 numbers, but num_observations is 2"),
+    (ObservesInteger(), r"env 'walk': observation 1 has dtype int32, it must be float32"),
+    (ObservesVector(), r"env 'walk': observation 1 has shape \(1,\), it must be a scalar"),
+    (ReturnsPlainTuple(), r"env 'walk': `step` must return a metastep.envs.Step, its result has no `state`"),
+    (RewardsInteger(), r"env 'walk': the reward has dtype int32, it must be float32"),
+    (RewardsVector(), r"env 'walk': the reward has shape \(3,\), it must be a scalar"),
+    (RewardsNan(), r"env 'walk': the reward is nan at step \d+ of an episode in the task slope = .*, goal = "),
+    (EndsInInfinity(), r"env 'walk': observation 0 is inf at step \d+ of an episode in the task slope = "),
+    (TerminatesWithFloat(), r"env 'walk': `terminated` has dtype float32, it must be bool"),
+    (ChangesStructure(), r"env 'walk': `step` returns the state PyTreeDef.*, but `reset` returns PyTreeDef"),
+    (ChangesDtype(), r"env 'walk': a field of the state that `step` returns has dtype float32, it must be int32"),
+    (Branches(), r"env 'walk': `step with 1 actions and 1 normals` depends on a value in Python .*; use jnp.where"),
+    (ReadsTooMuchNoise(), r"env 'walk': `step with 1 actions and 1 normals` fails with IndexError: tuple index"),
+    (Walk(reset_noise=0), r"env 'walk': `reset with 0 normals` fails with IndexError"),
+    (Walk(reset_noise=2), r"env 'walk': reset_noise is 2, but normal of the reset number 1 changes nothing"),
+    (Walk(step_noise=3), r"env 'walk': step_noise is 3, but normal of the step number 1 changes nothing"),
+    (Walk(num_actions=2), r"env 'walk': num_actions is 2, but action number 1 changes nothing"),
+    (IgnoresAction(), r"env 'walk': num_actions is 1, but action number 0 changes nothing"),
+    (IgnoresGoal(), r"env 'walk': goal = 2 and goal = 3 give the same episodes over 50 steps"),
+    (DrawsWhileTracing(), r"env 'walk': `step` gives different results for the same input"),
+    (DrawsWhileRunning(), r"env 'walk': `reset` gives different results for the same input"),
+]
+
+
+@pytest.mark.parametrize(
+    ("env", "sentence"), BROKEN, ids=[f"{i}-{type(env).__name__}" for i, (env, _) in enumerate(BROKEN)]
+)
+def test_a_broken_environment_is_caught_with_a_sentence(env: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence) as caught:
+        check_env(env)
+    assert "\n" not in str(caught.value)
+
+
+def thaw(change: Callable[[Trajectories, Array], Trajectories]) -> Callable[..., Trajectories]:
+    """Rollouts that forget about `terminated`, as far as `change` goes."""
+
+    def forgetful(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
+        episodes = trajectories(rollout, theta, context, key)
+        return change(episodes, ~episodes.alive)
+
+    return forgetful
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda e, ended: e._replace(reward=jnp.where(ended, -1.0, e.reward)), "an episode earns a reward after"),
+        (lambda e, ended: e._replace(alive=e.alive.at[-1].set(True)), "an episode goes on after `terminated`"),
+        (
+            lambda e, ended: e._replace(observation=jnp.where(ended[:, None], e.noise, e.observation)),
+            "the state of an episode changes after `terminated`",
+        ),
+    ],
+)
+def test_what_goes_on_after_the_end_is_caught(
+    change: Callable[[Trajectories, Array], Trajectories], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testing, "trajectories", thaw(change))
+    with pytest.raises(InputError, match=f"env 'walk': {sentence}"):
+        check_env(Walk())
