@@ -1,0 +1,31 @@
+"""Small meta-MDPs for tests; each is built once, so that it is compiled once."""
+
+from functools import cache
+from typing import Any
+
+from metastep.gradients import Estimator
+from metastep.meta.mdp import InitialPolicy, MetaMDP
+from metastep.meta.spaces import HyperparameterSpace
+from metastep.updates import NGA, UpdateRule
+from tests.reference import CASES, make_rollout
+
+BLOCK = 8
+
+
+@cache
+def make_mdp(
+    name: str = "nav2d", hidden: tuple[int, ...] = (), rule: UpdateRule = NGA, high: float = 2.0, **changes: Any
+) -> MetaMDP:
+    """A block of 8 learners with short episodes."""
+    # Long enough on the cart-pole for episodes to end at different times.
+    fields = {"num_episodes": 20, "horizon": 40 if name == "cartpole" else 6} | changes
+    rollout = make_rollout(name, "mean", hidden, **fields)
+    first, second = ((1.0,), (2.0,)) if name == "minigolf" else ((0.0,), (CASES[name].spread ** 2,))
+    kind = "uniform" if name == "minigolf" else "normal"
+    return MetaMDP(
+        Estimator(rollout),
+        HyperparameterSpace((0.0,), (high,), names=rule.hyperparameters),
+        InitialPolicy(kind, first, second),
+        rule,
+        block_size=BLOCK,
+    )

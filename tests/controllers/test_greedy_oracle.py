@@ -1,0 +1,62 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from metastep.blocks import Stream
+from metastep.controllers import GreedyOracle, Uniform
+from metastep.controllers.greedy_oracle import line_search
+from metastep.errors import InputError
+from metastep.meta.loop import run
+from metastep.meta.mdp import advance, begin
+from tests.controllers.problems import BLOCK, make_mdp
+
+
+def test_the_search_prices_each_step_with_the_estimator_on_the_controllers_episodes() -> None:
+    mdp = make_mdp("cartpole")
+    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    steps = jnp.linspace(0.0, 2.0, 11, dtype=jnp.float32)
+    found = line_search(mdp, learners, steps)
+    for step, row in zip(steps, found, strict=True):
+        proposal = jnp.full((BLOCK, 1), step)
+        moved = mdp.rule.apply(learners.theta, learners.estimate, proposal, None).theta
+        expected = mdp.estimator(moved, learners.context, learners.controller_key).mean_return
+        np.testing.assert_allclose(row, expected, rtol=1e-4)
+
+
+def test_the_proposal_is_the_best_step_of_the_search() -> None:
+    mdp = make_mdp("cartpole")
+    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    controller = GreedyOracle(num_stepsizes=21)
+    proposal = np.asarray(controller.propose(controller.init(mdp, learners), learners))[:, 0]
+    grid = mdp.space.grid(21)
+    returns = np.asarray(line_search(mdp, learners, jnp.asarray(grid)))
+    np.testing.assert_array_equal(proposal, grid[returns.argmax(axis=0)])
+
+
+def test_the_episodes_are_neither_the_current_nor_the_next_batch() -> None:
+    mdp = make_mdp("nav2d")
+    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    still = jnp.zeros((BLOCK, 1), jnp.float32)
+    fresh = np.asarray(line_search(mdp, learners, jnp.zeros(2, jnp.float32)))[0]
+    assert not np.any(fresh == np.asarray(learners.estimate.mean_return))
+    assert not np.any(fresh == np.asarray(advance(mdp, learners, still).estimate.mean_return))
+
+
+def test_the_oracle_beats_random_steps() -> None:
+    mdp = make_mdp("nav2d")
+    tasks = mdp.tasks(2, Stream.TUNING, 0)
+    oracle, uniform = (run(mdp, c, tasks, 4).mean_return[1:].mean() for c in (GreedyOracle(21), Uniform()))
+    assert oracle > uniform
+
+
+def test_a_return_that_is_not_finite_is_never_the_best() -> None:
+    mdp = make_mdp("cartpole")
+    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    broken = learners._replace(context=learners.context.at[0].set(jnp.nan))
+    controller = GreedyOracle(num_stepsizes=21)
+    assert np.all(np.isfinite(controller.propose(controller.init(mdp, broken), broken)))
+
+
+def test_one_candidate_is_refused() -> None:
+    with pytest.raises(InputError, match="num_stepsizes"):
+        GreedyOracle(1)

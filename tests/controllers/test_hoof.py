@@ -1,0 +1,206 @@
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+from numpy.typing import NDArray
+
+from metastep.blocks import Stream
+from metastep.controllers.hoof import HOOF, Prices, choose, price
+from metastep.errors import InputError
+from metastep.gradients import Estimate
+from metastep.meta.loop import run
+from metastep.meta.mdp import Learners, MetaMDP, begin
+from metastep.rollouts import Trajectories
+from metastep.updates import NGA, Adam, RMSProp, Update
+from tests.controllers.problems import BLOCK, make_mdp
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """theta + h^2 g: a user's rule whose move is not proportional to the step size."""
+
+    name: ClassVar[str] = "quadratic"
+    direction: ClassVar[Literal["gradient", "natural_gradient"]] = "natural_gradient"
+    hyperparameters: ClassVar[tuple[str, ...]] = ("stepsize",)
+
+    def init(self, theta: Array) -> None:
+        return
+
+    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: None) -> Update:
+        moved = theta + hyperparameters**2 * estimate.natural_gradient
+        return Update(moved, None, jnp.zeros(theta.shape[0], bool))
+
+
+def current_batch(mdp: MetaMDP, seed: int = 0) -> tuple[Learners, Trajectories]:
+    learners = begin(mdp, mdp.tasks(seed, Stream.TUNING, 0))
+    return learners, mdp.estimator.trajectories(learners.theta, learners.context, learners.simulation_key)
+
+
+def network_mean(policy: Any, theta: NDArray[np.float64], observation: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean actions (steps, actions) of one learner's policy on (steps, observations), written anew."""
+    if policy.is_linear:
+        bias = theta[: policy.num_actions]
+        weights = theta[policy.num_actions :].reshape(policy.num_actions, policy.num_observations)
+        return bias + observation @ weights.T
+    sizes, values, start = (policy.num_observations, *policy.hidden, policy.num_actions), observation, 0
+    for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
+        weights = theta[start : start + inputs * outputs].reshape(outputs, inputs)
+        bias = theta[start + inputs * outputs : start + (inputs + 1) * outputs]
+        start += (inputs + 1) * outputs
+        values = values @ weights.T + bias
+        if layer + 2 < len(sizes):
+            values = np.tanh(values)
+    return values
+
+
+def reference_prices(
+    mdp: MetaMDP, learners: Learners, episodes: Trajectories, candidates: NDArray[np.float32]
+) -> Prices:
+    """Weighted importance sampling in float64 from stored actions and log densities, one episode after the other."""
+    rollout = mdp.estimator.rollout
+    policy, gamma = rollout.policy, rollout.discount
+    observation, action, reward, alive = (
+        np.asarray(array, np.float64)
+        for array in (episodes.observation, episodes.action, episodes.reward, episodes.alive)
+    )
+    value, divergence, size = (np.zeros(candidates.shape[:2]) for _ in range(3))
+    for z, proposal in enumerate(candidates):
+        moved = mdp.rule.apply(learners.theta, learners.estimate, jnp.asarray(proposal), learners.rule_state).theta
+        for learner in range(BLOCK):
+            old, new = (np.asarray(theta[learner], np.float64) for theta in (learners.theta, moved))
+            weights, returns, divergences = [], [], []
+            for episode in range(rollout.num_episodes):
+                steps = alive[:, episode, learner] > 0
+                seen, taken = observation[steps, :, episode, learner], action[steps, :, episode, learner]
+                before, after = network_mean(policy, old, seen), network_mean(policy, new, seen)
+                logs = [-((taken - mean) ** 2) / (2.0 * policy.sigma**2) for mean in (before, after)]
+                weights.append(np.exp(np.sum(logs[1] - logs[0])))
+                returns.append(np.sum(gamma ** np.arange(len(seen)) * reward[steps, episode, learner]))
+                divergences += list(np.sum((after - before) ** 2, axis=1) / (2.0 * policy.sigma**2))
+            value[z, learner] = np.dot(weights, returns) / np.sum(weights)
+            divergence[z, learner] = np.mean(divergences)
+            size[z, learner] = np.sum(weights) ** 2 / np.sum(np.square(weights))
+    return Prices(value, divergence, size)
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden", "rule"),
+    [
+        ("cartpole", (), NGA),
+        ("nav2d", (), NGA),
+        ("nav2d", (), Adam()),
+        ("nav2d", (), RMSProp()),
+        ("nav2d", (), Quadratic()),
+        ("lqr", (3,), NGA),
+    ],
+    ids=["one action", "two actions", "adam", "rmsprop", "own rule", "network"],
+)
+def test_prices_equal_an_independent_computation_on_stored_episodes(
+    name: str, hidden: tuple[int, ...], rule: Any
+) -> None:
+    mdp = make_mdp(name, hidden, rule)
+    learners, episodes = current_batch(mdp)
+    candidates = np.linspace(0.0, 1.0, 5, dtype=np.float32)[:, None, None] * np.ones((1, BLOCK, 1), np.float32)
+    found = price(mdp, learners, jnp.asarray(candidates))
+    expected = reference_prices(mdp, learners, episodes, candidates)
+    assert np.ptp(expected.value, axis=0).min() > 1e-3  # the candidates differ
+    np.testing.assert_allclose(found.value, expected.value, rtol=2e-4)
+    np.testing.assert_allclose(found.divergence, expected.divergence, rtol=2e-4, atol=1e-7)
+    np.testing.assert_allclose(found.sample_size, expected.sample_size, rtol=2e-3)
+
+
+def test_a_candidate_that_changes_nothing_has_the_value_of_the_batch() -> None:
+    mdp = make_mdp("cartpole")
+    learners, _ = current_batch(mdp)
+    prices = price(mdp, learners, jnp.zeros((1, BLOCK, 1), jnp.float32))
+    np.testing.assert_allclose(prices.value[0], learners.estimate.mean_return, rtol=1e-6)
+    np.testing.assert_array_equal(prices.divergence[0], 0.0)
+    np.testing.assert_allclose(prices.sample_size[0], mdp.estimator.rollout.num_episodes, rtol=1e-5)
+
+
+def test_huge_shifts_neither_overflow_nor_lose_the_best_episode() -> None:
+    mdp = make_mdp("cartpole")
+    learners, _ = current_batch(mdp)
+    prices = price(mdp, learners, jnp.full((1, BLOCK, 1), 1e6, jnp.float32))
+    assert np.all(np.isfinite(prices.value))
+    np.testing.assert_allclose(prices.sample_size[0], 1.0, rtol=0.1)
+
+
+def random_prices(seed: int, num_candidates: int, num_learners: int) -> tuple[Array, Prices]:
+    rng = np.random.default_rng(seed)
+    shape = (num_candidates, num_learners)
+    value = np.where(rng.random(shape) < 0.1, np.nan, rng.normal(size=shape))
+    candidates = rng.uniform(0.0, 2.0, (*shape, 1))
+    prices = Prices(*(jnp.asarray(a, jnp.float32) for a in (value, rng.exponential(size=shape), np.ones(shape))))
+    return jnp.asarray(candidates, jnp.float32), prices
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_choice_is_the_best_feasible_candidate(seed: int) -> None:
+    """400 learners with bounds from very tight (often nothing is feasible) to loose."""
+    candidates, prices = random_prices(seed, 6, 400)
+    bound = jnp.asarray(np.geomspace(1e-2, 10.0, 400), jnp.float32)
+    chosen = np.asarray(choose(candidates, prices, bound))
+    value, divergence = np.asarray(prices.value), np.asarray(prices.divergence)
+    num_without = 0
+    for learner in range(400):
+        feasible = [z for z in range(6) if divergence[z, learner] <= bound[learner] and np.isfinite(value[z, learner])]
+        if feasible:
+            assert chosen[learner] == max(feasible, key=lambda z: value[z, learner])
+        else:
+            num_without += 1
+            assert chosen[learner] == np.argmin(np.asarray(candidates)[:, learner, 0])
+    assert 20 < num_without < 380  # both cases occur
+
+
+def test_the_proposal_respects_the_bound_of_each_learner() -> None:
+    mdp = make_mdp("cartpole")
+    learners, _ = current_batch(mdp)
+    bounds = np.array([0.0, 1e-4, 1e-3, 1e-2, 2e-2, 5e-2, 1.0, 100.0])
+    controller = HOOF(bounds, num_candidates=50)
+    proposal = controller.propose(controller.init(mdp, learners), learners)
+    divergence = np.asarray(price(mdp, learners, proposal[None]).divergence[0])
+    draws = np.asarray(mdp.space.sample(learners.controller_key, 50 * BLOCK)).reshape(50, BLOCK)
+    all_divergences = np.asarray(price(mdp, learners, jnp.asarray(draws)[:, :, None]).divergence)
+    for learner, bound in enumerate(bounds):
+        if (all_divergences[:, learner] <= bound).any():
+            assert divergence[learner] <= bound * (1 + 1e-5)
+        else:
+            np.testing.assert_allclose(proposal[learner, 0], draws[:, learner].min(), rtol=1e-6)
+    assert proposal[0, 0] == draws[:, 0].min()
+
+
+def test_effective_sample_sizes_are_reported() -> None:
+    mdp = make_mdp("cartpole")
+    controller = HOOF(0.05, num_candidates=10)
+    learners, _ = current_batch(mdp)
+    state = controller.init(mdp, learners)
+    assert controller.report(state) == {}
+    proposal = controller.propose(state, learners)
+    sizes = controller.report(controller.observe(state, learners, proposal, learners))["effective_sample_size"]
+    assert sizes.shape == (1, BLOCK)
+    np.testing.assert_allclose(sizes[0], price(mdp, learners, proposal[None]).sample_size[0], rtol=1e-6)
+    silent = HOOF(0.05, num_candidates=10, records_sample_size=False)
+    assert silent.report(silent.observe(state, learners, proposal, learners)) == {}
+
+
+def test_a_tight_bound_takes_small_steps() -> None:
+    mdp = make_mdp("cartpole")
+    tasks = mdp.tasks(1, Stream.TUNING, 0)
+    tight, loose = (run(mdp, HOOF(bound), tasks, 2).hyperparameters.mean() for bound in (1e-4, 1.0))
+    assert tight < 0.5 * loose
+
+
+@pytest.mark.parametrize("options", [{"max_divergence": -1.0}, {"max_divergence": np.nan}])
+def test_bad_bounds_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="max_divergence"):
+        HOOF(**options)
+
+
+def test_no_candidates_are_refused() -> None:
+    with pytest.raises(InputError, match="num_candidates"):
+        HOOF(0.01, num_candidates=0)

@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+
+from metastep.blocks import Stream
+from metastep.controllers import Clip, Decay, Fixed, GeometricDecay, RandomConstant, Uniform
+from metastep.errors import InputError
+from metastep.meta.loop import Controller, run
+from metastep.meta.mdp import begin
+from metastep.meta.spaces import HyperparameterSpace
+from tests.controllers.problems import BLOCK, make_mdp
+
+NUM_UPDATES = 4
+
+
+def proposals(controller: Controller) -> np.ndarray:
+    """(updates, learners)."""
+    mdp = make_mdp()
+    return run(mdp, controller, mdp.tasks(0, Stream.TUNING, 0), NUM_UPDATES).hyperparameters[:, :, 0]
+
+
+def test_a_fixed_step_stays() -> None:
+    np.testing.assert_array_equal(proposals(Fixed(0.25)), np.full((NUM_UPDATES, BLOCK), 0.25, np.float32))
+
+
+def test_every_learner_may_have_its_own_fixed_step() -> None:
+    steps = np.linspace(0.1, 0.8, BLOCK)
+    np.testing.assert_array_equal(proposals(Fixed(steps)), np.tile(steps.astype(np.float32), (NUM_UPDATES, 1)))
+
+
+def test_decay_divides_by_the_number_of_the_update() -> None:
+    np.testing.assert_allclose(proposals(Decay(3.0))[:, 0], [3.0, 1.5, 1.0, 0.75])
+
+
+def test_geometric_decay_multiplies() -> None:
+    alphas = np.full(BLOCK, 0.5)
+    alphas[1] = 0.1
+    found = proposals(GeometricDecay(2.0, alphas))
+    np.testing.assert_allclose(found[:, 0], [2.0, 1.0, 0.5, 0.25])
+    np.testing.assert_allclose(found[:, 1], [2.0, 0.2, 0.02, 0.002], rtol=1e-6)
+
+
+def test_clip_keeps_any_controller_inside_the_space() -> None:
+    np.testing.assert_allclose(proposals(Clip(Decay(6.0)))[:, 0], [2.0, 2.0, 2.0, 1.5])
+    np.testing.assert_array_equal(proposals(Clip(Fixed(-1.0))), 0.0)
+    assert Clip(Fixed(1.0)).name == "clip(fixed)"
+
+
+def test_random_constants_are_uniform_draws_that_stay() -> None:
+    found = proposals(RandomConstant())
+    np.testing.assert_array_equal(found, np.tile(found[0], (NUM_UPDATES, 1)))
+    assert len(set(found[0])) == BLOCK
+    assert found.min() >= 0.0
+    assert found.max() <= 2.0
+    assert not np.array_equal(proposals(Uniform())[0], proposals(Uniform())[1])
+
+
+@pytest.mark.parametrize(
+    ("build", "field"),
+    [
+        (lambda: Fixed(float("nan")), "fixed.stepsize"),
+        (lambda: Fixed(np.zeros((2, 2))), "fixed.stepsize"),
+        (lambda: Decay(float("inf")), "decay.alpha"),
+        (lambda: GeometricDecay(1.0, -0.5), "geometric_decay.alpha"),
+    ],
+)
+def test_bad_settings_are_refused(build, field) -> None:
+    with pytest.raises(InputError, match=field):
+        build()
+
+
+def test_a_setting_for_the_wrong_number_of_learners_is_refused() -> None:
+    mdp = make_mdp()
+    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    with pytest.raises(InputError, match="3 numbers, but a block has 8 learners"):
+        Fixed(np.ones(3)).init(mdp, learners)
+
+
+def test_a_space_of_two_hyperparameters_is_refused() -> None:
+    class TwoNumbers:
+        space = HyperparameterSpace((0.0, 0.0), (1.0, 1.0), ("linear", "linear"), ("stepsize", "clip"))
+        rule = make_mdp().rule
+
+    with pytest.raises(InputError, match="one number an update"):
+        Fixed(1.0).init(TwoNumbers(), None)  # type: ignore[arg-type]
