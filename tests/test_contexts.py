@@ -62,6 +62,14 @@ def test_a_space_is_hashable() -> None:
         ((("a b",), (0.0,), (1.0,)), "ContextSpace: the name 'a b' must be a Python identifier"),
         ((("a",), (2.0,), (1.0,)), r"ContextSpace: a has bounds \[2.0, 1.0\]"),
         ((("a",), (float("nan"),), (1.0,)), r"ContextSpace: a has bounds \[nan, 1.0\]"),
+        ((("a",), (0.0,), (float("inf"),)), r"ContextSpace: a has bounds \[0.0, inf\], they must be finite"),
+        ((("class",), (0.0,), (1.0,)), "ContextSpace: the name 'class' must be a Python identifier"),
+        (
+            (("_a",), (0.0,), (1.0,)),
+            "ContextSpace: the name '_a' must be a Python identifier without leading underscore",
+        ),
+        ((("a", "a"), (0.0, 0.0), (1.0, 1.0)), "ContextSpace: the names a, a must differ from each other"),
+        ((("a",), (0.0,), (1.0,), ("kg", "m")), "ContextSpace: 2 units for 1 names, one each is allowed"),
     ],
 )
 def test_a_bad_space_is_refused_with_a_sentence(arguments: tuple[tuple[str, ...], ...], sentence: str) -> None:

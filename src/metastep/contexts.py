@@ -4,6 +4,8 @@ from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from keyword import iskeyword
+from math import isfinite
 from typing import Any
 
 import jax
@@ -43,11 +45,19 @@ class ContextSpace:
             )
         if not self.units:
             object.__setattr__(self, "units", ("",) * len(self.names))
+        if len(self.units) != len(self.names):
+            raise InputError(f"ContextSpace: {len(self.units)} units for {len(self.names)} names, one each is allowed.")
+        if len(set(self.names)) < len(self.names):
+            raise InputError(f"ContextSpace: the names {', '.join(self.names)} must differ from each other.")
         for name, low, high in zip(self.names, self.low, self.high, strict=True):
-            if not name.isidentifier():
-                raise InputError(f"ContextSpace: the name {name!r} must be a Python identifier.")
-            if not low <= high:
-                raise InputError(f"ContextSpace: {name} has bounds [{low}, {high}], the lower one must not be larger.")
+            if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
+                raise InputError(
+                    f"ContextSpace: the name {name!r} must be a Python identifier without leading underscore."
+                )
+            if not low <= high or not (isfinite(low) and isfinite(high)):
+                raise InputError(
+                    f"ContextSpace: {name} has bounds [{low}, {high}], they must be finite and the lower one not larger."
+                )
 
     @property
     def num_coordinates(self) -> int:
