@@ -17,6 +17,7 @@ POLICIES = [
     LinearGaussian(1, 1, 0.1),
     LinearGaussian(4, 1, 1.001),
     LinearGaussian(2, 2, 0.5),
+    LinearGaussian(17, 6, 1.001),  # so many parameters that the score comes in larger pieces
     MLPGaussian(4, 1, 1.001, (8,)),
     MLPGaussian(2, 2, 0.7, (5, 3)),
     MLPGaussian(3, 2, 0.4, (1, 4, 2)),

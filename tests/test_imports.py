@@ -1,0 +1,157 @@
+"""Data flows one way: a module imports only what is above it in the list, and nothing heavy is imported at start-up."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import metastep
+
+PACKAGE = Path(metastep.__file__).parent
+
+ORDER = (
+    "errors",
+    "noise",
+    "numerics",
+    "progress",
+    "storage",
+    "contexts",
+    "envs",
+    "policies",
+    "rollouts",
+    "host_rollouts",
+    "gradients",
+    "updates",
+    "blocks",
+    "meta",
+    "fqi",
+    "controllers",
+    "evaluation",
+    "theory",
+    "experiments",
+    "report",
+)
+# These import anything; nothing imports them, except one another.
+TOP = ("integrations", "cli", "testing", "contracts", "__main__")
+HEAVY = {
+    "jax",
+    "numpy",
+    "scipy",
+    "sklearn",
+    "numba",
+    "optax",
+    "matplotlib",
+    "pyarrow",
+    "pydantic",
+    "torch",
+    "gymnasium",
+}
+
+
+def component(parts: tuple[str, ...]) -> str:
+    """The entry of the list that a module's path or dotted name belongs to; the package itself is ''."""
+    return parts[0] if parts and parts[0] != "__init__" else ""
+
+
+def imported(source: str, package: tuple[str, ...]) -> Iterator[str]:
+    """Components that a module in `package` (its dotted name, in parts) imports, anywhere in its text."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [tuple(alias.name.split(".")) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            base = (*base, *(node.module.split(".") if node.module else ()))
+            # `from metastep import storage` names the module last; `from metastep.storage import Manifest` does not.
+            names = [(*base, alias.name) for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name[0] == "metastep" and name[1:]:
+                yield name[1]
+
+
+def violations(importer: str, names: Iterator[str]) -> list[str]:
+    """What is wrong with these imports of a module in the component `importer`."""
+    found = []
+    for name in names:
+        if name == importer or (importer in TOP and name in (*ORDER, *TOP)):
+            continue
+        if name not in (*ORDER, *TOP):
+            if name == "__version__":  # no module
+                continue
+            found.append(f"{importer} imports {name}, which has no place in the list")
+        elif name in TOP or importer == "" or ORDER.index(name) > ORDER.index(importer):
+            found.append(f"{importer or 'metastep'} must not import {name}")
+    return found
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_what_is_above_it(path: Path) -> None:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    importer = component(parts)
+    assert importer in ("", *ORDER, *TOP), f"{importer} has no place in the list"
+    assert violations(importer, imported(path.read_text(), ("metastep", *parts[:-1]))) == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "source", "wrong"),
+    [
+        ("policies", "from metastep.rollouts import Rollout", True),
+        ("policies", "from metastep.errors import InputError", False),
+        ("rollouts", "from metastep import gradients", True),
+        ("rollouts", "from metastep import noise, policies", False),
+        ("rollouts", "import metastep.updates as updates", True),
+        ("rollouts", "def late():\n    from metastep.meta.loop import run", True),
+        ("envs", "from . import base\nfrom .base import Env", False),
+        ("envs", "from ..rollouts import Rollout", True),
+        ("meta", "from metastep.cli import main", True),
+        ("report", "from metastep.integrations import minari", True),
+        ("report", "from metastep import __version__", False),
+        ("report", "from metastep import nonsense", True),
+        ("cli", "from metastep.integrations.minari import export", False),
+        ("testing", "from metastep.rollouts import Rollout", False),
+        ("", "from metastep.errors import InputError", True),
+    ],
+)
+def test_the_walk_sees_what_it_should(importer: str, source: str, wrong: bool) -> None:
+    package = ("metastep", importer) if importer == "envs" else ("metastep",)
+    assert bool(violations(importer, imported(source, package))) == wrong
+
+
+def modules_after(code: str) -> set[str]:
+    """Top-level packages that a new process has imported after running the code."""
+    report = "\nimport sys\nprint('\\n', *{name.partition('.')[0] for name in sys.modules})"
+    process = subprocess.run([sys.executable, "-c", code + report], capture_output=True, text=True, check=True)
+    return set(process.stdout.splitlines()[-1].split())
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    loaded = modules_after("import metastep; metastep.__version__")
+    assert "metastep" in loaded
+    assert not loaded & HEAVY
+
+
+def test_help_imports_nothing_heavy() -> None:
+    loaded = modules_after(
+        """
+import sys
+from metastep.cli import main
+sys.argv = ["metastep", "--help"]
+try:
+    main()
+except SystemExit:
+    pass
+"""
+    )
+    assert {"metastep", "typer"} <= loaded
+    assert not loaded & HEAVY
+
+
+def test_the_measure_of_heaviness_works() -> None:
+    assert "numpy" in modules_after("import metastep.storage")
