@@ -1,50 +1,220 @@
-"""The stages of an experiment, each resumable, each one call."""
+"""The stages of an experiment: collect, fit, select, tune, compare. Each takes up what it finds done."""
 
-from pathlib import Path
+import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
+from metastep import storage
+from metastep.blocks import Stream
+from metastep.controllers import MetaFQIController
+from metastep.controllers.single_action import fit_single_action
 from metastep.errors import InputError
+from metastep.evaluation import (
+    FAMILIES,
+    Comparison,
+    Method,
+    Tuning,
+    compare,
+    load,
+    metafqi_method,
+    oracle_method,
+    save,
+    single_action_method,
+    tune,
+)
 from metastep.experiments.build import build_mdp, updates_collected
-from metastep.experiments.config import Experiment
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.schema import GRIDS_OF, Experiment
+from metastep.fqi import MetaFQI, Model, ObservationPart, TrainingData, ValidationCurve, load_model, save_model
+from metastep.fqi.model import model_from
 from metastep.meta.collection import collect
-from metastep.meta.tasks import load_tasks
-from metastep.progress import Tracker
+from metastep.meta.dataset import Dataset
+from metastep.meta.mdp import MetaMDP
+from metastep.progress import Silent, Tracker
+from metastep.updates import NGA
+
+# Which parameter of a method's family each grid of the configuration holds.
+_PARAMETERS = {"metagrad_stepsize": "stepsize", "metagrad_beta": "beta", "decay": "alpha", "hoof": "max_divergence"}
 
 
-def collect_dataset(
-    config: Experiment,
-    folder: Path,
-    *,
-    tracker: Tracker,
-    task_file: Path | None = None,
-    share: tuple[int, int] = (0, 1),
-) -> str:
-    """Collect the training data of an experiment; returns a sentence about the outcome."""
-    mdp = build_mdp(config)
-    recorded = config.to_dict()
-    task_list = None
-    if task_file is not None:
-        space = mdp.estimator.rollout.env.context_space
-        task_list = load_tasks(task_file, space.names, space.low, space.high)
-        recorded["task_list"] = np.asarray(task_list).tolist()
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out: {folder} is a file, a folder is needed.")
-    dataset = collect(
-        mdp,
-        folder,
+def collect_data(
+    folder: RunFolder, *, tracker: Tracker | None = None, share: tuple[int, int] = (0, 1)
+) -> Dataset | None:
+    """Collect the training data, or this process' share of it; None while other shares are missing."""
+    config = folder.config
+    return collect(
+        build_mdp(config),
+        folder.data,
         num_episodes=config.collect.num_meta_episodes,
         num_updates=updates_collected(config),
         seed=config.seed,
-        config=recorded,
-        task_list=task_list,
+        config=config.to_dict() | {"tasks": None if folder.tasks is None else folder.tasks.tolist()},
+        task_list=folder.tasks,
         share=share,
         tracker=tracker,
     )
-    if dataset is None:
-        return f"{folder}: this share is done; the dataset is complete once the other shares are."
-    counts = dataset.counts()
-    return (
-        f"{folder}: {counts.transitions} tuples in {dataset.layout.num_blocks} blocks, "
-        f"{counts.flagged} flagged, {counts.excluded} excluded as not finite."
+
+
+def fit_model(
+    config: Experiment, dataset: Dataset, *, tracker: Tracker | None = None, random_state: int | None = None
+) -> Model:
+    """Fit metaFQI on a dataset; every iteration is kept, the last one selected until `select` is through."""
+    meta, fqi = config.meta, config.fqi
+    if meta.stepsize_scale != "linear":
+        raise InputError("meta.stepsize_scale: 'log' cannot be fitted, metaFQI's grid of step sizes is linear.")
+    estimator = MetaFQI(
+        iterations=fqi.iterations,
+        trees=fqi.trees,
+        min_samples_split=fqi.min_samples_split,
+        meta_discount=meta.meta_discount,
+        double=fqi.double,
+        lam=fqi.lam,
+        random_state=config.seed if random_state is None else random_state,
+        forest=fqi.forest,
+        stepsize_low=meta.stepsize_low,
+        stepsize_high=meta.stepsize_high,
+        num_stepsizes=fqi.num_stepsizes,
+        maximum=fqi.maximum,
+    )
+    with (tracker or Silent()).stage("fit", fqi.iterations, "iterations") as stage:
+        estimator.fit(dataset.transitions(meta.observation), progress=lambda *_: stage.advance(1))
+    layout = dataset.layout
+    sizes = {"theta": layout.num_parameters, "gradient": layout.num_parameters, "context": len(layout.context_names)}
+    return model_from(
+        estimator,
+        environment=config.env.name,
+        observation=[ObservationPart(part, sizes.get(part, 1)) for part in meta.observation],
+        training_data=TrainingData(dataset.num_transitions, dataset.seed, dataset.checksum),
+        feature_names=dataset.feature_names(meta.observation),
+        configuration={"experiment": config.to_dict()},
+    )
+
+
+def validate(config: Experiment, model: Model, *, tracker: Tracker | None = None) -> Comparison:
+    """Every iteration of a model on the same validation tasks; the method N=i is iteration i."""
+    num = len(model.q_functions)
+    methods = [Method(f"N={i}", NGA, MetaFQIController(model, i), values={"iteration": i}) for i in range(1, num + 1)]
+    return compare(
+        methods,
+        build_mdp(config),
+        seed=config.seed,
+        num_updates=config.compare.num_updates,
+        num_tasks=config.selection.num_tasks,
+        stream=Stream.VALIDATION,
+        tracker=tracker,
+    )
+
+
+def select(model: Model, validation: Comparison) -> Model:
+    """The model with its validation curves; the iteration of the best mean return over the updates is selected.
+
+    A diverged task makes an iteration's mean return minus infinity, so it cannot be selected; its curve is not kept.
+    """
+    curves = []
+    for index, record in enumerate(validation.methods):
+        returns = validation.returns[index].astype(np.float64).mean(axis=0)
+        if np.isfinite(returns).all():
+            curves.append(
+                ValidationCurve(int(record.values["iteration"]), float(returns[1:].mean()), tuple(returns.tolist()))
+            )
+    if not curves:
+        raise InputError("selection: every iteration diverged on the validation tasks.")
+    return model.with_validation(curves)
+
+
+def fit_and_select(folder: RunFolder, *, tracker: Tracker | None = None) -> Model:
+    """Fit on the folder's data, select on validation tasks, write model and validation."""
+    if folder.model.exists() and folder.validation.exists():
+        return load_model(folder.model)
+    dataset = Dataset.open(folder.data)
+    model = fit_model(folder.config, dataset, tracker=tracker)
+    validation = validate(folder.config, model, tracker=tracker)
+    model = select(model, validation)
+    save(folder.validation, validation)
+    save_model(model, folder.model)
+    return model
+
+
+def compare_methods(folder: RunFolder, *, tracker: Tracker | None = None) -> Comparison:
+    """Run every method on the test tasks, the baselines tuned; each method's result is kept as soon as it is there."""
+    if folder.comparison.exists():
+        return load(folder.comparison)
+    mdp = build_mdp(folder.config)
+    results = []
+    for name in folder.config.compare.methods:
+        if not folder.result(name).exists():
+            storage.create_folder(folder.result(name).parent)
+            save(folder.result(name), _one_method(folder, name, mdp, tracker))
+        results.append(load(folder.result(name)))
+    joined = join(results)
+    save(folder.comparison, joined)
+    return joined
+
+
+def _one_method(folder: RunFolder, name: str, mdp: MetaMDP, tracker: Tracker | None) -> Comparison:
+    config = folder.config
+    tuning = tuned(config, name, mdp, tracker=tracker) if name in GRIDS_OF else None
+    method = tuning.method() if tuning else _learned_method(folder, name, mdp, tracker)
+    return compare(
+        [method],
+        mdp,
+        seed=config.seed,
+        num_updates=config.compare.num_updates,
+        num_tasks=config.compare.num_tasks,
+        tuning=[tuning.table] if tuning else [],
+        tracker=tracker,
+    )
+
+
+def tuned(config: Experiment, name: str, mdp: MetaMDP, *, tracker: Tracker | None = None) -> Tuning:
+    """A baseline tuned on the tuning tasks."""
+    return tune(
+        FAMILIES[name],
+        {_PARAMETERS.get(key, "stepsize"): getattr(config.compare.grids, key) for key in GRIDS_OF[name]},
+        mdp,
+        seed=config.seed,
+        num_tasks=config.compare.num_tuning_tasks,
+        num_updates=config.compare.num_updates,
+        tracker=tracker,
+    )
+
+
+def _learned_method(folder: RunFolder, name: str, mdp: MetaMDP, tracker: Tracker | None) -> Method:
+    config = folder.config
+    if name == "metafqi":
+        if not folder.model.exists():
+            raise InputError(f"Folder {folder.path} holds no model; run `metastep fit {folder.path}` first.")
+        return metafqi_method(load_model(folder.model))
+    if name == "oracle":
+        return oracle_method(config.fqi.num_stepsizes)
+    return single_action_method(
+        fit_single_action(
+            mdp,
+            seed=config.seed,
+            num_runs=config.collect.num_meta_episodes,
+            num_updates=config.compare.num_updates,
+            num_trees=config.fqi.trees,
+            min_samples_split=config.fqi.min_samples_split,
+            num_stepsizes=config.fqi.num_stepsizes,
+            tracker=tracker,
+        )
+    )
+
+
+def join(parts: Sequence[Comparison]) -> Comparison:
+    """Comparisons of different methods on the same tasks as one."""
+    first = parts[0]
+    for part in parts[1:]:
+        if not np.array_equal(part.context, first.context) or part.settings["seed"] != first.settings["seed"]:
+            raise InputError(f"results: {part.names[0]} was compared on other tasks than {first.names[0]}.")
+    return dataclasses.replace(
+        first,
+        methods=tuple(record for part in parts for record in part.methods),
+        returns=np.concatenate([part.returns for part in parts]),
+        hyperparameters=np.concatenate([part.hyperparameters for part in parts]),
+        flagged=np.concatenate([part.flagged for part in parts]),
+        num_steps=np.concatenate([part.num_steps for part in parts]),
+        diagnostics={name: array for part in parts for name, array in part.diagnostics.items()},
+        tuning=tuple(table for part in parts for table in part.tuning),
     )
