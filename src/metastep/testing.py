@@ -1,7 +1,8 @@
-"""Contract checks for environments of your own.
+"""Contract checks for environments and controllers of your own.
 
-    from metastep.testing import check_env
+    from metastep.testing import check_controller, check_env
     check_env(MyEnv())
+    check_controller(MyController(), mdp)
 
 A check that fails raises `InputError` with one sentence that names what is wrong.
 """
@@ -18,11 +19,14 @@ from jax import Array
 from numpy.typing import NDArray
 
 from metastep.contexts import ContextSpace
+from metastep.contracts import check_controller
 from metastep.envs.base import Env
 from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
 from metastep.policies import LinearGaussian
 from metastep.rollouts import Rollout, Trajectories, trajectories
+
+__all__ = ["check_controller", "check_env"]
 
 _COUNTS = (("num_observations", 1), ("num_actions", 1), ("reset_noise", 0), ("step_noise", 0))
 _NUM_PROBES = 64  # single moves from as many first states

@@ -89,14 +89,14 @@ def _counting() -> Callable[[Learners], Array]:
     ids=["shape", "type", "nan", "stateful", "mixed lanes", "broken learner"],
 )
 def test_the_check_notices(proposal: Callable[[Learners], Array], complaint: str) -> None:
-    with pytest.raises(AssertionError, match=complaint):
+    with pytest.raises(InputError, match=complaint):
         check_controller(_Faulty(proposal), make_mdp(), num_updates=1)
 
 
 def test_a_controller_needs_a_name() -> None:
     nameless = _Faulty(lambda learners: jnp.ones((BLOCK, 1), jnp.float32))
     nameless.name = ""
-    with pytest.raises(AssertionError, match="name"):
+    with pytest.raises(InputError, match="name"):
         check_controller(nameless, make_mdp())
 
 
