@@ -31,8 +31,8 @@ ORDER = (
     "controllers",
     "evaluation",
     "theory",
-    "experiments",
     "report",
+    "experiments",
 )
 # These import anything; nothing imports them, except one another.
 TOP = ("integrations", "cli", "testing", "contracts", "__main__")

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -98,10 +99,86 @@ def parse_share(share: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
+OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME-SCALE.")]
+FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
+
+
+def open_folder(
+    preset: str, scale: Scale, seed: int | None, overrides: list[str] | None, out: Path, tasks: Path | None = None
+) -> Any:
+    """Create or resume the run folder of a configuration."""
+    from metastep import envs
+    from metastep.experiments.folder import RunFolder
+    from metastep.meta.tasks import load_tasks
+
+    config = load_config(preset, scale, seed, overrides)
+    listed = None
+    if tasks is not None:
+        space = envs.make(config.env.name, **config.env.options).context_space
+        listed = load_tasks(tasks, space.names, space.low, space.high)
+    return RunFolder.create(out, config, listed)
+
+
+def this_command() -> str:
+    """What was typed, to be repeated."""
+    return shlex.join(["metastep", *sys.argv[1:]])
+
+
+@verb
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"), device: DeviceOption = None
+) -> None:
+    """Run the main job on Minigolf, end to end, in a minute or two, and write a report."""
+    from metastep.progress import Terminal
+
+    terminal = Terminal()
+    terminal.note(
+        "Minigolf: learn from 2,048 simulated updates which step size to take when, then compare on new tasks."
+    )
+    prepare_jax(device)
+    from metastep.experiments.runner import print_outcome, run_experiment
+
+    smaller = [
+        "collect.num_meta_episodes=2048",
+        "fqi.iterations=3",
+        "compare.num_tasks=32",
+        "compare.num_tuning_tasks=6",
+    ]
+    methods = ["metafqi", "fixed", "rmsprop", "adam", "hoof", "metagrad", "oracle"]
+    folder = open_folder("minigolf", Scale.quick, None, [*smaller, f"compare.methods={methods}"], out)
+    page = run_experiment(folder, this_command(), tracker=terminal)
+    print_outcome(folder, page)
+
+
+@verb
+def run(
+    preset: PresetArgument,
+    out: OutOption = None,
+    scale: ScaleOption = Scale.quick,
+    seed: SeedOption = None,
+    overrides: SetOption = None,
+    tasks: Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")] = None,
+    device: DeviceOption = None,
+) -> None:
+    """Collect, fit, select, tune, compare and report; a stopped run resumes where it was."""
+    folder = open_folder(
+        preset, scale, seed, overrides, out or Path("runs") / f"{Path(preset).stem}-{scale.value}", tasks
+    )
+    from metastep.progress import Terminal
+
+    terminal = Terminal()
+    terminal.note(f"{preset} at {scale.value} scale in {folder.path}")
+    prepare_jax(device)
+    from metastep.experiments.runner import print_outcome, run_experiment
+
+    page = run_experiment(folder, this_command(), tracker=terminal)
+    print_outcome(folder, page)
+
+
 @verb
 def collect(
     preset: PresetArgument,
-    out: Annotated[Path, typer.Option(help="Folder of the dataset.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run; the dataset goes to its subfolder data.")],
     scale: ScaleOption = Scale.quick,
     seed: SeedOption = None,
     overrides: SetOption = None,
@@ -110,12 +187,78 @@ def collect(
     device: DeviceOption = None,
 ) -> None:
     """Collect training data; a stopped collection resumes where it was."""
-    config = load_config(preset, scale, seed, overrides)
-    prepare_jax(device)
-    from metastep.experiments.stages import collect_dataset
+    part = parse_share(share)
+    folder = open_folder(preset, scale, seed, overrides, out, tasks)
     from metastep.progress import Terminal
 
-    print(collect_dataset(config, out, task_file=tasks, share=parse_share(share), tracker=Terminal()))
+    terminal = Terminal()
+    prepare_jax(device)
+    from metastep.experiments.stages import collect_data
+
+    dataset = collect_data(folder, tracker=terminal, share=part)
+    if dataset is None:
+        print(f"{out}: this share is done; the dataset is complete once the other shares are.")
+        return
+    counts = dataset.counts()
+    print(
+        f"{out}: {counts.transitions} tuples in {dataset.layout.num_blocks} blocks, {counts.flagged} flagged, "
+        f"{counts.excluded} excluded as not finite."
+    )
+
+
+@verb
+def fit(folder: FolderArgument, device: DeviceOption = None) -> None:
+    """Fit metaFQI on a run's data and select the iteration on validation tasks."""
+    from metastep.experiments.folder import RunFolder
+    from metastep.progress import Terminal
+
+    opened = RunFolder.open(folder)
+    prepare_jax(device)
+    from metastep.experiments.stages import fit_and_select
+
+    model = fit_and_select(opened, tracker=Terminal())
+    for curve in model.record.validation:
+        mark = " selected" if curve.iteration == model.record.selected_iteration else ""
+        print(f"N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}")
+
+
+@verb
+def compare(folder: FolderArgument, device: DeviceOption = None) -> None:
+    """Tune the baselines and compare every method on a run's test tasks."""
+    from metastep.experiments.folder import RunFolder
+    from metastep.progress import Terminal
+
+    opened = RunFolder.open(folder)
+    prepare_jax(device)
+    from metastep.experiments.runner import print_comparison
+    from metastep.experiments.stages import compare_methods
+
+    print_comparison(compare_methods(opened, tracker=Terminal()))
+
+
+@verb
+def report(folder: FolderArgument) -> None:
+    """Write a run's report from what its stages left."""
+    from metastep.experiments.folder import RunFolder
+    from metastep.experiments.runner import write_report
+
+    print(write_report(RunFolder.open(folder), this_command()))
+
+
+@verb
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A model file, or the folder of a run or of a dataset.")],
+    coverage: Annotated[
+        Path | None, typer.Option(help="CSV or JSON file of test contexts: how far are they from training?")
+    ] = None,
+) -> None:
+    """Say what a model or a dataset is; every file is verified."""
+    prepare_jax(Device.cpu)
+    from metastep.experiments.inspection import inspect_coverage, inspect_path
+
+    print(inspect_path(path))
+    if coverage is not None:
+        print(inspect_coverage(path, coverage))
 
 
 @verb

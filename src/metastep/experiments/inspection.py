@@ -1,0 +1,110 @@
+"""`metastep inspect`: what a model or a dataset is, in plain text."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metastep import envs
+from metastep.errors import InputError
+from metastep.experiments.folder import RunFolder
+from metastep.fqi import Model, load_model
+from metastep.meta.dataset import Dataset
+from metastep.report.compose import recommend
+
+_SLICE = 5  # contexts along each coordinate
+_STARTS = 64
+
+
+def inspect_path(path: Path) -> str:
+    """Describe a model file, a dataset's folder, or what a run's folder holds."""
+    if path.is_file():
+        return "\n".join(_describe_model(load_model(path), None))
+    if (path / "manifest.json").exists():
+        return "\n".join(_describe_dataset(Dataset.open(path)))
+    if not path.is_dir():
+        raise InputError(f"inspect: {path} does not exist; a model file or the folder of a run or dataset is needed.")
+    folder = RunFolder.open(path)
+    dataset = Dataset.open(folder.data)
+    lines = list(_describe_dataset(dataset))
+    if folder.model.exists():
+        lines += ["", *_describe_model(load_model(folder.model), dataset)]
+    return "\n".join(lines)
+
+
+def _describe_dataset(dataset: Dataset) -> Iterator[str]:
+    layout, counts = dataset.layout, dataset.counts()
+    yield f"dataset {dataset.folder}"
+    yield f"  {counts.transitions} tuples: {layout.num_learners} meta-episodes of {layout.num_updates} updates"
+    yield f"  {layout.num_parameters} parameters; context {', '.join(layout.context_names)}"
+    yield f"  {counts.flagged} flagged, {counts.excluded} excluded as not finite; seed {dataset.seed}"
+    yield f"  collected on {dataset.environment.get('device', 'an unknown device')}; checksum {dataset.checksum[:16]}"
+
+
+def _describe_model(model: Model, dataset: Dataset | None) -> Iterator[str]:
+    record = model.record
+    data = record.training_data
+    yield f"model for {record.environment}"
+    yield f"  trained on {data.tuples} tuples (seed {data.seed}, dataset {data.fingerprint[:16]})"
+    yield f"  observation: {', '.join(f'{part.name} ({part.size})' for part in record.observation)}"
+    yield f"  step sizes: {record.num_stepsizes} from {record.stepsize_low:g} to {record.stepsize_high:g} ({record.maximum})"
+    heads = model.q_functions[record.selected_iteration - 1].heads
+    trees = sum(len(head.tree_offsets) - 1 for head in heads)
+    yield f"  {len(model.q_functions)} iterations, N = {record.selected_iteration} selected; {len(heads)} forests, {trees} trees"
+    for curve in record.validation:
+        mark = "  selected" if curve.iteration == record.selected_iteration else ""
+        yield f"  validation N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}"
+    shares = np.mean([head.importances for head in heads], axis=0)
+    names = (*record.feature_names, "step size")
+    top = [f"{names[i]} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]
+    yield f"  inputs that matter most: {', '.join(top)}"
+    yield from _slice(model, dataset)
+
+
+def _slice(model: Model, dataset: Dataset | None) -> Iterator[str]:
+    """Recommended first steps along each context coordinate, the others at their middle."""
+    names = [part.name for part in model.record.observation]
+    if "context" not in names:
+        return
+    experiment = model.record.configuration.get("experiment", {})
+    env = envs.make(model.record.environment, **experiment.get("env", {}).get("options", {}))
+    space = env.context_space
+    starts = _starts(model, dataset)
+    middle = [np.asarray([(low + high) / 2], np.float32) for low, high in zip(space.low, space.high, strict=True)]
+    for index, name in enumerate(space.names):
+        axis = np.linspace(space.low[index], space.high[index], _SLICE, dtype=np.float32)
+        steps = recommend(model, starts, [*middle[:index], axis, *middle[index + 1 :]]).ravel()
+        shown = ", ".join(f"{value:g}: {step:.3g}" for value, step in zip(axis, steps, strict=True))
+        yield f"  first step by {name} ({'others at their middle; ' if len(middle) > 1 else ''}step size): {shown}"
+
+
+def _starts(model: Model, dataset: Dataset | None) -> NDArray[np.float32]:
+    """First observations of the training data, or, without it, a policy at zero with every unit gradient."""
+    if dataset is not None:
+        from metastep.experiments.runner import first_observations
+
+        return first_observations(dataset, tuple(part.name for part in model.record.observation), _STARTS)
+    size = {part.name: part.size for part in model.record.observation}
+    directions = (
+        np.vstack([np.eye(size["gradient"]), -np.eye(size["gradient"])]) if "gradient" in size else np.zeros((1, 0))
+    )
+    columns = {"gradient": directions}
+    rows = [columns.get(part.name, np.zeros((len(directions), part.size))) for part in model.record.observation]
+    return np.concatenate(rows, axis=1).astype(np.float32)
+
+
+def inspect_coverage(path: Path, task_file: Path) -> str:
+    """How far test contexts lie from the training contexts of a run, and what that may cost."""
+    from metastep.experiments.build import build_mdp
+    from metastep.meta.tasks import load_tasks
+    from metastep.theory.coverage import coverage_report
+
+    folder = RunFolder.open(path)
+    rollout = build_mdp(folder.config).estimator.rollout
+    space = rollout.env.context_space
+    tests = load_tasks(task_file, space.names, space.low, space.high)
+    dataset = Dataset.open(folder.data)
+    train = np.concatenate([block.context for block in dataset.blocks()])
+    theta = dataset.block(0).theta[0, 0]
+    return "\n".join(coverage_report(rollout, theta, train, tests)[1])
