@@ -19,8 +19,8 @@ from metastep.evaluation.comparison import Comparison
 Metric = Literal["auc", "final"]
 Verdict = Literal["better", "worse", "not distinguishable"]
 
-_BATCH_ELEMENTS = 1 << 24
-"""Resampled numbers held at once."""
+_BATCH_ELEMENTS = 1 << 19
+"""Resampled numbers held at once: few enough to stay in the cache."""
 
 
 class Interval(NamedTuple):

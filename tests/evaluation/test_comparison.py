@@ -1,0 +1,223 @@
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from jax import Array
+
+from metastep.blocks import Stream
+from metastep.controllers import HOOF, Decay, Fixed, SingleAction, Uniform
+from metastep.errors import InputError
+from metastep.evaluation import Method, TaskSource, compare, metafqi_method, oracle_method, single_action_method
+from metastep.evaluation.comparison import describe
+from metastep.fqi.native import fit_forest
+from metastep.meta.loop import run
+from metastep.meta.mdp import Learners, MetaMDP, advance, begin
+from metastep.updates import NGA, Adam, RMSProp
+from tests.controllers.problems import BLOCK, make_mdp
+
+
+class Replay:
+    """Proposes what it is told, without knowing why."""
+
+    name = "replay"
+
+    def __init__(self, steps: np.ndarray) -> None:
+        self.steps = steps.astype(np.float32)  # (updates, learners, 1)
+
+    def init(self, mdp: MetaMDP, learners: Learners) -> int:
+        return 0
+
+    def propose(self, state: int, learners: Learners) -> Any:
+        return np.asarray(self.steps[state])
+
+    def observe(self, state: int, before: Learners, hyperparameters: Array, after: Learners) -> int:
+        return state + 1
+
+
+def test_methods_that_propose_the_same_steps_have_bitwise_the_same_curves() -> None:
+    """Decay computes its steps, the replay is given them: same tasks, initial policies and simulation keys."""
+    mdp = make_mdp()
+    steps = np.broadcast_to((1.5 / np.arange(1, 4))[:, None, None], (3, BLOCK, 1))
+    methods = [Method("decay", NGA, Decay(1.5)), Method("replay", NGA, Replay(steps))]
+    result = compare(methods, mdp, seed=0, num_tasks=BLOCK + 3, num_updates=3)
+    np.testing.assert_array_equal(result.hyperparameters[0], result.hyperparameters[1])
+    np.testing.assert_array_equal(result.returns[0], result.returns[1])
+    assert len(np.unique(result.returns[0])) > BLOCK * 3  # and not because nothing happens
+
+
+def test_all_rules_start_from_the_same_batch() -> None:
+    methods = [Method(rule.name, rule, Fixed(0.1)) for rule in (NGA, Adam(), RMSProp())]
+    result = compare(methods, make_mdp(), seed=0, num_tasks=BLOCK, num_updates=2)
+    for row in result.returns[1:]:
+        np.testing.assert_array_equal(row[:, 0], result.returns[0][:, 0])
+        assert not np.array_equal(row, result.returns[0])
+
+
+def test_a_comparison_is_the_shared_loop_block_by_block() -> None:
+    mdp = make_mdp()
+    result = compare([Method("u", NGA, Uniform())], mdp, seed=5, num_tasks=BLOCK + 3, num_updates=2)
+    for block, lanes in ((0, slice(0, BLOCK)), (1, slice(BLOCK, BLOCK + 3))):
+        episode = run(mdp, Uniform(), mdp.tasks(5, Stream.TEST, block), 2).first(lanes.stop - lanes.start)
+        np.testing.assert_array_equal(result.context[lanes], episode.context)
+        np.testing.assert_array_equal(result.returns[0, lanes], episode.mean_return.T)
+        np.testing.assert_array_equal(result.hyperparameters[0, lanes], np.swapaxes(episode.hyperparameters, 0, 1))
+        np.testing.assert_array_equal(result.flagged[0, lanes], episode.flagged.T)
+        np.testing.assert_array_equal(result.num_steps[0, lanes], episode.num_steps.sum(axis=0))
+
+
+def test_task_7_is_the_same_whether_10_or_20_are_asked_for() -> None:
+    few, many = (
+        compare([Method("f", NGA, Fixed(0.5))], make_mdp(), seed=0, num_tasks=num, num_updates=2) for num in (10, 20)
+    )
+    np.testing.assert_array_equal(few.returns, many.returns[:, :10])
+
+
+def test_explicit_tasks_replace_the_sampled_ones() -> None:
+    mdp = make_mdp()
+    goals = np.random.default_rng(0).uniform(-0.5, 0.5, (BLOCK + 2, 2)).astype(np.float32)
+    result = compare([Method("f", NGA, Fixed(0.5))], mdp, seed=0, num_updates=1, contexts=goals)
+    np.testing.assert_array_equal(result.context, goals)
+    assert result.settings["listed_tasks"] is True
+    twice = compare([Method("f", NGA, Fixed(0.5))], mdp, seed=0, num_updates=1, contexts=goals[:2], num_tasks=5)
+    np.testing.assert_array_equal(twice.context, goals[[0, 1, 0, 1, 0]])
+    with pytest.raises(InputError, match="goal_x"):
+        compare([Method("f", NGA, Fixed(0.5))], mdp, seed=0, num_updates=1, contexts=goals * 10.0)
+
+
+class ByHand:
+    """Keras' formulas in float64, one parameter vector at a time."""
+
+    def __init__(self, rule: str, size: int) -> None:
+        self.rule, self.first, self.second = rule, np.zeros(size), np.zeros(size)
+
+    def step(self, theta: np.ndarray, gradient: np.ndarray, rate: float, update: int) -> np.ndarray:
+        if self.rule == "adam":
+            self.first = 0.9 * self.first + 0.1 * gradient
+            self.second = 0.999 * self.second + 0.001 * gradient**2
+            rate = rate * np.sqrt(1.0 - 0.999**update) / (1.0 - 0.9**update)
+            return theta + rate * self.first / (np.sqrt(self.second) + 1e-7)
+        self.second = 0.9 * self.second + 0.1 * gradient**2
+        return theta + rate * gradient / np.sqrt(self.second + 1e-7)
+
+
+@pytest.mark.parametrize("rule", [Adam(), RMSProp()], ids=["adam", "rmsprop"])
+def test_20_updates_of_adam_and_rmsprop_equal_keras_formulas(rule: Any) -> None:
+    mdp = dataclasses.replace(make_mdp(), rule=rule)
+    learners = begin(mdp, mdp.tasks(0, Stream.TEST, 0))
+    controller = Fixed(np.linspace(0.01, 0.5, BLOCK))
+    state = controller.init(mdp, learners)
+    expected = np.asarray(learners.theta, np.float64)
+    hands = [ByHand(rule.name, mdp.num_parameters) for _ in range(BLOCK)]
+    for update in range(1, 21):
+        gradient = np.asarray(learners.estimate.gradient, np.float64)
+        rates = np.linspace(0.01, 0.5, BLOCK)
+        expected = np.stack(
+            [hand.step(*row, update) for hand, *row in zip(hands, expected, gradient, rates, strict=True)]
+        )
+        learners = advance(mdp, learners, controller.propose(state, learners))
+        np.testing.assert_allclose(learners.theta, expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(expected).max() > 0.2
+
+
+def test_diagnostics_are_kept() -> None:
+    methods = [Method("hoof", NGA, HOOF(0.05, num_candidates=10)), Method("fixed", NGA, Fixed(0.1))]
+    result = compare(methods, make_mdp(), seed=0, num_tasks=BLOCK + 1, num_updates=2)
+    assert list(result.diagnostics) == ["hoof/effective_sample_size"]
+    sizes = result.diagnostics["hoof/effective_sample_size"]
+    assert sizes.shape == (BLOCK + 1, 2)
+    assert sizes.min() >= 1.0
+    assert sizes.max() <= 20.0 * (1 + 1e-5)
+
+
+def test_progress_is_told() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.total, self.done = 0.0, 0.0
+
+        def stage(self, name: str, total: float, unit: str) -> "Counter":
+            self.total = total
+            return self
+
+        def __enter__(self) -> "Counter":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return
+
+        def advance(self, amount: float) -> None:
+            self.done += amount
+
+    counter = Counter()
+    methods = [Method(name, NGA, Fixed(0.1)) for name in "ab"]
+    compare(methods, make_mdp(), seed=0, num_tasks=BLOCK + 1, num_updates=1, tracker=counter)
+    assert counter.total == counter.done == 4
+
+
+GOAL = np.array([[0.25, -0.25]], np.float32)
+
+
+@pytest.mark.parametrize("use", ["trained", "selected", "tuned"])
+def test_a_method_is_not_judged_on_the_stream_that_shaped_it(use: Any) -> None:
+    method = Method("m", NGA, Fixed(0.1), shaped_by=(TaskSource(use, Stream.TEST),))
+    with pytest.raises(InputError, match=f"'m': was {use} on the test stream"):
+        compare([method], make_mdp(), seed=0, num_tasks=2, num_updates=1)
+    compare([method], make_mdp(), seed=0, num_tasks=2, num_updates=1, stream=Stream.TUNING)
+
+
+def test_a_method_is_not_judged_on_a_listed_task_that_shaped_it() -> None:
+    method = Method("m", NGA, Fixed(0.1), shaped_by=(TaskSource("tuned", Stream.TUNING, GOAL),))
+    listed = np.concatenate([-GOAL, GOAL])
+    with pytest.raises(InputError, match=r"tuned on the task \(0.25, -0.25\)"):
+        compare([method], make_mdp(), seed=0, num_updates=1, contexts=listed)
+    compare([method], make_mdp(), seed=0, num_updates=1, contexts=-GOAL)
+
+
+def test_learned_methods_know_what_shaped_them() -> None:
+    class Model:
+        def act(self, observation: Any, iteration: int | None = None) -> np.ndarray:
+            return np.full(len(observation), 0.1, np.float32)
+
+    rng = np.random.default_rng(0)
+    forest = fit_forest(rng.uniform(size=(50, 3)), rng.uniform(size=50), num_trees=2, min_samples_split=5, seed=0)
+    single = single_action_method(SingleAction(forest, np.linspace(0.0, 1.0, 5, dtype=np.float32)))
+    metafqi = metafqi_method(Model(), 2)
+    for method, stream in ((single, Stream.TRAIN), (metafqi, Stream.TRAIN), (metafqi, Stream.VALIDATION)):
+        with pytest.raises(InputError, match=f"{stream.name.lower()} stream"):
+            compare([method], make_mdp(), seed=0, num_tasks=2, num_updates=1, stream=stream)
+    result = compare([single, metafqi, oracle_method(5)], make_mdp(), seed=0, num_tasks=2, num_updates=1)
+    assert result.names == ("single", "metafqi", "oracle")
+    assert [method.is_yardstick for method in result.methods] == [False, False, True]
+    assert result.methods[1].values == {"iteration": 2}
+
+
+@pytest.mark.parametrize(
+    ("methods", "changes", "complaint"),
+    [
+        ([], {}, "none to compare"),
+        ([Method("a", NGA, Fixed(0.1))] * 2, {}, "'a' is used more than once"),
+        ([Method("a", NGA, Fixed(0.1))], {"num_tasks": 0}, "at least 1"),
+        ([Method("a", NGA, Fixed(0.1))], {"num_updates": 0}, "at least 1"),
+        ([Method("a", NGA, Fixed(0.1))], {"num_tasks": None}, "at least 1"),
+        ([Method("a", NGA, Fixed(0.1))], {"contexts": np.zeros((0, 2), np.float32)}, "empty"),
+    ],
+)
+def test_bad_requests_get_one_sentence(methods: list[Method], changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        compare(methods, make_mdp(), **({"seed": 0, "num_tasks": 2, "num_updates": 1} | changes))
+
+
+def test_settings_say_what_was_run() -> None:
+    result = compare([Method("a", NGA, Fixed(0.1))], make_mdp(), seed=3, num_tasks=2, num_updates=1)
+    assert {name: result.settings[name] for name in ("seed", "stream", "num_tasks", "num_updates")} == {
+        "seed": 3,
+        "stream": "test",
+        "num_tasks": 2,
+        "num_updates": 1,
+    }
+    described = result.settings["mdp"]
+    assert described["estimator"]["rollout"]["env"]["type"] == "Nav2D"
+    assert described["estimator"]["rollout"]["num_episodes"] == 20
+    assert describe((1, None, Stream.TEST, {"a": 2.5})) == [1, None, "test", {"a": 2.5}]
+    with pytest.raises(InputError, match="'b' is not in this comparison"):
+        result.index("b")

@@ -1,0 +1,131 @@
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from metastep import storage
+from metastep.controllers import HOOF, Fixed
+from metastep.errors import InputError
+from metastep.evaluation import FAMILIES, Comparison, Method, compare, load, save, to_parquet, tune
+from metastep.updates import NGA
+from tests.controllers.problems import BLOCK, make_mdp
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    mdp = make_mdp()
+    tuning = tune(
+        FAMILIES["metagrad"], {"stepsize": (0.1, 0.5), "beta": (0.1,)}, mdp, seed=0, num_tasks=3, num_updates=2
+    )
+    methods = [tuning.method(), Method("hoof", NGA, HOOF(0.05, num_candidates=10), "NGA, HOOF", {"bound": 0.05})]
+    return compare(methods, mdp, seed=0, num_tasks=BLOCK + 1, num_updates=2, tuning=[tuning.table])
+
+
+def test_a_comparison_survives_the_disk(comparison: Comparison, tmp_path: Path) -> None:
+    digest = save(tmp_path / "result.safetensors", comparison)
+    assert digest == save(tmp_path / "again.safetensors", comparison)
+    found = load(tmp_path / "result.safetensors")
+    for field in dataclasses.fields(Comparison):
+        before, after = getattr(comparison, field.name), getattr(found, field.name)
+        if isinstance(before, np.ndarray):
+            np.testing.assert_array_equal(before, after)
+            assert before.dtype == after.dtype
+        elif field.name == "diagnostics":
+            assert list(before) == list(after)
+            np.testing.assert_array_equal(*(list(d.values())[0] for d in (before, after)))  # noqa: RUF015
+        elif field.name == "tuning":
+            for old, new in zip(before[0], after[0], strict=True):
+                np.testing.assert_array_equal(old, new)
+            assert after[0].chosen == before[0].chosen
+        else:
+            assert before == after
+
+
+def test_a_damaged_file_is_refused(comparison: Comparison, tmp_path: Path) -> None:
+    path = tmp_path / "result.safetensors"
+    save(path, comparison)
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="damaged"):
+        load(path)
+
+
+def rewrite(path: Path, comparison: Comparison, arrays: dict[str, Any], metadata: dict[str, Any]) -> None:
+    save(path, comparison)
+    whole = storage.read_tensors(path)
+    kept = {name: np.array(array) for name, array in whole.arrays.items()} | arrays
+    storage.write_tensors(
+        path, {name: array for name, array in kept.items() if array is not None}, whole.metadata | metadata
+    )
+
+
+@pytest.mark.parametrize(
+    ("arrays", "metadata", "complaint"),
+    [
+        ({}, {"kind": "model"}, "holds a 'model'"),
+        ({}, {"format": 99}, "format 99"),
+        ({"returns": None}, {}, "not a whole comparison: KeyError 'returns'"),
+        ({"returns": np.zeros((2, 9), np.float32)}, {}, "3 axes"),
+        ({"flagged": np.zeros((2, 9, 2), np.bool_)}, {}, "flagged is bool"),
+        ({"context": np.zeros((9, 2), np.float64)}, {}, "context is float64"),
+        ({"tuning/0/mean": None}, {}, "KeyError"),
+        ({}, {"methods": [{"name": "a"}]}, "TypeError"),
+        ({}, {"methods": None}, "TypeError"),
+        ({}, {"context_names": ["x"]}, "context is float32"),
+    ],
+)
+def test_a_foreign_file_is_refused(
+    comparison: Comparison, tmp_path: Path, arrays: dict[str, Any], metadata: dict[str, Any], complaint: str
+) -> None:
+    path = tmp_path / "result.safetensors"
+    rewrite(path, comparison, arrays, metadata)
+    with pytest.raises(InputError, match=complaint):
+        load(path)
+
+
+def test_a_method_named_twice_is_refused(comparison: Comparison, tmp_path: Path) -> None:
+    path = tmp_path / "result.safetensors"
+    rewrite(path, comparison, {}, {"methods": [comparison.methods[0]._asdict()] * 2})
+    with pytest.raises(InputError, match="named twice"):
+        load(path)
+
+
+def test_parquet_has_a_row_for_every_method_task_and_update(comparison: Comparison, tmp_path: Path) -> None:
+    to_parquet(comparison, tmp_path / "curves.parquet")
+    table = pq.read_table(tmp_path / "curves.parquet")
+    assert table.column_names == [
+        "method", "label", "task", "context_goal_x", "context_goal_y", "update", "return", "stepsize", "flagged",
+    ]  # fmt: skip
+    assert table.num_rows == 2 * (BLOCK + 1) * 3
+    for row in table.to_pylist():
+        method, task, update = comparison.index(row["method"]), row["task"], row["update"]
+        assert row["label"] == comparison.methods[method].label
+        assert row["return"] == comparison.returns[method, task, update]
+        assert row["context_goal_y"] == comparison.context[task, 1]
+        assert row["flagged"] == comparison.flagged[method, task, update]
+        expected = comparison.hyperparameters[method, task, update - 1, 0] if update else None
+        assert row["stepsize"] == expected
+
+
+def test_parquet_lists_several_hyperparameters(comparison: Comparison, tmp_path: Path) -> None:
+    pairs = np.concatenate([comparison.hyperparameters, 2.0 * comparison.hyperparameters], axis=3).astype(np.float32)
+    to_parquet(dataclasses.replace(comparison, hyperparameters=pairs), tmp_path / "curves.parquet")
+    rows = pq.read_table(tmp_path / "curves.parquet").to_pylist()
+    assert rows[0]["stepsize"] is None
+    assert rows[1]["stepsize"] == pairs[0, 0, 0].tolist()
+
+
+def test_a_missing_file_gets_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="missing"):
+        load(tmp_path / "nothing.safetensors")
+
+
+def test_a_fixed_step_in_place_of_a_method_object_is_recorded_by_name(comparison: Comparison) -> None:
+    plain = compare([Method("f", NGA, Fixed(0.1))], make_mdp(), seed=0, num_tasks=2, num_updates=1)
+    assert plain.methods[0]._asdict() == {
+        "name": "f", "label": "f", "rule": "nga", "controller": "fixed", "values": {}, "is_yardstick": False,
+    }  # fmt: skip
