@@ -26,7 +26,7 @@ ENVIRONMENT = "metastep/Minigolf-v0"
 QUICK = bool(os.environ.get("METASTEP_EXAMPLE_QUICK"))
 NUM_STEPS = 400 if QUICK else 4_000
 NUM_TEST_TASKS = 16 if QUICK else 128
-TRAINING_SEED, TEST_SEED = 1, 2
+TRAINING_SEED, TEST_SEED = 1, 100
 
 Array = NDArray[np.float32]
 
@@ -53,8 +53,9 @@ def main() -> None:
         "MlpPolicy",
         training,
         gamma=1.0,  # the paper's meta-discount
-        n_steps=200,
-        batch_size=50,
+        gae_lambda=0.8,
+        n_steps=400,
+        batch_size=100,
         learning_rate=1e-3,
         seed=TRAINING_SEED,
     )
