@@ -1,5 +1,8 @@
 """From a configuration to the objects that run it."""
 
+import dataclasses
+from typing import Any, cast
+
 from metastep import envs
 from metastep.errors import InputError
 from metastep.experiments.config import Experiment
@@ -10,9 +13,24 @@ from metastep.policies import LinearGaussian, MLPGaussian, Policy
 from metastep.rollouts import Rollout
 
 
+def build_env(config: Experiment) -> envs.Env | envs.HostEnv:
+    """The environment, every task equal where the configuration fixes the context."""
+    env = envs.make(config.env.name, **config.env.options)
+    values = config.env.fixed_context
+    if values is None:
+        return env
+    names = env.context_space.names
+    if len(values) != len(names):
+        raise InputError(f"env.fixed_context: {list(values)} must hold one number for each of {', '.join(names)}.")
+    record: Any = env  # a protocol says nothing on how it is implemented
+    if not dataclasses.is_dataclass(record):
+        raise InputError(f"env.fixed_context: the context of {config.env.name} cannot be fixed, it is no dataclass.")
+    return cast("envs.Env | envs.HostEnv", dataclasses.replace(record, context_space=env.context_space.fixed(values)))
+
+
 def build_mdp(config: Experiment) -> MetaMDP:
     """The meta-MDP that a configuration describes."""
-    env = envs.make(config.env.name, **config.env.options)
+    env = build_env(config)
     policy: Policy
     if config.policy.kind == "linear":
         policy = LinearGaussian(env.num_observations, env.num_actions, config.policy.sigma)

@@ -62,6 +62,9 @@ class EnvSection(_Section):
     options: Annotated[dict[str, Any], AfterValidator(_plain)] = Field(
         default={}, description="Fields of the environment's class to set."
     )
+    fixed_context: tuple[float, ...] | None = Field(
+        default=None, min_length=1, description="The one task of a run without a family: a number for each coordinate."
+    )
 
 
 class PolicySection(_Section):

@@ -140,20 +140,21 @@ def compare_methods(folder: RunFolder, *, tracker: Tracker | None = None) -> Com
     """Run every method on the test tasks, the baselines tuned; each method's result is kept as soon as it is there."""
     if folder.comparison.exists():
         return load(folder.comparison)
-    mdp = build_mdp(folder.config)
-    results = []
-    for name in folder.config.compare.methods:
-        if not folder.result(name).exists():
-            storage.create_folder(folder.result(name).parent)
-            save(folder.result(name), _one_method(folder, name, mdp, tracker))
-        results.append(load(folder.result(name)))
-    joined = join(results)
+    joined = join([method_result(folder, name, tracker=tracker) for name in folder.config.compare.methods])
     save(folder.comparison, joined)
     return joined
 
 
-def _one_method(folder: RunFolder, name: str, mdp: MetaMDP, tracker: Tracker | None) -> Comparison:
-    config = folder.config
+def method_result(folder: RunFolder, name: str, *, tracker: Tracker | None = None) -> Comparison:
+    """One method on the test tasks, tuned where it has something to tune; run only if the folder does not hold it."""
+    if not folder.result(name).exists():
+        storage.create_folder(folder.result(name).parent)
+        save(folder.result(name), _one_method(folder, name, tracker))
+    return load(folder.result(name))
+
+
+def _one_method(folder: RunFolder, name: str, tracker: Tracker | None) -> Comparison:
+    config, mdp = folder.config, build_mdp(folder.config)
     tuning = tuned(config, name, mdp, tracker=tracker) if name in GRIDS_OF else None
     method = tuning.method() if tuning else _learned_method(folder, name, mdp, tracker)
     return compare(
