@@ -1,7 +1,7 @@
 """From a configuration to the objects that run it."""
 
 import dataclasses
-from typing import Any, cast
+from typing import Any
 
 from metastep import envs
 from metastep.errors import InputError
@@ -22,10 +22,11 @@ def build_env(config: Experiment) -> envs.Env | envs.HostEnv:
     names = env.context_space.names
     if len(values) != len(names):
         raise InputError(f"env.fixed_context: {list(values)} must hold one number for each of {', '.join(names)}.")
-    record: Any = env  # a protocol says nothing on how it is implemented
-    if not dataclasses.is_dataclass(record):
+    if not dataclasses.is_dataclass(type(env)):
         raise InputError(f"env.fixed_context: the context of {config.env.name} cannot be fixed, it is no dataclass.")
-    return cast("envs.Env | envs.HostEnv", dataclasses.replace(record, context_space=env.context_space.fixed(values)))
+    record: Any = env  # a protocol says nothing on how it is implemented
+    fixed: envs.Env | envs.HostEnv = dataclasses.replace(record, context_space=env.context_space.fixed(values))
+    return fixed
 
 
 def build_mdp(config: Experiment) -> MetaMDP:
