@@ -41,7 +41,7 @@ def human(number: float) -> str:
     for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= factor:
             return f"{number / factor:.1f} {letter}"
-    return f"{number:.0f} "
+    return f"{number:.0f} " if number >= 10.0 or number == int(number) else f"{number:.1f} "
 
 
 class Terminal:

@@ -50,7 +50,7 @@ def _describe_model(model: Model, dataset: Dataset | None) -> Iterator[str]:
     yield f"  observation: {', '.join(f'{part.name} ({part.size})' for part in record.observation)}"
     yield f"  step sizes: {record.num_stepsizes} from {record.stepsize_low:g} to {record.stepsize_high:g} ({record.maximum})"
     heads = model.q_functions[record.selected_iteration - 1].heads
-    trees = sum(len(head.tree_offsets) - 1 for head in heads)
+    trees = sum(head.num_trees for head in heads)
     yield f"  {len(model.q_functions)} iterations, N = {record.selected_iteration} selected; {len(heads)} forests, {trees} trees"
     for curve in record.validation:
         mark = "  selected" if curve.iteration == record.selected_iteration else ""

@@ -187,12 +187,10 @@ def _comparison_table(comparison: Comparison, paired: Sequence[PairedDifference]
                 else f"{score.score:.0f} % [{score.low:.0f}, {score.high:.0f}]",
                 "" if difference is None else _interval(difference.mean, difference.low, difference.high),
                 "" if difference is None else difference.verdict,
-                str(row.num_diverged),
-                str(row.num_flagged),
             )
         )
-    header = ("method", "AUC", "final return", "oracle score", "metaFQI minus it", "metaFQI is", "diverged", "flagged")
-    return Table(header, rows, numeric=(1, 2, 3, 4, 6, 7), name="comparison")
+    header = ("method", "AUC", "final return", "oracle score", "metaFQI minus it", "metaFQI is")
+    return Table(header, rows, numeric=(1, 2, 3, 4), name="comparison")
 
 
 def _difference_picture(paired: Sequence[PairedDifference]) -> Picture:

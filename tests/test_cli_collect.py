@@ -1,0 +1,163 @@
+"""`metastep collect` as a user runs it: killed, resumed, refused."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SMALL = [
+    "--set", "collect.num_meta_episodes=320",
+    "--set", "rollout.num_episodes=10",
+    "--set", "meta.num_updates=4",
+    "--set", "rollout.block_size=16",
+]  # fmt: skip
+
+
+def command(out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "metastep", "collect", "nav2d", "--out", str(out), "--device", "cpu", *SMALL, *more]
+
+
+def collect(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(out, *more), capture_output=True, text=True, check=False)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def refused(result: subprocess.CompletedProcess[str]) -> str:
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert lines[-1].startswith("error: ")
+    return lines[-1]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    result = collect(folder)
+    assert result.returncode == 0, result.stderr
+    assert "1280 tuples in 20 blocks" in result.stdout
+    return folder
+
+
+def kill_and_resume(folder: Path, kills: int, seed: int) -> int:
+    """Kill the collection at random moments until it has been killed `kills` times, then let it finish."""
+    generator = random.Random(seed)
+    data, manifest, killed = folder / "data", folder / "data" / "manifest.json", 0
+    started = time.monotonic()
+    while killed < kills:
+        process = subprocess.Popen(command(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # Most kills fall into the writing of blocks: wait for some progress, then a random moment.
+        target = len(list(data.glob("block-*"))) + generator.randint(0, 4) if data.exists() else 0
+        while process.poll() is None and time.monotonic() - started < 3000.0:
+            if data.exists() and len(list(data.glob("block-*"))) >= target:
+                break
+            time.sleep(0.005)
+        time.sleep(generator.random() * 0.05)
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+        if manifest.exists() and json.loads(manifest.read_text())["blocks"] and killed < kills:
+            shutil.rmtree(folder)  # complete: start over, there is more killing to do
+    assert collect(folder).returncode == 0
+    return killed
+
+
+def test_killed_collections_resume_to_the_same_bytes(whole, tmp_path):
+    assert kill_and_resume(tmp_path / "run", kills=3, seed=1) == 3
+    assert digests(tmp_path / "run") == digests(whole)
+
+
+@pytest.mark.soak
+def test_two_hundred_kills(whole, tmp_path):
+    assert kill_and_resume(tmp_path / "run", kills=200, seed=2) == 200
+    assert digests(tmp_path / "run") == digests(whole)
+
+
+def test_shares_among_processes_give_the_same_bytes(whole, tmp_path):
+    folder = tmp_path / "run"
+    processes = [subprocess.Popen(command(folder, "--share", f"{i}/2"), stderr=subprocess.PIPE) for i in range(2)]
+    for process in processes:
+        assert process.wait() == 0, process.stderr.read()
+        process.stderr.close()
+    assert digests(folder) == digests(whole)
+
+
+def test_another_configuration_is_refused_and_nothing_is_lost(whole):
+    before = digests(whole)
+    sentence = refused(collect(whole, "--set", "rollout.horizon=11"))
+    assert "rollout.horizon" in sentence
+    assert "11" in sentence
+    assert digests(whole) == before
+
+
+def _flip_a_bit(folder: Path) -> str:
+    path = folder / "data" / "block-00003.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 4
+    path.write_bytes(data)
+    return path.name
+
+
+def _truncate(folder: Path) -> str:
+    path = folder / "data" / "block-00004.safetensors"
+    os.truncate(path, path.stat().st_size // 2)
+    return path.name
+
+
+def _remove(folder: Path) -> str:
+    (folder / "data" / "block-00005.safetensors").unlink()
+    return "block-00005.safetensors"
+
+
+def _edit(folder: Path) -> str:
+    path = folder / "data" / "manifest.json"
+    path.write_text(path.read_text().replace('"horizon": 10', '"horizon": 12'))
+    return path.name
+
+
+@pytest.mark.parametrize("damage", [_flip_a_bit, _truncate, _remove, _edit])
+def test_damage_is_named_with_its_file(whole, tmp_path, damage):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    name = damage(folder)
+    result = subprocess.run(
+        [sys.executable, "-m", "metastep", "inspect", str(folder)], capture_output=True, text=True, check=False
+    )
+    assert name in refused(result)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "rolout.horizon=3"], ["rolout", "rollout"]),
+        (["--set", "rollout.horizon=-3"], ["rollout.horizon", "-3"]),
+        (["--share", "three"], ["--share", "three", "I/N"]),
+        (["--tasks", "nowhere.csv"], ["nowhere.csv"]),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path, arguments, words):
+    sentence = refused(collect(tmp_path / "run", *arguments))
+    for word in words:
+        assert word in sentence
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_answers_quickly_and_imports_nothing_heavy():
+    program = (
+        "import sys, metastep.cli; assert not {'jax', 'numpy', 'sklearn', 'numba', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "metastep", "--help"], check=True, capture_output=True)
+    assert time.perf_counter() - started < 5.0  # half a second on a quiet machine; this one may be busy
