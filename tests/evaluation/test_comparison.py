@@ -218,6 +218,7 @@ def test_settings_say_what_was_run() -> None:
     described = result.settings["mdp"]
     assert described["estimator"]["rollout"]["env"]["type"] == "Nav2D"
     assert described["estimator"]["rollout"]["num_episodes"] == 20
-    assert describe((1, None, Stream.TEST, {"a": 2.5})) == [1, None, "test", {"a": 2.5}]
+    assert describe((1, None, Stream.TEST, {"a": np.float32(2.5)})) == [1, None, "test", {"a": 2.5}]
+    assert describe((make_mdp, object())) == ["make_mdp", "object"]  # no addresses
     with pytest.raises(InputError, match="'b' is not in this comparison"):
         result.index("b")

@@ -212,14 +212,19 @@ def _joined(parts: list[tuple[Episode, dict[str, NDArray[np.float32]]]]) -> _Run
 
 
 def describe(value: Any) -> Any:
-    """A tree of dataclasses, tuples and numbers as JSON can hold it; a dataclass names its type."""
+    """A tree of dataclasses, tuples and numbers as JSON can hold it; a dataclass names its type, a function itself."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {entry.name: describe(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
         return {"type": type(value).__name__, **fields}
     if isinstance(value, Enum):
         return value.name.lower()
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, tuple | list):
         return [describe(entry) for entry in value]
     if isinstance(value, dict):
         return {str(name): describe(entry) for name, entry in value.items()}
-    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, str | int | float | None):
+        return value
+    # Not str(value): it may hold an address, and the same comparison must give the same bytes.
+    return getattr(value, "__qualname__", type(value).__name__)
