@@ -81,10 +81,10 @@ class MetaFQI(BaseEstimator):
     def fit(self, transitions: Transitions, progress: Callable[[int, float], None] | None = None) -> Self:
         """Run all iterations; `progress(iteration, seconds)` is called after each."""
         self._check_settings()
-        inputs, reward, next_observation = _checked(transitions, self.stepsize_low, self.stepsize_high)
         stepsizes = Stepsizes(
             self.stepsize_low, self.stepsize_high, self.num_stepsizes, continuous=self.maximum == "continuous"
         )
+        inputs, reward, next_observation = _checked(transitions, self.stepsize_low, self.stepsize_high)
         q_functions: list[QFunction] = []
         seconds: list[float] = []
         for iteration in range(1, self.iterations + 1):

@@ -10,6 +10,7 @@ depend on their order: equal values stay exactly equal, so ties are real ties, a
 blocks. The rounding, `max|leaf| * trees * 2^-62` per leaf, is below that of a float64 sum.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -107,9 +108,11 @@ def prepare(forests: Sequence[Forest], stepsizes: ArrayLike, lam: float = 1.0) -
 
 def _fixed_point_shift(forest: Forest) -> int:
     """The power of two that scales leaf values so that a sum over the trees stays below 2^61."""
-    bound = float(np.abs(forest.value).max()) * forest.num_trees
-    # A bound of 0 or near the smallest float would ask for a scale that is itself no float.
-    return 61 - int(np.ceil(np.log2(bound))) if bound > 2.0**-900 else 0
+    largest = float(np.abs(forest.value).max())
+    if largest < 2.0**-900:
+        return 0  # counts as zero: its scale would itself be no float
+    # Exponents, not the product, which may be too large for a float.
+    return 61 - math.frexp(largest)[1] - math.frexp(forest.num_trees)[1]
 
 
 def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_values: bool = False) -> Maximum:

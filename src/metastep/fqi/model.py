@@ -1,9 +1,7 @@
 """A fitted model: the Q function of every iteration, and the record of where it comes from and what it expects."""
 
-import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -14,7 +12,8 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from metastep.errors import InputError
 from metastep.fqi.forest import as_inputs
 from metastep.fqi.iteration import MetaFQI, pick_iteration
-from metastep.fqi.qfunction import QFunction, Stepsizes
+from metastep.fqi.qfunction import MOST_STEPSIZES, QFunction, Stepsizes
+from metastep.storage import environment_record
 
 PartName = Literal["theta", "gradient", "context", "return"]
 Count = Annotated[int, Field(ge=1)]
@@ -66,7 +65,7 @@ class ModelRecord:
     """One name per number of the observation; the step size follows as the last input of the forests."""
     stepsize_low: FiniteFloat
     stepsize_high: FiniteFloat
-    num_stepsizes: Annotated[int, Field(ge=2, le=10_000)]
+    num_stepsizes: Annotated[int, Field(ge=2, le=MOST_STEPSIZES)]
     maximum: Literal["grid", "continuous"]
     lam: Annotated[float, Field(gt=0.5, le=1)]
     configuration: dict[str, Any]
@@ -77,7 +76,7 @@ class ModelRecord:
     validation: tuple[ValidationCurve, ...] = ()
     """One curve per validated iteration; empty when the model was not validated."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Versions of the software that fitted the model."""
+    """Versions of the software that fitted the model, and the device."""
 
 
 _RECORD: TypeAdapter[ModelRecord] = TypeAdapter(ModelRecord)
@@ -96,17 +95,6 @@ def record_from_json(text: str) -> ModelRecord:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "record"
         raise InputError(f"model record: {place}: {first['msg']}.") from None
-
-
-def installed_versions() -> dict[str, str]:
-    """Versions that decide a fit's bits."""
-    found = {"python": platform.python_version()}
-    for package in ("metastep", "numpy", "numba", "scikit-learn"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
 
 
 @dataclass(frozen=True)
@@ -209,7 +197,7 @@ def model_from(
         configuration={**(configuration or {}), "fqi": settings},
         training_data=training_data,
         selected_iteration=len(fitted.q_functions_),
-        versions=installed_versions(),
+        versions=environment_record("cpu"),
     )
     return Model(record, fitted.q_functions_)
 

@@ -17,7 +17,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import stat
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from metastep.errors import InputError
 from metastep.fqi.forest import Forest, check_structure
 from metastep.fqi.model import Model, ModelRecord, record_from_json, record_to_json, stepsizes_of
 from metastep.fqi.qfunction import QFunction
+from metastep.storage import write_atomically
 
 FORMAT = "metastep-model"
 VERSION = "1"
@@ -70,7 +70,7 @@ def save_model(model: Model, path: str | os.PathLike[str]) -> None:
     for chunk in chunks:
         digest.update(chunk)
     chunks[1] = header.replace(b"0" * 64, digest.hexdigest().encode("ascii"), 1)
-    _write_atomically(Path(path), chunks)
+    write_atomically(Path(path), b"".join(chunks))
 
 
 def _header(record: str, arrays: dict[str, NDArray[Any]]) -> bytes:
@@ -87,26 +87,6 @@ def _header(record: str, arrays: dict[str, NDArray[Any]]) -> bytes:
     return text + b" " * (-len(text) % 8)
 
 
-def _write_atomically(path: Path, chunks: list[bytes]) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    # The rename itself is only durable once the folder is.
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def load_model(path: str | os.PathLike[str]) -> Model:
     """Read and check a model file; anything wrong with it is an `InputError`."""
     try:
@@ -118,10 +98,14 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"model file {os.fspath(path)}: {error}") from None
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    # Opening a pipe would otherwise wait for a writer, for ever.
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def _read(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
     try:
-        # Opening a pipe would wait for a writer, for ever.
-        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=_open_at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise InputError("is not a regular file.")

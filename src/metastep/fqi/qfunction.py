@@ -19,6 +19,9 @@ from metastep.fqi.maximise import (
     stepsize_grid,
 )
 
+MOST_STEPSIZES = 10_000
+"""Most step sizes of a grid; the continuous maximum is cheaper than a grid as fine as that."""
+
 
 @dataclass(frozen=True)
 class Stepsizes:
@@ -32,8 +35,8 @@ class Stepsizes:
     def __post_init__(self) -> None:
         if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
             raise InputError(f"step sizes: low is {self.low} and high {self.high}, allowed are finite low < high.")
-        if self.num < 2:
-            raise InputError(f"num_stepsizes is {self.num}, allowed is at least 2.")
+        if not 2 <= self.num <= MOST_STEPSIZES:
+            raise InputError(f"num_stepsizes is {self.num}, allowed is 2 to {MOST_STEPSIZES}.")
         if (np.diff(self.grid) <= 0).any():
             raise InputError(
                 f"num_stepsizes is {self.num}, too many between {self.low} and {self.high} to tell apart in float32."

@@ -1,0 +1,31 @@
+"""Small regression and meta-MDP problems shared by the tests."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metastep.meta.transitions import Transitions
+
+HIGH = 4.0
+
+
+def regression(rows: int, features: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Inputs with the step size last, and a target in which it matters."""
+    draw = np.random.default_rng(seed)
+    inputs = draw.normal(size=(rows, features)).astype(np.float32)
+    inputs[:, -1] = draw.uniform(0, HIGH, rows)
+    signal = np.sin(2 * inputs[:, 0]) - 0.3 * (inputs[:, -1] - 1.5 - inputs[:, 1]) ** 2
+    return inputs, signal + 0.2 * draw.normal(size=rows)
+
+
+def transitions(tuples: int, features: int, seed: int) -> Transitions:
+    """Random tuples whose reward depends on the step size and whose next observation on the last one."""
+    inputs, reward = regression(tuples, features + 1, seed)
+    observation, stepsize = inputs[:, :-1], inputs[:, -1]
+    following = (0.8 * observation + 0.1 * stepsize[:, None]).astype(np.float32)
+    return Transitions(observation, stepsize, reward.astype(np.float32), following)
+
+
+def all_actions(observation: NDArray[np.float32], stepsizes: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Every observation with every step size: the rows that brute force predicts on."""
+    repeated = np.repeat(observation, len(stepsizes), axis=0)
+    return np.column_stack([repeated, np.tile(stepsizes, len(observation))]).astype(np.float32)

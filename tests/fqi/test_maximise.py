@@ -1,0 +1,177 @@
+import numpy as np
+import pytest
+from sklearn.ensemble import ExtraTreesRegressor
+
+from metastep.errors import InputError
+from metastep.fqi.forest import Forest, from_sklearn, predict
+from metastep.fqi.maximise import maximise, maximise_general, prepare, stepsize_cells, stepsize_grid
+from tests.fqi.problems import HIGH, all_actions, regression
+
+GRID = stepsize_grid(0.0, HIGH, 101)
+
+
+def _fit(features: int, seed: int, min_samples_split: float = 0.01) -> ExtraTreesRegressor:
+    inputs, targets = regression(600, features, seed)
+    return ExtraTreesRegressor(11, min_samples_split=min_samples_split, random_state=seed).fit(inputs, targets)
+
+
+def _combined(regressors, inputs, lam):
+    values = [regressor.predict(inputs) for regressor in regressors]
+    return lam * np.minimum(*values) + (1 - lam) * np.maximum(*values) if len(values) == 2 else values[0]
+
+
+@pytest.mark.parametrize(("heads", "lam"), [(1, 1.0), (2, 1.0), (2, 0.75)])
+@pytest.mark.parametrize(("features", "min_samples_split"), [(2, 0.3), (7, 0.01)])
+def test_equals_brute_force_prediction(heads, lam, features, min_samples_split):
+    regressors = [_fit(features, seed, min_samples_split) for seed in range(heads)]
+    states = regression(1100, features, seed=9)[0][:, :-1]  # more than a block, and a block that is not full
+    expected = _combined(regressors, all_actions(states, GRID), lam).reshape(len(states), -1)
+    found = maximise(prepare([from_sklearn(r) for r in regressors], GRID, lam), states, with_values=True)
+    assert found.values == pytest.approx(expected, abs=1e-6)
+    assert found.values == pytest.approx(expected, abs=1e-13)
+    assert found.value == pytest.approx(expected.max(axis=1), abs=1e-13)
+    assert np.array_equal(found.value, found.values.max(axis=1))
+    assert np.array_equal(found.stepsize, GRID[found.values.argmax(axis=1)])
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_general_path_agrees(heads):
+    regressors = [_fit(4, seed) for seed in range(heads)]
+    states = regression(1100, 4, seed=9)[0][:, :-1]
+    fast = maximise(prepare([from_sklearn(r) for r in regressors], GRID, 0.8), states, with_values=True)
+    general = maximise_general(regressors, states, GRID, 0.8, with_values=True)
+    assert general.values == pytest.approx(fast.values, abs=1e-13)
+    assert general.value == pytest.approx(fast.value, abs=1e-13)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_continuous_maximum_is_never_below_the_grid_and_is_attained(heads):
+    forests = [from_sklearn(_fit(5, seed)) for seed in range(heads)]
+    states = regression(1500, 5, seed=9)[0][:, :-1]
+    cells = stepsize_cells(forests, 0.0, HIGH)
+    on_grid = maximise(prepare(forests, GRID, 0.9), states)
+    anywhere = maximise(prepare(forests, cells, 0.9), states)
+    assert (anywhere.value >= on_grid.value).all()
+    assert (anywhere.value > on_grid.value).any()
+    assert ((anywhere.stepsize >= 0) & (anywhere.stepsize <= HIGH)).all()
+    there = [predict(forest, np.column_stack([states, anywhere.stepsize])) for forest in forests]
+    attained = 0.9 * np.minimum(*there) + 0.1 * np.maximum(*there) if heads == 2 else there[0]
+    assert attained == pytest.approx(anywhere.value, abs=1e-13)
+
+
+def test_continuous_maximum_is_above_every_step_size_tried():
+    forests = [from_sklearn(_fit(3, seed=0))]
+    states = regression(50, 3, seed=9)[0][:, :-1]
+    found = maximise(prepare(forests, stepsize_cells(forests, 0.5, 2.0)), states)
+    tried = np.random.default_rng(0).uniform(0.5, 2.0, 3000).astype(np.float32)
+    values = predict(forests[0], all_actions(states, tried)).reshape(len(states), -1)
+    assert (found.value >= values.max(axis=1) - 1e-13).all()
+    assert ((found.stepsize >= 0.5) & (found.stepsize <= 2.0)).all()
+
+
+def _stump(threshold: float, below: float, above: float, feature: int = 1, num_features: int = 2) -> Forest:
+    return Forest(
+        feature=np.array([feature, -1, -1], dtype=np.int32),
+        threshold=np.array([threshold, 0, 0], dtype=np.float32),
+        left=np.array([1, -1, -1], dtype=np.int32),
+        right=np.array([2, -1, -1], dtype=np.int32),
+        value=np.array([0.0, below, above]),
+        offsets=np.array([0, 3]),
+        importances=np.full(num_features, 1 / num_features),
+    )
+
+
+def _joined(*forests: Forest) -> Forest:
+    starts = np.cumsum([0] + [len(forest.feature) for forest in forests])
+
+    def shifted(name: str):
+        parts = [
+            np.where(getattr(f, name) >= 0, getattr(f, name) + s, -1) for f, s in zip(forests, starts, strict=False)
+        ]
+        return np.concatenate(parts).astype(np.int32)
+
+    whole = {name: np.concatenate([getattr(f, name) for f in forests]) for name in ("feature", "threshold", "value")}
+    return Forest(**whole, left=shifted("left"), right=shifted("right"), offsets=starts, importances=np.full(2, 0.5))
+
+
+def _dip(start: float, stop: float, outside: float, inside: float) -> Forest:
+    return Forest(
+        feature=np.array([1, -1, 1, -1, -1], dtype=np.int32),
+        threshold=np.array([start, 0, stop, 0, 0], dtype=np.float32),
+        left=np.array([1, -1, 3, -1, -1], dtype=np.int32),
+        right=np.array([2, -1, 4, -1, -1], dtype=np.int32),
+        value=np.array([0.0, outside, 0.0, inside, outside]),
+        offsets=np.array([0, 5]),
+        importances=np.full(2, 0.5),
+    )
+
+
+def test_ties_go_to_the_smallest_step_size():
+    # Every tree has the same value at both ends and less between them. Differences of floating-point numbers would not
+    # add up to the same sum again, and the last step size would win by a rounding error.
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        trees = [_dip(*np.sort(draw.uniform(0.1, 3.9, 2)), draw.normal(), -10 + draw.normal()) for _ in range(20)]
+        found = maximise(prepare([_joined(*trees)], GRID), np.zeros((1, 1)), with_values=True)
+        assert found.values[0, 0] == found.values[0, -1] == found.value[0]
+        assert found.stepsize[0] == 0.0
+
+
+def test_a_flat_forest_gives_the_smallest_step_size():
+    forest = _stump(0.0, 5.0, 7.0, feature=0)
+    for points in (GRID, stepsize_cells([forest], 0.25, 1.0)):
+        found = maximise(prepare([forest], points), np.array([[-1.0], [1.0]]))
+        assert list(found.value) == [5.0, 7.0]
+        assert list(found.stepsize) == [points[0]] * 2
+
+
+def test_smallest_step_size_above_a_threshold_is_exact():
+    forest = _stump(1.0, 0.0, 1.0)
+    found = maximise(prepare([forest], stepsize_cells([forest], 0.0, 2.0)), np.zeros((1, 1)))
+    assert found.stepsize[0] == np.nextafter(np.float32(1.0), np.float32(2.0))
+    assert found.value[0] == 1.0
+
+
+@pytest.mark.parametrize("value", [1e-250, 1e-5, 1.0, 1e9, 1e300])
+def test_any_scale_of_values(value):
+    forest = _joined(*[_stump(t, value * t, -value) for t in (0.3, 0.7, 1.1)])
+    found = maximise(prepare([forest], GRID), np.zeros((1, 1)), with_values=True)
+    expected = predict(forest, all_actions(np.zeros((1, 1), np.float32), GRID))
+    assert found.values[0] == pytest.approx(expected, rel=1e-12, abs=1e-13 * value)
+
+
+def test_sums_beyond_the_largest_float_are_no_problem():
+    forest = _joined(*[_stump(1.0, 1.6e308, -1.6e308)] * 3)
+    found = maximise(prepare([forest], [0.5, 1.5]), np.zeros((1, 1)), with_values=True)
+    assert found.values[0] == pytest.approx([1.6e308, -1.6e308])
+
+
+def test_does_not_depend_on_threads_or_on_the_other_states():
+    plan = prepare([from_sklearn(_fit(5, seed)) for seed in range(2)], GRID, 0.75)
+    states = regression(9000, 5, seed=9)[0][:, :-1]
+    one = maximise(plan, states, threads=1, with_values=True)
+    for threads in (2, 5):
+        many = maximise(plan, states, threads=threads, with_values=True)
+        for name in one._fields:
+            assert np.array_equal(getattr(one, name), getattr(many, name))
+    few = maximise(plan, states[7000:7003])
+    assert np.array_equal(few.value, one.value[7000:7003])
+
+
+def test_no_states_and_states_that_are_not_numbers():
+    plan = prepare([from_sklearn(_fit(3, seed=0))], GRID)
+    assert maximise(plan, np.empty((0, 2))).value.shape == (0,)
+    found = maximise(plan, np.array([[np.nan, np.inf]]))
+    assert found.stepsize[0] in GRID
+
+
+def test_bad_input_is_one_sentence():
+    forest = _stump(1.0, 0.0, 1.0)
+    with pytest.raises(InputError, match=r"states has shape \(2, 3\), allowed is \(rows, 1\)"):
+        maximise(prepare([forest], GRID), np.zeros((2, 3)))
+    with pytest.raises(InputError, match="increasing"):
+        prepare([forest], [1.0, 1.0])
+    with pytest.raises(InputError, match="got 3, allowed are one or two"):
+        prepare([forest] * 3, GRID)
+    with pytest.raises(InputError, match="threads is 0"):
+        maximise(prepare([forest], GRID), np.zeros((2, 1)), threads=0)

@@ -1,0 +1,188 @@
+import numpy as np
+import pytest
+from scipy.stats import ttest_ind
+from sklearn.base import clone
+from sklearn.ensemble import ExtraTreesRegressor
+
+from metastep.errors import InputError
+from metastep.fqi.forest import Forest, check_structure, from_sklearn, leaf_counts, predict
+from metastep.fqi.native import NativeExtraTreesRegressor, fit_forest, minimum_split
+from tests.fqi.problems import regression
+
+SEEDS = range(12)
+
+
+def _native(inputs, targets, min_samples_split, seed) -> Forest:
+    return fit_forest(inputs, targets, num_trees=20, min_samples_split=min_samples_split, seed=seed)
+
+
+def _reference(inputs, targets, min_samples_split, seed) -> Forest:
+    trees = ExtraTreesRegressor(20, min_samples_split=min_samples_split, random_state=seed)
+    return from_sklearn(trees.fit(inputs, targets))
+
+
+def _heavy_tails(rows: int, seed: int):
+    """Correlated features, some discrete, some constant, some heavy-tailed, and a jump and plateaus in the target.
+
+    The target is near zero because scikit-learn's variance, the mean square minus the squared mean, rounds: far from
+    zero it goes on splitting nodes of equal targets, which the native forest does not.
+    """
+    draw = np.random.default_rng(seed)
+    base = draw.standard_t(2, size=(rows, 6))
+    inputs = np.column_stack(
+        [base, base[:, 0] + 0.1 * base[:, 1], np.round(base[:, 2]), np.full(rows, 3.0), draw.uniform(0, 1, rows)]
+    ).astype(np.float32)
+    return inputs, np.tanh(base[:, 0]) * (inputs[:, -1] > 0.4) + 0.1 * base[:, 3].clip(-2, 2)
+
+
+def _split_shares(forest: Forest):
+    counts = np.bincount(forest.feature[forest.feature >= 0], minlength=forest.num_features)
+    return counts / counts.sum()
+
+
+def _top_shares(forest: Forest):
+    roots = forest.feature[forest.offsets[:-1]]
+    return np.bincount(roots[roots >= 0], minlength=forest.num_features) / len(roots)
+
+
+@pytest.mark.parametrize("problem", [lambda rows, seed: regression(rows, 6, seed), _heavy_tails])
+@pytest.mark.parametrize("min_samples_split", [0.02, 2])
+def test_indistinguishable_from_scikit_learn(problem, min_samples_split):
+    inputs, targets = problem(1500, 0)
+    unseen, truth = problem(2000, 1)
+    rows = {"native": [], "sklearn": []}
+    for seed in SEEDS:
+        for name, fit in (("native", _native), ("sklearn", _reference)):
+            forest = fit(inputs, targets, min_samples_split, seed)
+            r2 = 1 - ((predict(forest, unseen) - truth) ** 2).mean() / truth.var()
+            rows[name].append(
+                np.concatenate(
+                    [[r2, leaf_counts(forest).mean()], _split_shares(forest), _top_shares(forest), forest.importances]
+                )
+            )
+    native, reference = np.array(rows["native"]), np.array(rows["sklearn"])
+    # Fewer leaves or worse predictions than the reference by more than a hair would be a defect even if rare.
+    assert native[:, 0].mean() == pytest.approx(reference[:, 0].mean(), abs=0.01)
+    assert native[:, 1].mean() == pytest.approx(reference[:, 1].mean(), rel=0.02)
+    varying = (native.std(axis=0) + reference.std(axis=0)) > 0
+    assert np.array_equal(native[:, ~varying].mean(axis=0), reference[:, ~varying].mean(axis=0))
+    p = ttest_ind(native[:, varying], reference[:, varying], equal_var=False).pvalue
+    # About 30 statistics are compared for each problem: the smallest p of 30 equal pairs is below 3e-5 once in 1,000.
+    assert p.min() > 3e-5
+
+
+def test_pure_leaves_fit_exactly():
+    inputs, targets = regression(300, 4, seed=0)
+    forest = _native(inputs, targets, 2, seed=0)
+    assert predict(forest, inputs) == pytest.approx(targets, abs=1e-12)
+    check_structure(forest)
+
+
+def test_smallest_split_is_respected():
+    inputs, targets = regression(200, 3, seed=0)
+    forest = fit_forest(inputs, targets, num_trees=5, min_samples_split=0.25, seed=0)
+    rows = np.zeros(len(forest.feature), dtype=int)
+    for root in forest.offsets[:-1]:
+        for row in inputs:
+            node = root
+            rows[node] += 1
+            while forest.feature[node] >= 0:
+                left = row[forest.feature[node]] <= forest.threshold[node]
+                node = forest.left[node] if left else forest.right[node]
+                rows[node] += 1
+    split = forest.feature >= 0
+    assert rows[split].min() >= 50
+    assert (rows > 0).all()  # both sides of every split hold rows
+    assert rows[~split].max() < 50  # targets are never constant here, so only size stops a split
+
+
+def test_minimum_split_counts_as_scikit_learn():
+    assert minimum_split(0.01, 10_001) == 101
+    assert minimum_split(0.05, 10) == 2
+    assert minimum_split(7, 10) == 7
+
+
+def test_does_not_depend_on_threads():
+    inputs, targets = regression(500, 5, seed=0)
+    one, many = (
+        fit_forest(inputs, targets, num_trees=9, min_samples_split=0.02, seed=4, threads=threads) for threads in (1, 3)
+    )
+    for name in one._fields:
+        assert np.array_equal(getattr(one, name), getattr(many, name))
+
+
+def test_seeds_matter_and_trees_differ():
+    inputs, targets = regression(200, 5, seed=0)
+    first, second = (_native(inputs, targets, 0.05, seed) for seed in (0, 1))
+    assert not np.array_equal(first.threshold[:1], second.threshold[:1])
+    assert len(set(first.threshold[first.offsets[:-1]])) == first.num_trees
+
+
+def test_constant_targets_and_constant_inputs_are_one_leaf():
+    inputs, targets = regression(50, 3, seed=0)
+    for x, y in ((inputs, np.full(50, 7.0)), (np.ones_like(inputs), targets)):
+        forest = _native(x, y, 2, seed=0)
+        assert (leaf_counts(forest) == 1).all()
+        assert predict(forest, inputs) == pytest.approx(np.full(50, y.mean()))
+        assert (forest.importances == 0).all()
+
+
+def test_a_large_mean_does_not_hide_the_signal():
+    inputs, targets = regression(400, 4, seed=0)
+    near, far = (_native(inputs, targets + shift, 0.05, seed=0) for shift in (0.0, 1e6))
+    assert np.array_equal(near.feature, far.feature)
+    assert predict(far, inputs) - 1e6 == pytest.approx(predict(near, inputs), abs=1e-8)
+
+
+def test_values_next_to_each_other_still_split():
+    # Only the two floats exist between which a threshold can be drawn: it must be the smaller.
+    low = np.float32(1e6)
+    inputs = np.array([[low], [np.nextafter(low, np.float32(np.inf))]] * 4)
+    forest = _native(inputs, [0.0, 1.0] * 4, 2, seed=0)
+    assert predict(forest, inputs) == pytest.approx([0.0, 1.0] * 4)
+
+
+def test_wide_inputs():
+    # More features than the padding, so that several registers and their remainder are used.
+    inputs, targets = regression(200, 37, seed=0)
+    forest = _native(inputs, targets, 2, seed=0)
+    assert predict(forest, inputs) == pytest.approx(targets, abs=1e-12)
+    assert forest.feature.max() > 30
+    assert forest.importances.sum() == pytest.approx(1.0)
+
+
+def test_deep_trees():
+    # Exponentially spaced values: most splits cut off one row, so the tree is about as deep as there are rows.
+    inputs = (2.0 ** np.arange(-60, 60)).astype(np.float32)[:, None]
+    targets = np.arange(120.0)
+    forest = fit_forest(inputs, targets, num_trees=3, min_samples_split=2, seed=0)
+    check_structure(forest)
+    assert predict(forest, inputs) == pytest.approx(np.maximum(targets, predict(forest, inputs)[0]), abs=40)
+
+
+def test_regressor_follows_scikit_learns_manner():
+    inputs, targets = regression(300, 4, seed=0)
+    regressor = clone(NativeExtraTreesRegressor(6, min_samples_split=0.02, random_state=5))
+    assert regressor.fit(inputs, targets) is regressor
+    assert regressor.get_params()["min_samples_split"] == 0.02
+    assert np.array_equal(regressor.predict(inputs), predict(regressor.forest_, inputs))
+    assert regressor.feature_importances_.sum() == pytest.approx(1.0)
+    assert regressor.n_features_in_ == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"inputs": np.zeros((3, 2, 1))}, "inputs has shape"),
+        ({"targets": np.zeros(4)}, "targets"),
+        ({"inputs": np.full((3, 2), np.nan)}, "must be finite"),
+        ({"num_trees": 0}, "num_trees is 0"),
+        ({"min_samples_split": 0.0}, "min_samples_split is 0.0"),
+        ({"min_samples_split": 1}, "min_samples_split is 1"),
+        ({"threads": -1}, "threads is -1"),
+    ],
+)
+def test_bad_input_is_one_sentence(change, sentence):
+    good = {"inputs": np.eye(3, 2), "targets": np.arange(3.0), "num_trees": 2, "min_samples_split": 2, "seed": 0}
+    with pytest.raises(InputError, match=sentence):
+        fit_forest(**(good | change))
