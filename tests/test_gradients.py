@@ -94,8 +94,8 @@ def damped_solution(fisher: Floats, gradient: Floats, damping: float) -> Floats:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_closed_form_and_conjugate_gradient_agree(name: str) -> None:
-    """With each other, and with a float64 solution from the same trajectories."""
+def test_streaming_with_the_closed_form_and_trajectories_with_conjugate_gradient_agree(name: str) -> None:
+    """With each other, and with plain NumPy in float64 from the same trajectories."""
     rollout = make_rollout(name)
     learners = draw_learners(rollout, 3)
     closed, iterated = (Estimator(rollout, fisher)(*learners) for fisher in ("closed", "cg"))  # type: ignore[arg-type]
@@ -107,9 +107,11 @@ def test_closed_form_and_conjugate_gradient_agree(name: str) -> None:
     assert relative_error(closed.natural_gradient, natural).max() < 1e-3
     assert relative_error(iterated.natural_gradient, natural).max() < 1e-3
     assert relative_error(iterated.gradient, closed.gradient).max() < 1e-4
-    np.testing.assert_allclose(closed.mean_return, expected.mean_return, rtol=1e-4)
-    np.testing.assert_allclose(closed.return_error, expected.return_error, rtol=1e-3, atol=1e-6)
-    np.testing.assert_array_equal(closed.num_steps, expected.num_steps)
+    for estimate in (closed, iterated):
+        assert relative_error(estimate.gradient, expected.gradient).max() < 1e-4
+        np.testing.assert_allclose(estimate.mean_return, expected.mean_return, rtol=1e-4)
+        np.testing.assert_allclose(estimate.return_error, expected.return_error, rtol=1e-3, atol=1e-6)
+        np.testing.assert_array_equal(estimate.num_steps, expected.num_steps)
 
 
 def test_conjugate_gradient_for_a_network_solves_with_the_dense_fisher_matrix() -> None:

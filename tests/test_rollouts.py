@@ -23,8 +23,8 @@ from metastep.rollouts import Baseline, Rollout, discounted_returns, stream, sum
 from tests import reference
 from tests.reference import CASES, draw_learners, make_rollout, relative_error
 
-# Every environment with the default baseline, every baseline where episodes end early and where they do not.
-ESTIMATES = [*((name, "optimal") for name in CASES), *((n, b) for n in ("cartpole", "lqr") for b in ("none", "mean"))]
+# Every baseline where episodes end early, and two actions; tests/test_gradients.py compares estimates on all environments.
+ESTIMATES = [("cartpole", "none"), ("cartpole", "mean"), ("cartpole", "optimal"), ("nav2d", "optimal")]
 
 compiled_trajectories = jax.jit(trajectories, static_argnums=0)
 
@@ -287,7 +287,7 @@ def peak():
     # Not ru_maxrss: a child inherits the peak that the process which started it had.
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read()).group(1)) * 1024
 
-theta, context = jnp.zeros((64, 5), jnp.float32), jnp.ones((64, 2), jnp.float32)
+theta, context = jnp.zeros((32, 5), jnp.float32), jnp.ones((32, 2), jnp.float32)
 programs, temporary = [], []
 for function, horizon in ((stream, 100), (stream, 1000), (keep_everything, 1000)):
     rollout = Rollout(CartPole(), LinearGaussian(4, 1, 1.001), 100, horizon)
@@ -303,7 +303,7 @@ json.dump({"temporary": temporary, "peaks": peaks}, sys.stdout)
 
 
 def test_memory_of_the_streaming_path_does_not_grow_with_the_horizon() -> None:
-    """64 learners of 100 episodes: keeping 1,000 steps takes more than 100 MB, which shows that the measure would see it."""
+    """32 learners of 100 episodes: keeping 1,000 steps takes more than 50 MB, which shows that the measure would see it."""
     process = subprocess.run(
         [sys.executable, "-c", MEMORY_PROBE], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
@@ -315,6 +315,6 @@ def test_memory_of_the_streaming_path_does_not_grow_with_the_horizon() -> None:
     )
     print(f"growth of the peak: H=100 to H=1000 {growth / 1e6:.1f} MB, then trajectories {whole_growth / 1e6:.1f} MB")
     assert long <= 1.01 * short
-    assert whole > short + 100e6
-    assert growth < 10e6
-    assert whole_growth > 100e6
+    assert whole > short + 50e6
+    assert growth < 5e6
+    assert whole_growth > 50e6
