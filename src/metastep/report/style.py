@@ -89,9 +89,6 @@ def themed(theme: Theme) -> Iterator[Ink]:
         "axes.axisbelow": True,
         "figure.facecolor": ink.paper,
         "axes.facecolor": ink.paper,
-        "savefig.facecolor": ink.paper,
-        "svg.fonttype": "path",
-        "svg.hashsalt": "metastep",  # the same figure gives the same bytes
         "lines.linewidth": 1.8,
     }
     with mpl.rc_context(settings):
@@ -101,7 +98,8 @@ def themed(theme: Theme) -> Iterator[Ink]:
 def to_svg(figure: Figure) -> bytes:
     """The figure as SVG, without the date, so that the same data gives the same bytes."""
     buffer = BytesIO()
-    figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
+    with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "metastep"}):
+        figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
     return buffer.getvalue()
 
 

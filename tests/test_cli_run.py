@@ -1,0 +1,208 @@
+"""`metastep run` end to end as a user runs it: the files, the page in a browser, kills, stages one by one."""
+
+import hashlib
+import json
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TINY = [
+    "collect.num_meta_episodes=64",
+    "rollout.num_episodes=20",
+    "rollout.block_size=16",
+    "fqi.iterations=2",
+    "fqi.trees=5",
+    "selection.num_tasks=8",
+    "compare.num_tasks=12",
+    "compare.num_updates=3",
+    "compare.num_tuning_tasks=2",
+    "compare.num_resamples=200",
+    "fqi.num_stepsizes=11",
+    'compare.methods=["metafqi","fixed","rmsprop","adam","hoof","metagrad","oracle"]',
+]
+CHROMIUM = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--allow-file-access-from-files", "--virtual-time-budget=5000",
+    # The browser itself may not reach out either: no time query, and no name but loopback resolves.
+    "--disable-features=NetworkTimeServiceQuerying", "--host-resolver-rules=MAP * ~NOTFOUND",
+]  # fmt: skip
+
+
+def command(out: Path, *more: str) -> list[str]:
+    overrides = [word for setting in TINY for word in ("--set", setting)]
+    return [
+        sys.executable,
+        "-m",
+        "metastep",
+        "run",
+        "minigolf",
+        "--out",
+        str(out),
+        "--device",
+        "cpu",
+        *overrides,
+        *more,
+    ]
+
+
+def metastep(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "metastep", *arguments], capture_output=True, text=True, check=False)
+
+
+def results(folder: Path) -> dict[str, str]:
+    """Digests of everything but the report, which names its folder in the command that repeats it."""
+    files = sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.name not in ("report.html", "report.md")
+    )
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    result = subprocess.run(command(folder), capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "report:" in result.stdout
+    return folder
+
+
+def kill_and_resume(folder: Path, kills: int, seed: int, usual_seconds: float) -> int:
+    generator, killed = random.Random(seed), 0
+    while killed < kills:
+        process = subprocess.Popen(command(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(timeout=generator.uniform(0.2, 1.0) * usual_seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+        if (folder / "report.html").exists() and killed < kills:
+            shutil.rmtree(folder)
+    assert subprocess.run(command(folder), capture_output=True, check=False).returncode == 0
+    return killed
+
+
+def usual_seconds(folder: Path) -> float:
+    started = time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    assert subprocess.run(command(folder), capture_output=True, check=False).returncode == 0
+    elapsed = time.monotonic() - started
+    shutil.rmtree(folder)
+    return elapsed
+
+
+def test_killed_runs_resume_to_the_same_bytes(whole, tmp_path):
+    assert kill_and_resume(tmp_path / "run", kills=2, seed=1, usual_seconds=10.0) == 2
+    assert results(tmp_path / "run") == results(whole)
+
+
+@pytest.mark.soak
+def test_a_hundred_kills(whole, tmp_path):
+    seconds = usual_seconds(tmp_path / "run")
+    assert kill_and_resume(tmp_path / "run", kills=100, seed=2, usual_seconds=seconds) == 100
+    assert results(tmp_path / "run") == results(whole)
+
+
+def test_stages_one_by_one_give_the_same_files(whole, tmp_path):
+    folder = tmp_path / "run"
+    words = command(folder)
+    words[words.index("run")] = "collect"
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+    for stage in ("fit", "compare", "report"):
+        done = metastep(stage, str(folder))
+        assert done.returncode == 0, done.stderr
+    assert results(folder) == results(whole)
+
+
+def test_another_configuration_is_refused(whole):
+    before = results(whole)
+    done = subprocess.run(command(whole, "--seed", "5"), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "seed = 0, which is now 5" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert results(whole) == before
+
+
+def test_stages_out_of_order_say_what_is_missing(tmp_path):
+    for stage, word in (
+        ("fit", "config.json"),
+        ("compare", "config.json"),
+        ("report", "config.json"),
+        ("inspect", "exist"),
+    ):
+        done = metastep(stage, str(tmp_path / "nowhere"))
+        assert done.returncode == 2
+        assert word in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_inspect_describes_run_and_model(whole):
+    described = metastep("inspect", str(whole))
+    assert described.returncode == 0, described.stderr
+    assert "64 tuples" in described.stdout
+    alone = metastep("inspect", str(whole / "model.safetensors"))
+    assert alone.returncode == 0, alone.stderr
+    for words in ("model for minigolf", "selected", "inputs that matter most", "first step by friction"):
+        assert words in described.stdout
+        assert words in alone.stdout
+
+
+def test_coverage_of_test_tasks(whole, tmp_path):
+    tasks = tmp_path / "tasks.csv"
+    tasks.write_text("putter_length,friction\n0.8,0.1\n0.95,0.19\n")
+    done = metastep("inspect", str(whole), "--coverage", str(tasks))
+    assert done.returncode == 0, done.stderr
+    assert "2 test tasks" in done.stdout
+
+
+def test_the_markdown_report_names_every_method_and_its_figures(whole):
+    text = (whole / "report.md").read_text()
+    for word in ("metaFQI", "fixed step", "RMSprop", "Adam", "HOOF", "metagrad", "greedy oracle"):
+        assert f"| {word} |" in text
+    for figure in re.findall(r"\((figures/[^)]+)\)", text):
+        assert (whole / figure).exists()
+        assert (whole / figure).with_suffix(".png").stat().st_size > 5000
+
+
+def chromium(arguments: list[str], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium on this machine: the page is not opened in a browser")
+    return subprocess.run(
+        [browser, *CHROMIUM, f"--user-data-dir={tmp_path / 'profile'}", *arguments],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_page_opens_without_errors_or_requests(whole, tmp_path):
+    log = tmp_path / "net.json"
+    page = whole / "report.html"
+    done = chromium(["--enable-logging=stderr", f"--log-net-log={log}", "--dump-dom", f"file://{page}"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "CONSOLE" not in done.stderr
+    assert done.stdout.count("<figure") >= 6
+    assert done.stdout.count("data:image/svg+xml") >= 12
+    for table in ("settings", "comparison", "tuning", "bookkeeping"):
+        assert f'id="{table}"' in done.stdout
+    assert not re.search(r'(?:src|href|srcset)="(?!data:|#)', page.read_text())
+    events = json.loads(log.read_text())["events"]
+    urls = {event.get("params", {}).get("url", "") for event in events}
+    assert not {url for url in urls if url.startswith(("http:", "https:", "ws:", "wss:"))}
+
+
+def test_the_page_fits_a_phone(whole, tmp_path):
+    wrapper = tmp_path / "phone.html"
+    wrapper.write_text(
+        f'<iframe id="phone" width="390" height="800" src="file://{whole / "report.html"}"></iframe><p id="width"></p><script>'
+        'phone.onload = () => { width.textContent = "scroll " + phone.contentDocument.documentElement.scrollWidth }</script>'
+    )
+    done = chromium(["--dump-dom", f"file://{wrapper}"], tmp_path)
+    found = re.search(r"scroll (\d+)", done.stdout)
+    assert found, done.stdout[-500:]
+    assert int(found.group(1)) <= 390
