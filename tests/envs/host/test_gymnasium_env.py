@@ -1,0 +1,229 @@
+"""The Gymnasium adapter against a loop written by hand, and factories that are wrong."""
+
+from itertools import count
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from metastep.contexts import ContextSpace
+from metastep.envs.host import GymnasiumEnv, HostEnv, check_host_env
+from metastep.errors import InputError
+from metastep.gradients import Estimator
+from metastep.noise import standard_normals
+from metastep.policies import LinearGaussian
+from metastep.rollouts import Rollout, Trajectories
+from tests import reference
+
+MASS = ContextSpace(("mass",), (0.5,), (2.0,), ("kg",))
+SIGMA = 0.7
+
+
+def make_pendulum(context):
+    env = gymnasium.make("Pendulum-v1")
+    env.unwrapped.m = context.mass
+    return env
+
+
+def pendulum() -> GymnasiumEnv:
+    return GymnasiumEnv(make_pendulum, MASS, name="pendulum")
+
+
+def by_hand(theta, context, key, num_episodes, horizon) -> Trajectories:
+    """One episode after the other in float64, with the seeds and the action noise that belong to the key."""
+    shape = (num_episodes, len(theta))
+    seeds = np.asarray(jax.random.bits(jax.random.fold_in(key, 2), shape, jnp.uint32)) >> 1
+    step_key = jax.random.fold_in(key, 1)
+    noise = np.stack([np.asarray(standard_normals(step_key, t, 1, shape)[0]) for t in range(horizon)])
+    observation, action = np.zeros((horizon, 3, *shape)), np.zeros((horizon, 1, *shape))
+    reward = np.zeros((horizon, *shape))
+    for learner, (bias, *weights) in enumerate(np.asarray(theta, np.float64)):
+        for episode in range(num_episodes):
+            env = gymnasium.make("Pendulum-v1")
+            env.unwrapped.m = float(context[learner, 0])
+            seen, _ = env.reset(seed=int(seeds[episode, learner]))
+            for t in range(horizon):
+                chosen = bias + weights @ seen.astype(np.float64) + SIGMA * noise[t, episode, learner]
+                observation[t, :, episode, learner] = seen
+                action[t, 0, episode, learner] = chosen
+                seen, reward[t, episode, learner], _, _, _ = env.step(np.asarray([chosen], np.float32))
+            env.close()
+    return Trajectories(observation, action, noise[:, None], reward, np.ones(reward.shape, bool))
+
+
+def test_the_estimate_equals_that_of_a_loop_written_by_hand():
+    env = pendulum()
+    rollout = Rollout(env, LinearGaussian(3, 1, SIGMA), num_episodes=6, horizon=25)
+    theta = 0.5 * jax.random.normal(jax.random.key(1), (3, 4), jnp.float32)
+    context = MASS.sample(jax.random.key(2), 3)
+    key = jax.random.key(3)
+    estimator = Estimator(rollout)
+    expected = by_hand(theta, np.asarray(context), key, 6, 25)
+    episodes = estimator.trajectories(theta, context, key)
+    for field in Trajectories._fields:
+        np.testing.assert_allclose(getattr(episodes, field), getattr(expected, field), rtol=1e-4, atol=1e-4)
+    exact, estimate = reference.estimate(rollout, expected), estimator(theta, context, key)
+    np.testing.assert_allclose(estimate.mean_return, exact.mean_return, rtol=1e-4)
+    np.testing.assert_array_equal(estimate.num_steps, 6 * 25)
+    assert reference.relative_error(estimate.gradient, exact.gradient).max() < 1e-3
+    damping = estimator.damping * np.trace(exact.fisher, axis1=1, axis2=2)[:, None, None] / 4 * np.eye(4)
+    natural = np.linalg.solve(exact.fisher + damping, exact.gradient[..., None])[..., 0]
+    assert reference.relative_error(estimate.natural_gradient, natural).max() < 1e-2
+
+
+def test_it_keeps_the_contract_and_is_a_host_environment():
+    env = pendulum()
+    assert isinstance(env, HostEnv)
+    assert env == pendulum()
+    assert hash(env) == hash(pendulum())
+    assert (env.num_observations, env.num_actions) == (3, 1)
+    check_host_env(env)
+
+
+class Countdown(gymnasium.Env):
+    """Ends after `length` steps; truncates after one; each step pays 1; refuses to go on after its end."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2, 2), np.float64)
+    action_space = gymnasium.spaces.Box(-0.5, 0.25, (1, 2), np.float32)
+
+    def __init__(self, length: float):
+        self.length = round(length)
+        self.actions = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = self.length
+        return self._seen(), {}
+
+    def _seen(self):
+        return np.asarray([[self.left, self.length], [1.0, 2.0]])
+
+    def step(self, action):
+        assert self.left > 0
+        assert action.shape == (1, 2)
+        assert action.dtype == np.float32
+        self.actions.append(action)
+        self.left -= 1
+        return self._seen(), 1.0, self.left == 0, True, {}
+
+
+def test_ends_are_kept_truncation_is_ignored_and_actions_are_clipped():
+    made = []
+
+    def make(context):
+        made.append(Countdown(context.length))
+        return made[-1]
+
+    env = GymnasiumEnv(make, ContextSpace(("length",), (2.0,), (9.0,)))
+    rollout = Rollout(env, LinearGaussian(4, 2, 1.0), num_episodes=3, horizon=6, discount=1.0)
+    context = jnp.asarray([[2.0], [4.0], [9.0]], jnp.float32)
+    estimate = Estimator(rollout)(jnp.zeros((3, 10), jnp.float32), context, jax.random.key(0))
+    np.testing.assert_array_equal(estimate.mean_return, [2.0, 4.0, 6.0])
+    np.testing.assert_array_equal(estimate.num_steps, [6.0, 12.0, 18.0])
+    actions = np.concatenate([action for one in made[1:] for action in one.actions])
+    assert actions.min() == -0.5
+    assert actions.max() == 0.25
+
+
+def test_environments_are_kept_while_the_tasks_stay():
+    made = count()
+
+    def make(context):
+        next(made)
+        return make_pendulum(context)
+
+    env = GymnasiumEnv(make, MASS)
+    estimator = Estimator(Rollout(env, LinearGaussian(3, 1, 1.0), num_episodes=2, horizon=2))
+    theta, context = jnp.zeros((3, 4), jnp.float32), MASS.sample(jax.random.key(0), 3)
+    first = estimator(theta, context, jax.random.key(0))
+    estimator(theta, context, jax.random.key(1))
+    again = estimator(theta, context, jax.random.key(0))
+    assert next(made) == 1 + 6  # the probe of the spaces, then one a lane
+    np.testing.assert_array_equal(first.mean_return, again.mean_return)
+    estimator(theta, MASS.sample(jax.random.key(1), 3), jax.random.key(0))
+    assert next(made) == 1 + 6 + 1 + 6
+
+
+def test_episodes_end_when_newer_ones_start():
+    env = pendulum()
+    arguments = np.ones((1, 1), np.float32), np.zeros((1, 1, 0), np.float32), np.zeros((1, 1), np.uint32)
+    older = env.start_episodes(*arguments)
+    env.start_episodes(*arguments)
+    with pytest.raises(RuntimeError, match="ended when newer ones"):
+        older.step(np.zeros((1, 1, 1), np.float32), arguments[1], np.ones((1, 1), bool))
+
+
+def no_environment(context):
+    return "Pendulum-v1"
+
+
+def discrete_actions(context):
+    return gymnasium.make("CartPole-v1")
+
+
+def discrete_observations(context):
+    return gymnasium.make("FrozenLake-v1")
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (no_environment, "env.make: the factory gave a str, expected a gymnasium.Env."),
+        (discrete_actions, r"env.make: the action_space of 'mine' is Discrete\(2\), allowed is a Box of floats"),
+        (discrete_observations, r"env.make: the observation_space of 'mine' is Discrete\(16\), allowed is a Box"),
+        ("Pendulum-v1", "env.make: 'Pendulum-v1' must be a function of a context."),
+    ],
+)
+def test_wrong_spaces_are_named(factory, message):
+    with pytest.raises(InputError, match=message):
+        GymnasiumEnv(factory, MASS, name="mine")
+
+
+def test_a_factory_that_ignores_the_context_is_caught():
+    space = ContextSpace(("mass", "length"), (0.5, 0.5), (2.0, 2.0))
+    with pytest.raises(
+        InputError, match=r"env 'mine': length = 0.5 and length = 2 give the same episodes over 20 steps"
+    ):
+        check_host_env(GymnasiumEnv(make_pendulum, space, name="mine"))
+
+
+def test_a_factory_that_gives_one_object_twice_is_caught():
+    only = gymnasium.make("Pendulum-v1")
+
+    def make(context):
+        only.unwrapped.m = context.mass
+        return only
+
+    with pytest.raises(InputError, match="the factory gave the same environment twice"):
+        check_host_env(GymnasiumEnv(make, MASS))
+
+
+def test_a_context_that_changes_the_spaces_is_caught():
+    class Wide(Countdown):
+        def __init__(self, length):
+            super().__init__(length)
+            self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (self.length,), np.float64)
+
+    env = GymnasiumEnv(lambda context: Wide(context.length), ContextSpace(("length",), (2.0,), (8.0,)))
+    with pytest.raises(InputError, match="task 0 has 2 observations and 2 actions, the others 5 and 2"):
+        check_host_env(env)
+
+
+def test_randomness_that_ignores_the_seed_is_caught():
+    rng = np.random.default_rng(0)
+
+    class Noisy(Countdown):
+        def _seen(self):
+            return super()._seen() + rng.standard_normal((2, 2))
+
+    env = GymnasiumEnv(lambda context: Noisy(context.length), ContextSpace(("length",), (2.0,), (8.0,)), name="noisy")
+    with pytest.raises(InputError, match="env 'noisy': the same seeds, noise and actions give different episodes"):
+        check_host_env(env)
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "gymnasium", None)
+    with pytest.raises(InputError, match=r'pip install "metastep\[gym\]"'):
+        GymnasiumEnv(make_pendulum, MASS)
