@@ -1,0 +1,171 @@
+"""metaFQI against fixed steps, tuned baselines and decaying rates (figures 2 and 3, and the appendix on schedules)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from metastep.controllers import Fixed
+from metastep.evaluation import Comparison, Difference, Method, compare
+from metastep.experiments.build import build_mdp
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.reproduce.judging import beats_every, table, title
+from metastep.experiments.reproduce.outcome import Outcome, Product
+from metastep.experiments.reproduce.panels import Line, Panel, curves, picture, whiskers
+from metastep.experiments.reproduce.workbench import ENVIRONMENTS, Workbench
+from metastep.experiments.stages import join
+from metastep.report.style import title_of
+from metastep.updates import NGA
+
+BASELINES = ("fixed", "rmsprop", "adam", "hoof", "metagrad")
+_SHOWN_STEPS = 5
+
+
+def step_name(stepsize: float) -> str:
+    """How a fixed step is called."""
+    return f"h = {stepsize:g}"
+
+
+def fixed_method(stepsize: float) -> Method:
+    """Natural gradient with a step that nobody tuned."""
+    return Method(step_name(stepsize), NGA, Fixed(stepsize), values={"stepsize": stepsize})
+
+
+def handful(values: Sequence[float], must: float, num: int = _SHOWN_STEPS) -> list[float]:
+    """At most `num` of the values, evenly over their order, among them `must`."""
+    ordered = sorted({*values, must})
+    if len(ordered) <= num:
+        return ordered
+    spread = {ordered[round(place)] for place in np.linspace(0, len(ordered) - 1, num)}
+    if must not in spread:  # it takes the place of its nearest neighbour
+        spread.remove(min(spread, key=lambda value: abs(ordered.index(value) - ordered.index(must))))
+    return sorted({*spread, must})
+
+
+def with_fixed_grid(bench: Workbench, folder: RunFolder) -> Comparison:
+    """metaFQI, the tuned fixed step, and every fixed step of the grid on the test tasks."""
+    config = folder.config
+    steps = bench.kept(
+        folder,
+        "fixed-grid",
+        lambda tracker: compare(
+            [fixed_method(step) for step in config.compare.grids.fixed],
+            build_mdp(config),
+            seed=config.seed,
+            num_updates=config.compare.num_updates,
+            num_tasks=config.compare.num_tasks,
+            tracker=tracker,
+        ),
+    )
+    return join([bench.tested(folder, "metafqi", "fixed"), steps])
+
+
+def tuned_step(comparison: Comparison) -> float:
+    """The fixed step that was best on the tuning tasks."""
+    return comparison.methods[comparison.index("fixed")].values["stepsize"]
+
+
+def main_line(comparison: Comparison, label: str = "metaFQI") -> Line:
+    """The learning curve of metaFQI."""
+    return Line(label, comparison.returns[comparison.index("metafqi")], "metafqi", is_main=True)
+
+
+def fixed_lines(comparison: Comparison, steps: Sequence[float], tuned: float) -> list[Line]:
+    """Learning curves of some fixed steps; the tuned one is dashed."""
+    lines = []
+    for index, step in enumerate(steps):
+        label = f"{step_name(step)}, tuned" if step == tuned else step_name(step)
+        place = index / max(len(steps) - 1, 1)
+        row = comparison.returns[comparison.index(step_name(step))]
+        lines.append(Line(label, row, ("warm", place), is_dashed=step == tuned))
+    return lines
+
+
+def stepsizes(name: str, comparison: Comparison, tuned: float) -> Panel:
+    """The step sizes that metaFQI chose, beside the tuned fixed one."""
+    chosen = comparison.hyperparameters[comparison.index("metafqi"), :, :, 0]
+    constant = np.full((1, chosen.shape[1]), tuned)
+    lines = [Line("metaFQI", chosen, "metafqi", is_main=True), Line("tuned", constant, "fixed", is_dashed=True)]
+    return curves(f"{name}: step size", lines, ylabel="step size", first=1)
+
+
+def fig2(bench: Workbench) -> Product:
+    """MetaFQI against fixed steps."""
+    outcomes: list[Outcome] = []
+    rows: list[dict[str, object]] = []
+    above, below, kept = [], [], {}
+    for env in ENVIRONMENTS:
+        folder = bench.folder(env)
+        comparison = with_fixed_grid(bench, folder)
+        grid, tuned = folder.config.compare.grids.fixed, tuned_step(comparison)
+        outcome, found = beats_every(
+            folder,
+            comparison,
+            "metafqi",
+            [step_name(step) for step in grid],
+            f"Choosing the step size at every update learns faster than each of {len(grid)} fixed step sizes",
+        )
+        outcomes.append(outcome)
+        rows += table(folder, found)
+        name, iteration = title(folder), bench.model(folder).record.selected_iteration
+        shown = fixed_lines(comparison, handful(grid, tuned), tuned)
+        above.append(curves(name, [main_line(comparison, f"metaFQI, N = {iteration}"), *shown]))
+        below.append(stepsizes(name, comparison, tuned))
+        kept[env] = comparison
+    caption = (
+        "metaFQI and fixed steps of the natural gradient on the same test tasks: return (above) and chosen step sizes "
+        "(below), means with 95 % intervals over tasks."
+    )
+    return Product(outcomes, [picture("fig2", caption, [above, below])], {"differences": rows}, kept)
+
+
+def _tuned_comparison(
+    bench: Workbench, env: str, baselines: Sequence[str], claim: str
+) -> tuple[RunFolder, Comparison, Outcome, tuple[Difference, ...]]:
+    folder = bench.folder(env)
+    comparison = bench.tested(folder, "metafqi", *baselines)
+    outcome, found = beats_every(folder, comparison, "metafqi", baselines, claim)
+    return folder, comparison, outcome, found
+
+
+def _tuned_lines(comparison: Comparison, baselines: Sequence[str]) -> list[Line]:
+    others = [Line(title_of(name), comparison.returns[comparison.index(name)], name) for name in baselines]
+    return [main_line(comparison), *others]
+
+
+def fig3(bench: Workbench) -> Product:
+    """MetaFQI against tuned baselines."""
+    claim = "It learns faster than each tuned baseline: fixed step, RMSprop, Adam, HOOF and metagrad"
+    outcomes, rows, kept = [], [], {}
+    above, below = [], []
+    for env in ENVIRONMENTS:
+        folder, comparison, outcome, found = _tuned_comparison(bench, env, BASELINES, claim)
+        outcomes.append(outcome)
+        rows += table(folder, found)
+        above.append(curves(title(folder), _tuned_lines(comparison, BASELINES)))
+        below.append(whiskers(f"{title(folder)}: difference", found))
+        kept[env] = comparison
+    caption = (
+        "metaFQI and tuned baselines on the same test tasks: return (above) and paired differences in the mean return over "
+        "the updates (below), with 95 % intervals over tasks."
+    )
+    return Product(outcomes, [picture("fig3", caption, [above, below])], {"differences": rows}, kept)
+
+
+def fig_decay(bench: Workbench) -> Product:
+    """MetaFQI against a decaying step size."""
+    claim = "It learns faster than a decaying step size alpha/t with tuned alpha"
+    outcomes, rows, kept = [], [], {}
+    above, below = [], []
+    for env in ENVIRONMENTS:
+        folder, comparison, outcome, found = _tuned_comparison(bench, env, ("decay",), claim)
+        outcomes.append(outcome)
+        rows += table(folder, found)
+        chosen = {name: comparison.hyperparameters[comparison.index(name), :, :, 0] for name in ("metafqi", "decay")}
+        steps = [Line(title_of(name), chosen[name], name, is_main=name == "metafqi") for name in chosen]
+        above.append(curves(title(folder), _tuned_lines(comparison, ("decay",))))
+        below.append(curves(f"{title(folder)}: step size", steps, ylabel="step size", first=1))
+        kept[env] = comparison
+    caption = (
+        "metaFQI and the decaying step size alpha/t: return (above) and step sizes (below), 95 % intervals over tasks."
+    )
+    return Product(outcomes, [picture("fig-decay", caption, [above, below])], {"differences": rows}, kept)

@@ -1,0 +1,52 @@
+"""Which figures and tables of the paper there are."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from metastep.errors import InputError
+from metastep.experiments.reproduce.ablations import fig_cartpole60, fig_context, fig_fixed_context, fig_single_action
+from metastep.experiments.reproduce.against import fig2, fig3, fig_decay
+from metastep.experiments.reproduce.bounds import theory
+from metastep.experiments.reproduce.iterations import fig_iterations, fig_swingup
+from metastep.experiments.reproduce.landscape import fig1
+from metastep.experiments.reproduce.outcome import Product
+from metastep.experiments.reproduce.robust import fig_robust
+from metastep.experiments.reproduce.tuned import table1
+from metastep.experiments.reproduce.workbench import Workbench
+
+
+class Entry(NamedTuple):
+    """A figure or table of the paper."""
+
+    shows: str
+    make: Callable[[Workbench], Product]
+
+
+REGISTRY: dict[str, Entry] = {
+    "fig1": Entry("two hills: greedy steps and planned ones", fig1),
+    "fig2": Entry("metaFQI against fixed step sizes", fig2),
+    "fig3": Entry("metaFQI against tuned baselines", fig3),
+    "fig-swingup": Entry("SwingUp: curves, step sizes, iterations", fig_swingup),
+    "fig-iterations": Entry("performance by FQI iteration", fig_iterations),
+    "fig-decay": Entry("metaFQI against a decaying step size", fig_decay),
+    "table1": Entry("the tuned initial values", table1),
+    "fig-cartpole60": Entry("CartPole for 60 updates, trained on 15", fig_cartpole60),
+    "fig-context": Entry("with and without the context in the meta-state", fig_context),
+    "fig-robust": Entry("five random states of the forest; single and double Q", fig_robust),
+    "fig-fixed-context": Entry("a single fixed task", fig_fixed_context),
+    "fig-single-action": Entry("one learned step size per task", fig_single_action),
+    "theory": Entry("Lipschitz constants with respect to the context", theory),
+}
+IDS = tuple(REGISTRY)
+
+
+def resolve(names: Sequence[str]) -> tuple[str, ...]:
+    """The ids that were asked for, in the paper's order; `all` is all of them."""
+    for name in names:
+        if name != "all" and name not in REGISTRY:
+            near = difflib.get_close_matches(name, (*IDS, "all"), n=1, cutoff=0.0)[0]
+            raise InputError(f"id: {name!r} does not exist, did you mean {near!r}? There are {', '.join(IDS)}, all.")
+    if not names:
+        raise InputError(f"id: none was given, there are {', '.join(IDS)}, all.")
+    return tuple(name for name in IDS if name in names or "all" in names)

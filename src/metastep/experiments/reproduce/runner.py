@@ -1,0 +1,147 @@
+"""Make what was asked for, write it, and collect all outcomes in one table."""
+
+import csv
+import io
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from metastep import storage
+from metastep.errors import InputError
+from metastep.evaluation import to_parquet
+from metastep.experiments.reproduce.outcome import Outcome, Product
+from metastep.experiments.reproduce.registry import IDS, REGISTRY, resolve
+from metastep.experiments.reproduce.workbench import Scale, Workbench
+from metastep.meta.dataset import first_difference
+from metastep.progress import Silent, Tracker
+from metastep.report.document import write_picture
+
+
+def reproduce(
+    ids: Sequence[str],
+    out: Path,
+    scale: Scale = "quick",
+    seed: int = 0,
+    tracker: Tracker | None = None,
+    overrides: Sequence[str] = (),
+) -> list[Outcome]:
+    """Make figures and tables of the paper; what is there already is neither simulated, fitted nor drawn again.
+
+    Args:
+        ids: some of `IDS`, or "all".
+        out: folder of everything; it belongs to one scale, seed and set of overrides.
+        scale: of the presets.
+        seed: of everything random.
+        tracker: is told about the stages.
+        overrides: settings for all presets, like `rollout.block_size=3200`.
+
+    Returns:
+        The outcomes of these ids.
+    """
+    wanted = resolve(ids)
+    if scale not in get_args(Scale):
+        raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
+    _claim_folder(out, {"scale": scale, "seed": seed, "overrides": list(overrides)})
+    bench = Workbench(out, scale, seed, tuple(overrides), tracker or Silent())
+    outcomes: list[Outcome] = []
+    for name in wanted:
+        if not _outcome_file(out, name).exists():
+            product = REGISTRY[name].make(bench)
+            _write(out / name, product, _signed(product, name, bench))
+            _collect(out)
+        outcomes += _read(out, name)
+    _collect(out)
+    return outcomes
+
+
+def command(name: str, bench: Workbench) -> str:
+    """What to type to make an id again."""
+    parts = ["metastep", "reproduce", name, "--scale", bench.scale, "--seed", str(bench.seed)]
+    for override in bench.overrides:
+        parts += ["--set", override]
+    return shlex.join(parts)
+
+
+def _claim_folder(out: Path, settings: dict[str, Any]) -> None:
+    """Rows of different settings must not meet in one table."""
+    file = out / "settings.json"
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out: {out} is a file, a folder is needed.")
+    if file.exists():
+        if difference := first_difference(storage.read_json(file), settings):
+            key, before, now = difference
+            raise InputError(
+                f"Folder {out} holds results with {key} = {before}, which is now {now}; use another folder."
+            )
+        return
+    storage.create_folder(out)
+    storage.write_json(file, settings)
+
+
+def _signed(product: Product, name: str, bench: Workbench) -> list[Outcome]:
+    return [outcome._replace(id=name, command=command(name, bench)) for outcome in product.outcomes]
+
+
+def _outcome_file(out: Path, name: str) -> Path:
+    return out / name / "outcome.json"
+
+
+def _write(folder: Path, product: Product, outcomes: Sequence[Outcome]) -> None:
+    """Write everything an id made; the outcomes last, since they say that the rest is there."""
+    storage.create_folder(folder)
+    for picture in product.pictures:
+        write_picture(picture, folder)
+    for name, rows in product.tables.items():
+        storage.write_atomically(folder / f"{name}.csv", _csv(rows))
+    for name, comparison in product.curves.items():
+        to_parquet(comparison, folder / f"{name}.parquet")
+    lines = "".join(f"{outcome.line()}\n" for outcome in outcomes)
+    storage.write_atomically(folder / "outcome.txt", lines.encode())
+    captions = {picture.name: picture.caption for picture in product.pictures}
+    record = {"outcomes": [outcome._asdict() for outcome in outcomes], "pictures": captions}
+    storage.write_json(folder / "outcome.json", record)
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue().encode()
+
+
+def _record(out: Path, name: str) -> dict[str, Any]:
+    file = _outcome_file(out, name)
+    record = storage.read_json(file)
+    if not isinstance(record, dict) or set(record) != {"outcomes", "pictures"}:
+        raise InputError(f"File {file} was not written by `metastep reproduce`; remove it to make {name} again.")
+    return record
+
+
+def _read(out: Path, name: str) -> list[Outcome]:
+    return [Outcome(**row) for row in _record(out, name)["outcomes"]]
+
+
+def _collect(out: Path) -> None:
+    """All outcomes there are, of this run or an earlier one, as one table."""
+    there = [name for name in IDS if _outcome_file(out, name).exists()]
+    outcomes = [outcome for name in there for outcome in _read(out, name)]
+    storage.write_json(out / "results.json", [outcome._asdict() for outcome in outcomes])
+    storage.write_atomically(out / "results.md", _markdown(out, there, outcomes).encode())
+
+
+def _markdown(out: Path, there: Sequence[str], outcomes: Sequence[Outcome]) -> str:
+    header = ("id", "environment", "claim", "measured effect [95 % interval]", "n", "verdict")
+    rows = [header, ("---",) * len(header)]
+    for outcome in outcomes:
+        effect = f"{outcome.quantity}: **{outcome.measured()}**" + (f"; {outcome.detail}" if outcome.detail else "")
+        num = f"{outcome.num} {outcome.counted}"
+        rows.append((outcome.id, outcome.environment, outcome.claim, effect, num, f"**{outcome.verdict}**"))
+    lines = ["# The paper's claims, measured again", ""]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines += ["", "Commands:", "", "```", *dict.fromkeys(outcome.command for outcome in outcomes), "```"]
+    for name in there:
+        for picture, caption in _record(out, name)["pictures"].items():
+            lines += ["", f"![{caption}]({name}/{picture}.svg)", "", f"*{picture}: {caption}*"]
+    return "\n".join(lines) + "\n"
