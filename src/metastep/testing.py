@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from metastep.contexts import ContextSpace
 from metastep.contracts import check_controller
 from metastep.envs.base import Env
-from metastep.envs.host.base import HostEnv
+from metastep.envs.host import HostEnv, check_host_env
 from metastep.errors import InputError
 from metastep.policies import LinearGaussian
 from metastep.rollouts import Rollout, Trajectories, trajectories
@@ -42,8 +42,10 @@ class _Move(NamedTuple):
     terminated: Any
 
 
-def check_env(env: Env, *, num_episodes: int = 32, horizon: int = 50, sigma: float = 1.0, seed: int = 0) -> None:
-    """Raise `InputError` unless `env` keeps the contract of `metastep.envs.Env`.
+def check_env(
+    env: Env | HostEnv, *, num_episodes: int = 32, horizon: int = 50, sigma: float = 1.0, seed: int = 0
+) -> None:
+    """Raise `InputError` unless `env` keeps the contract of `metastep.envs.Env`, or of `metastep.envs.HostEnv`.
 
     Checked are: the declared fields; that the environment can select a compiled program (hashable, equal copies equal); that
     state, observation, reward and `terminated` are scalars of the right dtype and number; that the same input gives the same
@@ -52,10 +54,14 @@ def check_env(env: Env, *, num_episodes: int = 32, horizon: int = 50, sigma: flo
 
     Args:
         env: the environment.
-        num_episodes, horizon: size of the simulations; longer ones where the context matters late in an episode.
+        num_episodes, horizon: size of the simulations; longer ones where the context matters late in an episode. On the host
+            two episodes a task are enough (see `check_host_env`).
         sigma: standard deviation of the random actions, around a mean of zero; choose it to match the actions' scale.
         seed: of the simulations.
     """
+    if isinstance(env, HostEnv):
+        check_host_env(env, horizon=horizon, sigma=sigma, seed=seed)
+        return
     name = _check_fields(env)
     _check_hash(env, name)
     _check_shapes(env, name)
@@ -71,10 +77,6 @@ def _check_fields(env: Any) -> str:
     name = getattr(env, "name", None)
     if not isinstance(name, str) or not name:
         raise InputError(f"env: {type(env).__name__} must have a `name`, a non-empty string, got {name!r}.")
-    if isinstance(env, HostEnv):
-        raise InputError(
-            f"env {name!r}: it has `start_episodes`, so it runs on the host; check_env is for environments in JAX."
-        )
     if not isinstance(getattr(env, "context_space", None), ContextSpace):
         raise InputError(f"env {name!r}: `context_space` must be a metastep.contexts.ContextSpace.")
     for field, least in _COUNTS:

@@ -1,6 +1,7 @@
 """What every environment on the host must keep to, checked on a few short episodes."""
 
 import copy
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,9 +99,21 @@ def _noise(num: int, num_tasks: int, seed: int) -> NDArray[np.float32]:
     return np.repeat(normals, num_tasks, axis=1)
 
 
+def _call(env: HostEnv, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a method on behalf of the user: whatever goes wrong becomes a sentence."""
+    try:
+        return function(*arguments)
+    except InputError:
+        raise
+    except Exception as error:
+        text = str(error).split("\n", maxsplit=1)[0]
+        raise InputError(f"env {env.name!r}: `{what}` fails with {type(error).__name__}: {text}") from error
+
+
 def _start(env: HostEnv, tasks: NDArray[np.float32], seed: int) -> Any:
     seeds = np.repeat(np.arange(seed, seed + _EPISODES, dtype=np.uint32)[:, None], len(tasks), axis=1)
-    return env.start_episodes(tasks, _noise(env.reset_noise, len(tasks), seed), seeds)
+    noise = _noise(env.reset_noise, len(tasks), seed)
+    return _call(env, "start_episodes", env.start_episodes, tasks, noise, seeds)
 
 
 def _play(env: HostEnv, tasks: NDArray[np.float32], actions: NDArray[np.float32], seed: int) -> _Record:
@@ -108,10 +121,11 @@ def _play(env: HostEnv, tasks: NDArray[np.float32], actions: NDArray[np.float32]
     shape = (_EPISODES, len(tasks))
     episodes = _start(env, tasks, seed)
     alive = np.ones(shape, np.bool_)
-    observations, rewards, lives = [_observed(env, episodes.observe(), shape)], [], []
+    observations, rewards, lives = [_observed(env, _call(env, "observe", episodes.observe), shape)], [], []
     for t, action in enumerate(actions):
         lives.append(alive)
-        after = episodes.step(action, _noise(env.step_noise, len(tasks), seed + t), alive)
+        noise = _noise(env.step_noise, len(tasks), seed + t)
+        after = _call(env, "step", episodes.step, action, noise, alive)
         for field in ("reward", "terminated"):
             if np.shape(getattr(after, field)) != shape:
                 raise InputError(
@@ -124,7 +138,7 @@ def _play(env: HostEnv, tasks: NDArray[np.float32], actions: NDArray[np.float32]
         if not np.isfinite(after.reward[alive]).all():
             raise InputError(f"env {env.name!r}: the reward is not finite at step {t}.")
         rewards.append(np.where(alive, after.reward, 0.0))
-        observations.append(_observed(env, episodes.observe(), shape))
+        observations.append(_observed(env, _call(env, "observe", episodes.observe), shape))
         alive = alive & ~after.terminated
     return _Record(np.stack(observations), np.stack(rewards), np.stack(lives))
 
