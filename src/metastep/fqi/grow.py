@@ -1,7 +1,10 @@
 """How one extremely randomised tree grows: the compiled part of `native`."""
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
 from metastep.fqi.forest import LEAF
 
@@ -9,92 +12,120 @@ _CONSTANT = np.float32(1e-7)
 """A feature whose range in a node is at most this is constant there, as in scikit-learn."""
 
 
-@numba.njit(cache=True, nogil=True)
-def grow_tree(data, targets, num_features, fewest, seed, root_low, root_high):  # type: ignore[no-untyped-def]
+class Tree(NamedTuple):
     """One tree in depth-first order, left before right: the left child of a node is the next node."""
-    num_rows, width = data.shape
-    state = np.array([seed], dtype=np.uint64)
-    ids = np.arange(num_rows).astype(np.uint32)
-    y = targets.copy()  # in the order of `ids`, so that a node's targets are contiguous
-    spare_ids, spare_y = np.empty(num_rows, dtype=np.uint32), np.empty(num_rows)
-    low, high, threshold = np.empty(width, np.float32), np.empty(width, np.float32), np.zeros(width, np.float32)
-    count, left_sum = np.empty(width, np.int32), np.empty(width)
-    importances = np.zeros(num_features)
 
-    capacity = 64 + 8 * (num_rows // fewest)
-    node_feature, node_threshold = np.empty(capacity, np.int32), np.empty(capacity, np.float32)
-    node_right, node_value = np.empty(capacity, np.int32), np.empty(capacity)
+    feature: NDArray[np.int32]  # (nodes,), LEAF at a leaf
+    threshold: NDArray[np.float32]  # (nodes,)
+    right: NDArray[np.int32]  # (nodes,), LEAF at a leaf
+    value: NDArray[np.float64]  # (nodes,)
+    importances: NDArray[np.float64]  # (features,), share of the variance reduction
+
+
+def grow_tree(
+    data: NDArray[np.float32],  # (rows, features padded to whole registers)
+    targets: NDArray[np.float64],  # (rows,)
+    num_features: int,
+    fewest: int,
+    seed: np.uint64,
+    low: NDArray[np.float32],  # (padded features,), the smallest value of each feature
+    high: NDArray[np.float32],  # (padded features,), the largest
+) -> Tree:
+    """Grow one tree whose nodes of at least `fewest` rows are split."""
+    num_rows = len(data)
+    # A split needs `fewest` rows and takes at least one away. Memory that is not written to is never claimed.
+    most_splits = max(num_rows - fewest + 1, 0)
+    most_nodes = 2 * most_splits + 1
+    work = _Work(
+        ids=np.arange(num_rows, dtype=np.uint32),
+        targets=targets.copy(),
+        spare_ids=np.empty(num_rows, np.uint32),
+        spare_targets=np.empty(num_rows),
+        pending=np.empty((most_splits + 1, 3), np.int64),
+        low=low.copy(),
+        high=high.copy(),
+        state=np.array([seed], dtype=np.uint64),
+        feature=np.empty(most_nodes, np.int32),
+        threshold=np.empty(most_nodes, np.float32),
+        right=np.empty(most_nodes, np.int32),
+        value=np.empty(most_nodes),
+        importances=np.zeros(num_features),
+    )
+    nodes = _grow(data, fewest, work)
+    total = work.importances.sum()
+    return Tree(
+        work.feature[:nodes].copy(),
+        work.threshold[:nodes].copy(),
+        work.right[:nodes].copy(),
+        work.value[:nodes].copy(),
+        work.importances / total if total > 0 else work.importances,
+    )
+
+
+class _Work(NamedTuple):
+    """Arrays a tree grows in. A node is a range of `ids`, and of `targets`, which are kept in the same order."""
+
+    ids: NDArray[np.uint32]  # (rows,)
+    targets: NDArray[np.float64]  # (rows,)
+    spare_ids: NDArray[np.uint32]  # (rows,)
+    spare_targets: NDArray[np.float64]  # (rows,)
+    pending: NDArray[np.int64]  # (splits + 1, 3), stack of right children: start, stop, parent
+    low: NDArray[np.float32]  # (padded features,), range in the node at hand; to begin with, in the root
+    high: NDArray[np.float32]  # (padded features,)
+    state: NDArray[np.uint64]  # (1,), of the random numbers
+    feature: NDArray[np.int32]  # (most nodes,), and so on as in Tree
+    threshold: NDArray[np.float32]
+    right: NDArray[np.int32]
+    value: NDArray[np.float64]
+    importances: NDArray[np.float64]  # (features,), not yet shares
+
+
+@numba.njit(cache=True, nogil=True)
+def _grow(data, fewest, work):  # type: ignore[no-untyped-def]
+    """Fill the node arrays and return the number of nodes.
+
+    Plain loops, no array expressions, here and below: those take several times as long to compile.
+    """
+    num_rows, width = data.shape
+    ids, y, low, high, state, pending = work.ids, work.targets, work.low, work.high, work.state, work.pending
+    num_features = work.importances.size
+    threshold = np.zeros(width, np.float32)
+    count, left_sum = np.empty(width, np.int32), np.empty(width)
     nodes = 0
-    pending = np.empty((64, 3), dtype=np.int64)  # (start, stop, parent) of right children still to grow
-    pending[0, 0], pending[0, 1], pending[0, 2] = 0, num_rows, -1
+    pending[0, 0], pending[0, 1], pending[0, 2] = 0, num_rows, LEAF
     height = 1
     while height > 0:
         height -= 1
         start, stop, parent = pending[height, 0], pending[height, 1], pending[height, 2]
         if parent >= 0:
-            node_right[parent] = nodes
+            work.right[parent] = nodes
         while True:  # down the left children, until a leaf
-            if nodes == capacity:
-                capacity *= 2
-                node_feature, node_threshold = _enlarged(node_feature), _enlarged(node_threshold)
-                node_right, node_value = _enlarged(node_right), _enlarged(node_value)
             node = nodes
             nodes += 1
             size = stop - start
             total, spread = _moments(y, start, stop)
-            node_feature[node], node_threshold[node], node_right[node] = LEAF, 0, LEAF
-            node_value[node] = total / size
+            work.feature[node], work.threshold[node], work.right[node] = LEAF, 0, LEAF
+            work.value[node] = total / size
             # The tolerance on the variance is scikit-learn's.
             if size < fewest or spread <= 2.220446049250313e-16 * size:
                 break
-            if node == 0:
-                low[:], high[:] = root_low, root_high
-            else:
+            if node > 0:
                 _ranges(data, ids, start, stop, low, high)
-            for feature in range(num_features):
-                drawn = np.float32(low[feature] + _uniform(state) * (np.float64(high[feature]) - low[feature]))
-                threshold[feature] = low[feature] if drawn >= high[feature] else drawn
+            for f in range(num_features):
+                drawn = np.float32(low[f] + _uniform(state) * (np.float64(high[f]) - low[f]))
+                threshold[f] = low[f] if drawn >= high[f] else drawn
             _left_statistics(data, ids, y, start, stop, threshold, count, left_sum)
             best = _best_feature(low, high, count, left_sum, total, size, num_features, state)
             if best < 0:
                 break
             difference = left_sum[best] / count[best] - (total - left_sum[best]) / (size - count[best])
-            importances[best] += difference * difference * count[best] * (size - count[best]) / size
-            middle = _partition(data, best, threshold[best], ids, y, start, stop, spare_ids, spare_y)
-            node_feature[node], node_threshold[node] = best, threshold[best]
-            if height == pending.shape[0]:
-                pending = _enlarged_rows(pending)
+            work.importances[best] += difference * difference * count[best] * (size - count[best]) / size
+            middle = _partition(data, best, threshold[best], ids, y, start, stop, work.spare_ids, work.spare_targets)
+            work.feature[node], work.threshold[node] = best, threshold[best]
             pending[height, 0], pending[height, 1], pending[height, 2] = middle, stop, node
             height += 1
             stop = middle
-    node_left = np.full(nodes, LEAF, dtype=np.int32)
-    for node in range(nodes):
-        if node_feature[node] >= 0:
-            node_left[node] = node + 1
-    if importances.sum() > 0:
-        importances /= importances.sum()
-    return (
-        node_feature[:nodes].copy(),
-        node_threshold[:nodes].copy(),
-        node_left,
-        node_right[:nodes].copy(),
-        node_value[:nodes].copy(),
-        importances,
-    )
-
-
-@numba.njit(cache=True, nogil=True)
-def _enlarged(array):  # type: ignore[no-untyped-def]
-    larger = np.empty(2 * array.size, dtype=array.dtype)
-    larger[: array.size] = array
-    return larger
-
-
-@numba.njit(cache=True, nogil=True)
-def _enlarged_rows(array):  # type: ignore[no-untyped-def]
-    larger = np.empty((2 * array.shape[0], array.shape[1]), dtype=array.dtype)
-    larger[: array.shape[0]] = array
-    return larger
+    return nodes
 
 
 @numba.njit(cache=True, nogil=True)
@@ -141,8 +172,8 @@ def _ranges(data, ids, start, stop, low, high):  # type: ignore[no-untyped-def]
     Four rows a pass spare loads of the running values. They come from the four quarters of the node: four forward
     streams far apart are what the processor prefetches; four neighbouring rows are not, at a third of the speed.
     """
-    low[:] = data[ids[start]]
-    high[:] = low
+    for f in range(data.shape[1]):
+        low[f] = high[f] = data[ids[start], f]
     quarter = (stop - start) // 4
     for i in range(start, start + quarter):
         j, k, m = i + quarter, i + 2 * quarter, i + 3 * quarter
@@ -166,8 +197,9 @@ def _ranges(data, ids, start, stop, low, high):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True)
 def _left_statistics(data, ids, y, start, stop, threshold, count, left_sum):  # type: ignore[no-untyped-def]
     """Number and target sum of the rows at or below each feature's threshold, in the order of `_ranges`."""
-    count[:] = 0
-    left_sum[:] = 0
+    for f in range(data.shape[1]):
+        count[f] = 0
+        left_sum[f] = 0.0
     one, none = np.int32(1), np.int32(0)
     quarter = (stop - start) // 4
     for i in range(start, start + quarter):
@@ -220,7 +252,8 @@ def _partition(data, feature, limit, ids, y, start, stop, spare_ids, spare_y):  
         spare_ids[moved], spare_y[moved] = row, target
         kept += goes_left
         moved += np.uint64(1) - goes_left
-    middle, right = np.int64(kept), np.int64(moved)
-    ids[middle:stop] = spare_ids[:right]
-    y[middle:stop] = spare_y[:right]
+    middle = np.int64(kept)
+    for i in range(stop - middle):
+        ids[middle + i] = spare_ids[i]
+        y[middle + i] = spare_y[i]
     return middle

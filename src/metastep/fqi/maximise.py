@@ -182,7 +182,10 @@ def _maximise_rows(plan, states, first, last, block, value, best, values):  # ty
                 columns[column, row] = states[start + row, column]
         if rows < block:
             ids = np.arange(rows).astype(np.uint32)
-        sums[:] = 0
+        for forest in range(num_forests):
+            for cell in range(cells):
+                for row in range(rows):
+                    sums[forest, cell, row] = 0
         tree = 0
         for forest in range(num_forests):
             while tree < plan.trees_until[forest]:
@@ -255,9 +258,11 @@ def _add_tree(plan, root, rows, columns, ids, stack, previous, sums):  # type: i
 @numba.njit(cache=True, nogil=True)
 def _take_maximum(rows, sums, unit, lam, running, highest, where, values):  # type: ignore[no-untyped-def]
     """Prefix sums over the cells, combined between forests, and their first maximum."""
-    highest[:] = -np.inf
-    where[:] = 0
-    running[:] = 0
+    for row in range(rows):
+        highest[row] = -np.inf
+        where[row] = 0
+        for forest in range(sums.shape[0]):
+            running[forest, row] = 0
     for cell in range(sums.shape[1]):
         for forest in range(sums.shape[0]):
             for row in range(rows):

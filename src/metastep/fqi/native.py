@@ -9,7 +9,7 @@ Speed comes from the layout: a row's features are contiguous and padded to whole
 rows of a node updates the statistics of all its features at once, without a sort and without a gather.
 """
 
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 
 from metastep.errors import InputError
 from metastep.fqi.forest import LEAF, Forest, predict
-from metastep.fqi.grow import grow_tree
+from metastep.fqi.grow import Tree, grow_tree
 from metastep.fqi.threads import map_threads
 
 _LANES = 16
@@ -108,28 +108,24 @@ def fit_forest(
     low, high = padded.min(axis=0), padded.max(axis=0)
     seeds = np.random.SeedSequence(seed).generate_state(num_trees, np.uint64)
 
-    def grow(tree_seed: np.uint64) -> Any:
+    def grow(tree_seed: np.uint64) -> Tree:
         return grow_tree(padded, centred, num_features, fewest, tree_seed, low, high)
 
     return _assemble(map_threads(grow, seeds, threads), mean)
 
 
-def _assemble(trees: list[Any], mean: float) -> Forest:
-    offsets = np.concatenate([[0], np.cumsum([len(tree[0]) for tree in trees])]).astype(np.int64)
-    feature, threshold, left, right, value, importances = zip(*trees, strict=True)
-
-    def shifted(children: tuple[NDArray[np.int32], ...]) -> NDArray[np.int32]:
-        moved = [np.where(c >= 0, c + start, LEAF) for c, start in zip(children, offsets[:-1], strict=True)]
-        return np.concatenate(moved).astype(np.int32)
-
+def _assemble(trees: list[Tree], mean: float) -> Forest:
+    offsets = np.concatenate([[0], np.cumsum([len(tree.feature) for tree in trees])]).astype(np.int64)
+    feature = np.concatenate([tree.feature for tree in trees])
+    right = [np.where(t.right >= 0, t.right + start, LEAF) for t, start in zip(trees, offsets[:-1], strict=True)]
     # Each tree's shares sum to 1 unless it never split, and such trees do not count, as in scikit-learn.
-    total = np.sum(importances, axis=0)
+    shares = np.sum([tree.importances for tree in trees], axis=0)
     return Forest(
-        feature=np.concatenate(feature),
-        threshold=np.concatenate(threshold),
-        left=shifted(left),
-        right=shifted(right),
-        value=np.concatenate(value) + mean,
+        feature=feature,
+        threshold=np.concatenate([tree.threshold for tree in trees]),
+        left=np.where(feature >= 0, np.arange(1, len(feature) + 1), LEAF).astype(np.int32),
+        right=np.concatenate(right).astype(np.int32),
+        value=np.concatenate([tree.value for tree in trees]) + mean,
         offsets=offsets,
-        importances=total / total.sum() if total.sum() > 0 else total,
+        importances=shares / shares.sum() if shares.sum() > 0 else shares,
     )
