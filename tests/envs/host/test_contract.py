@@ -1,0 +1,136 @@
+"""Each way to break the protocol of environments on the host gets its own sentence."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metastep.contexts import ContextSpace
+from metastep.envs.host import HostStep, check_host_env
+from metastep.errors import InputError
+from metastep.testing import check_env
+
+
+class Walks:
+    """A number that moves by the clipped action, a normal and the slope, and ends beyond the border."""
+
+    def __init__(self, env, context, noise):
+        self.env, self.context = env, context
+        self.place = noise[..., 0].astype(np.float64)
+
+    def observe(self):
+        return np.stack([self.place, self.place**2], axis=-1)
+
+    def step(self, action, noise, alive):
+        move = np.clip(action[..., 0], -0.5, 0.5) + 0.1 * noise[..., 0] - self.context[:, 0]
+        self.place = np.where(alive, self.place + move, self.place)
+        return HostStep(-np.abs(self.place), np.abs(self.place) > self.context[:, 1])
+
+
+@dataclass(frozen=True)
+class Walk:
+    context_space: Any = ContextSpace(("slope", "border"), (0.0, 1.0), (0.1, 2.0))
+    name: str = "walk"
+    num_observations: Any = 2
+    num_actions: Any = 1
+    reset_noise: Any = 1
+    step_noise: Any = 1
+    episodes: Any = Walks
+
+    def start_episodes(self, context, noise, seeds):
+        return self.episodes(self, context, noise)
+
+
+class MovesOn(Walks):
+    def step(self, action, noise, alive):
+        return super().step(action, noise, np.ones_like(alive))
+
+
+class Herd(Walks):
+    def step(self, action, noise, alive):
+        return super().step(np.broadcast_to(action.mean(axis=0), action.shape), noise, alive)
+
+
+class ObservesTooMuch(Walks):
+    def observe(self):
+        return np.repeat(super().observe(), 2, axis=-1)
+
+
+class ObservesInfinity(Walks):
+    def observe(self):
+        return super().observe() / 0.0
+
+
+class PaysNothingANumber(Walks):
+    def step(self, action, noise, alive):
+        after = super().step(action, noise, alive)
+        return HostStep(np.full_like(after.reward, np.nan), after.terminated)
+
+
+class PaysFlat(Walks):
+    def step(self, action, noise, alive):
+        after = super().step(action, noise, alive)
+        return HostStep(after.reward.ravel(), after.terminated)
+
+
+class EndsInNumbers(Walks):
+    def step(self, action, noise, alive):
+        after = super().step(action, noise, alive)
+        return HostStep(after.reward, after.terminated.astype(np.float64))
+
+
+class Forgetful(Walks):
+    calls = 0
+
+    def step(self, action, noise, alive):
+        Forgetful.calls += 1
+        after = super().step(action, noise, alive)
+        return HostStep(after.reward + Forgetful.calls, after.terminated)
+
+
+class IgnoresBorder(Walks):
+    def step(self, action, noise, alive):
+        after = super().step(action, noise, alive)
+        return HostStep(after.reward, np.zeros_like(after.terminated))
+
+
+class Fails(Walks):
+    def step(self, action, noise, alive):
+        raise ZeroDivisionError("the wheel fell off\nand rolled away")
+
+
+@pytest.mark.parametrize("check", [check_env, check_host_env])
+def test_a_correct_environment_passes(check):
+    check(Walk())
+
+
+def test_a_fixed_task_passes():
+    check_host_env(Walk(Walk().context_space.fixed((0.05, 1.5))))
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (object(), "env: object lacks a member of metastep.envs.host.HostEnv"),
+        (replace(Walk(), context_space=3), "env 'walk': `context_space` must be a metastep.contexts.ContextSpace"),
+        (Walk(num_actions=0), "env 'walk': `num_actions` must be a whole number of at least 1, got 0"),
+        (Walk(step_noise=1.0), r"env 'walk': `step_noise` must be a whole number of at least 0, got 1\.0"),
+        (Walk(name=["walk"]), r"env \['walk'\]: it must be hashable and equal to its copy"),
+        (Walk(episodes=MovesOn), "env 'walk': the state of an episode changes after `terminated`"),
+        (Walk(episodes=Herd), "env 'walk': an episode changes with the actions of another one"),
+        (Walk(episodes=ObservesTooMuch), r"observations have the shape \(2, 3, 4\), expected \(2, 3, 2\)"),
+        (Walk(episodes=ObservesInfinity), "env 'walk': an observation is not finite"),
+        (Walk(episodes=PaysNothingANumber), "env 'walk': the reward is not finite at step 0"),
+        (Walk(episodes=PaysFlat), r"env 'walk': `reward` has the shape \(6,\), expected \(2, 3\)"),
+        (Walk(episodes=EndsInNumbers), "env 'walk': `terminated` has dtype float64, it must be bool"),
+        (Walk(episodes=Forgetful), "env 'walk': the same seeds, noise and actions give different episodes"),
+        (Walk(episodes=IgnoresBorder), "env 'walk': border = 1 and border = 2 give the same episodes over 20 steps"),
+        (Walk(episodes=Fails), "env 'walk': `step` fails with ZeroDivisionError: the wheel fell off$"),
+        (Walk(reset_noise=0), "env 'walk': `start_episodes` fails with IndexError"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+def test_a_broken_environment_gets_a_sentence(env, message):
+    with pytest.raises(InputError, match=message):
+        check_host_env(env)
