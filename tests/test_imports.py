@@ -22,6 +22,7 @@ ORDER = (
     "envs",
     "policies",
     "rollouts",
+    "sums",
     "host_rollouts",
     "gradients",
     "updates",

@@ -19,7 +19,8 @@ from metastep.envs.cartpole import CartPoleState
 from metastep.envs.nav2d import Position
 from metastep.errors import InputError
 from metastep.policies import LinearGaussian, Policy
-from metastep.rollouts import Baseline, Rollout, discounted_returns, stream, sums_of, trajectories
+from metastep.rollouts import Baseline, Rollout, discounted_returns, trajectories
+from metastep.sums import stream, sums_of
 from tests import reference
 from tests.reference import CASES, draw_learners, make_rollout, relative_error
 
@@ -278,7 +279,8 @@ from functools import partial
 import jax, jax.numpy as jnp
 from metastep.envs import CartPole
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout, stream, sums_of, trajectories
+from metastep.rollouts import Rollout, trajectories
+from metastep.sums import stream, sums_of
 
 def keep_everything(rollout, theta, context, key):
     return sums_of(rollout, theta, trajectories(rollout, theta, context, key))
@@ -318,3 +320,18 @@ def test_memory_of_the_streaming_path_does_not_grow_with_the_horizon() -> None:
     assert whole > short + 50e6
     assert growth < 5e6
     assert whole_growth > 50e6
+
+
+@pytest.mark.parametrize("baseline", ["none", "mean", "optimal"])
+def test_several_steps_at_once_give_the_same_sums(monkeypatch, baseline):
+    """What a GPU does: reductions over several steps, here on the CPU."""
+    env = envs.make("cartpole")
+    rollout = Rollout(env, LinearGaussian(4, 1, sigma=1.0), num_episodes=20, horizon=30, baseline=baseline)
+    key = jax.random.key(4)
+    theta, context = 0.3 * jax.random.normal(key, (8, 5)), env.context_space.sample(key, 8)
+    one = jax.jit(stream, static_argnums=0)(rollout, theta, context, key)
+    monkeypatch.setattr("metastep.sums.on_cpu", lambda: False)
+    monkeypatch.setattr("metastep.rollouts.on_cpu", lambda: False)
+    several = jax.jit(lambda *arguments: stream(rollout, *arguments))(theta, context, key)
+    for before, after in zip(one, several, strict=True):
+        np.testing.assert_allclose(after, before, rtol=2e-5, atol=1e-5 * float(np.abs(before).max()))

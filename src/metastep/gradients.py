@@ -12,7 +12,8 @@ from metastep import host_rollouts
 from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
 from metastep.policies import Pieces, Policy, flatten
-from metastep.rollouts import Rollout, Sums, Trajectories, stream, sums_of, trajectories
+from metastep.rollouts import Rollout, Trajectories, trajectories
+from metastep.sums import Sums, stream, sums_of
 
 FisherSolver = Literal["closed", "cg"]
 

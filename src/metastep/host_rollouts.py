@@ -18,7 +18,8 @@ from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
 from metastep.noise import standard_normals
 from metastep.policies import Pieces
-from metastep.rollouts import Accumulator, Move, Rollout, Sums, Trajectories, accumulate, empty, finish, keys_of
+from metastep.rollouts import Move, Rollout, Trajectories, keys_of
+from metastep.sums import Accumulator, Sums, accumulate, empty, finish
 
 _SEEDS = 2  # keys_of takes 0 and 1
 

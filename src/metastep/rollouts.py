@@ -7,7 +7,6 @@ what an estimate needs, `discounted_returns` the returns alone); `trajectories` 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import jax
@@ -18,17 +17,12 @@ from metastep.envs.base import Env, State
 from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
 from metastep.noise import standard_normals
-from metastep.policies import Pieces, Policy, flatten
+from metastep.policies import Pieces, Policy
 
 Baseline = Literal["none", "mean", "optimal"]
 Accumulated = TypeVar("Accumulated")
 Carry = TypeVar("Carry")
 
-# A per-step baseline divides by the mean square of the summed score; where that is zero the baseline is irrelevant.
-_TINY = 1e-30
-
-# Up to here second moments are written out entry by entry: fastest for a few, but many take the compiler half a minute.
-_FEW_OBSERVATIONS = 8
 # Steps handled together: on a CPU few enough that their normals stay in a core's cache, on a GPU enough to keep it busy.
 _MOST_STEPS_AHEAD = {"cpu": 10, "gpu": 50}
 
@@ -67,16 +61,6 @@ class Rollout:
             seen, offered = getattr(self.policy, field), getattr(self.env, field)
             if seen != offered:
                 raise InputError(f"policy.{field}: {seen}, but the environment {self.env.name!r} has {offered}.")
-
-
-class Sums(NamedTuple):
-    """Per-learner statistics of a batch; learners last."""
-
-    mean_return: Array  # (learners,)
-    return_variance: Array  # (learners,), over episodes
-    gradient: Array  # (parameters, learners)
-    moments: Array | None  # (1 + observations, 1 + observations, learners): sum of phi phi^T over the steps taken
-    num_steps: Array  # (learners,): steps before termination, all episodes together
 
 
 class Trajectories(NamedTuple):
@@ -147,7 +131,8 @@ def _advance(rollout: Rollout, theta: Array, context: Any, lane: _Lane, normals:
     return _Lane(state, lane.alive & ~after.terminated), Move(observation, action, action_noise, reward)
 
 
-def _on_cpu() -> bool:
+def on_cpu() -> bool:
+    """Whether compiled functions run on a CPU."""
     return jax.default_backend() == "cpu"
 
 
@@ -172,7 +157,7 @@ def _scan_steps(
     """
     num = rollout.policy.num_actions + _jax_env(rollout).step_noise
     shape = (rollout.num_episodes, num_learners)
-    most = _MOST_STEPS_AHEAD["cpu" if _on_cpu() else "gpu"]
+    most = _MOST_STEPS_AHEAD["cpu" if on_cpu() else "gpu"]
     ahead = max(number for number in range(1, most + 1) if rollout.horizon % number == 0)
 
     def several_steps(carry: Carry, first: Array) -> tuple[Carry, Any]:
@@ -187,119 +172,6 @@ def _scan_steps(
 def keys_of(key: Array) -> tuple[Array, Array]:
     """The keys of the resets and of the steps of a batch."""
     return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
-
-
-def _gpomdp_term(baseline: Baseline, score: Array, payoff: Array) -> Array:
-    """Sum over episodes of (payoff - b) * score for one step, with b the best constant for this step and component."""
-    total = jnp.sum(score * payoff, axis=-2)
-    if baseline == "none":
-        return total
-    if baseline == "mean":
-        return total - jnp.mean(payoff, axis=-2) * jnp.sum(score, axis=-2)
-    square = score * score
-    best = jnp.sum(square * payoff, axis=-2) / jnp.maximum(jnp.sum(square, axis=-2), _TINY)
-    return total - best * jnp.sum(score, axis=-2)
-
-
-def _moment_sums(observation: Pieces, alive: Array) -> Array:
-    """Sum over live episodes of phi phi^T, phi = (1, s): (1 + observations, 1 + observations, learners)."""
-    weight = alive.astype(jnp.float32)
-    if len(observation) > _FEW_OBSERVATIONS:
-        phi = jnp.stack((jnp.ones_like(weight), *observation))
-        return jnp.einsum("iel,jel->ijl", weight * phi, phi, precision=lax.Precision.HIGHEST)
-    features = (weight, *(weight * value for value in observation))
-    size = len(features)
-    upper = {(0, 0): jnp.sum(weight, axis=0)}
-    for column in range(1, size):
-        upper[0, column] = jnp.sum(features[column], axis=0)
-        for row in range(1, column + 1):
-            upper[row, column] = jnp.sum(features[column] * observation[row - 1], axis=0)
-    return jnp.stack([jnp.stack([upper[min(i, j), max(i, j)] for j in range(size)]) for i in range(size)])
-
-
-class Accumulator(NamedTuple):
-    """Everything an estimate needs of the steps so far."""
-
-    weight: Array  # gamma^t
-    scores: Pieces  # sum of the scores of each episode up to now
-    returns: Array  # (episodes, learners)
-    gradient: Pieces  # summed over episodes
-    moments: Array | None
-    num_steps: Array
-
-
-def empty(rollout: Rollout, theta: Array) -> Accumulator:
-    """Before the first step; theta is (parameters, learners)."""
-    policy, num_learners = rollout.policy, theta.shape[-1]
-    lanes = jax.ShapeDtypeStruct((rollout.num_episodes, num_learners), jnp.float32)
-    pieces = jax.eval_shape(policy.score, theta, (lanes,) * policy.num_observations, (lanes,) * policy.num_actions)
-    size = 1 + policy.num_observations
-    return Accumulator(
-        weight=jnp.float32(1.0),
-        scores=tuple(jnp.zeros(piece.shape, jnp.float32) for piece in pieces),
-        returns=jnp.zeros(lanes.shape, jnp.float32),
-        gradient=tuple(jnp.zeros((*piece.shape[:-2], num_learners), jnp.float32) for piece in pieces),
-        moments=jnp.zeros((size, size, num_learners), jnp.float32) if policy.is_linear else None,
-        num_steps=jnp.zeros(num_learners, jnp.float32),
-    )
-
-
-class _Followed(NamedTuple):
-    """What the sums over episodes need of a step; several steps are stacked on a first axis."""
-
-    scores: Pieces
-    payoff: Array
-    observation: Pieces
-    alive: Array
-
-
-def _follow(
-    rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array
-) -> tuple[Accumulator, _Followed]:
-    """Carry each episode one step on; nothing is summed over episodes yet."""
-    score = rollout.policy.score(theta, move.observation, move.noise)
-    scores = tuple(s + jnp.where(alive, now, 0.0) for s, now in zip(sums.scores, score, strict=True))
-    payoff = sums.weight * move.reward
-    after = sums._replace(weight=sums.weight * rollout.discount, scores=scores, returns=sums.returns + payoff)
-    return after, _Followed(scores, payoff, move.observation, alive)
-
-
-def _add_sums(sums: Accumulator, terms: Pieces, observation: Pieces, alive: Array) -> Accumulator:
-    return sums._replace(
-        gradient=tuple(total + term for total, term in zip(sums.gradient, terms, strict=True)),
-        moments=None if sums.moments is None else sums.moments + _moment_sums(observation, alive),
-        num_steps=sums.num_steps + jnp.sum(alive, axis=0, dtype=jnp.float32),
-    )
-
-
-def accumulate(rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array) -> Accumulator:
-    """Add one step.
-
-    GPOMDP: `grad = 1/n sum_episodes sum_t (gamma^t r_t - b_t) sum_{k<=t} d log pi(a_k|s_k)`. The baseline b_t of a step needs
-    only sums over the episodes at that step, so nothing of the past has to be kept but the running scores.
-    """
-    after, step = _follow(rollout, theta, sums, move, alive)
-    terms = tuple(_gpomdp_term(rollout.baseline, piece, step.payoff) for piece in step.scores)
-    return _add_sums(after, terms, step.observation, step.alive)
-
-
-def _accumulate_several(rollout: Rollout, sums: Accumulator, steps: _Followed) -> Accumulator:
-    """Add the sums of several steps, stacked, that `_follow` has been through."""
-    term = jax.vmap(partial(_gpomdp_term, rollout.baseline))
-    terms = tuple(jnp.sum(term(piece, steps.payoff), axis=0) for piece in steps.scores)
-    observation = tuple(piece.reshape(-1, piece.shape[-1]) for piece in steps.observation)
-    return _add_sums(sums, terms, observation, steps.alive.reshape(-1, steps.alive.shape[-1]))
-
-
-def finish(rollout: Rollout, sums: Accumulator) -> Sums:
-    """The statistics of the batch."""
-    return Sums(
-        mean_return=jnp.mean(sums.returns, axis=0),
-        return_variance=jnp.var(sums.returns, axis=0),
-        gradient=flatten(sums.gradient) / rollout.num_episodes,
-        moments=sums.moments,
-        num_steps=sums.num_steps,
-    )
 
 
 def fold(
@@ -333,6 +205,33 @@ def fold(
     return _scan_steps(rollout, step_key, advance, first, theta.shape[-1])[0][1]
 
 
+def fold_in_bunches(
+    rollout: Rollout,
+    theta: Array,
+    context: Array,
+    key: Array,
+    start: Accumulated,
+    follow: Callable[[Accumulated, Move, Array], tuple[Accumulated, Any]],
+    digest: Callable[[Accumulated, Any], Accumulated],
+) -> Accumulated:
+    """`fold` in two paces: `follow` carries every step on, `digest` takes in what several steps put out, stacked."""
+    theta = theta.T
+    named = rollout.env.context_space.unpack(context)
+    reset_key, step_key = keys_of(key)
+
+    def advance(carry: tuple[_Lane, Accumulated], normals: Pieces) -> tuple[tuple[_Lane, Accumulated], Any]:
+        lane, accumulated = carry
+        after, move = _advance(rollout, theta, named, lane, normals)
+        accumulated, outputs = follow(accumulated, move, lane.alive)
+        return (after, accumulated), outputs
+
+    def take_in(carry: tuple[_Lane, Accumulated], outputs: Any) -> tuple[_Lane, Accumulated]:
+        return carry[0], digest(carry[1], outputs)
+
+    first = _start(rollout, named, reset_key, theta.shape[-1]), start
+    return _scan_steps(rollout, step_key, advance, first, theta.shape[-1], take_in)[0][1]
+
+
 def fold_over(
     episodes: Trajectories, start: Accumulated, add: Callable[[Accumulated, Move, Array], Accumulated]
 ) -> Accumulated:
@@ -345,35 +244,8 @@ def fold_over(
     return lax.scan(advance, start, episodes)[0]
 
 
-def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
-    """Everything an estimate needs of a batch, reduced on the fly: memory does not depend on the horizon.
-
-    The arguments are those of `fold`. On a CPU every step is summed at once, while it is in the cache; a GPU sums several
-    steps together, since it takes few, large reductions to keep it busy.
-    """
-    if _on_cpu():
-        add = partial(accumulate, rollout, theta.T)
-        return finish(rollout, fold(rollout, theta, context, key, empty(rollout, theta.T), add))
-    theta = theta.T
-    named = rollout.env.context_space.unpack(context)
-    reset_key, step_key = keys_of(key)
-
-    def advance(carry: tuple[_Lane, Accumulator], normals: Pieces) -> tuple[tuple[_Lane, Accumulator], _Followed]:
-        lane, sums = carry
-        after, move = _advance(rollout, theta, named, lane, normals)
-        sums, followed = _follow(rollout, theta, sums, move, lane.alive)
-        return (after, sums), followed
-
-    def digest(carry: tuple[_Lane, Accumulator], steps: _Followed) -> tuple[_Lane, Accumulator]:
-        return carry[0], _accumulate_several(rollout, carry[1], steps)
-
-    start = _start(rollout, named, reset_key, theta.shape[-1]), empty(rollout, theta)
-    (_, sums), _ = _scan_steps(rollout, step_key, advance, start, theta.shape[-1], digest)
-    return finish(rollout, sums)
-
-
 def discounted_returns(rollout: Rollout, theta: Array, context: Array, key: Array) -> Array:
-    """The discounted return of every episode, (episodes, learners), at a fraction of the cost of `stream`."""
+    """The discounted return of every episode, (episodes, learners), at a fraction of the cost of an estimate."""
 
     def add(sums: tuple[Array, Array], move: Move, alive: Array) -> tuple[Array, Array]:
         weight, returns = sums
@@ -384,7 +256,7 @@ def discounted_returns(rollout: Rollout, theta: Array, context: Array, key: Arra
 
 
 def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
-    """The same simulation as `stream` with the same key, every step returned."""
+    """The same simulation as `fold` with the same key, every step returned."""
     theta = theta.T
     named = rollout.env.context_space.unpack(context)
     reset_key, step_key = keys_of(key)
@@ -396,9 +268,3 @@ def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> 
 
     start = _start(rollout, named, reset_key, theta.shape[-1])
     return _scan_steps(rollout, step_key, advance, start, theta.shape[-1])[1]
-
-
-def sums_of(rollout: Rollout, theta: Array, episodes: Trajectories) -> Sums:
-    """The statistics of whole trajectories: what `stream` gives for the same policy, tasks and key."""
-    add = partial(accumulate, rollout, theta.T)
-    return finish(rollout, fold_over(episodes, empty(rollout, theta.T), add))

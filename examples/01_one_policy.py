@@ -1,0 +1,29 @@
+"""Train one policy on one CartPole task with a fixed step size, in a plain Python loop."""
+
+import os
+
+import jax
+import jax.numpy as jnp
+
+from metastep.envs import make
+from metastep.gradients import Estimator
+from metastep.policies import LinearGaussian
+from metastep.rollouts import Rollout
+from metastep.updates import NGA
+
+num_updates = 3 if os.environ.get("METASTEP_EXAMPLE_QUICK") else 15
+
+env = make("cartpole")
+policy = LinearGaussian(env.num_observations, env.num_actions, sigma=1.001)
+estimator = Estimator(Rollout(env, policy, num_episodes=100, horizon=100))
+
+# Everything is batched over learners; here there is one: a light pole, a metre long.
+context = jnp.array([[0.5, 1.0]])  # pole mass (kg), pole length (m)
+theta = jnp.zeros((1, policy.num_parameters))
+stepsize = jnp.full((1, 1), 1.8)
+
+for update in range(num_updates + 1):
+    estimate = estimator(theta, context, jax.random.key(update))
+    length = estimate.num_steps[0] / 100
+    print(f"update {update:2d}: return {estimate.mean_return[0]:5.1f} ± {estimate.return_error[0]:.1f}, {length:5.1f} steps")
+    theta = NGA.apply(theta, estimate, stepsize, None).theta

@@ -1,0 +1,124 @@
+"""An environment that is not in the library, from its definition to the report.
+
+A heated room: the task is how leaky its walls are and how much heat it stores. The policy sees how far the temperature is
+from the wish and chooses the heating power.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from metastep import envs
+from metastep.contexts import ContextSpace
+from metastep.envs.base import Step
+from metastep.experiments.config import load_file
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.runner import print_outcome, run_experiment
+from metastep.noise import to_uniform
+from metastep.progress import Terminal
+from metastep.testing import check_env
+
+
+class Room(NamedTuple):
+    error: jnp.ndarray  # degrees above the wish
+
+
+@dataclass(frozen=True)
+class Thermostat:
+    """Keep a room at the wished temperature: pay the squared error and the heating."""
+
+    context_space: ContextSpace = ContextSpace(("leak", "capacity"), (0.05, 0.5), (0.3, 2.0), ("kW/K", "kWh/K"))
+    name = "thermostat"
+    num_observations = 1
+    num_actions = 1
+    reset_noise = 1  # standard normals that a reset takes
+    step_noise = 1  # and a step
+
+    def reset(self, context, noise):
+        return Room(to_uniform(noise[0], -5.0, 2.0))
+
+    def observe(self, context, state):
+        return (state.error,)
+
+    def step(self, context, state, action, noise):
+        power = jnp.clip(action[0], 0.0, 5.0)  # kW
+        outside = 15.0 + noise[0]  # degrees below the wish
+        error = state.error + 0.25 * (power - context.leak * (state.error + outside)) / context.capacity
+        reward = -(error**2) / 10.0 - 0.05 * power
+        too_hot = error > 15.0
+        return Step(Room(error), jnp.where(too_hot, -50.0, reward), too_hot)
+
+
+CONFIG = """
+[env]
+name = "thermostat"
+
+[policy]
+sigma = 0.5
+
+[initial]
+kind = "normal"
+mean = [2.0, 0.0]
+variance = 0.25
+
+[rollout]
+num_episodes = 100
+horizon = 40
+
+[meta]
+num_updates = 10
+stepsize_high = 2.0
+
+[collect]
+num_meta_episodes = 512
+
+[fqi]
+iterations = 4
+trees = 50
+min_samples_split = 0.02
+
+[selection]
+num_tasks = 32
+
+[compare]
+methods = ["metafqi", "fixed", "adam", "oracle"]
+num_tasks = 64
+num_updates = 10
+
+[compare.grids]
+fixed = [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]
+adam = [0.03, 0.1, 0.3, 1.0]
+
+[quick.collect]
+num_meta_episodes = 64
+
+[quick.fqi]
+iterations = 2
+trees = 10
+
+[quick.selection]
+num_tasks = 8
+
+[quick.compare]
+num_tasks = 8
+num_tuning_tasks = 2
+num_updates = 3
+"""
+
+
+def main() -> None:
+    check_env(Thermostat())
+    envs.register("thermostat", Thermostat)
+    file = Path("thermostat.toml")
+    file.write_text(CONFIG)
+    quick = bool(os.environ.get("METASTEP_EXAMPLE_QUICK"))
+    folder = RunFolder.create(Path("runs/thermostat"), load_file(file, "quick" if quick else "paper"))
+    page = run_experiment(folder, "python examples/02_own_environment.py", tracker=None if quick else Terminal())
+    print_outcome(folder, page)
+
+
+if __name__ == "__main__":
+    main()

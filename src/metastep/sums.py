@@ -1,0 +1,162 @@
+"""The statistics of a batch: return, policy gradient with its baseline, moments for the Fisher matrix.
+
+All are sums over episodes, taken while the batch is simulated (`stream`) or from whole trajectories (`sums_of`).
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from metastep.policies import Pieces, flatten
+from metastep.rollouts import Baseline, Move, Rollout, Trajectories, fold, fold_in_bunches, fold_over, on_cpu
+
+# A per-step baseline divides by the mean square of the summed score; where that is zero the baseline is irrelevant.
+_TINY = 1e-30
+
+# Up to here second moments are written out entry by entry: fastest for a few, but many take the compiler half a minute.
+_FEW_OBSERVATIONS = 8
+
+
+class Sums(NamedTuple):
+    """Per-learner statistics of a batch; learners last."""
+
+    mean_return: Array  # (learners,)
+    return_variance: Array  # (learners,), over episodes
+    gradient: Array  # (parameters, learners)
+    moments: Array | None  # (1 + observations, 1 + observations, learners): sum of phi phi^T over the steps taken
+    num_steps: Array  # (learners,): steps before termination, all episodes together
+
+
+def _gpomdp_term(baseline: Baseline, score: Array, payoff: Array) -> Array:
+    """Sum over episodes of (payoff - b) * score for one step, with b the best constant for this step and component."""
+    total = jnp.sum(score * payoff, axis=-2)
+    if baseline == "none":
+        return total
+    if baseline == "mean":
+        return total - jnp.mean(payoff, axis=-2) * jnp.sum(score, axis=-2)
+    square = score * score
+    best = jnp.sum(square * payoff, axis=-2) / jnp.maximum(jnp.sum(square, axis=-2), _TINY)
+    return total - best * jnp.sum(score, axis=-2)
+
+
+def _moment_sums(observation: Pieces, alive: Array) -> Array:
+    """Sum over live episodes of phi phi^T, phi = (1, s): (1 + observations, 1 + observations, learners)."""
+    weight = alive.astype(jnp.float32)
+    if len(observation) > _FEW_OBSERVATIONS:
+        phi = jnp.stack((jnp.ones_like(weight), *observation))
+        return jnp.einsum("iel,jel->ijl", weight * phi, phi, precision=lax.Precision.HIGHEST)
+    features = (weight, *(weight * value for value in observation))
+    size = len(features)
+    upper = {(0, 0): jnp.sum(weight, axis=0)}
+    for column in range(1, size):
+        upper[0, column] = jnp.sum(features[column], axis=0)
+        for row in range(1, column + 1):
+            upper[row, column] = jnp.sum(features[column] * observation[row - 1], axis=0)
+    return jnp.stack([jnp.stack([upper[min(i, j), max(i, j)] for j in range(size)]) for i in range(size)])
+
+
+class Accumulator(NamedTuple):
+    """Everything an estimate needs of the steps so far."""
+
+    weight: Array  # gamma^t
+    scores: Pieces  # sum of the scores of each episode up to now
+    returns: Array  # (episodes, learners)
+    gradient: Pieces  # summed over episodes
+    moments: Array | None
+    num_steps: Array
+
+
+def empty(rollout: Rollout, theta: Array) -> Accumulator:
+    """Before the first step; theta is (parameters, learners)."""
+    policy, num_learners = rollout.policy, theta.shape[-1]
+    lanes = jax.ShapeDtypeStruct((rollout.num_episodes, num_learners), jnp.float32)
+    pieces = jax.eval_shape(policy.score, theta, (lanes,) * policy.num_observations, (lanes,) * policy.num_actions)
+    size = 1 + policy.num_observations
+    return Accumulator(
+        weight=jnp.float32(1.0),
+        scores=tuple(jnp.zeros(piece.shape, jnp.float32) for piece in pieces),
+        returns=jnp.zeros(lanes.shape, jnp.float32),
+        gradient=tuple(jnp.zeros((*piece.shape[:-2], num_learners), jnp.float32) for piece in pieces),
+        moments=jnp.zeros((size, size, num_learners), jnp.float32) if policy.is_linear else None,
+        num_steps=jnp.zeros(num_learners, jnp.float32),
+    )
+
+
+class _Followed(NamedTuple):
+    """What the sums over episodes need of a step; several steps are stacked on a first axis."""
+
+    scores: Pieces
+    payoff: Array
+    observation: Pieces
+    alive: Array
+
+
+def _follow(
+    rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array
+) -> tuple[Accumulator, _Followed]:
+    """Carry each episode one step on; nothing is summed over episodes yet."""
+    score = rollout.policy.score(theta, move.observation, move.noise)
+    scores = tuple(s + jnp.where(alive, now, 0.0) for s, now in zip(sums.scores, score, strict=True))
+    payoff = sums.weight * move.reward
+    after = sums._replace(weight=sums.weight * rollout.discount, scores=scores, returns=sums.returns + payoff)
+    return after, _Followed(scores, payoff, move.observation, alive)
+
+
+def _add_sums(sums: Accumulator, terms: Pieces, observation: Pieces, alive: Array) -> Accumulator:
+    return sums._replace(
+        gradient=tuple(total + term for total, term in zip(sums.gradient, terms, strict=True)),
+        moments=None if sums.moments is None else sums.moments + _moment_sums(observation, alive),
+        num_steps=sums.num_steps + jnp.sum(alive, axis=0, dtype=jnp.float32),
+    )
+
+
+def accumulate(rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array) -> Accumulator:
+    """Add one step.
+
+    GPOMDP: `grad = 1/n sum_episodes sum_t (gamma^t r_t - b_t) sum_{k<=t} d log pi(a_k|s_k)`. The baseline b_t of a step needs
+    only sums over the episodes at that step, so nothing of the past has to be kept but the running scores.
+    """
+    after, step = _follow(rollout, theta, sums, move, alive)
+    terms = tuple(_gpomdp_term(rollout.baseline, piece, step.payoff) for piece in step.scores)
+    return _add_sums(after, terms, step.observation, step.alive)
+
+
+def _accumulate_several(rollout: Rollout, sums: Accumulator, steps: _Followed) -> Accumulator:
+    """Add the sums of several steps, stacked, that `_follow` has been through."""
+    term = jax.vmap(partial(_gpomdp_term, rollout.baseline))
+    terms = tuple(jnp.sum(term(piece, steps.payoff), axis=0) for piece in steps.scores)
+    observation = tuple(piece.reshape(-1, piece.shape[-1]) for piece in steps.observation)
+    return _add_sums(sums, terms, observation, steps.alive.reshape(-1, steps.alive.shape[-1]))
+
+
+def finish(rollout: Rollout, sums: Accumulator) -> Sums:
+    """The statistics of the batch."""
+    return Sums(
+        mean_return=jnp.mean(sums.returns, axis=0),
+        return_variance=jnp.var(sums.returns, axis=0),
+        gradient=flatten(sums.gradient) / rollout.num_episodes,
+        moments=sums.moments,
+        num_steps=sums.num_steps,
+    )
+
+
+def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
+    """Everything an estimate needs of a batch, reduced on the fly: memory does not depend on the horizon.
+
+    The arguments are those of `fold`. On a CPU every step is summed at once, while it is in the cache; a GPU sums several
+    steps together, since it takes few, large reductions to keep it busy.
+    """
+    start, add = empty(rollout, theta.T), partial(accumulate, rollout, theta.T)
+    if on_cpu():
+        return finish(rollout, fold(rollout, theta, context, key, start, add))
+    follow, digest = partial(_follow, rollout, theta.T), partial(_accumulate_several, rollout)
+    return finish(rollout, fold_in_bunches(rollout, theta, context, key, start, follow, digest))
+
+
+def sums_of(rollout: Rollout, theta: Array, episodes: Trajectories) -> Sums:
+    """The statistics of whole trajectories: what `stream` gives for the same policy, tasks and key."""
+    add = partial(accumulate, rollout, theta.T)
+    return finish(rollout, fold_over(episodes, empty(rollout, theta.T), add))
