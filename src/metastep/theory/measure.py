@@ -81,7 +81,7 @@ class FromPair:
         space = self.env.context_space
         fields = len(jax.tree.leaves(self._example))
         extra = (*(f"start_{i}" for i in range(fields)), *(f"first_action_{i}" for i in range(self.num_actions)))
-        unbounded = (float("inf"),) * len(extra)
+        unbounded = (float(np.finfo(np.float32).max),) * len(extra)  # a space's bounds are finite
         low = (*space.low, *(-bound for bound in unbounded))
         return ContextSpace((*space.names, *extra), low, (*space.high, *unbounded))
 
