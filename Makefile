@@ -33,8 +33,12 @@ test: $(VENV)/.dev lint
 soak: $(VENV)/.dev
 	$(BIN)/pytest -m soak -s
 
+# Peers live in virtual environments of their own under benchmarks/.venvs, made on the way.
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/rollouts.py
+	$(BIN)/python benchmarks/collect.py
+	$(BIN)/python benchmarks/fqi.py
+	$(BIN)/python benchmarks/cheetah.py
 
 clean:
 	rm -rf $(VENV) .cache build dist *.egg-info src/*.egg-info runs benchmarks/.venvs

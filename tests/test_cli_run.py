@@ -161,6 +161,16 @@ def test_coverage_of_test_tasks(whole, tmp_path):
     assert "2 test tasks" in done.stdout
 
 
+def test_the_demo_compares_metafqi_with_every_kind_of_baseline(tmp_path):
+    done = metastep("demo", "--out", str(tmp_path / "demo"), "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "demo" / "report.html").exists()
+    page = (tmp_path / "demo" / "report.md").read_text()
+    for word in ("metaFQI", "fixed step", "Adam", "RMSprop", "HOOF", "metagrad"):
+        assert f"| {word} |" in page
+    assert "is better than" in page.splitlines()[4]
+
+
 def test_the_markdown_report_names_every_method_and_its_figures(whole):
     text = (whole / "report.md").read_text()
     for word in ("metaFQI", "fixed step", "RMSprop", "Adam", "HOOF", "metagrad", "greedy oracle"):

@@ -262,6 +262,29 @@ def inspect(
 
 
 @verb
+def reproduce(
+    ids: Annotated[list[str], typer.Argument(help="What to reproduce (fig1, fig2, ..., theory), or all.")],
+    out: OutOption = None,
+    scale: ScaleOption = Scale.quick,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
+    overrides: SetOption = None,
+    device: DeviceOption = None,
+) -> None:
+    """Make figures and tables of the paper, each with a claim, the measured effect and a verdict."""
+    from metastep.progress import Terminal
+
+    terminal = Terminal()
+    prepare_jax(device)
+    from metastep.experiments import reproduce as paper
+
+    folder = out or Path("runs") / f"reproduce-{scale.value}"
+    outcomes = paper.reproduce(ids, folder, scale.value, seed, tracker=terminal, overrides=overrides or [])
+    for outcome in outcomes:
+        print(outcome.line())
+    print(f"all rows: {folder / 'results.md'}")
+
+
+@verb
 def envs() -> None:
     """List the environments, their contexts and the presets."""
     from metastep.experiments.overview import print_overview
