@@ -123,9 +123,8 @@ def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
     heights: list[float] = []
     for _, y, _ in ordered:
         heights.append(max(y, heights[-1] + spacing) if heights else y)
-    # Pushing up may leave the axes: shift the whole stack back down as far as needed.
-    excess = max(0.0, heights[-1] - top) if heights else 0.0
-    heights = [height - excess for height in heights]
+    # Pushing up may leave the axes: push back down from the top, and only the labels that are in the way.
+    heights[-1:] = [min(height, top) for height in heights[-1:]]
     for index in range(len(heights) - 2, -1, -1):
         heights[index] = min(heights[index], heights[index + 1] - spacing)
     right = axes.get_xlim()[1]

@@ -16,7 +16,7 @@ from metastep.experiments.reproduce.against import (
     tuned_step,
 )
 from metastep.experiments.reproduce.judging import alike, beats_every, table, title
-from metastep.experiments.reproduce.outcome import Outcome, Product
+from metastep.experiments.reproduce.outcome import Outcome, Product, at_most, no_better
 from metastep.experiments.reproduce.panels import Line, curves, picture
 from metastep.experiments.reproduce.workbench import ENVIRONMENTS, Workbench
 from metastep.experiments.schema import Experiment
@@ -42,7 +42,7 @@ def fig_context(bench: Workbench) -> Product:
         else:
             claim = "Little is lost when the model is refitted on the same data without the task's context"
             outcome, found = alike(
-                folder, comparison, "metafqi", "without context", claim, reference="metafqi", two_sided=False
+                folder, comparison, "metafqi", "without context", claim, reference="metafqi", judge=at_most
             )
         outcomes.append(outcome)
         rows += table(folder, found)
@@ -92,14 +92,14 @@ def fig_single_action(bench: Workbench) -> Product:
     for env in ENVIRONMENTS:
         folder = bench.folder(env)
         comparison = bench.tested(folder, "metafqi", "fixed", "single")
-        no_better, first = alike(
+        constant, first = alike(
             folder,
             comparison,
             "single",
             "fixed",
             "One learned step size per task is no improvement on one tuned for all tasks",
             reference="fixed",
-            two_sided=False,
+            judge=no_better,
         )
         adaptive, second = beats_every(
             folder,
@@ -108,7 +108,7 @@ def fig_single_action(bench: Workbench) -> Product:
             ["single"],
             "A step size for every update learns faster than one learned step size per task",
         )
-        outcomes += [no_better, adaptive]
+        outcomes += [constant, adaptive]
         rows += table(folder, [*first, *second])
         lines = [Line(title_of(name), comparison.returns[comparison.index(name)], name) for name in ("single", "fixed")]
         panels.append(curves(title(folder), [main_line(comparison), *lines]))
@@ -165,7 +165,7 @@ def fig_cartpole60(bench: Workbench) -> Product:
     def make(tracker: Tracker) -> Comparison:
         mdp = build_mdp(config)
         tuning = tuned(longer, "fixed", mdp, tracker=tracker)
-        steps = handful(config.compare.grids.fixed, tuning.table.chosen["stepsize"])
+        steps = handful(config.compare.grids.fixed, [tuning.table.chosen["stepsize"]])
         return compare(
             [metafqi_method(bench.model(folder)), tuning.method(), *map(fixed_method, steps)],
             mdp,

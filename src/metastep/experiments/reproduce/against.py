@@ -30,15 +30,15 @@ def fixed_method(stepsize: float) -> Method:
     return Method(step_name(stepsize), NGA, Fixed(stepsize), values={"stepsize": stepsize})
 
 
-def handful(values: Sequence[float], must: float, num: int = _SHOWN_STEPS) -> list[float]:
-    """At most `num` of the values, evenly over their order, among them `must`."""
-    ordered = sorted({*values, must})
-    if len(ordered) <= num:
-        return ordered
-    spread = {ordered[round(place)] for place in np.linspace(0, len(ordered) - 1, num)}
-    if must not in spread:  # it takes the place of its nearest neighbour
-        spread.remove(min(spread, key=lambda value: abs(ordered.index(value) - ordered.index(must))))
-    return sorted({*spread, must})
+def handful(values: Sequence[float], must: Sequence[float], num: int = _SHOWN_STEPS) -> list[float]:
+    """At most `num` of the values, evenly over their order, among them those that must be."""
+    ordered = sorted({*values, *must})
+    chosen = {*must}
+    # From the sparsest choice to the fullest: keep the last that still fits.
+    for count in range(2, num + 1):
+        spread = {ordered[round(place)] for place in np.linspace(0, len(ordered) - 1, count)}
+        chosen = {*must, *spread} if len({*must, *spread}) <= num else chosen
+    return sorted(chosen)
 
 
 def with_fixed_grid(bench: Workbench, folder: RunFolder) -> Comparison:
@@ -70,13 +70,13 @@ def main_line(comparison: Comparison, label: str = "metaFQI") -> Line:
 
 
 def fixed_lines(comparison: Comparison, steps: Sequence[float], tuned: float) -> list[Line]:
-    """Learning curves of some fixed steps; the tuned one is dashed."""
+    """Learning curves of some fixed steps; the tuned one is dashed and alone has a band."""
     lines = []
     for index, step in enumerate(steps):
         label = f"{step_name(step)}, tuned" if step == tuned else step_name(step)
         place = index / max(len(steps) - 1, 1)
         row = comparison.returns[comparison.index(step_name(step))]
-        lines.append(Line(label, row, ("warm", place), is_dashed=step == tuned))
+        lines.append(Line(label, row, ("warm", place), is_dashed=step == tuned, has_band=step == tuned))
     return lines
 
 
@@ -84,7 +84,10 @@ def stepsizes(name: str, comparison: Comparison, tuned: float) -> Panel:
     """The step sizes that metaFQI chose, beside the tuned fixed one."""
     chosen = comparison.hyperparameters[comparison.index("metafqi"), :, :, 0]
     constant = np.full((1, chosen.shape[1]), tuned)
-    lines = [Line("metaFQI", chosen, "metafqi", is_main=True), Line("tuned", constant, "fixed", is_dashed=True)]
+    lines = [
+        Line("metaFQI", chosen, "metafqi", is_main=True),
+        Line("tuned", constant, "fixed", is_dashed=True, has_band=False),
+    ]
     return curves(f"{name}: step size", lines, ylabel="step size", first=1)
 
 
@@ -107,13 +110,16 @@ def fig2(bench: Workbench) -> Product:
         outcomes.append(outcome)
         rows += table(folder, found)
         name, iteration = title(folder), bench.model(folder).record.selected_iteration
-        shown = fixed_lines(comparison, handful(grid, tuned), tuned)
-        above.append(curves(name, [main_line(comparison, f"metaFQI, N = {iteration}"), *shown]))
+        hardest = min(found, key=lambda row: row.mean).baseline
+        shown = handful(grid, [tuned, *(step for step in grid if step_name(step) == hardest)])
+        above.append(
+            curves(name, [main_line(comparison, f"metaFQI, N = {iteration}"), *fixed_lines(comparison, shown, tuned)])
+        )
         below.append(stepsizes(name, comparison, tuned))
         kept[env] = comparison
     caption = (
         "metaFQI and fixed steps of the natural gradient on the same test tasks: return (above) and chosen step sizes "
-        "(below), means with 95 % intervals over tasks."
+        "(below), means with 95 % intervals over tasks for metaFQI and the tuned step."
     )
     return Product(outcomes, [picture("fig2", caption, [above, below])], {"differences": rows}, kept)
 
@@ -145,7 +151,7 @@ def fig3(bench: Workbench) -> Product:
         below.append(whiskers(f"{title(folder)}: difference", found))
         kept[env] = comparison
     caption = (
-        "metaFQI and tuned baselines on the same test tasks: return (above) and paired differences in the mean return over "
+        "metaFQI and tuned baselines on the same test tasks: return (above) and paired differences in AUC, the mean return over "
         "the updates (below), with 95 % intervals over tasks."
     )
     return Product(outcomes, [picture("fig3", caption, [above, below])], {"differences": rows}, kept)

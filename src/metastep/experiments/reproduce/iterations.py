@@ -61,13 +61,13 @@ def best_validated(model: Model, among: Sequence[int]) -> int:
 
 def _curve_panel(name: str, comparison: Comparison, selected: int) -> Panel:
     numbers = range(1, len(comparison.methods) + 1)
-    shown = [int(number) for number in handful([*numbers], selected)]
+    shown = [int(number) for number in handful([*numbers], [selected])]
     lines = []
     for index, iteration in enumerate(shown):
-        mean = comparison.returns[comparison.index(f"N={iteration}")].mean(axis=0, keepdims=True, dtype=np.float64)
+        returns, place = comparison.returns[comparison.index(f"N={iteration}")], index / max(len(shown) - 1, 1)
         is_selected = iteration == selected
         label = f"N = {iteration}, selected" if is_selected else f"N = {iteration}"
-        lines.append(Line(label, mean, ("cool", index / max(len(shown) - 1, 1)), is_main=is_selected))
+        lines.append(Line(label, returns, ("cool", place), is_main=is_selected, has_band=False))
     return curves(name, lines)
 
 
@@ -93,8 +93,18 @@ def fig_iterations(bench: Workbench) -> Product:
         last, selected = len(model.q_functions), model.record.selected_iteration
         several, earlier = best_validated(model, range(2, last + 1)), best_validated(model, range(1, last))
         claims = (
-            (several, 1, f"Planning several updates ahead (N = {several}, validated) beats planning one (N = 1)"),
-            (earlier, last, f"Too many iterations degrade: N = {earlier} (validated) beats the last, N = {last}"),
+            (
+                several,
+                1,
+                f"Planning several updates ahead beats planning one: N = {several} (of 2 to {last}, best on validation "
+                "tasks) against N = 1",
+            ),
+            (
+                earlier,
+                last,
+                f"Too many iterations degrade: N = {earlier} (of 1 to {last - 1}, best on validation tasks) beats the last, "
+                f"N = {last}",
+            ),
         )
         for better, worse, claim in claims:
             outcome, found = beats_every(folder, comparison, f"N={better}", [f"N={worse}"], claim)
@@ -117,14 +127,14 @@ def fig_swingup(bench: Workbench) -> Product:
     model, iterations = by_iteration(bench, folder)
     tuned, selected = tuned_step(comparison), model.record.selected_iteration
     claim = f"On SwingUp metaFQI does as well as the tuned fixed step (h = {tuned:g}), neither better nor worse"
-    like_fixed, found = alike(folder, comparison, "metafqi", "fixed", claim, reference="fixed", two_sided=True)
+    like_fixed, found = alike(folder, comparison, "metafqi", "fixed", claim, reference="fixed", judge=within)
     name = title(folder)
     panels = [
         curves(
             name,
             [
                 main_line(comparison, f"metaFQI, N = {selected}"),
-                *fixed_lines(comparison, handful(folder.config.compare.grids.fixed, tuned), tuned),
+                *fixed_lines(comparison, handful(folder.config.compare.grids.fixed, [tuned]), tuned),
             ],
         ),
         stepsizes(name, comparison, tuned),

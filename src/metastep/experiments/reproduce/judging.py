@@ -1,17 +1,17 @@
 """From comparisons to outcomes: paired differences on test tasks, and how large a difference matters."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from metastep.evaluation import Comparison, Difference, differences, metric_values
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.reproduce.outcome import Outcome, at_most, beats_all, number, within
+from metastep.experiments.reproduce.outcome import Outcome, Verdict, beats_all, number
 from metastep.experiments.reproduce.workbench import TITLES
 from metastep.report.style import title_of
 
-AUC = "difference of the mean return over the updates"
+AUC = "difference in AUC"
 MARGIN = 0.1
 """Two methods are alike when their difference is below this share of what learning gains."""
 
@@ -70,12 +70,11 @@ def alike(
     claim: str,
     *,
     reference: str,
-    two_sided: bool,
+    judge: Callable[[float, float, float], Verdict],
 ) -> tuple[Outcome, tuple[Difference, ...]]:
-    """The claim that target minus baseline is at most `MARGIN` of what the reference gains; in size, if two-sided."""
+    """The claim that target minus baseline is small (as `judge` understands it): `MARGIN` of what the reference gains."""
     rows = paired(folder, comparison, target, [baseline])
     row, margin = rows[0], MARGIN * max(gain(comparison, reference), 0.0)
-    judge = within if two_sided else at_most
     outcome = Outcome(
         environment=title(folder),
         claim=claim,

@@ -96,12 +96,12 @@ def _followed(seed: int, episodes: int, trees: int) -> list[hills.Rollout]:
 def _map(run: list[hills.Rollout]) -> Panel:
     def draw(axes: Axes, ink: Ink) -> None:
         x, y = np.meshgrid(np.linspace(-1.8, 4.6, 160), np.linspace(-1.3, 4.2, 160))
-        axes.contour(x, y, hills.landscape(np.stack([x, y], axis=-1)), levels=12, cmap="Greys_r", linewidths=0.7)
-        for rollout, name, shade in ((run[0], "N = 1", "hoof"), (run[1], "N = 2", "metafqi")):
+        axes.contour(x, y, hills.landscape(np.stack([x, y], axis=-1)), levels=12, cmap="Greys", linewidths=0.7)
+        for rollout, name, shade in ((run[1], "N = 2", "metafqi"), (run[0], "N = 1", "hoof")):
             tint = ink_of(shade, 0, ink)
             axes.plot(*rollout.theta.T, "o-", color=tint, markersize=4.0, label=name)
-        axes.annotate("start", hills.START, xytext=(-4, 8), textcoords="offset points", fontsize=9.0, ha="center")
-        axes.set(xlabel="first parameter", ylabel="second parameter")
+        axes.annotate("start", hills.START, xytext=(0, -14), textcoords="offset points", fontsize=9.0, ha="center")
+        axes.set(xlabel="first parameter", ylabel="second parameter", aspect="equal")
         axes.grid(visible=False)
         axes.legend(frameon=False, fontsize=9.0, loc="upper left")
 

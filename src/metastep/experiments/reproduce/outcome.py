@@ -82,6 +82,13 @@ def at_most(low: float, high: float, margin: float) -> Verdict:
     return "does not hold" if low > margin else "not distinguishable"
 
 
+def no_better(low: float, high: float, margin: float) -> Verdict:
+    """'No improvement': refuted by any that is certain, confirmed when one beyond the margin is out of the question."""
+    if low > 0.0:
+        return "does not hold"
+    return "holds" if high <= margin else "not distinguishable"
+
+
 def within(low: float, high: float, margin: float) -> Verdict:
     """'Alike, up to the margin': the interval lies inside [-margin, margin], outside, or across an end."""
     if -margin <= low and high <= margin:

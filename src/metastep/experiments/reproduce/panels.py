@@ -19,18 +19,19 @@ from metastep.report.style import Ink, Theme, colour, label_lines, themed, title
 Values = NDArray[np.floating[Any]]
 # A method's name, or a family of lines and the place in it, from 0 to 1.
 Shade = str | tuple[Literal["warm", "cool"], float]
-_WIDTH, _HEIGHT = 4.3, 2.9  # of a panel with its labels, in inches
+_WIDTH, _HEIGHT = 4.6, 3.0  # of a panel with its labels, in inches
 _SCALES = {"warm": "YlOrBr", "cool": "YlGnBu"}
 
 
 class Line(NamedTuple):
-    """A curve over updates: (tasks, points), or (1, points) for one without a band."""
+    """A curve over updates, (tasks, points); where bands would cover one another, only some lines have one."""
 
     label: str
     values: Values
     shade: Shade
     is_main: bool = False
     is_dashed: bool = False
+    has_band: bool = True
 
 
 class Panel(NamedTuple):
@@ -49,7 +50,7 @@ def _figure(rows: Sequence[Sequence[Panel]], theme: Theme) -> Figure:
     with themed(theme) as ink:
         num_columns = max(map(len, rows))
         figure = Figure(figsize=(_WIDTH * num_columns, _HEIGHT * len(rows)))
-        figure.subplots_adjust(wspace=0.56, hspace=0.48)
+        figure.subplots_adjust(wspace=0.66, hspace=0.5)
         grid = figure.subplots(len(rows), num_columns, squeeze=False)
         for row, line in zip(rows, grid, strict=True):
             for axes in line[len(row) :]:
@@ -86,7 +87,7 @@ def curves(title: str, lines: Sequence[Line], *, ylabel: str = "mean return", fi
                 linewidth=2.4 if line.is_main else 1.5,
                 zorder=4 if line.is_main else 3,
             )
-            if len(line.values) > 1:
+            if line.has_band:
                 axes.fill_between(updates, mean - half, mean + half, color=shade, alpha=0.14, linewidth=0.0)
             ends.append((line.label, float(mean[-1]), shade))
         axes.set(xlabel="update" if first else "updates", ylabel=ylabel)
@@ -138,6 +139,6 @@ def whiskers(title: str, rows: Sequence[Difference]) -> Panel:
         axes.set_yticks(range(len(rows)), [title_of(row.baseline) for row in reversed(rows)])
         axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel("metaFQI minus it, mean return over updates")
+        axes.set_xlabel("metaFQI minus it, AUC")
 
     return Panel(title, draw)

@@ -53,10 +53,7 @@ def fig_robust(bench: Workbench) -> Product:
             # The unit of this panel is the random state: a curve is its mean over tasks.
             [
                 Line("mean", returns[0].mean(axis=1), "metafqi", is_main=True),
-                *(
-                    Line(f"state {i}", row.mean(axis=0, keepdims=True), ("cool", i / 4))
-                    for i, row in enumerate(returns[0])
-                ),
+                *(Line(f"state {i}", row, ("cool", i / 4), has_band=False) for i, row in enumerate(returns[0])),
             ],
         ),
         curves(
@@ -125,7 +122,7 @@ def _outcomes(folder: RunFolder, auc: NDArray[np.float64], returns: NDArray[np.f
     robust = Outcome(
         environment=name,
         claim="The random state of the forest matters little",
-        quantity="standard deviation over random states of the mean return over the updates",
+        quantity="standard deviation over random states of the mean AUC",
         effect=deviation,
         low=low,
         high=high,
@@ -142,7 +139,7 @@ def _outcomes(folder: RunFolder, auc: NDArray[np.float64], returns: NDArray[np.f
         robust,
         Outcome(
             claim="Double Q depends less on the random state than single Q",
-            quantity="single minus double: standard deviation over random states of a task's mean return over the updates",
+            quantity="single minus double: standard deviation over random states of a task's AUC, mean over tasks",
             effect=steadier.value,
             low=steadier.low,
             high=steadier.high,
@@ -154,7 +151,7 @@ def _outcomes(folder: RunFolder, auc: NDArray[np.float64], returns: NDArray[np.f
         ),
         Outcome(
             claim="Double Q has the lower variance over tasks",
-            quantity="single minus double: standard deviation over tasks of the mean return over the updates",
+            quantity="single minus double: standard deviation over tasks of the AUC",
             effect=narrower.value,
             low=narrower.low,
             high=narrower.high,

@@ -131,16 +131,23 @@ def _collect(out: Path) -> None:
     storage.write_atomically(out / "results.md", _markdown(out, there, outcomes).encode())
 
 
+_HOW_TO_READ = (
+    "AUC is the mean return over the updates. Differences are paired by test task, which no method was trained, selected or "
+    "tuned on; intervals are 95 %, from a seeded bootstrap. Better or worse means that the interval excludes 0 and so does a "
+    "sign-flip test, corrected for the number of baselines by Holm's method. The gain of a method is its AUC over the return "
+    "before the first update."
+)
+
+
 def _markdown(out: Path, there: Sequence[str], outcomes: Sequence[Outcome]) -> str:
-    header = ("id", "environment", "claim", "measured effect [95 % interval]", "n", "verdict")
+    header = ("id", "environment", "claim", "measured effect [95 % interval]", "n", "verdict", "command")
     rows = [header, ("---",) * len(header)]
     for outcome in outcomes:
         effect = f"{outcome.quantity}: **{outcome.measured()}**" + (f"; {outcome.detail}" if outcome.detail else "")
-        num = f"{outcome.num} {outcome.counted}"
-        rows.append((outcome.id, outcome.environment, outcome.claim, effect, num, f"**{outcome.verdict}**"))
-    lines = ["# The paper's claims, measured again", ""]
+        num, verdict, typed = f"{outcome.num} {outcome.counted}", f"**{outcome.verdict}**", f"`{outcome.command}`"
+        rows.append((outcome.id, outcome.environment, outcome.claim, effect, num, verdict, typed))
+    lines = ["# The paper's claims, measured again", "", _HOW_TO_READ, ""]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    lines += ["", "Commands:", "", "```", *dict.fromkeys(outcome.command for outcome in outcomes), "```"]
     for name in there:
         for picture, caption in _record(out, name)["pictures"].items():
             lines += ["", f"![{caption}]({name}/{picture}.svg)", "", f"*{picture}: {caption}*"]

@@ -62,30 +62,50 @@ def _with_paper_values(bench: Workbench, folder: RunFolder) -> Comparison:
     return join([bench.tested(folder, *METHODS), theirs])
 
 
-def _best_at(table: TuningTable, parameter: str, value: float) -> float:
-    """The best score with one parameter held at a value."""
-    column = table.points[:, table.parameters.index(parameter)]
-    return float(table.mean[np.isclose(column, value)].max(initial=-np.inf))
+def _best_at(table: TuningTable, parameter: str, value: float) -> int:
+    """The best point with one parameter held at the value of its grid that is nearest to the given one."""
+    distance = np.abs(np.log(table.points[:, table.parameters.index(parameter)]) - np.log(value))
+    return int(np.argmax(np.where(np.isclose(distance, distance.min()), table.mean, -np.inf)))
 
 
-def _search(table: TuningTable, parameter: str, theirs: float) -> Panel:
-    """Scores over one parameter, with the tuned and the paper's value."""
+def _search(name: str, table: TuningTable, parameter: str, theirs: float) -> Panel:
+    """Scores over the grid of one parameter, with the tuned and the paper's value."""
     values = np.unique(table.points[:, table.parameters.index(parameter)])
-    scores = np.array([_best_at(table, parameter, value) for value in values])
-    chosen = table.chosen[parameter]
+    best = [_best_at(table, parameter, value) for value in values]
+    places = np.arange(len(values))
 
     def draw(axes: Axes, ink: Ink) -> None:
-        shade = ink_of(table.method, 0, ink)
-        finite = np.isfinite(scores)
-        axes.plot(values[finite], scores[finite], "o-", color=shade, markersize=4.0, linewidth=1.4)
-        axes.plot(
-            chosen, _best_at(table, parameter, chosen), "o", markersize=12, markerfacecolor="none", color=ink.text
+        finite = np.isfinite(table.mean[best])
+        scores, errors = table.mean[best], table.standard_error[best]
+        axes.errorbar(
+            places[finite],
+            scores[finite],
+            errors[finite],
+            color=ink_of(table.method, 0, ink),
+            marker="o",
+            markersize=4.0,
+            linewidth=1.4,
+            capsize=2.0,
         )
-        axes.axvline(theirs, color=ink.text, linestyle="--", linewidth=1.0)
-        axes.set_xscale("log")
+        chosen = int(np.argmin(np.abs(values - table.chosen[parameter])))
+        axes.plot(chosen, scores[chosen], "o", markersize=12, markerfacecolor="none", color=ink.text)
+        # The grids contain the paper's values; should one not, its line stands between its neighbours.
+        place = float(np.interp(np.log(theirs), np.log(values), places))
+        axes.axvline(place, color=ink.text, linestyle="--", linewidth=1.0)
+        axes.annotate(
+            "paper",
+            (place, 0.03),
+            xytext=(3, 0),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            fontsize=8.0,
+        )
+        axes.set_xticks(places, [f"{value:g}" for value in values])
+        axes.margins(0.09, 0.12)
+        axes.grid(axis="x", visible=False)
         axes.set(xlabel=_SYMBOLS[parameter], ylabel="mean return")
 
-    return Panel(title_of(table.method), draw)
+    return Panel(f"{name}: {title_of(table.method)}", draw)
 
 
 def table1(bench: Workbench) -> Product:
@@ -102,8 +122,7 @@ def table1(bench: Workbench) -> Product:
         for name in METHODS:
             for parameter, theirs in PAPER[env][name].items():
                 table = tables[name]
-                panel = _search(table, parameter, theirs)
-                column.append(panel._replace(title=f"{title(folder)}: {panel.title}"))
+                column.append(_search(title(folder), table, parameter, theirs))
                 rows.append(
                     {
                         "environment": env,
@@ -111,8 +130,8 @@ def table1(bench: Workbench) -> Product:
                         "parameter": parameter,
                         "tuned": table.chosen[parameter],
                         "paper": theirs,
-                        "score_tuned": _best_at(table, parameter, table.chosen[parameter]),
-                        "score_paper": _best_at(table, parameter, theirs),
+                        "score_tuned": float(table.mean[table.best]),
+                        "score_paper": float(table.mean[_best_at(table, parameter, theirs)]),
                         "standard_error": float(table.standard_error[table.best]),
                         "at_edge_of_grid": parameter in table.at_edge,
                         "num_tuning_tasks": table.num_tasks,
@@ -122,7 +141,7 @@ def table1(bench: Workbench) -> Product:
         kept[env] = comparison
     caption = (
         "Grid search on the tuning tasks: mean return over the updates by value (of two values, the best with the other). "
-        "The ring marks the tuned value, the dashed line the paper's."
+        "Bars are standard errors over tuning tasks, the ring marks the tuned value, the dashed line the paper's."
     )
     panels = [list(row) for row in zip(*columns, strict=True)]
     return Product(outcomes, [picture("table1", caption, panels)], {"table1": rows}, kept)

@@ -1,0 +1,325 @@
+"""Every figure and table of the paper at a tiny scale, and the judgement behind the verdicts."""
+
+import csv
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from metastep.errors import InputError
+from metastep.evaluation import Comparison, MethodRecord, load
+from metastep.experiments.config import load_preset
+from metastep.experiments.reproduce import IDS, reproduce, resolve
+from metastep.experiments.reproduce.ablations import one_task
+from metastep.experiments.reproduce.against import handful
+from metastep.experiments.reproduce.iterations import best_validated
+from metastep.experiments.reproduce.judging import alike, beats_every, gain
+from metastep.experiments.reproduce.outcome import Outcome, at_most, beats_all, no_better, number, within
+from metastep.experiments.reproduce.robust import spread_difference, standard_deviation
+from metastep.experiments.reproduce.workbench import ENVIRONMENTS, Workbench
+
+VERDICTS = {"holds", "does not hold", "not distinguishable"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Everything at the tiny scale: the folder and the outcomes."""
+    out = tmp_path_factory.mktemp("paper")
+    return out, reproduce(["all"], out, "tiny", seed=3)
+
+
+class Watch:
+    """Remembers which stages were opened."""
+
+    def __init__(self):
+        self.stages = []
+
+    @contextmanager
+    def stage(self, name, total, unit):
+        self.stages.append(name)
+        yield SimpleNamespace(advance=lambda amount: None)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_an_id_leaves_figure_data_and_outcomes(made, name):
+    out, outcomes = made
+    folder, rows = out / name, [outcome for outcome in outcomes if outcome.id == name]
+    assert rows
+    for outcome in rows:
+        assert outcome.verdict in VERDICTS
+        assert outcome.num >= 2
+        assert np.isfinite(outcome.effect)
+        if outcome.low is not None:
+            assert outcome.low <= outcome.effect <= outcome.high
+        assert outcome.command == f"metastep reproduce {name} --scale tiny --seed 3"
+    record = json.loads((folder / "outcome.json").read_text())
+    assert [Outcome(**row) for row in record["outcomes"]] == rows
+    assert (folder / "outcome.txt").read_text().splitlines() == [outcome.line() for outcome in rows]
+    assert ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
+    assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    tables = [*folder.glob("*.csv"), *folder.glob("*.parquet")]
+    assert tables
+    for path in folder.glob("*.csv"):
+        with path.open(newline="") as file:
+            assert len(list(csv.DictReader(file))) >= 1
+    for path in folder.glob("*.parquet"):
+        assert pq.read_table(path).num_rows > 0
+
+
+def test_all_rows_are_collected_in_one_table(made):
+    out, outcomes = made
+    assert [outcome.id for outcome in outcomes] == sorted((o.id for o in outcomes), key=IDS.index)
+    assert [Outcome(**row) for row in json.loads((out / "results.json").read_text())] == outcomes
+    text = (out / "results.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + len(outcomes)
+    columns = lines[0].count(" | ")
+    for line, outcome in zip(lines[2:], outcomes, strict=True):
+        assert line.count(" | ") == columns
+        assert outcome.claim in line
+        assert outcome.measured() in line
+        assert f"**{outcome.verdict}**" in line
+        assert f"`{outcome.command}`" in line
+    for picture in re.findall(r"\]\((.+\.svg)\)", text):
+        assert (out / picture).exists()
+
+
+def test_what_is_there_is_not_computed_again(made):
+    out, outcomes = made
+    times = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
+    watch = Watch()
+    assert reproduce(["fig2", "theory", "fig1"], out, "tiny", 3, watch) == [
+        outcome for outcome in outcomes if outcome.id in ("fig1", "fig2", "theory")
+    ]
+    assert watch.stages == []
+    # The rows of ids that were not asked for stay in the table.
+    assert [Outcome(**row) for row in json.loads((out / "results.json").read_text())] == outcomes
+
+    before = {path.name: path.read_bytes() for path in (out / "fig-iterations").iterdir()}
+    (out / "fig-iterations" / "outcome.json").unlink()
+    reproduce(["fig-iterations"], out, "tiny", 3, watch)
+    assert watch.stages == []  # drawn again from what the runs hold
+    assert {path.name: path.read_bytes() for path in (out / "fig-iterations").iterdir()} == before
+    assert {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()} == times
+
+
+def test_a_lost_result_is_made_again_and_nothing_else(made):
+    out, _ = made
+    lost = out / "runs" / "cartpole" / "results" / "decay.safetensors"
+    before = lost.read_bytes()
+    lost.unlink()
+    (out / "fig-decay" / "outcome.json").unlink()
+    watch = Watch()
+    reproduce(["fig-decay"], out, "tiny", 3, watch)
+    assert watch.stages == ["cartpole: tune decay", "cartpole: compare"]
+    assert lost.read_bytes() == before
+
+
+def test_a_folder_belongs_to_one_setting(made, tmp_path):
+    out, _ = made
+    with pytest.raises(InputError, match=r"seed = 3, which is now 4; use another folder"):
+        reproduce(["fig1"], out, "tiny", 4)
+    with pytest.raises(InputError, match=r"overrides = \[\], which is now \[\"fqi.trees=2\"\]"):
+        reproduce(["fig1"], out, "tiny", 3, overrides=["fqi.trees=2"])
+    with pytest.raises(InputError, match=r"scale: 'huge' must be one of quick, paper, tiny"):
+        reproduce(["fig1"], tmp_path, "huge")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file, a folder is needed"):
+        reproduce(["fig1"], tmp_path / "file", "tiny")
+
+
+def test_ids():
+    assert resolve(["all"]) == IDS
+    assert resolve(["theory", "fig3", "fig3"]) == ("fig3", "theory")
+    with pytest.raises(InputError, match="'fig4' does not exist, did you mean 'fig"):
+        resolve(["fig4"])
+    with pytest.raises(InputError, match="none was given"):
+        resolve([])
+
+
+def test_overrides_reach_every_preset(tmp_path):
+    bench = Workbench(tmp_path, "paper", 7, ("rollout.block_size=3200",))
+    for env in (*ENVIRONMENTS, "swingup"):
+        config = bench.config(env)
+        assert config == load_preset(env, "paper", ["rollout.block_size=3200", "seed=7"])
+        assert config.rollout.block_size == 3200
+
+
+def test_fixed_context_runs_have_one_task_but_different_first_policies(made):
+    out, _ = made
+    for env in ENVIRONMENTS:
+        comparison = load(out / "runs" / f"{env}-one-task" / "results" / "metafqi.safetensors")
+        wanted = np.asarray(one_task(load_preset(env)), np.float32)
+        assert np.array_equal(comparison.context, np.tile(wanted, (comparison.num_tasks, 1)))
+        assert len(np.unique(comparison.returns[0, :, 0])) > 1
+    assert one_task(load_preset("cartpole")) == (1.05, 1.0)
+    assert one_task(load_preset("nav2d")) == (0.25, 0.25)  # the centre is where the learner starts
+
+
+def test_the_long_test_is_four_times_as_long_as_the_training(made):
+    out, _ = made
+    updates = pq.read_table(out / "fig-cartpole60" / "cartpole.parquet")["update"].to_numpy()
+    assert updates.max() == 4 * 2
+    long_config = load_preset("cartpole", "paper")
+    assert 4 * long_config.compare.num_updates == 60
+
+
+def test_the_tuned_values_stand_beside_the_papers(made):
+    out, _ = made
+    with (out / "table1" / "table1.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    paper = {(row["environment"], row["method"], row["parameter"]): float(row["paper"]) for row in rows}
+    assert len(paper) == 15
+    assert paper["nav2d", "metagrad", "beta"] == 0.001
+    assert paper["minigolf", "adam", "stepsize"] == 0.08
+    assert paper["cartpole", "decay", "alpha"] == 7.5
+    for row in rows:
+        assert float(row["score_tuned"]) >= float(row["score_paper"])  # both on the tuning tasks
+
+
+# Judgement, on numbers whose answer is known.
+
+
+def comparison_of(**returns):
+    """Methods with the given (tasks, updates + 1) returns."""
+    num_tasks, points = next(iter(returns.values())).shape
+    num = len(returns)
+    return Comparison(
+        methods=tuple(MethodRecord(name, name, "nga", "x", {}, False) for name in returns),
+        context_names=("c",),
+        context=np.zeros((num_tasks, 1), np.float32),
+        returns=np.stack([values.astype(np.float32) for values in returns.values()]),
+        hyperparameters=np.zeros((num, num_tasks, points - 1, 1), np.float32),
+        flagged=np.zeros((num, num_tasks, points), np.bool_),
+        num_steps=np.ones((num, num_tasks)),
+    )
+
+
+@pytest.fixture
+def folder():
+    return SimpleNamespace(config=load_preset("nav2d", "quick", ["compare.num_resamples=2000"]))
+
+
+def curves(rng, gain_of_a_task, num_tasks=40):
+    """Curves that start anywhere and gain, at once, `gain_of_a_task` plus noise that differs between methods."""
+    start = np.linspace(-5.0, 5.0, num_tasks)
+    noise = rng.normal(scale=0.1, size=num_tasks)
+    return np.stack([start, start + gain_of_a_task + noise, start + gain_of_a_task + noise], axis=1)
+
+
+@pytest.mark.parametrize(
+    ("others", "verdict", "hardest"),
+    [
+        ((1.0, 1.5), "holds", "b"),
+        ((1.0, 2.5), "does not hold", "b"),
+        ((1.0, 2.0), "not distinguishable", "b"),
+        ((3.0, 1.0), "does not hold", "a"),
+    ],
+)
+def test_better_than_every_one(folder, others, verdict, hardest):
+    rng = np.random.default_rng(1)
+    comparison = comparison_of(metafqi=curves(rng, 2.0), a=curves(rng, others[0]), b=curves(rng, others[1]))
+    outcome, rows = beats_every(folder, comparison, "metafqi", ["a", "b"], "claim")
+    assert outcome.verdict == verdict
+    assert outcome.effect == pytest.approx(2.0 - max(others), abs=0.1)
+    assert outcome.low < outcome.effect < outcome.high
+    assert outcome.environment == "Nav2D"
+    assert outcome.num == 40
+    assert f"against the hardest, {hardest}" in outcome.detail
+    assert {row.baseline for row in rows} == {"a", "b"}
+    assert gain(comparison, "metafqi") == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("other", "judge", "verdict"),
+    [
+        (2.0, within, "holds"),
+        (1.9, within, "holds"),  # different for certain, but by less than a tenth of the gain
+        (1.0, within, "does not hold"),
+        (3.0, within, "does not hold"),
+        (1.8, within, "not distinguishable"),
+        (3.0, at_most, "holds"),
+        (1.0, at_most, "does not hold"),
+        (1.9, no_better, "does not hold"),
+        (3.0, no_better, "holds"),
+    ],
+)
+def test_alike(folder, other, judge, verdict):
+    rng = np.random.default_rng(1)
+    comparison = comparison_of(metafqi=curves(rng, 2.0), other=curves(rng, other))
+    outcome, _ = alike(folder, comparison, "metafqi", "other", "claim", reference="metafqi", judge=judge)
+    assert outcome.effect == pytest.approx(2.0 - other, abs=0.1)
+    assert outcome.verdict == verdict
+
+
+def test_judges():
+    assert beats_all(["better", "better"]) == "holds"
+    assert beats_all(["better", "worse", "not distinguishable"]) == "does not hold"
+    assert beats_all(["better", "not distinguishable"]) == "not distinguishable"
+    assert beats_all([]) == "not distinguishable"
+    assert [at_most(*interval, 1.0) for interval in ((0, 1), (2, 3), (0, 2))] == [
+        "holds",
+        "does not hold",
+        "not distinguishable",
+    ]
+    assert within(-0.5, 1.5, 1.0) == "not distinguishable"
+    assert within(-3.0, -2.0, 1.0) == "does not hold"
+    assert no_better(-1.0, 2.0, 1.0) == "not distinguishable"
+    assert no_better(-1.0, 0.5, 1.0) == "holds"
+
+
+def test_spread_over_random_states():
+    values = np.random.default_rng(0).normal(scale=2.0, size=(2000, 5))
+    intervals = np.array([standard_deviation(row)[1:] for row in values])
+    covered = ((intervals[:, 0] <= 2.0) & (intervals[:, 1] >= 2.0)).mean()
+    assert covered == pytest.approx(0.95, abs=0.02)
+
+
+def test_spread_over_tasks():
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=60)
+    wide = spread_difference(3.0 * base, base, seed=0, num_resamples=1000)
+    assert wide.value == pytest.approx(2.0 * base.std(ddof=1))
+    assert wide.verdict == "better"
+    assert spread_difference(base, 3.0 * base, seed=0, num_resamples=1000).verdict == "worse"
+    other = rng.normal(size=60)
+    assert spread_difference(base, other, seed=0, num_resamples=1000).verdict == "not distinguishable"
+
+
+def test_iterations_are_chosen_by_validation_alone():
+    curves_ = [SimpleNamespace(iteration=i, score=score) for i, score in ((1, 0.5), (2, 0.1), (3, 0.4), (4, 0.45))]
+    model = SimpleNamespace(record=SimpleNamespace(validation=curves_))
+    assert best_validated(model, range(1, 5)) == 1
+    assert best_validated(model, range(2, 5)) == 4
+    assert best_validated(model, range(2, 6)) == 4  # 5 diverged on the validation tasks: it has no score
+
+
+def test_one_iteration_cannot_be_compared(tmp_path):
+    with pytest.raises(InputError, match=r"fqi.iterations: 1 must be at least 2"):
+        reproduce(["fig-iterations"], tmp_path, "tiny", overrides=["fqi.iterations=1"])
+
+
+@pytest.mark.parametrize("must", [[0.25], [5.0], [3.0, 6.0], [7.7]])
+def test_a_handful_of_steps(must):
+    grid = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0]
+    shown = handful(grid, must)
+    assert shown == sorted(shown)
+    assert {*must} <= {*shown} <= {*grid, *must}
+    assert 3 <= len(shown) <= 5
+    assert {0.25, 8.0} <= {*shown}
+    assert handful([1.0, 2.0], [2.0]) == [1.0, 2.0]
+
+
+def test_numbers_are_short():
+    assert [number(value) for value in (0.12345, -1.0, 12.345, 123.4, -0.00001)] == [
+        "0.123",
+        "\N{MINUS SIGN}1",
+        "12.3",
+        "123",
+        "\N{MINUS SIGN}1e\N{MINUS SIGN}05",
+    ]
