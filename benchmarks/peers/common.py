@@ -42,6 +42,7 @@ class Size(NamedTuple):
 SIZES = {
     "cartpole": Size(4, 1, (0.1, 0.5), (2.0, 1.5), 0.1),
     "nav2d": Size(2, 2, (-0.5, -0.5), (0.5, 0.5), 0.1**0.5),
+    "halfcheetah": Size(17, 6, (0.0,), (2.0,), 0.1**0.5),
 }
 
 

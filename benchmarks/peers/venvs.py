@@ -36,6 +36,7 @@ PEERS = {
     peer.name: peer
     for peer in (
         Peer("gymnasium", ("gymnasium==1.4.0", "numpy==2.4.6")),
+        Peer("envpool", ("envpool==1.2.5", "gymnasium==1.4.0", "numpy==2.4.6")),
         # The jax is the one this package uses; gymnax imports six without asking for it.
         Peer(
             "gymnax", ("gymnax==1.0.1", "jax==0.10.2", "jaxlib==0.10.2", "flax==0.12.8", "numpy==2.4.6", "six==1.17.0")

@@ -1,0 +1,196 @@
+"""HalfCheetah with a goal velocity: environment steps per second with policy and gradient, beside peers, in one run.
+
+    python benchmarks/cheetah.py            # the C engine and its peers, on the CPU
+    python benchmarks/cheetah.py --gpu      # MJX over batch sizes and solver settings, on a GPU; under five minutes
+
+This package and the peers take turns, several rounds long, and the fastest run of each counts: what slows a run down is other
+load on the machine. `per core` compares steps per second of processor time, which other load moves less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+from venvs import InstallError, interpreter
+
+HERE = Path(__file__).resolve().parent
+PEERS = HERE / "peers"
+
+PEER_SECONDS = 600.0  # after which a peer counts as hanging
+BUSY_BELOW = 0.85  # share of the processors that this package gets on an idle machine
+RETURN_TOLERANCE = 0.05  # relative; eight learners with 100 episodes each agree to about 0.01
+Record = dict[str, Any]
+
+
+class Contender(NamedTuple):
+    """A peer: how it is run and by how much it is to be beaten."""
+
+    label: str
+    variant: str
+    venv: str | None  # None: this package's own interpreter
+    episodes: int  # sub-environments
+    target: float | None  # times as many steps per second
+
+
+class Row(NamedTuple):
+    """The fastest run of a contender, or the reason why there is none."""
+
+    contender: Contender
+    result: Record | None
+    failure: str
+
+    def ratio(self, own: Record, per_core: bool = False) -> float | None:
+        """How many times as many steps this package makes per second, or per second of processor time."""
+        return None if self.result is None else _rate(own, per_core) / _rate(self.result, per_core)
+
+
+CONTENDERS = (
+    Contender("mj_step alone, one thread", "raw", None, 1, 1.7),
+    Contender("Gymnasium SyncVectorEnv", "sync", None, 100, 3.5),
+    # A process an environment: a hundred of them only wait for each other.
+    Contender("Gymnasium AsyncVectorEnv", "async", None, 16, None),
+    Contender("EnvPool", "envpool", "envpool", 100, 1.2),
+)
+
+
+def _rate(result: Record, per_core: bool) -> float:
+    return float(result["steps_per_second"]) / (float(result["cores_used"]) if per_core else 1.0)
+
+
+def run_peer(contender: Contender, learners: int, horizon: int, seconds: float) -> Record:
+    """Run a peer in a process of its own; RuntimeError says why it gave no result."""
+    python = sys.executable if contender.venv is None else str(interpreter(contender.venv))
+    command = [python, str(PEERS / "cheetah_vector.py"), "--env", "halfcheetah", "--variant", contender.variant]
+    sizes = {"learners": learners, "episodes": contender.episodes, "horizon": horizon, "seconds": seconds}
+    for name, value in sizes.items():
+        command += [f"--{name}", str(value)]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    # MuJoCo leaves a log file in the working directory.
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            done = subprocess.run(
+                command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PEER_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{contender.label}: no result within {PEER_SECONDS:.0f} s") from None
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise RuntimeError(f"{contender.label}: failed: {lines[-1]}")
+    result: Record = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def compare(learners: int, horizon: int, seconds: float, rounds: int) -> tuple[list[Record], list[Row]]:
+    """This package's runs, and a row for every peer."""
+    from ours import ours
+
+    runs: list[Record] = []
+    rows = {contender: Row(contender, None, "") for contender in CONTENDERS}
+    for _ in range(rounds):
+        for contender, row in rows.items():
+            runs.append(ours("halfcheetah", learners, 100, horizon, seconds))
+            try:
+                result = run_peer(contender, learners, horizon, seconds)
+            except (InstallError, RuntimeError) as error:
+                rows[contender] = row._replace(failure=str(error))
+                continue
+            if row.result is None or _rate(result, False) > _rate(row.result, False):
+                rows[contender] = row._replace(result=result)
+    return runs, list(rows.values())
+
+
+def print_table(console: Console, runs: list[Record], rows: list[Row], learners: int, horizon: int) -> None:
+    """The comparison, with a note for whatever is off."""
+    title = f"HalfCheetah, goal velocity: {learners} learners, 100 episodes, horizon {horizon}, policy and gradient included"
+    table = Table(title=title, title_justify="left")
+    table.add_column("contender")
+    table.add_column("version")
+    for heading in ("steps/s", "cores", "ratio", "per core", "target"):
+        table.add_column(heading, justify="right")
+    table.add_column("met")
+    table.add_column("return", justify="right")
+    own = max(runs, key=lambda run: _rate(run, False))
+    cells = [f"{own['steps_per_second']:,.0f}", f"{own['cores_used']:.1f}"]
+    table.add_row(
+        "[bold]metastep, C engine[/bold]", own["version"], *cells, "", "", "", "", f"{own['mean_return']:.2f}"
+    )
+    notes = [
+        f"metastep: {len(runs)} runs, {min(_rate(run, False) for run in runs):,.0f} to {_rate(own, False):,.0f} steps/s."
+    ]
+    processors = len(os.sched_getaffinity(0))
+    if own["cores_used"] < BUSY_BELOW * processors:
+        notes.append(
+            f"The machine was busy: metastep got {own['cores_used']:.1f} of {processors} processors; see `per core`."
+        )
+    for row in rows:
+        label, result = row.contender.label, row.result
+        target = "" if row.contender.target is None else f"{row.contender.target:g}x"
+        ratio, per_core = row.ratio(own), row.ratio(own, per_core=True)
+        if result is None or ratio is None or per_core is None:
+            table.add_row(label, *(["-"] * 5), target, "no result", "-")
+            notes.append(row.failure)
+            continue
+        met = ""
+        if row.contender.target is not None:
+            met = "[green]met[/green]" if ratio >= row.contender.target else "[red]not met[/red]"
+        mean_return = "" if result["variant"] == "raw" else f"{result['mean_return']:.2f}"
+        # The processes of AsyncVectorEnv are not counted in its processor time.
+        is_async = result["variant"] == "async"
+        cores, core_ratio = ("-", "-") if is_async else (f"{result['cores_used']:.1f}", f"{per_core:.1f}x")
+        table.add_row(
+            label,
+            result["version"],
+            f"{result['steps_per_second']:,.0f}",
+            cores,
+            f"{ratio:.1f}x",
+            core_ratio,
+            target,
+            met,
+            mean_return,
+        )
+        if mean_return and abs(result["mean_return"] / own["mean_return"] - 1.0) > RETURN_TOLERANCE:
+            notes.append(f"{label}: its return differs from metastep's by more than {RETURN_TOLERANCE:.0%}.")
+    console.print(table)
+    for note in notes:
+        console.print(f"  {note}", markup=False, highlight=False)
+
+
+def main() -> None:
+    """Print the table and save the figures."""
+    parser = argparse.ArgumentParser(description="HalfCheetah benchmark.")
+    parser.add_argument("--gpu", action="store_true", help="MJX alone, over batch sizes and solver settings")
+    parser.add_argument("--learners", type=int, default=16)
+    parser.add_argument("--horizon", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long each run is measured")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each contender; this package runs before each")
+    parser.add_argument("--total-seconds", type=float, default=280.0, help="with --gpu: begin nothing after so long")
+    arguments = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    if arguments.gpu:
+        from cheetah_mjx import print_mjx
+
+        print_mjx(console, arguments.total_seconds, HERE / "results" / "cheetah_mjx.json")
+        return
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    runs, rows = compare(arguments.learners, arguments.horizon, arguments.seconds, arguments.rounds)
+    print_table(console, runs, rows, arguments.learners, arguments.horizon)
+    path = HERE / "results" / "cheetah.json"
+    path.parent.mkdir(exist_ok=True)
+    peers = [{**row._asdict(), "contender": row.contender._asdict()} for row in rows]
+    path.write_text(json.dumps({"metastep": runs, "peers": peers}, indent=1))
+    console.print(f"figures saved in {path.relative_to(HERE.parent)}")
+
+
+if __name__ == "__main__":
+    main()
