@@ -204,14 +204,18 @@ def _add_tree(plan, root, rows, columns, ids, stack, previous, sums):  # type: i
     The branch of the smaller step sizes is walked to its end first, so a row meets its leaves in the order of their
     intervals, and the first of them starts at cell 0.
     """
-    feature, threshold, left, right, cut = plan.feature, plan.threshold, plan.left, plan.right, plan.cut
+    feature, threshold, left, right = plan.feature, plan.threshold, plan.left, plan.right
+    cut, fixed = plan.cut, plan.fixed
     stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3], stack[0, 4] = root, 0, rows, 0, sums.shape[0]
     height = 1
     while height > 0:
         height -= 1
         node, start, stop = stack[height, 0], stack[height, 1], stack[height, 2]
         low, high = stack[height, 3], stack[height, 4]
-        while feature[node] >= 0:
+        while True:
+            if feature[node] < 0:
+                _add_leaf(fixed[node], ids, start, stop, low, previous, sums)
+                break
             if cut[node] >= 0:
                 if cut[node] <= low:
                     node = right[node]
@@ -223,16 +227,7 @@ def _add_tree(plan, root, rows, columns, ids, stack, previous, sums):  # type: i
                     height += 1
                     node, high = left[node], cut[node]
                 continue
-            column, limit = columns[feature[node]], threshold[node]
-            # Swap first, advance if the row belongs to the left: no branch for the processor to mispredict. Unsigned
-            # subscripts spare the check for negative ones.
-            boundary = np.uint64(start)
-            for position in range(start, stop):
-                row = ids[position]
-                ids[position] = ids[boundary]
-                ids[boundary] = row
-                boundary += np.uint64(column[row] <= limit)
-            middle = np.int64(boundary)
+            middle = _partition(columns, feature[node], threshold[node], ids, start, stop)
             if middle == start:
                 node = right[node]
             elif middle == stop:
@@ -242,17 +237,31 @@ def _add_tree(plan, root, rows, columns, ids, stack, previous, sums):  # type: i
                 stack[height, 3], stack[height, 4] = low, high
                 height += 1
                 node, stop = left[node], middle
-        leaf, cell = plan.fixed[node], sums[low]
-        if low == 0:
-            for position in range(start, stop):
-                row = ids[position]
-                cell[row] += leaf
-                previous[row] = leaf
-        else:
-            for position in range(start, stop):
-                row = ids[position]
-                cell[row] += leaf - previous[row]
-                previous[row] = leaf
+
+
+@numba.njit(cache=True, nogil=True)
+def _partition(columns, column, limit, ids, start, stop):  # type: ignore[no-untyped-def]
+    """Bring the rows at or below the limit to the front; where the others begin.
+
+    Swap first, then advance if the row belongs to the front: no branch for the processor to mispredict. Unsigned
+    subscripts spare the check for negative ones.
+    """
+    boundary = np.uint64(start)
+    for position in range(start, stop):
+        row = ids[position]
+        ids[position] = ids[boundary]
+        ids[boundary] = row
+        boundary += np.uint64(columns[column, row] <= limit)
+    return np.int64(boundary)
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_leaf(leaf, ids, start, stop, low, previous, sums):  # type: ignore[no-untyped-def]
+    """From cell `low` on, the rows have this leaf's value instead of their previous leaf's (none before cell 0)."""
+    for position in range(start, stop):
+        row = ids[position]
+        sums[low, row] += leaf - previous[row] if low > 0 else leaf
+        previous[row] = leaf
 
 
 @numba.njit(cache=True, nogil=True)
