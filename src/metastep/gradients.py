@@ -132,13 +132,14 @@ class Estimator:
         rollout: what is simulated.
         fisher: "closed" for linear policies (streaming), "cg" for any (keeps the observations of the batch);
             None takes the closed form where it exists.
-        damping: added to the Fisher matrix's diagonal, as a share of the mean of that diagonal.
+        damping: added to the Fisher matrix's diagonal, as a share of the mean of that diagonal. It decides how far directions
+            that hardly vary in the batch (a cart that has not moved yet) are stretched: too little, and their noise is.
         cg_iterations: conjugate-gradient steps.
     """
 
     rollout: Rollout
     fisher: FisherSolver | None = None
-    damping: float = 1e-4
+    damping: float = 1e-2
     cg_iterations: int = 20
 
     def __post_init__(self) -> None:

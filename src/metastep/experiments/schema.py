@@ -129,7 +129,7 @@ class RolloutSection(_Section):
     baseline: Literal["none", "mean", "optimal"] = Field(
         default="optimal", description="What GPOMDP subtracts from rewards."
     )
-    damping: float = Field(default=1e-4, gt=0.0, lt=1.0, description="Fisher damping, a share of its mean diagonal.")
+    damping: float = Field(default=1e-2, gt=0.0, lt=1.0, description="Fisher damping, a share of its mean diagonal.")
     block_size: Count = Field(
         default=64, description="Learners simulated together; part of what makes a result repeatable."
     )
