@@ -13,6 +13,7 @@ import pytest
 
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, MethodRecord, load
+from metastep.experiments.build import build_env
 from metastep.experiments.config import load_preset
 from metastep.experiments.reproduce import IDS, reproduce, resolve
 from metastep.experiments.reproduce.ablations import one_task
@@ -323,3 +324,16 @@ def test_numbers_are_short():
         "123",
         "\N{MINUS SIGN}1e\N{MINUS SIGN}05",
     ]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ("[1.0]", r"env.fixed_context: \[1.0\] must hold one number for each of pole_mass, pole_length"),
+        ("[9.0, 1.0]", r"pole_mass = 9, allowed is \[0.1, 2\]"),
+        ("3", "env.fixed_context: 3 must be a list"),
+    ],
+)
+def test_a_fixed_context_must_be_a_task_of_the_family(values, message):
+    with pytest.raises(InputError, match=message):
+        build_env(load_preset("cartpole", "quick", [f"env.fixed_context={values}"]))

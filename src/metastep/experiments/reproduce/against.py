@@ -105,7 +105,7 @@ def fig2(bench: Workbench) -> Product:
             comparison,
             "metafqi",
             [step_name(step) for step in grid],
-            f"Choosing the step size at every update learns faster than each of {len(grid)} fixed step sizes",
+            f"metaFQI, which chooses a step size at every update, learns faster than each of {len(grid)} fixed ones",
         )
         outcomes.append(outcome)
         rows += table(folder, found)
@@ -140,7 +140,7 @@ def _tuned_lines(comparison: Comparison, baselines: Sequence[str]) -> list[Line]
 
 def fig3(bench: Workbench) -> Product:
     """MetaFQI against tuned baselines."""
-    claim = "It learns faster than each tuned baseline: fixed step, RMSprop, Adam, HOOF and metagrad"
+    claim = "metaFQI learns faster than each tuned baseline: fixed step, RMSprop, Adam, HOOF and metagrad"
     outcomes, rows, kept = [], [], {}
     above, below = [], []
     for env in ENVIRONMENTS:
@@ -159,7 +159,7 @@ def fig3(bench: Workbench) -> Product:
 
 def fig_decay(bench: Workbench) -> Product:
     """MetaFQI against a decaying step size."""
-    claim = "It learns faster than a decaying step size alpha/t with tuned alpha"
+    claim = "metaFQI learns faster than a decaying step size alpha/t with tuned alpha"
     outcomes, rows, kept = [], [], {}
     above, below = [], []
     for env in ENVIRONMENTS:

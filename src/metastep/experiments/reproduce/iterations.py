@@ -126,7 +126,7 @@ def fig_swingup(bench: Workbench) -> Product:
     comparison = with_fixed_grid(bench, folder)
     model, iterations = by_iteration(bench, folder)
     tuned, selected = tuned_step(comparison), model.record.selected_iteration
-    claim = f"On SwingUp metaFQI does as well as the tuned fixed step (h = {tuned:g}), neither better nor worse"
+    claim = f"metaFQI does as well as the tuned fixed step (h = {tuned:g}), neither better nor worse"
     like_fixed, found = alike(folder, comparison, "metafqi", "fixed", claim, reference="fixed", judge=within)
     name = title(folder)
     panels = [
@@ -162,8 +162,8 @@ def _iterations_alike(folder: RunFolder, comparison: Comparison) -> Outcome:
     verdict: Verdict = "holds" if set(verdicts) == {"holds"} else "not distinguishable"
     return Outcome(
         environment=title(folder),
-        claim="On SwingUp all FQI iterations do about equally well",
-        quantity=f"N = 1 minus the one farthest from it, {farthest.baseline}: {AUC}",
+        claim="All FQI iterations do about equally well",
+        quantity=f"N = 1 minus the iteration farthest from it, {farthest.baseline}: {AUC}",
         effect=farthest.mean,
         low=farthest.low,
         high=farthest.high,

@@ -166,7 +166,7 @@ def _as_good(folder: RunFolder, comparison: Comparison, tables: dict[str, Tuning
     return Outcome(
         environment=title(folder),
         claim="The paper's tuned initial values are as good here as those of our own grid search",
-        quantity=f"what they cost the worst hit, {title_of(worst.target)}: {AUC}",
+        quantity=f"what they cost where they cost most, {title_of(worst.target)}: {AUC}",
         effect=worst.mean,
         low=worst.low,
         high=worst.high,
