@@ -1,10 +1,20 @@
+import time
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, MethodRecord, differences, metric_values, oracle_scores, summary
-from metastep.evaluation.statistics import bootstrap_interval, holm, paired_test, sign_flip_p_values, verdict
+from metastep.evaluation.resampling import (
+    PairedTest,
+    bootstrap_interval,
+    holm,
+    mean_interval,
+    paired_test,
+    sign_flip_p_values,
+    verdict,
+)
 
 
 def make_comparison(returns: np.ndarray, names: tuple[str, ...], yardsticks: tuple[str, ...] = ()) -> Comparison:
@@ -31,7 +41,8 @@ def simulated(shifts: tuple[float, ...], num_tasks: int, seed: int = 0, noise: f
 NULLS = {
     "normal": lambda rng, shape: rng.normal(size=shape),
     "heavy tails": lambda rng, shape: rng.standard_t(3, size=shape),
-    "skewed methods": lambda rng, shape: rng.exponential(size=shape) - rng.exponential(size=shape),
+    "Laplace": lambda rng, shape: rng.exponential(size=shape) - rng.exponential(size=shape),
+    "skewed": lambda rng, shape: rng.exponential(size=shape) - 1.0,
 }
 
 
@@ -42,7 +53,8 @@ def test_calibration_over_2000_null_comparisons(kind: str) -> None:
     The random states are fixed: the coverage of a run scatters by half a percent around its own.
     """
     null = NULLS[kind](np.random.default_rng(1), (2000, 100))
-    test = paired_test(null, seed=0)
+    parts = [paired_test(rows, seed=index) for index, rows in enumerate(np.split(null, 4))]
+    test = PairedTest(*map(np.concatenate, zip(*parts, strict=True)))
     covered = np.mean((test.low <= 0.0) & (test.high >= 0.0))
     wins = np.mean([verdict(*row, 0.95) != "not distinguishable" for row in zip(*test[1:], strict=True)])
     families = test.p_value.reshape(400, 5)
@@ -58,6 +70,38 @@ def test_small_samples_keep_their_coverage() -> None:
     null = np.random.default_rng(2).normal(size=(2000, 20))
     test = paired_test(null, seed=0, num_resamples=2000)
     assert 0.935 <= np.mean((test.low <= 0.0) & (test.high >= 0.0)) <= 0.965
+
+
+def test_skewed_differences_are_covered_better_than_by_the_percentile_interval() -> None:
+    """20 tasks of skewness 2: the percentile interval covers in 91.7 %, the studentised one in 93.3 %."""
+    null = np.random.default_rng(3).exponential(size=(2000, 20)) - 1.0
+    plain = bootstrap_interval((null,), np.mean, seed=0, num_resamples=2000)
+    covered = [
+        np.mean((low <= 0.0) & (high >= 0.0)) for low, high in (mean_interval(null, seed=0, num_resamples=2000), plain)
+    ]
+    assert covered[0] >= 0.925
+    assert covered[0] > covered[1] + 0.01
+
+
+def test_intervals_of_a_pair_take_a_fraction_of_a_second() -> None:
+    values = np.random.default_rng(0).normal(size=(1, 100))
+    began = time.perf_counter()
+    paired_test(values)
+    assert time.perf_counter() - began < 1.0
+
+
+def test_a_single_task_that_differs_decides_nothing() -> None:
+    """Most resamples of it have no spread, so that their t statistic is infinite."""
+    values = np.zeros((1, 100))
+    values[0, 7] = 5.0
+    test = paired_test(values)
+    assert np.isfinite([test.low, test.high]).all()
+    assert verdict(test.low[0], test.high[0], test.p_value[0], 0.95) == "not distinguishable"
+
+
+def test_equal_differences_have_an_interval_without_length() -> None:
+    low, high = mean_interval(np.full((1, 30), 0.1), seed=0)
+    np.testing.assert_allclose([low[0], high[0]], 0.1, rtol=1e-12)
 
 
 def test_pairing_finds_small_differences_between_very_different_tasks() -> None:
@@ -114,9 +158,12 @@ def test_identical_methods_are_not_distinguishable() -> None:
 
 def test_intervals_agree_with_the_t_interval_on_normal_data() -> None:
     values = np.random.default_rng(0).normal(size=(1, 60))
-    low, high = bootstrap_interval((values,), np.mean, seed=0, num_resamples=50_000)
     expected = stats.ttest_1samp(values[0], 0.0).confidence_interval()
-    np.testing.assert_allclose([low[0], high[0]], [expected.low, expected.high], atol=0.02)
+    for low, high in (
+        bootstrap_interval((values,), np.mean, seed=0, num_resamples=50_000),
+        mean_interval(values, seed=0, num_resamples=50_000),
+    ):
+        np.testing.assert_allclose([low[0], high[0]], [expected.low, expected.high], atol=0.02)
 
 
 def test_p_values_agree_with_scipys_permutation_test() -> None:
