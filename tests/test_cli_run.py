@@ -180,6 +180,16 @@ def test_the_markdown_report_names_every_method_and_its_figures(whole):
         assert (whole / figure).with_suffix(".png").stat().st_size > 5000
 
 
+def test_every_pair_of_methods_is_in_the_table_of_differences(whole):
+    lines = (whole / "differences.csv").read_text().splitlines()
+    rows = [line.split(",")[:3] for line in lines[1:]]
+    names = {name for row in rows for name in row[:2]}
+    assert "metafqi" in names
+    assert "oracle" not in names
+    for metric in ("auc", "final"):
+        assert sum(row[2] == metric for row in rows) == len(names) * (len(names) - 1) // 2
+
+
 def chromium(arguments: list[str], tmp_path: Path) -> subprocess.CompletedProcess[str]:
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:

@@ -233,7 +233,7 @@ def compare(folder: FolderArgument, device: DeviceOption = None) -> None:
     from metastep.experiments.runner import print_comparison
     from metastep.experiments.stages import compare_methods
 
-    print_comparison(compare_methods(opened, tracker=Terminal()))
+    print_comparison(compare_methods(opened, tracker=Terminal()), opened.config)
 
 
 @verb

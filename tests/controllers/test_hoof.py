@@ -9,8 +9,10 @@ from jax import Array
 from numpy.typing import NDArray
 
 from metastep.blocks import Stream
+from metastep.controllers import Clip, Fixed
 from metastep.controllers.hoof import HOOF, Prices, choose, price
 from metastep.errors import InputError
+from metastep.evaluation import Method, compare
 from metastep.gradients import Estimate
 from metastep.meta.loop import run
 from metastep.meta.mdp import Learners, MetaMDP, begin
@@ -204,3 +206,16 @@ def test_bad_bounds_are_refused(options: dict[str, float]) -> None:
 def test_no_candidates_are_refused() -> None:
     with pytest.raises(InputError, match="num_candidates"):
         HOOF(0.01, num_candidates=0)
+
+
+def test_a_clipped_controller_still_reports() -> None:
+    mdp = make_mdp()
+    comparison = compare(
+        [Method("hoof", NGA, Clip(HOOF(0.05, num_candidates=5)))], mdp, seed=0, num_tasks=3, num_updates=2
+    )
+    plain = compare([Method("hoof", NGA, HOOF(0.05, num_candidates=5))], mdp, seed=0, num_tasks=3, num_updates=2)
+    sizes = comparison.diagnostics["hoof/effective_sample_size"]
+    np.testing.assert_array_equal(sizes, plain.diagnostics["hoof/effective_sample_size"])
+    assert sizes.shape == (3, 2)
+    silent = compare([Method("fixed", NGA, Clip(Fixed(0.1)))], mdp, seed=0, num_tasks=3, num_updates=1)
+    assert silent.diagnostics == {}

@@ -1,3 +1,4 @@
+import csv
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,18 @@ import pytest
 from metastep import storage
 from metastep.controllers import HOOF, Fixed
 from metastep.errors import InputError
-from metastep.evaluation import FAMILIES, Comparison, Method, compare, load, save, to_parquet, tune
+from metastep.evaluation import (
+    FAMILIES,
+    Comparison,
+    Method,
+    all_differences,
+    compare,
+    differences_to_csv,
+    load,
+    save,
+    to_parquet,
+    tune,
+)
 from metastep.updates import NGA
 from tests.controllers.problems import BLOCK, make_mdp
 
@@ -42,6 +54,21 @@ def test_a_comparison_survives_the_disk(comparison: Comparison, tmp_path: Path) 
             assert after[0].chosen == before[0].chosen
         else:
             assert before == after
+
+
+def test_differences_become_a_table(comparison: Comparison, tmp_path: Path) -> None:
+    rows = [row for metric in ("auc", "final") for row in all_differences(comparison, metric)]
+    differences_to_csv(rows, tmp_path / "differences.csv")
+    with (tmp_path / "differences.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [(row["target"], row["baseline"], row["metric"]) for row in found] == [
+        ("metagrad", "hoof", "auc"),
+        ("metagrad", "hoof", "final"),
+    ]
+    for row, written in zip(rows, found, strict=True):
+        np.testing.assert_allclose([float(written[name]) for name in ("mean", "low", "high")], row[3:6], rtol=1e-9)
+        assert written["verdict"] == row.verdict
+        assert written["num_tasks"] == str(BLOCK + 1)
 
 
 def test_a_damaged_file_is_refused(comparison: Comparison, tmp_path: Path) -> None:

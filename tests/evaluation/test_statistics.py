@@ -5,7 +5,15 @@ import pytest
 from scipy import stats
 
 from metastep.errors import InputError
-from metastep.evaluation import Comparison, MethodRecord, differences, metric_values, oracle_scores, summary
+from metastep.evaluation import (
+    Comparison,
+    MethodRecord,
+    all_differences,
+    differences,
+    metric_values,
+    oracle_scores,
+    summary,
+)
 from metastep.evaluation.resampling import (
     PairedTest,
     bootstrap_interval,
@@ -148,6 +156,38 @@ def test_a_diverged_return_counts_as_the_worst_of_its_task() -> None:
     assert comparison.num_diverged() == {"a": 1, "b": 0}
     with pytest.raises(InputError, match="no finite return"):
         metric_values(make_comparison(np.full((1, 2, 3), np.nan), ("a",)), "auc")
+
+
+def test_a_verdict_between_two_methods_does_not_depend_on_a_third() -> None:
+    """A third method that ends far below the others must not make a diverged task count as that bad."""
+    curves = simulated((0.0, 0.3, 0.0), 40)
+    curves[0, 3, 2:] = np.nan
+    curves[2] -= 1000.0
+    three = make_comparison(curves, ("a", "b", "terrible"))
+    two = make_comparison(curves[:2], ("a", "b"))
+    for metric in ("auc", "final"):
+        assert differences(three, "a", ["b"], metric=metric) == differences(two, "a", ["b"], metric=metric)
+    np.testing.assert_array_equal(metric_values(three, "final", ("a", "b")), metric_values(two, "final"))
+    assert metric_values(three, "final")[0, 3] < -900.0
+
+
+def test_oracle_scores_do_not_depend_on_methods_that_are_not_measured() -> None:
+    curves = simulated((0.0, 2.0, 1.0, -500.0), 40)
+    curves[2, 3, 2:] = np.nan
+    names = ("fixed", "oracle", "half", "terrible")
+    four, three = make_comparison(curves, names), make_comparison(curves[:3], names[:3])
+    assert oracle_scores(four)[:3] == oracle_scores(three)
+
+
+def test_all_pairs_are_compared_as_one_family() -> None:
+    comparison = make_comparison(simulated((0.0, 0.5, 0.0, 9.0), 60), ("a", "b", "c", "oracle"), yardsticks=("oracle",))
+    rows = all_differences(comparison, "final", seed=3)
+    assert [(row.target, row.baseline) for row in rows] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert {row.metric for row in rows} == {"final"}
+    np.testing.assert_allclose([row.p_holm for row in rows], holm(np.array([row.p_value for row in rows])))
+    alone = differences(comparison, "a", ["b"], metric="final", seed=3)[0]
+    np.testing.assert_allclose(rows[0][3:7], alone[3:7], rtol=1e-12)
+    assert all_differences(make_comparison(simulated((0.0,), 20), ("a",))) == ()
 
 
 def test_identical_methods_are_not_distinguishable() -> None:

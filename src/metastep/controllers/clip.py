@@ -38,3 +38,8 @@ class Clip:
     def observe(self, state: ClipState, before: Learners, hyperparameters: Array, after: Learners) -> ClipState:
         """Pass on what was really used."""
         return state._replace(inner=self.controller.observe(state.inner, before, hyperparameters, after))
+
+    def report(self, state: ClipState) -> dict[str, Array]:
+        """What the controller inside has to tell, if anything."""
+        reporter = getattr(self.controller, "report", None)
+        return reporter(state.inner) if reporter else {}

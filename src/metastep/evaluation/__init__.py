@@ -1,7 +1,7 @@
 """Fair comparisons: methods, tuning, the paired run on test tasks, statistics, and results on disk."""
 
 from metastep.evaluation.comparison import Comparison, compare
-from metastep.evaluation.files import load, save, to_parquet
+from metastep.evaluation.files import differences_to_csv, load, save, to_parquet
 from metastep.evaluation.methods import (
     Method,
     MethodRecord,
@@ -14,7 +14,9 @@ from metastep.evaluation.statistics import (
     Difference,
     OracleScore,
     Summary,
+    all_differences,
     differences,
+    filled_returns,
     metric_values,
     oracle_scores,
     summary,
@@ -33,9 +35,12 @@ __all__ = [
     "TaskSource",
     "Tuning",
     "TuningTable",
+    "all_differences",
     "compare",
     "default_grids",
     "differences",
+    "differences_to_csv",
+    "filled_returns",
     "load",
     "metafqi_method",
     "metric_values",

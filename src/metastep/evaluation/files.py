@@ -1,5 +1,8 @@
 """A comparison on disk: one file that a report reads, and a long table for data frames."""
 
+import csv
+from collections.abc import Iterable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from metastep import storage
 from metastep.errors import InputError
 from metastep.evaluation.comparison import Comparison
 from metastep.evaluation.methods import MethodRecord
+from metastep.evaluation.statistics import Difference
 from metastep.evaluation.tuning import TuningTable
 
 _KIND = "comparison"
@@ -113,6 +117,16 @@ def _check(path: str | Path, comparison: Comparison) -> None:
             )
     if len(set(comparison.names)) != num_methods:
         raise InputError(f"File {path} is not a whole comparison: a method is named twice.")
+
+
+def differences_to_csv(rows: Iterable[Difference], path: str | Path) -> None:
+    """Write paired differences as a table, a row for every pair of methods and metric; numbers to ten digits."""
+    sink = StringIO()
+    writer = csv.writer(sink, lineterminator="\n")
+    writer.writerow(Difference._fields)
+    for row in rows:
+        writer.writerow(f"{value:.10g}" if isinstance(value, float) else value for value in row)
+    storage.write_atomically(path, sink.getvalue().encode())
 
 
 def to_parquet(comparison: Comparison, path: str | Path) -> None:

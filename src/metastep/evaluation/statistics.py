@@ -4,6 +4,7 @@ The task is the unit of replication; how intervals and p-values are made is told
 """
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -21,8 +22,10 @@ __all__ = [
     "Metric",
     "OracleScore",
     "Summary",
+    "all_differences",
     "bootstrap_interval",
     "differences",
+    "filled_returns",
     "metric_values",
     "oracle_scores",
     "paired_test",
@@ -49,7 +52,7 @@ class Difference(NamedTuple):
     low: float
     high: float
     p_value: float
-    p_holm: float  # corrected for the number of baselines
+    p_holm: float  # corrected for the number of comparisons made together
     verdict: Verdict
     num_tasks: int
 
@@ -73,20 +76,30 @@ class Summary(NamedTuple):
     num_flagged: int
 
 
-def metric_values(comparison: Comparison, metric: Metric) -> NDArray[np.float64]:
-    """Area under the curve (mean return over updates 1..T) or return after the last update: (methods, tasks).
+def filled_returns(comparison: Comparison, names: Sequence[str] | None = None) -> NDArray[np.float64]:
+    """Curves of the named methods (all by default) with every return finite: (methods, tasks, updates + 1).
 
-    A return that is not finite counts as the worst finite one of any method on that task: dropping it would reward
-    divergence. `Comparison.num_diverged` counts them.
+    A return that is not finite counts as the worst finite one of these methods on that task: dropping it would reward
+    divergence. `Comparison.num_diverged` counts them. Only the named methods matter, so that what is said of a pair does
+    not depend on who else took part.
     """
-    if metric not in get_args(Metric):
-        raise InputError(f"metric: {metric!r} must be one of {', '.join(get_args(Metric))}.")
-    returns = comparison.returns.astype(np.float64)
+    chosen = [comparison.index(name) for name in (comparison.names if names is None else names)]
+    returns = comparison.returns[chosen].astype(np.float64)
     finite = np.isfinite(returns)
     if not finite.any(axis=(0, 2)).all():
         raise InputError("comparison: a task has no finite return of any method.")
     worst = np.where(finite, returns, np.inf).min(axis=(0, 2))  # (tasks,)
-    filled = np.where(finite, returns, worst[:, None])
+    return np.where(finite, returns, worst[:, None])
+
+
+def metric_values(comparison: Comparison, metric: Metric, names: Sequence[str] | None = None) -> NDArray[np.float64]:
+    """Area under the curve (mean return over updates 1..T) or return after the last update: (methods, tasks).
+
+    Of the named methods, all by default; diverged returns are filled in among them, see `filled_returns`.
+    """
+    if metric not in get_args(Metric):
+        raise InputError(f"metric: {metric!r} must be one of {', '.join(get_args(Metric))}.")
+    filled = filled_returns(comparison, names)
     return filled[:, :, 1:].mean(axis=2) if metric == "auc" else filled[:, :, -1]
 
 
@@ -105,16 +118,39 @@ def differences(
         baselines = [m.name for m in comparison.methods if m.name != target and not m.is_yardstick]
     if not baselines:
         return ()
-    values = metric_values(comparison, metric)
-    rows = values[[comparison.index(name) for name in baselines]]
-    test = paired_test(
-        values[comparison.index(target)] - rows, seed=seed, num_resamples=num_resamples, confidence=confidence
-    )
+    pairs = [(target, name) for name in baselines]
+    return _tested(comparison, pairs, metric, seed, num_resamples, confidence)
+
+
+def all_differences(
+    comparison: Comparison,
+    metric: Metric = "auc",
+    *,
+    seed: int = 0,
+    num_resamples: int = 10_000,
+    confidence: float = 0.95,
+) -> tuple[Difference, ...]:
+    """Every pair of methods that are no yardsticks, in their order; p-values are corrected for the number of pairs."""
+    pairs = list(combinations([record.name for record in comparison.methods if not record.is_yardstick], 2))
+    return _tested(comparison, pairs, metric, seed, num_resamples, confidence) if pairs else ()
+
+
+def _tested(
+    comparison: Comparison,
+    pairs: Sequence[tuple[str, str]],
+    metric: Metric,
+    seed: int,
+    num_resamples: int,
+    confidence: float,
+) -> tuple[Difference, ...]:
+    """First minus second of each pair, as one family."""
+    values = np.stack([metric_values(comparison, metric, pair) for pair in pairs])  # (pairs, 2, tasks)
+    test = paired_test(values[:, 0] - values[:, 1], seed=seed, num_resamples=num_resamples, confidence=confidence)
     corrected = holm(test.p_value)
     return tuple(
         Difference(
             target=target,
-            baseline=name,
+            baseline=baseline,
             metric=metric,
             mean=float(test.mean[row]),
             low=float(test.low[row]),
@@ -124,7 +160,7 @@ def differences(
             verdict=verdict(test.low[row], test.high[row], corrected[row], confidence),
             num_tasks=comparison.num_tasks,
         )
-        for row, name in enumerate(baselines)
+        for row, (target, baseline) in enumerate(pairs)
     )
 
 
@@ -138,8 +174,6 @@ def oracle_scores(
     confidence: float = 0.95,
 ) -> tuple[OracleScore, ...]:
     """Where every method stands between the best fixed step (0 %, chosen on tuning tasks) and the greedy oracle (100 %)."""
-    values = metric_values(comparison, "auc")
-    zero, full = values[comparison.index(fixed)], values[comparison.index(oracle)]
     scale = differences(comparison, oracle, [fixed], seed=seed, num_resamples=num_resamples, confidence=confidence)[0]
     if scale.low <= 0.0:
         return tuple(OracleScore(name, np.nan, np.nan, np.nan) for name in comparison.names)
@@ -149,7 +183,8 @@ def oracle_scores(
         return 100.0 * (np.mean(method, axis=axis) - start_mean) / (np.mean(end, axis=axis) - start_mean)
 
     scores = []
-    for name, row in zip(comparison.names, values, strict=True):
+    for name in comparison.names:
+        row, zero, full = metric_values(comparison, "auc", (name, fixed, oracle))
         low, high = bootstrap_interval(
             (row, zero, full), share, seed=seed, num_resamples=num_resamples, confidence=confidence
         )
@@ -160,7 +195,10 @@ def oracle_scores(
 def summary(
     comparison: Comparison, *, seed: int = 0, num_resamples: int = 10_000, confidence: float = 0.95
 ) -> tuple[Summary, ...]:
-    """Area under the curve and final return of every method, with intervals over tasks, and what went wrong."""
+    """Area under the curve and final return of every method, with intervals over tasks, and what went wrong.
+
+    A diverged return counts as the worst of any method on its task.
+    """
     intervals = {}
     for metric in get_args(Metric):
         values = metric_values(comparison, metric)

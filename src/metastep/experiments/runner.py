@@ -1,14 +1,25 @@
 """The main job: every stage in order, ending in a report."""
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metastep import envs
 from metastep.errors import InputError
-from metastep.evaluation import Comparison, differences, load, summary, to_parquet
+from metastep.evaluation import (
+    Comparison,
+    all_differences,
+    differences,
+    differences_to_csv,
+    load,
+    summary,
+    to_parquet,
+)
+from metastep.evaluation.statistics import Metric
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.schema import Experiment
 from metastep.experiments.stages import collect_data, compare_methods, fit_and_select
 from metastep.fqi import load_model
 from metastep.meta.dataset import Dataset
@@ -30,7 +41,7 @@ def run_experiment(folder: RunFolder, command: str, *, tracker: Tracker | None =
 
 
 def write_report(folder: RunFolder, command: str) -> Path:
-    """Write `report.html`, `report.md`, the figures and `results.parquet` from what the stages left."""
+    """Write `report.html`, `report.md`, the figures, `results.parquet` and `differences.csv` from what the stages left."""
     for file, verb in ((folder.model, "fit"), (folder.comparison, "compare")):
         if not file.exists():
             raise InputError(f"Folder {folder.path} holds no {file.name}; run `metastep {verb} {folder.path}` first.")
@@ -48,6 +59,13 @@ def write_report(folder: RunFolder, command: str) -> Path:
         starts=first_observations(dataset, names),
     )
     to_parquet(comparison, folder.path / "results.parquet")
+    seed, num_resamples = folder.config.seed, folder.config.compare.num_resamples
+    rows = [
+        row
+        for metric in get_args(Metric)
+        for row in all_differences(comparison, metric, seed=seed, num_resamples=num_resamples)
+    ]
+    differences_to_csv(rows, folder.path / "differences.csv")
     return write_document(compose(findings), folder.path)
 
 
@@ -62,20 +80,24 @@ def first_observations(dataset: Dataset, parts: tuple[str, ...], num: int = _STA
     return np.concatenate(rows)[:num]
 
 
-def print_comparison(comparison: Comparison) -> None:
-    """The comparison as a table in the terminal."""
+def print_comparison(comparison: Comparison, config: Experiment) -> None:
+    """The comparison as a table in the terminal, with the numbers of the report."""
     from rich.console import Console
     from rich.table import Table
 
+    seed, num_resamples = config.seed, config.compare.num_resamples
     against = {}
     if "metafqi" in comparison.names:
-        against = {row.baseline: row for row in differences(comparison, "metafqi")}
+        rows = differences(comparison, "metafqi", seed=seed, num_resamples=num_resamples)
+        against = {row.baseline: row for row in rows}
+    diverged = any(comparison.num_diverged().values())
     table = Table(
         title=f"{comparison.num_tasks} test tasks; AUC is the mean return over the updates", title_justify="left"
     )
-    for heading in ("method", "AUC", "final return", "metaFQI minus it", "metaFQI is"):
+    last = ["diverged tasks"] if diverged else []
+    for heading in ("method", "AUC", "final return", "metaFQI minus it, AUC", "metaFQI is", *last):
         table.add_column(heading)
-    for row in summary(comparison):
+    for row in summary(comparison, seed=seed, num_resamples=num_resamples):
         difference = against.get(row.method)
         table.add_row(
             title_of(row.method),
@@ -83,11 +105,12 @@ def print_comparison(comparison: Comparison) -> None:
             f"{row.final.mean:.4g} [{row.final.low:.4g}, {row.final.high:.4g}]",
             "" if difference is None else f"{difference.mean:.3g} [{difference.low:.3g}, {difference.high:.3g}]",
             "" if difference is None else difference.verdict,
+            *([str(row.num_diverged)] if diverged else []),
         )
     Console().print(table)
 
 
 def print_outcome(folder: RunFolder, page: Path) -> None:
     """The comparison, and where the report is."""
-    print_comparison(load(folder.comparison))
+    print_comparison(load(folder.comparison), folder.config)
     print(f"report: {page}")

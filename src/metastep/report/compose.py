@@ -3,19 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metastep.contexts import ContextSpace
-from metastep.evaluation import Comparison, differences, metric_values, oracle_scores, summary
+from metastep.evaluation import Comparison, differences, filled_returns, metric_values
 from metastep.evaluation import Difference as PairedDifference
+from metastep.evaluation.statistics import Metric
 from metastep.fqi import Model
 from metastep.meta.dataset import Counts
 from metastep.report import figures
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Picture, Table
 from metastep.report.style import title_of
+from metastep.report.tables import bookkeeping_table, comparison_table, tuning_table
 
 _GRID = 41  # step sizes are mapped over this many values of each context coordinate
 _SHOWN_STEPSIZES = ("metafqi", "fixed", "decay", "hoof", "metagrad", "single", "oracle")
@@ -52,8 +54,11 @@ def compose(findings: Findings) -> Document:
     """The whole report."""
     comparison, seed = findings.comparison, int(findings.config["seed"])
     resamples = int(findings.config["compare"]["num_resamples"])
-    paired = (
-        differences(comparison, "metafqi", seed=seed, num_resamples=resamples) if _has(comparison, "metafqi") else ()
+    paired, final = (
+        differences(comparison, "metafqi", metric=metric, seed=seed, num_resamples=resamples)
+        if _has(comparison, "metafqi")
+        else ()
+        for metric in get_args(Metric)
     )
     parts: list[Part] = [
         Paragraph(_headline(findings, paired)),
@@ -66,23 +71,23 @@ def compose(findings: Findings) -> Document:
         Heading("Chosen step sizes"),
         _stepsizes(findings),
         Heading("Comparison"),
-        Paragraph(
-            "AUC is the mean return over the updates. Intervals are 95 %, from a seeded bootstrap over tasks; all methods had "
-            "the same tasks, first policies and simulation keys. A difference is metaFQI minus the method, paired by task; the "
-            "verdict needs the interval to exclude 0 and a Holm-corrected p-value below 0.05. The oracle score is 0 % at the "
-            "best fixed step and 100 % at the greedy oracle, which spends 101 times the samples."
-        ),
-        _comparison_table(comparison, paired, seed, resamples),
+        Paragraph(_explanation(findings)),
+        comparison_table(comparison, paired, final, seed, resamples),
     ]
     if paired:
         parts.append(_difference_picture(paired))
     if comparison.tuning:
-        parts += [Heading("Tuned values"), _tuning_table(comparison)]
+        parts += [Heading("Tuned values"), tuning_table(comparison)]
     parts += [Heading("Validation by iteration"), _iterations(findings)]
     parts += [Heading("What the model looks at"), _importances(findings.model)]
     if any(part.name == "context" for part in findings.model.record.observation):
         parts += [Heading("Recommended step size by task"), _map(findings)]
-    parts += [Heading("Flags, versions and seeds"), _bookkeeping(findings)]
+    parts += [
+        Heading("Flags, versions and seeds"),
+        bookkeeping_table(
+            comparison, findings.counts, findings.model.record.training_data.fingerprint, findings.config
+        ),
+    ]
     num = comparison.num_tasks
     return Document(
         f"metastep: {findings.name}", f"{num} test tasks, {comparison.returns.shape[2] - 1} updates each", parts
@@ -93,12 +98,21 @@ def _has(comparison: Comparison, *names: str) -> bool:
     return set(names) <= set(comparison.names)
 
 
-def _number(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 10.0 else f"{value:.1f}"
-
-
-def _interval(value: float, low: float, high: float) -> str:
-    return f"{_number(value)} [{_number(low)}, {_number(high)}]"
+def _explanation(findings: Findings) -> str:
+    """How to read the table of the comparison."""
+    text = (
+        "AUC is the mean return over the updates. Intervals are 95 %, from a seeded bootstrap over tasks; all methods had "
+        "the same tasks, first policies and simulation keys. A difference is metaFQI minus the method, paired by task; the "
+        "verdict needs the interval to exclude 0 and a Holm-corrected p-value below 0.05. All pairs of methods are in "
+        "differences.csv. The oracle score is 0 % at the best fixed step and 100 % at the greedy oracle, which spends "
+        f"{findings.config['fqi']['num_stepsizes']} times the samples."
+    )
+    if any(findings.comparison.num_diverged().values()):
+        text += (
+            " Where a return is not finite, it counts as the worst on its task: of the two methods in a difference, of all "
+            "methods elsewhere."
+        )
+    return text
 
 
 def _headline(findings: Findings, paired: Sequence[PairedDifference]) -> str:
@@ -116,8 +130,12 @@ def _headline(findings: Findings, paired: Sequence[PairedDifference]) -> str:
         clauses.append(f"is worse than {_listed(verdicts['worse'])}")
     if rest:
         clauses.append(f"is not distinguishable from {_listed(rest)}")
+    num = findings.comparison.num_tasks
+    where = f"{num} tasks it had never seen"
+    if findings.config["env"]["fixed_context"] is not None:
+        where = f"{num} new first policies in the one task it was trained on"
     return (
-        f"On {findings.comparison.num_tasks} tasks it had never seen, metaFQI (iteration N = {iteration}, selected on "
+        f"On {where}, metaFQI (iteration N = {iteration}, selected on "
         f"validation tasks) {_listed(clauses)} in the area under the learning curve."
     )
 
@@ -145,7 +163,7 @@ def _settings(findings: Findings) -> Table:
 
 def _curves(findings: Findings) -> Picture:
     comparison = findings.comparison
-    curves = {name: comparison.returns[index] for index, name in enumerate(comparison.names)}
+    curves = dict(zip(comparison.names, filled_returns(comparison), strict=True))
     draw = partial(_draw_curves, curves, f"{findings.name}: return")
     return Picture("learning-curves", "Mean return over the test tasks, with 95 % intervals; higher is better.", draw)
 
@@ -169,30 +187,6 @@ def _stepsizes(findings: Findings) -> Picture:
     )
 
 
-def _comparison_table(comparison: Comparison, paired: Sequence[PairedDifference], seed: int, resamples: int) -> Table:
-    scores = {}
-    if _has(comparison, "fixed", "oracle"):
-        scores = {row.method: row for row in oracle_scores(comparison, seed=seed, num_resamples=resamples)}
-    against = {row.baseline: row for row in paired}
-    rows = []
-    for row in summary(comparison, seed=seed, num_resamples=resamples):
-        score, difference = scores.get(row.method), against.get(row.method)
-        rows.append(
-            (
-                title_of(row.method),
-                _interval(*row.auc),
-                _interval(*row.final),
-                ""
-                if score is None or np.isnan(score.score)
-                else f"{score.score:.0f} % [{score.low:.0f}, {score.high:.0f}]",
-                "" if difference is None else _interval(difference.mean, difference.low, difference.high),
-                "" if difference is None else difference.verdict,
-            )
-        )
-    header = ("method", "AUC", "final return", "oracle score", "metaFQI minus it", "metaFQI is")
-    return Table(header, rows, numeric=(1, 2, 3, 4), name="comparison")
-
-
 def _difference_picture(paired: Sequence[PairedDifference]) -> Picture:
     rows = [figures.Difference(row.baseline, row.mean, row.low, row.high, row.verdict) for row in paired]
     return Picture(
@@ -200,17 +194,6 @@ def _difference_picture(paired: Sequence[PairedDifference]) -> Picture:
         "Paired difference in AUC, metaFQI minus each method, with 95 % intervals; right of zero metaFQI is better.",
         lambda theme: figures.differences(rows, title="metaFQI minus method", xlabel="difference in AUC", theme=theme),
     )
-
-
-def _tuning_table(comparison: Comparison) -> Table:
-    rows = []
-    for table in comparison.tuning:
-        chosen = ", ".join(f"{name} {value:g}" for name, value in table.chosen.items())
-        edge = f"at the edge of its grid: {', '.join(table.at_edge)}" if table.at_edge else ""
-        score = f"{_number(table.mean[table.best])} ± {_number(table.standard_error[table.best])}"
-        rows.append((title_of(table.method), chosen, score, str(table.num_tasks), str(len(table.points)), edge))
-    header = ("method", "tuned", "AUC ± standard error", "tuning tasks", "grid points", "remark")
-    return Table(header, rows, numeric=(2, 3, 4), name="tuning")
 
 
 def _iterations(findings: Findings) -> Picture:
@@ -262,20 +245,3 @@ def _map(findings: Findings) -> Picture:
         f"Step size of the first update by task: mean over {len(findings.starts)} first policies of the training data.",
         lambda theme: figures.stepsize_map(grid, labels, stepsizes, title="Recommended first step", theme=theme),
     )
-
-
-def _bookkeeping(findings: Findings) -> Table:
-    versions = findings.comparison.settings.get("versions", {})
-    counts = findings.counts
-    rows = [
-        ("flagged training tuples", f"{counts.flagged} of {counts.transitions}"),
-        ("training tuples excluded as not finite", f"{counts.excluded} of {counts.transitions}"),
-        *(
-            (f"flagged estimates, {title_of(name)}", str(count))
-            for name, count in findings.comparison.num_flagged().items()
-        ),
-        *((name, str(value)) for name, value in versions.items()),
-        ("training data", findings.model.record.training_data.fingerprint[:16]),
-        ("seed", str(findings.config["seed"])),
-    ]
-    return Table(("what", "value"), rows, name="bookkeeping")

@@ -25,12 +25,15 @@ class Difference(NamedTuple):
 
 
 def mean_and_interval(values: NDArray[np.floating[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Mean over tasks (axis 0) and half the width of its 95 % t-interval."""
+    """Mean over tasks (axis 0) and half the width of its 95 % t-interval.
+
+    A value that is not finite makes its mean unknown rather than dropping its task; `filled_returns` leaves none.
+    """
     num = values.shape[0]
-    mean = np.nanmean(values, axis=0)
+    mean = np.mean(values, axis=0)
     if num < 2:
         return mean, np.zeros_like(mean)
-    half = stats.t.ppf(0.975, num - 1) * np.nanstd(values, axis=0, ddof=1) / np.sqrt(num)
+    half = stats.t.ppf(0.975, num - 1) * np.std(values, axis=0, ddof=1) / np.sqrt(num)
     return mean, half
 
 

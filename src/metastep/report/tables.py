@@ -1,0 +1,108 @@
+"""The tables of a report: what was compared, what was tuned, and the bookkeeping."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from metastep.evaluation import Comparison, Difference, oracle_scores, summary
+from metastep.meta.dataset import Counts
+from metastep.report.document import Table
+from metastep.report.style import title_of
+
+
+def number(value: float) -> str:
+    """Three digits, or one after the point from 10 on."""
+    return f"{value:.3g}" if abs(value) < 10.0 else f"{value:.1f}"
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """A value with its interval."""
+    return f"{number(value)} [{number(low)}, {number(high)}]"
+
+
+def comparison_table(
+    comparison: Comparison, auc: Sequence[Difference], final: Sequence[Difference], seed: int, num_resamples: int
+) -> Table:
+    """A row a method: both metrics, the oracle score, metaFQI minus it in both metrics; how many tasks diverged if any did."""
+    scores = {}
+    if {"fixed", "oracle"} <= set(comparison.names):
+        scores = {row.method: row for row in oracle_scores(comparison, seed=seed, num_resamples=num_resamples)}
+    by_auc, by_final = ({row.baseline: row for row in rows} for rows in (auc, final))
+    diverged = any(comparison.num_diverged().values())
+    rows = []
+    for row in summary(comparison, seed=seed, num_resamples=num_resamples):
+        score = scores.get(row.method)
+        known = score is not None and not np.isnan(score.score)
+        rows.append(
+            (
+                title_of(row.method),
+                interval(*row.auc),
+                interval(*row.final),
+                f"{score.score:.0f} % [{score.low:.0f}, {score.high:.0f}]" if score is not None and known else "",
+                *_difference(by_auc.get(row.method)),
+                *_difference(by_final.get(row.method)),
+                *([str(row.num_diverged)] if diverged else []),
+            )
+        )
+    header = (
+        "method",
+        "AUC",
+        "final return",
+        "oracle score",
+        "metaFQI minus it, AUC",
+        "metaFQI is",
+        "metaFQI minus it, final return",
+        "metaFQI is",
+        *(["diverged tasks"] if diverged else []),
+    )
+    return Table(header, rows, numeric=(1, 2, 3, 4, 6, 8), name="comparison")
+
+
+def _difference(row: Difference | None) -> tuple[str, str]:
+    return ("", "") if row is None else (interval(row.mean, row.low, row.high), row.verdict)
+
+
+def tuning_table(comparison: Comparison) -> Table:
+    """The tuned values, and how they were found."""
+    rows = []
+    for table in comparison.tuning:
+        chosen = ", ".join(f"{name} {value:g}" for name, value in table.chosen.items())
+        edge = f"at the edge of its grid: {', '.join(table.at_edge)}" if table.at_edge else ""
+        score = f"{number(table.mean[table.best])} ± {number(table.standard_error[table.best])}"
+        rows.append((title_of(table.method), chosen, score, str(table.num_tasks), str(len(table.points)), edge))
+    header = ("method", "tuned", "AUC ± standard error", "tuning tasks", "grid points", "remark")
+    return Table(header, rows, numeric=(2, 3, 4), name="tuning")
+
+
+def bookkeeping_table(comparison: Comparison, counts: Counts, fingerprint: str, config: Mapping[str, Any]) -> Table:
+    """What was flagged, what choices rested on, versions and seeds."""
+    rows = [
+        ("flagged training tuples", f"{counts.flagged} of {counts.transitions}"),
+        ("training tuples excluded as not finite", f"{counts.excluded} of {counts.transitions}"),
+        *((f"flagged estimates, {title_of(name)}", str(count)) for name, count in comparison.num_flagged().items()),
+        *_sample_sizes(comparison, int(config["rollout"]["num_episodes"])),
+        *((name, str(value)) for name, value in comparison.settings.get("versions", {}).items()),
+        ("training data", fingerprint[:16]),
+        ("seed", str(config["seed"])),
+    ]
+    return Table(("what", "value"), rows, name="bookkeeping")
+
+
+def _sample_sizes(comparison: Comparison, num_episodes: int) -> list[tuple[str, str]]:
+    """Of methods that price step sizes by importance sampling; what is not finite is left out and counted."""
+    rows = []
+    for key, sizes in comparison.diagnostics.items():
+        method, _, quantity = key.rpartition("/")
+        if quantity != "effective_sample_size":
+            continue
+        finite = sizes[np.isfinite(sizes)]
+        median = number(float(np.median(finite))) if finite.size else "unknown"
+        missing = f", {sizes.size - finite.size} not finite" if finite.size < sizes.size else ""
+        rows.append(
+            (
+                f"effective sample size, {title_of(method)}",
+                f"{median} of {num_episodes} episodes, median over tasks and updates{missing}",
+            )
+        )
+    return rows

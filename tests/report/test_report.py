@@ -1,0 +1,133 @@
+"""What a report says of a comparison."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metastep.contexts import ContextSpace
+from metastep.evaluation import Comparison, differences
+from metastep.experiments.config import load_preset
+from metastep.experiments.runner import print_comparison
+from metastep.fqi import MetaFQI, Model, ObservationPart, TrainingData
+from metastep.fqi.model import model_from
+from metastep.meta.dataset import Counts
+from metastep.report import figures
+from metastep.report.compose import Findings, compose
+from metastep.report.document import Document, Paragraph, Picture, Table
+from tests.evaluation.test_statistics import make_comparison, simulated
+from tests.fqi.problems import HIGH, transitions
+
+NAMES = ("metafqi", "fixed", "hoof", "oracle")
+
+
+def small_model() -> Model:
+    fitted = MetaFQI(iterations=1, trees=2, min_samples_split=0.2, num_stepsizes=11, stepsize_high=HIGH).fit(
+        transitions(100, 3, 0)
+    )
+    return model_from(
+        fitted,
+        environment="nav2d",
+        observation=[ObservationPart("theta", 2), ObservationPart("context", 1)],
+        training_data=TrainingData(100, 0, "0" * 64),
+    )
+
+
+def findings(comparison: Comparison, **config: Any) -> Findings:
+    settings = load_preset("nav2d", "quick").to_dict()
+    for key, value in config.items():
+        section, _, name = key.partition("__")
+        settings[section][name] = value
+    return Findings(
+        name="test",
+        command="metastep run test",
+        config=settings,
+        comparison=comparison,
+        validation=make_comparison(simulated((0.0,), 10), ("N=1",)),
+        model=small_model(),
+        counts=Counts(transitions=100, flagged=0, excluded=0),
+        context_space=ContextSpace(("x",), (0.0,), (1.0,)),
+        starts=np.zeros((2, 3), np.float32),
+    )
+
+
+def compared(num_tasks: int = 30) -> Comparison:
+    return make_comparison(simulated((0.5, 0.0, -0.5, 2.0), num_tasks), NAMES, yardsticks=("oracle",))
+
+
+def with_divergence(comparison: Comparison) -> Comparison:
+    """HOOF diverges on task 3 at once."""
+    returns = comparison.returns.copy()
+    returns[2, 3, 1:] = np.nan
+    return dataclasses.replace(comparison, returns=returns)
+
+
+def table(document: Document, name: str) -> Table:
+    return next(part for part in document.parts if isinstance(part, Table) and part.name == name)
+
+
+def prose(document: Document) -> str:
+    return " ".join(part.text for part in document.parts if isinstance(part, Paragraph))
+
+
+def test_the_table_has_the_difference_in_the_final_return() -> None:
+    comparison = compared()
+    shown = table(compose(findings(comparison)), "comparison")
+    column = shown.header.index("metaFQI minus it, final return")
+    expected = {row.baseline: row for row in differences(comparison, "metafqi", metric="final")}
+    for name, cells in zip(NAMES, shown.rows, strict=True):
+        row = expected.get(name)
+        assert cells[column].startswith(f"{row.mean:.3g} [" if row else "")
+        assert cells[column + 1] == (row.verdict if row else "")
+    assert "diverged tasks" not in shown.header
+
+
+def test_diverged_tasks_are_shown_and_drawn() -> None:
+    document = compose(findings(with_divergence(compared())))
+    shown = table(document, "comparison")
+    assert [cells[shown.header.index("diverged tasks")] for cells in shown.rows] == ["0", "0", "1", "0"]
+    assert "not finite" in prose(document)
+    picture = next(part for part in document.parts if isinstance(part, Picture) and part.name == "learning-curves")
+    lines = [line.get_ydata() for line in picture.draw("light").axes[0].get_lines()]
+    returns = with_divergence(compared()).returns.astype(np.float64)
+    worst = np.nanmin(returns[:, 3])
+    filled = np.where(np.isnan(returns), worst, returns)
+    np.testing.assert_allclose(lines[2], filled[2].mean(axis=0), rtol=1e-6)
+
+
+def test_a_task_is_never_dropped_from_a_mean() -> None:
+    mean, _ = figures.mean_and_interval(np.array([[1.0, 2.0], [3.0, np.nan]]))
+    assert mean[0] == 2.0
+    assert np.isnan(mean[1])
+
+
+@pytest.mark.parametrize("diverged", [False, True])
+def test_the_terminal_shows_the_numbers_of_the_report(diverged: bool, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    comparison = with_divergence(compared()) if diverged else compared()
+    config = load_preset("nav2d", "quick", ["seed=3", "compare.num_resamples=50"])
+    print_comparison(comparison, config)
+    printed = capsys.readouterr().out
+    assert ("diverged tasks" in printed) == diverged
+    for row in differences(comparison, "metafqi", seed=3, num_resamples=50):
+        assert f"{row.mean:.3g} [{row.low:.3g}, {row.high:.3g}]" in printed
+
+
+def test_the_oracles_price_is_the_configured_one() -> None:
+    assert "spends 33 times the samples" in prose(compose(findings(compared(), fqi__num_stepsizes=33)))
+
+
+def test_only_a_family_has_tasks_never_seen() -> None:
+    assert "tasks it had never seen" in prose(compose(findings(compared())))
+    fixed = prose(compose(findings(compared(), env__fixed_context=[0.1, 0.2])))
+    assert "never seen" not in fixed
+    assert "30 new first policies in the one task it was trained on" in fixed
+
+
+def test_effective_sample_sizes_are_in_the_bookkeeping() -> None:
+    sizes = np.full((30, 4), 17.0, np.float32)
+    sizes[0, 0], sizes[1, 1] = np.nan, 90.0
+    comparison = dataclasses.replace(compared(), diagnostics={"hoof/effective_sample_size": sizes})
+    rows = dict(table(compose(findings(comparison, rollout__num_episodes=200)), "bookkeeping").rows)
+    assert rows["effective sample size, HOOF"] == "17.0 of 200 episodes, median over tasks and updates, 1 not finite"
