@@ -1,5 +1,6 @@
 """Every registered controller keeps the contract, and the contract's check notices who does not."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -7,19 +8,37 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
+from sklearn.neighbors import KNeighborsRegressor
 
 from metastep import controllers
-from metastep.controllers import Clip, Fixed
+from metastep.blocks import Stream
+from metastep.controllers import Clip, Fixed, MetaFQIController
 from metastep.errors import InputError
+from metastep.fqi import MetaFQI, Model, ObservationPart, TrainingData
+from metastep.fqi.model import model_from
 from metastep.fqi.native import fit_forest
-from metastep.meta.mdp import Learners, MetaMDP
+from metastep.meta.mdp import Learners, MetaMDP, begin
+from metastep.meta.transitions import Transitions
 from metastep.testing import check_controller
 from tests.controllers.problems import BLOCK, make_mdp
 
 
-class _Model:
-    def act(self, observation: Any, iteration: int | None = None) -> np.ndarray:
-        return np.clip(np.nan_to_num(np.abs(np.asarray(observation)[:, 0])), 0.0, 2.0)
+def _model(**changes: Any) -> Model:
+    """A small model for the problem of these tests, really fitted."""
+    mdp = make_mdp()
+    rng = np.random.default_rng(0)
+    parts = [ObservationPart("theta", mdp.num_parameters), ObservationPart("gradient", mdp.num_parameters)]
+    parts.append(ObservationPart("context", 2))
+    size = sum(part.size for part in parts)
+    data = Transitions(
+        rng.normal(size=(200, size)).astype(np.float32),
+        rng.uniform(0.0, 2.0, 200).astype(np.float32),
+        rng.normal(size=200).astype(np.float32),
+        rng.normal(size=(200, size)).astype(np.float32),
+    )
+    fitted = MetaFQI(iterations=1, trees=5, min_samples_split=0.1, stepsize_high=2.0).fit(data)
+    model = model_from(fitted, environment="nav2d", observation=parts, training_data=TrainingData(200, 0, "x"))
+    return dataclasses.replace(model, record=dataclasses.replace(model.record, **changes))
 
 
 def _regression() -> dict[str, Any]:
@@ -37,7 +56,7 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "hoof": lambda: {"max_divergence": 0.02},
     "metagrad": lambda: {"stepsize": 0.5, "beta": 0.1},
     "single-action": _regression,
-    "metafqi": lambda: {"model": _Model()},
+    "metafqi": lambda: {"model": _model()},
     "greedy-oracle": lambda: {"num_stepsizes": 11},
 }
 
@@ -51,6 +70,45 @@ def test_registered_controllers_keep_the_contract(name: str) -> None:
 
 def test_wrapped_controllers_keep_the_contract() -> None:
     check_controller(Clip(Fixed(np.linspace(0.0, 4.0, BLOCK))), make_mdp())
+
+
+def test_a_learner_that_is_not_finite_gets_the_smallest_step_of_metafqi() -> None:
+    """The others choose as if it were not there, with any regressor: most of scikit-learn's refuse NaN."""
+    mdp = make_mdp()
+    whole = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    broken = whole._replace(theta=whole.theta.at[3].set(jnp.nan))
+    size = 2 * mdp.num_parameters + 2
+    rng = np.random.default_rng(0)
+    data = Transitions(
+        rng.normal(size=(60, size)), rng.uniform(1.0, 2.0, 60), rng.normal(size=60), np.zeros((60, size))
+    )
+    neighbours = MetaFQI(1, regressor=KNeighborsRegressor(3), stepsize_low=0.0, stepsize_high=2.0).fit(data)
+    for model in (_model(), neighbours):
+        controller = MetaFQIController(model)
+        state = controller.init(mdp, whole)
+        expected = np.asarray(controller.propose(state, whole)).copy()
+        expected[3] = 0.0
+        np.testing.assert_array_equal(controller.propose(state, broken), expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"environment": "minigolf"}, "the environment minigolf, but the meta-MDP has nav2d"),
+        ({"stepsize_high": 8.0}, r"the range of step sizes \[0, 8\], but the meta-MDP has \[0, 2\]"),
+        (
+            {"observation": tuple(reversed(_model().record.observation))},
+            r"the meta-observation context \(2\), .*, but the meta-MDP has theta",
+        ),
+    ],
+    ids=["environment", "step sizes", "observation"],
+)
+def test_a_model_for_something_else_is_refused(changes: dict[str, Any], complaint: str) -> None:
+    mdp = make_mdp()
+    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    MetaFQIController(_model()).init(mdp, learners)
+    with pytest.raises(InputError, match=complaint):
+        MetaFQIController(_model(**changes)).init(mdp, learners)
 
 
 class _Faulty:

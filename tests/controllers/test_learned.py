@@ -77,6 +77,13 @@ def test_constant_runs_are_the_loop_with_constant_steps() -> None:
     np.testing.assert_array_equal(constant_runs(mdp, seed=3, num_runs=4, num_updates=2)[0], inputs[:4])
 
 
+def test_constant_runs_can_be_held_to_a_list_of_tasks() -> None:
+    mdp = make_mdp()
+    listed = np.array([[0.1, 0.2], [-0.3, 0.4], [0.0, 0.5]], np.float32)
+    inputs, _ = constant_runs(mdp, seed=3, num_runs=BLOCK + 3, num_updates=1, task_list=listed)
+    np.testing.assert_array_equal(inputs[:, :2], listed[np.arange(BLOCK + 3) % 3])
+
+
 def test_fitting_gives_a_controller_that_stays_on_the_grid() -> None:
     mdp = make_mdp()
     controller = fit_single_action(

@@ -1,13 +1,17 @@
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
+from sklearn.ensemble import BaggingRegressor, ExtraTreesRegressor, RandomForestRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.neighbors import KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import ExtraTreeRegressor
 
 from metastep.errors import InputError
 from metastep.fqi import MetaFQI
 from metastep.fqi.iteration import forest_seed
+from metastep.fqi.native import NativeExtraTreesRegressor
 from metastep.meta.transitions import Transitions
 from tests.fqi.problems import HIGH, all_actions, transitions
 
@@ -185,7 +189,8 @@ def test_follows_scikit_learns_manner(data):
         ({"min_samples_split": 0.0}, "min_samples_split is 0.0"),
         ({"stepsize_high": 1.0}, "stepsize spans"),
         ({"stepsize_low": 5.0}, "low is 5.0 and high 4.0"),
-        ({"stepsize_low": -np.inf}, "allowed are finite low < high"),
+        ({"stepsize_low": -np.inf}, "low < high that are finite in float32"),
+        ({"stepsize_high": 1e39}, "high 1e\\+39, allowed are low < high that are finite in float32"),
         ({"num_stepsizes": 1}, "num_stepsizes is 1"),
         ({"num_stepsizes": 10**9}, "num_stepsizes is 1000000000"),
         ({"stepsize_low": 1e6, "stepsize_high": 1e6 + 1}, "too many"),
@@ -220,3 +225,42 @@ def test_bad_questions_are_one_sentence(data):
         fitted.values(data.observation, 0)
     with pytest.raises(InputError, match=r"observation has shape \(4,\)"):
         fitted.act(data.observation[0])
+
+
+def test_every_random_state_inside_a_regressor_is_set(data):
+    """Two heads of a pipeline with a random state left alone would be one and the same, and not repeatable."""
+    regressor = make_pipeline(StandardScaler(), BaggingRegressor(ExtraTreeRegressor(), 3))
+    first, again = (MetaFQI(1, stepsize_high=HIGH, regressor=regressor).fit(data) for _ in range(2))
+    heads = first.q_functions_[0].heads
+    states = [
+        [value for name, value in sorted(head.get_params().items()) if name.endswith("__random_state")]
+        for head in heads
+    ]
+    assert len(states[0]) == 2
+    assert all(isinstance(value, int) for row in states for value in row)
+    assert len({value for row in states for value in row}) == 4
+    np.testing.assert_array_equal(first.values(data.observation), again.values(data.observation))
+    inputs = np.column_stack([data.observation, data.stepsize])
+    assert not np.array_equal(heads[0].predict(inputs), heads[1].predict(inputs))
+
+
+def test_our_own_regressor_takes_the_fast_path(data):
+    regressor = NativeExtraTreesRegressor(8, min_samples_split=0.05)
+    fitted = MetaFQI(**SMALL, regressor=regressor).fit(data)
+    assert all(function.is_forest for function in fitted.q_functions_)
+    plain = MetaFQI(**SMALL, forest="native").fit(data)
+    np.testing.assert_array_equal(fitted.values(data.observation), plain.values(data.observation))
+    MetaFQI(1, stepsize_high=HIGH, regressor=regressor, maximum="continuous").fit(data)
+
+
+def test_a_dataset_is_fitted_as_its_transitions(data):
+    class Stored:
+        def transitions(self) -> Transitions:
+            return data
+
+    observation = data.observation[:20]
+    stored, plain = (MetaFQI(1, 3, 0.1, stepsize_high=HIGH).fit(given) for given in (Stored(), data))
+    np.testing.assert_array_equal(stored.values(observation), plain.values(observation))
+    for wrong in (data.observation, [1, 2], None):
+        with pytest.raises(InputError, match=f"fit: got a {type(wrong).__name__}, allowed are Transitions"):
+            MetaFQI(1).fit(wrong)

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from sklearn.ensemble import RandomForestRegressor
 from sklearn.neighbors import KNeighborsRegressor
 
 from metastep.errors import InputError
@@ -112,3 +113,17 @@ def test_only_forests_make_models():
     fitted = MetaFQI(1, stepsize_high=HIGH, regressor=KNeighborsRegressor()).fit(transitions(50, 5, seed=0))
     with pytest.raises(InputError, match="regressor is no forest"):
         model_from(fitted, environment="x", observation=PARTS, training_data=DATA)
+
+
+def test_the_record_names_a_regressor_of_ones_own():
+    regressor = RandomForestRegressor(3, max_depth=2)
+    fitted = MetaFQI(1, stepsize_high=HIGH, regressor=regressor).fit(transitions(50, 5, seed=0))
+    settings = model_from(fitted, environment="x", observation=PARTS, training_data=DATA).record.configuration["fqi"]
+    assert settings["regressor"] == repr(regressor)
+    assert not {"trees", "forest", "min_samples_split"} & set(settings)
+
+
+def test_the_record_names_our_forests(model):
+    settings = model.record.configuration["fqi"]
+    assert (settings["forest"], settings["trees"], settings["min_samples_split"]) == ("native", 6, 0.05)
+    assert "regressor" not in settings

@@ -13,6 +13,7 @@ from metastep.errors import InputError
 from metastep.fqi.forest import Forest
 from metastep.fqi.maximise import maximise, prepare
 from metastep.fqi.native import fit_forest
+from metastep.meta.collection import with_task_list
 from metastep.meta.loop import run
 from metastep.meta.mdp import Learners, MetaMDP
 from metastep.progress import Silent, Tracker
@@ -47,19 +48,27 @@ class SingleAction:
 
 
 def constant_runs(
-    mdp: MetaMDP, *, seed: int, num_runs: int, num_updates: int, tracker: Tracker | None = None
+    mdp: MetaMDP,
+    *,
+    seed: int,
+    num_runs: int,
+    num_updates: int,
+    task_list: NDArray[np.float32] | None = None,
+    tracker: Tracker | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Train `num_runs` learners with a random constant step size each: inputs (runs, coordinates + 1), final returns (runs,).
 
-    The tasks are those of the training stream.
+    The tasks are those of the training stream, or of the list (tasks, coordinates) in turn.
     """
     require_one_coordinate("single-action", mdp)
     blocks = Blocks(num_runs, mdp.block_size)
     inputs, targets = [], []
     with (tracker or Silent()).stage("single step size: runs", num_runs, "learners") as stage:
         for block in blocks:
-            episode = run(mdp, RandomConstant(), mdp.tasks(seed, Stream.TRAIN, block), num_updates)
-            episode = episode.first(blocks.num_valid(block))
+            tasks = mdp.tasks(seed, Stream.TRAIN, block)
+            if task_list is not None:
+                tasks = with_task_list(tasks, block, task_list)
+            episode = run(mdp, RandomConstant(), tasks, num_updates).first(blocks.num_valid(block))
             inputs.append(np.concatenate([episode.context, episode.hyperparameters[0]], axis=1))
             targets.append(episode.mean_return[-1])
             stage.advance(len(episode.context))
@@ -75,6 +84,7 @@ def fit_single_action(
     num_trees: int,
     min_samples_split: int | float,
     num_stepsizes: int = 101,
+    task_list: NDArray[np.float32] | None = None,
     tracker: Tracker | None = None,
 ) -> SingleAction:
     """Collect `constant_runs` and regress; the trees are set as those of metaFQI.
@@ -83,7 +93,9 @@ def fit_single_action(
     """
     if num_updates < 1:
         raise InputError(f"single_action.num_updates: {num_updates} must be at least 1.")
-    inputs, targets = constant_runs(mdp, seed=seed, num_runs=num_runs, num_updates=num_updates, tracker=tracker)
+    inputs, targets = constant_runs(
+        mdp, seed=seed, num_runs=num_runs, num_updates=num_updates, task_list=task_list, tracker=tracker
+    )
     usable = np.isfinite(targets)
     if usable.sum() < 2:
         raise InputError(f"single_action.num_runs: only {usable.sum()} of {num_runs} runs ended with a finite return.")

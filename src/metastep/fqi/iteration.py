@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,10 +12,21 @@ from sklearn.utils.validation import check_is_fitted
 
 from metastep.errors import InputError
 from metastep.fqi.forest import as_inputs, from_sklearn
-from metastep.fqi.native import fit_forest, minimum_split
+from metastep.fqi.native import NativeExtraTreesRegressor, fit_forest, minimum_split
 from metastep.fqi.qfunction import QFunction, Stepsizes
 from metastep.fqi.threads import count_threads
 from metastep.meta.transitions import Transitions
+
+_FORESTS = (ExtraTreesRegressor, RandomForestRegressor, NativeExtraTreesRegressor)
+"""Regressors that become flat forests, which the interval walk maximises."""
+
+
+class HasTransitions(Protocol):
+    """A dataset, to the estimator."""
+
+    def transitions(self) -> Transitions:
+        """Its tuples."""
+        ...
 
 
 def forest_seed(random_state: int, iteration: int, head: int) -> int:
@@ -37,7 +48,7 @@ class MetaFQI(BaseEstimator):
         lam: weight of the smaller of the two, in (0.5, 1].
         random_state: seed from which every forest's own is derived.
         forest: "native" (Numba) or "sklearn" (the reference).
-        regressor: any scikit-learn regressor, used instead of `forest`; the maximum is then slower.
+        regressor: any scikit-learn regressor, used instead of `forest`; the maximum is slower unless it is a forest.
         stepsize_low: smallest step size.
         stepsize_high: largest step size.
         num_stepsizes: evenly spaced step sizes among which the maximum is taken.
@@ -78,13 +89,16 @@ class MetaFQI(BaseEstimator):
         self.maximum = maximum
         self.threads = threads
 
-    def fit(self, transitions: Transitions, progress: Callable[[int, float], None] | None = None) -> Self:
-        """Run all iterations; `progress(iteration, seconds)` is called after each."""
+    def fit(self, data: Transitions | HasTransitions, progress: Callable[[int, float], None] | None = None) -> Self:
+        """Run all iterations on tuples, or on a dataset with its default observation.
+
+        `progress(iteration, seconds)` is called after each.
+        """
         self._check_settings()
         stepsizes = Stepsizes(
             self.stepsize_low, self.stepsize_high, self.num_stepsizes, continuous=self.maximum == "continuous"
         )
-        inputs, reward, next_observation = _checked(transitions, self.stepsize_low, self.stepsize_high)
+        inputs, reward, next_observation = _checked(_transitions_of(data), self.stepsize_low, self.stepsize_high)
         q_functions: list[QFunction] = []
         seconds: list[float] = []
         for iteration in range(1, self.iterations + 1):
@@ -139,13 +153,12 @@ class MetaFQI(BaseEstimator):
             )
         else:
             regressor = clone(self.regressor)
-            if "random_state" in regressor.get_params():
-                regressor.set_params(random_state=seed)
+            regressor.set_params(**_random_states(regressor, seed))
         # Trees read one feature of many rows at a time: columns first halves scikit-learn's time on wide data.
         regressor.fit(np.asfortranarray(inputs), targets)
-        return (
-            from_sklearn(regressor) if isinstance(regressor, ExtraTreesRegressor | RandomForestRegressor) else regressor
-        )
+        if isinstance(regressor, NativeExtraTreesRegressor):
+            return regressor.forest_
+        return from_sklearn(regressor) if isinstance(regressor, _FORESTS) else regressor
 
     def _check_settings(self) -> None:
         problems = {
@@ -159,7 +172,7 @@ class MetaFQI(BaseEstimator):
             not in ("grid", "continuous"),
             "maximum is 'continuous', allowed is only 'grid' with a regressor that is no forest.": self.maximum
             == "continuous"
-            and not (self.regressor is None or isinstance(self.regressor, ExtraTreesRegressor | RandomForestRegressor)),
+            and not (self.regressor is None or isinstance(self.regressor, _FORESTS)),
         }
         for sentence, wrong in problems.items():
             if wrong:
@@ -174,6 +187,22 @@ def pick_iteration(q_functions: tuple[QFunction, ...], iteration: int | None) ->
     if not 1 <= chosen <= len(q_functions):
         raise InputError(f"iteration is {iteration}, allowed is 1 to {len(q_functions)}.")
     return q_functions[chosen - 1]
+
+
+def _random_states(regressor: Any, seed: int) -> dict[str, int]:
+    """A value for every random state of a regressor: the seed for its own, one derived from it for each inside it."""
+    names = [name for name in sorted(regressor.get_params()) if name.rpartition("__")[2] == "random_state"]
+    inner = np.random.SeedSequence(seed).generate_state(len(names) + 1)
+    return {name: seed if name == "random_state" else int(state) for name, state in zip(names, inner[1:], strict=True)}
+
+
+def _transitions_of(data: Any) -> Transitions:
+    found = data.transitions() if callable(getattr(data, "transitions", None)) else data
+    if not all(hasattr(found, name) for name in Transitions._fields):
+        raise InputError(
+            f"fit: got a {type(data).__name__}, allowed are Transitions, or a dataset whose transitions() gives them."
+        )
+    return cast(Transitions, found)
 
 
 def _checked(

@@ -34,7 +34,7 @@ class TrainingData:
     """Which dataset a model was fitted on."""
 
     tuples: Count
-    """Number of tuples."""
+    """Number of tuples fitted; those with a number that is not finite are left out."""
     seed: Annotated[int, Field(ge=0)]
     """Seed the dataset was collected with."""
     fingerprint: str
@@ -181,7 +181,7 @@ def model_from(
     parts = tuple(observation)
     if not all(function.is_forest for function in fitted.q_functions_):
         raise InputError("regressor is no forest, allowed in a model are forests only.")
-    settings = {name: value for name, value in fitted.get_params(deep=False).items() if name != "regressor"}
+    settings = _settings(fitted)
     names = feature_names
     if names is None:
         names = [f"{part.name}[{i}]" if part.size > 1 else part.name for part in parts for i in range(part.size)]
@@ -200,6 +200,16 @@ def model_from(
         versions=environment_record("cpu"),
     )
     return Model(record, fitted.q_functions_)
+
+
+def _settings(fitted: MetaFQI) -> dict[str, Any]:
+    """The settings that shaped the forests, as JSON holds them: a regressor of the user's own replaces those of ours."""
+    settings = dict(fitted.get_params(deep=False))
+    regressor = settings.pop("regressor")
+    if regressor is None:
+        return settings
+    ours = ("trees", "min_samples_split", "forest")
+    return {name: value for name, value in settings.items() if name not in ours} | {"regressor": repr(regressor)}
 
 
 def stepsizes_of(record: ModelRecord) -> Stepsizes:

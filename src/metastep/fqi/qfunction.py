@@ -33,11 +33,15 @@ class Stepsizes:
     continuous: bool = False
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
-            raise InputError(f"step sizes: low is {self.low} and high {self.high}, allowed are finite low < high.")
+        # Forests compare in float32, where larger numbers are infinite.
+        largest = float(np.finfo(np.float32).max)
+        if not -largest <= self.low < self.high <= largest or not np.isfinite(self.high - self.low):
+            raise InputError(
+                f"step sizes: low is {self.low} and high {self.high}, allowed are low < high that are finite in float32."
+            )
         if not 2 <= self.num <= MOST_STEPSIZES:
             raise InputError(f"num_stepsizes is {self.num}, allowed is 2 to {MOST_STEPSIZES}.")
-        if (np.diff(self.grid) <= 0).any():
+        if not (np.isfinite(self.grid).all() and (self.grid[1:] > self.grid[:-1]).all()):
             raise InputError(
                 f"num_stepsizes is {self.num}, too many between {self.low} and {self.high} to tell apart in float32."
             )
