@@ -5,32 +5,12 @@ import pytest
 
 from metastep.blocks import Stream
 from metastep.errors import InputError
-from metastep.evaluation import FAMILIES, compare, default_grids, tune
+from metastep.evaluation import FAMILIES, compare, tune
 from metastep.evaluation.methods import refuse_overlap
 from metastep.evaluation.tuning import Family
 from metastep.meta.loop import run
-from metastep.meta.spaces import HyperparameterSpace
 from metastep.updates import NGA
 from tests.controllers.problems import BLOCK, make_mdp
-
-PAPER = {  # SPEC section 5; Nav2D, Minigolf, CartPole, HalfCheetah
-    "rmsprop": {"stepsize": (0.9, 0.3, 0.3, 0.3)},
-    "adam": {"stepsize": (0.8, 0.08, 0.3, 0.5)},
-    "metagrad": {"stepsize": (3.0, 0.3, 1.0, 0.5), "beta": (0.001, 5.0, 0.1, 0.01)},
-    "decay": {"alpha": (5.0, 2.0, 7.5)},
-}
-HIGH = (8.0, 1.0, 10.0, 1.0)
-
-
-def test_the_default_grids_contain_the_papers_values() -> None:
-    for index, high in enumerate(HIGH):
-        grids = default_grids(HyperparameterSpace((0.0,), (high,)))
-        for name, parameters in PAPER.items():
-            for parameter, values in parameters.items():
-                if index < len(values):
-                    assert values[index] in grids[name][parameter]
-        assert grids["hoof"]["max_divergence"] == (1e-4, 1e-3, 1e-2, 2e-2, 5e-2)
-        assert set(grids) == set(FAMILIES)
 
 
 class Peaked:

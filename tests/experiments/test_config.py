@@ -105,7 +105,7 @@ def test_the_paper_scale_is_the_specification(name):
     assert config.meta.observation == ("theta", "gradient", "context")
     # The paper tuned on 20 tasks; fewer than about 50 leave the best fixed step to chance.
     assert (config.compare.num_tasks, config.compare.num_tuning_tasks, config.compare.num_resamples) == (100, 50, 10000)
-    assert set(config.compare.methods) == set(get_args(schema.MethodName))
+    assert set(config.compare.methods) == set(get_args(schema.MethodName)) - {"geometric-decay"}
 
 
 @pytest.mark.parametrize("scale", ["quick", "paper"])
@@ -236,6 +236,18 @@ def test_unreadable_files_are_named(tmp_path):
             "env.options: {'a': [1]} must map names to true, false, numbers or text, 'a' does not.",
         ),
         ("meta.stepsize_low=8", "meta.stepsize_low: 8.0 must lie below stepsize_high = 8.0."),
+        ("meta.stepsize_high=1e39", "meta.stepsize_high: 1e+39 must be less than or equal to 1000000000."),
+        ("fqi.num_stepsizes=10001", "fqi.num_stepsizes: 10001 must be less than or equal to 10000."),
+        (
+            "meta={num_updates=2,stepsize_low=1.0,stepsize_high=1.000001}",
+            "fqi.num_stepsizes: 101 must be fewer, float32 cannot tell so many apart between 1 and 1.",
+        ),
+        ("compare.num_tasks=1", "compare.num_tasks: 1 must be greater than or equal to 2."),
+        ("compare.num_tuning_tasks=1", "compare.num_tuning_tasks: 1 must be greater than or equal to 2."),
+        (
+            'compare.methods=["geometric-decay"]',
+            "compare.grids.geometric_decay_stepsize: [] must hold at least one number, geometric-decay is compared.",
+        ),
         ("meta.stepsize_scale=log", "meta.stepsize_low: 0.0 must be positive on a log scale."),
         ('meta.observation=["theta","theta"]', "meta.observation: ['theta', 'theta'] must name each part once."),
         ("meta.observation=[]", "meta.observation: [] must have at least 1 item after validation, not 0."),
@@ -390,7 +402,7 @@ VALID = {
     "fqi.lam": st.floats(0.5, 1.0, exclude_min=True),
     "fqi.min_samples_split": st.floats(0, 1, exclude_min=True),
     "fqi.maximum": st.sampled_from(["grid", "continuous"]),
-    "compare.methods": st.lists(st.sampled_from(get_args(schema.MethodName)), min_size=1, unique=True),
+    "compare.methods": st.lists(st.sampled_from(schema.DEFAULT_METHODS), min_size=1, unique=True),
     "compare.grids.fixed": st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=5),
     "initial": st.floats(0, 1).map(lambda value: {"mean": value, "variance": value})
     | st.floats(0, 1).map(lambda value: {"kind": "uniform", "low": [-value, -1], "high": value + 1}),

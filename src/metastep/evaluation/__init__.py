@@ -21,7 +21,7 @@ from metastep.evaluation.statistics import (
     oracle_scores,
     summary,
 )
-from metastep.evaluation.tuning import FAMILIES, Family, Tuning, TuningTable, default_grids, tune
+from metastep.evaluation.tuning import FAMILIES, Family, Tuning, TuningTable, tune
 
 __all__ = [
     "FAMILIES",
@@ -37,7 +37,6 @@ __all__ = [
     "TuningTable",
     "all_differences",
     "compare",
-    "default_grids",
     "differences",
     "differences_to_csv",
     "filled_returns",

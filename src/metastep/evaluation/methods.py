@@ -65,7 +65,7 @@ def single_action_method(controller: SingleAction, contexts: NDArray[np.float32]
 
 
 def metafqi_method(model: Greedy, iteration: int | None = None, contexts: NDArray[np.float32] | None = None) -> Method:
-    """Natural gradient with metaFQI; `contexts` is the task list it was trained and selected on, if any."""
+    """Natural gradient with metaFQI; `contexts` is the task list it was trained on, if any."""
     return Method(
         "metafqi",
         NGA,
@@ -74,7 +74,7 @@ def metafqi_method(model: Greedy, iteration: int | None = None, contexts: NDArra
         values={} if iteration is None else {"iteration": iteration},
         shaped_by=(
             TaskSource("trained", Stream.TRAIN, contexts),
-            TaskSource("selected", Stream.VALIDATION, contexts),
+            TaskSource("selected", Stream.VALIDATION),
         ),
     )
 

@@ -16,7 +16,6 @@ from metastep.evaluation.methods import Method, TaskSource
 from metastep.meta.collection import with_task_list
 from metastep.meta.loop import Controller, run
 from metastep.meta.mdp import MetaMDP, Tasks
-from metastep.meta.spaces import HyperparameterSpace
 from metastep.progress import Silent, Tracker
 from metastep.updates import NGA, Adam, RMSProp, UpdateRule
 
@@ -46,28 +45,6 @@ FAMILIES = {
         Family("metagrad", "NGA, metagrad", NGA, ("stepsize", "beta"), Metagrad),
     )
 }
-
-_RATES = (0.01, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.5, 2.0)
-_STEPS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0)
-
-
-def default_grids(space: HyperparameterSpace) -> dict[str, dict[str, tuple[float, ...]]]:
-    """A grid for every family; they contain the paper's tuned values (SPEC section 5).
-
-    Fixed steps are 50 even parts of H and three small ones. Metagrad clips to H, so first steps beyond it are one and the same.
-    """
-    high = space.high[0]
-    fixed = tuple(round(high * share, 6) for share in (0.0025, 0.005, 0.01, *(part / 50 for part in range(1, 51))))
-    inside = tuple(step for step in _STEPS if space.low[0] <= step <= high)
-    return {
-        "fixed": {"stepsize": fixed},
-        "decay": {"alpha": _STEPS},
-        "geometric-decay": {"stepsize": inside, "alpha": (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)},
-        "rmsprop": {"stepsize": _RATES},
-        "adam": {"stepsize": _RATES},
-        "hoof": {"max_divergence": (1e-4, 1e-3, 1e-2, 2e-2, 5e-2)},
-        "metagrad": {"stepsize": inside, "beta": (0.001, 0.01, 0.1, 1.0, 5.0)},
-    }
 
 
 class TuningTable(NamedTuple):

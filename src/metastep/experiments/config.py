@@ -128,7 +128,7 @@ def _sentence(error: ValidationError) -> str:
     if problem["type"] == "missing":
         return f"{dotted}: is missing, it must be set."
     if problem["type"] == "value_error" and not message.startswith("must"):  # a section's own check names the field
-        return f"{dotted}.{message}."
+        return f"{dotted}.{message}.".removeprefix(".")
     message = _PLAINER.get(problem["type"]) or re.sub(r"^\w+ should", "must", message)
     return f"{dotted or 'configuration'}: {shown(problem['input'])} {message}."
 

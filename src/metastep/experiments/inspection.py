@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from metastep import envs
 from metastep.errors import InputError
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.schema import EnvSection
 from metastep.fqi import Model, load_model
 from metastep.meta.dataset import Dataset
 from metastep.report.compose import recommend
@@ -45,8 +46,8 @@ def _describe_dataset(dataset: Dataset) -> Iterator[str]:
 def _describe_model(model: Model, dataset: Dataset | None) -> Iterator[str]:
     record = model.record
     data = record.training_data
-    yield f"model for {record.environment}"
-    yield f"  trained on {data.tuples} tuples (seed {data.seed}, dataset {data.fingerprint[:16]})"
+    yield f"model for {_printable(record.environment)}"
+    yield f"  trained on {data.tuples} tuples (seed {data.seed}, dataset {_printable(data.fingerprint[:16])})"
     yield f"  observation: {', '.join(f'{part.name} ({part.size})' for part in record.observation)}"
     yield f"  step sizes: {record.num_stepsizes} from {record.stepsize_low:g} to {record.stepsize_high:g} ({record.maximum})"
     heads = model.q_functions[record.selected_iteration - 1].heads
@@ -57,20 +58,30 @@ def _describe_model(model: Model, dataset: Dataset | None) -> Iterator[str]:
         yield f"  validation N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}"
     shares = np.mean([head.importances for head in heads], axis=0)
     names = (*record.feature_names, "step size")
-    top = [f"{names[i]} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]
+    top = [f"{_printable(names[i])} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]
     yield f"  inputs that matter most: {', '.join(top)}"
     yield from _slice(model, dataset)
 
 
 def _slice(model: Model, dataset: Dataset | None) -> Iterator[str]:
-    """Recommended first steps along each context coordinate, the others at their middle."""
-    names = [part.name for part in model.record.observation]
-    if "context" not in names:
+    """Recommended first steps by context, or why there are none: a record may come from anywhere."""
+    if not any(part.name == "context" for part in model.record.observation):
         return
-    experiment = model.record.configuration.get("experiment", {})
-    env = envs.make(model.record.environment, **experiment.get("env", {}).get("options", {}))
-    space = env.context_space
+    try:
+        yield from list(_recommendations(model, dataset))
+    except InputError as error:
+        yield f"  no slice: {_printable(str(error))}"
+
+
+def _recommendations(model: Model, dataset: Dataset | None) -> Iterator[str]:
+    """Recommended first steps along each context coordinate, the others at their middle."""
+    space = _environment(model).context_space
+    size = next(part.size for part in model.record.observation if part.name == "context")
+    if size != space.num_coordinates:
+        raise InputError(f"the model's context has {size} numbers, that of its environment {space.num_coordinates}.")
     starts = _starts(model, dataset)
+    if not len(starts):
+        raise InputError("the dataset has no finite first observation.")
     middle = [np.asarray([(low + high) / 2], np.float32) for low, high in zip(space.low, space.high, strict=True)]
     for index, name in enumerate(space.names):
         axis = np.linspace(space.low[index], space.high[index], _SLICE, dtype=np.float32)
@@ -79,19 +90,38 @@ def _slice(model: Model, dataset: Dataset | None) -> Iterator[str]:
         yield f"  first step by {name} ({'others at their middle; ' if len(middle) > 1 else ''}step size): {shown}"
 
 
+def _environment(model: Model) -> envs.Env | envs.HostEnv:
+    """The environment as the record describes it."""
+    record = model.record
+    experiment = record.configuration.get("experiment", {"env": {"name": record.environment}})
+    try:
+        section = EnvSection.model_validate({"options": {}, **experiment["env"], "fixed_context": None})
+        return envs.make(section.name, **section.options)
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"the record does not describe an environment ({type(error).__name__}).") from error
+
+
+def _printable(text: str) -> str:
+    """Text of a file as a terminal may show it: what would move its cursor is escaped."""
+    return text if text.isprintable() else ascii(text)
+
+
 def _starts(model: Model, dataset: Dataset | None) -> NDArray[np.float32]:
-    """First observations of the training data, or, without it, a policy at zero with every unit gradient."""
+    """First observations of the training data, or, without it, a policy at zero with unit gradients, both ways."""
     if dataset is not None:
         from metastep.experiments.runner import first_observations
 
         return first_observations(dataset, tuple(part.name for part in model.record.observation), _STARTS)
     size = {part.name: part.size for part in model.record.observation}
-    directions = (
-        np.vstack([np.eye(size["gradient"]), -np.eye(size["gradient"])]) if "gradient" in size else np.zeros((1, 0))
-    )
+    directions = np.zeros((1, 0), np.float32)
+    if "gradient" in size:
+        unit = np.eye(min(size["gradient"], _STARTS // 2), size["gradient"], dtype=np.float32)
+        directions = np.vstack([unit, -unit])
     columns = {"gradient": directions}
-    rows = [columns.get(part.name, np.zeros((len(directions), part.size))) for part in model.record.observation]
-    return np.concatenate(rows, axis=1).astype(np.float32)
+    rows = [columns.get(name, np.zeros((len(directions), num), np.float32)) for name, num in size.items()]
+    return np.concatenate(rows, axis=1)
 
 
 def inspect_coverage(path: Path, task_file: Path) -> str:

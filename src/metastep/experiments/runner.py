@@ -20,7 +20,7 @@ from metastep.evaluation import (
 from metastep.evaluation.statistics import Metric
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import collect_data, compare_methods, fit_and_select
+from metastep.experiments.stages import collect_data, compare_methods, fit_and_select, require_fittable
 from metastep.fqi import load_model
 from metastep.meta.dataset import Dataset
 from metastep.meta.episodes import observe
@@ -34,6 +34,7 @@ _STARTS = 128  # first observations over which the map of step sizes is averaged
 
 def run_experiment(folder: RunFolder, command: str, *, tracker: Tracker | None = None) -> Path:
     """Collect, fit, select, tune, compare and report; returns the page's path."""
+    require_fittable(folder.config)
     collect_data(folder, tracker=tracker)
     fit_and_select(folder, tracker=tracker)
     compare_methods(folder, tracker=tracker)

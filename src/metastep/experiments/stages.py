@@ -2,8 +2,10 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metastep import storage
 from metastep.blocks import Stream
@@ -14,6 +16,7 @@ from metastep.evaluation import (
     FAMILIES,
     Comparison,
     Method,
+    TaskSource,
     Tuning,
     compare,
     load,
@@ -23,19 +26,34 @@ from metastep.evaluation import (
     single_action_method,
     tune,
 )
-from metastep.experiments.build import build_mdp, updates_collected
+from metastep.experiments.build import build_env, build_mdp, updates_collected
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.schema import GRIDS_OF, Experiment
 from metastep.fqi import MetaFQI, Model, ObservationPart, TrainingData, ValidationCurve, load_model, save_model
 from metastep.fqi.model import model_from
 from metastep.meta.collection import collect
-from metastep.meta.dataset import Dataset
+from metastep.meta.dataset import Dataset, first_difference
 from metastep.meta.mdp import MetaMDP
 from metastep.progress import Silent, Tracker
 from metastep.updates import NGA
 
 # Which parameter of a method's family each grid of the configuration holds.
-_PARAMETERS = {"metagrad_stepsize": "stepsize", "metagrad_beta": "beta", "decay": "alpha", "hoof": "max_divergence"}
+_PARAMETERS = {
+    "metagrad_stepsize": "stepsize",
+    "metagrad_beta": "beta",
+    "decay": "alpha",
+    "geometric_decay_stepsize": "stepsize",
+    "geometric_decay_alpha": "alpha",
+    "hoof": "max_divergence",
+}
+# Settings of a meta-MDP that shape what a model sees or was fitted with, and leave the learners of a comparison alone.
+_OF_THE_MODEL = ("observation", "meta_discount")
+
+
+def require_fittable(config: Experiment) -> None:
+    """Refuse what metaFQI cannot be fitted on, before hours go into collecting it."""
+    if config.meta.stepsize_scale != "linear":
+        raise InputError("meta.stepsize_scale: 'log' cannot be fitted, metaFQI's grid of step sizes is linear.")
 
 
 def collect_data(
@@ -43,6 +61,8 @@ def collect_data(
 ) -> Dataset | None:
     """Collect the training data, or this process' share of it; None while other shares are missing."""
     config = folder.config
+    if "metafqi" in config.compare.methods:
+        require_fittable(config)
     return collect(
         build_mdp(config),
         folder.data,
@@ -61,8 +81,7 @@ def fit_model(
 ) -> Model:
     """Fit metaFQI on a dataset; every iteration is kept, the last one selected until `select` is through."""
     meta, fqi = config.meta, config.fqi
-    if meta.stepsize_scale != "linear":
-        raise InputError("meta.stepsize_scale: 'log' cannot be fitted, metaFQI's grid of step sizes is linear.")
+    require_fittable(config)
     estimator = MetaFQI(
         iterations=fqi.iterations,
         trees=fqi.trees,
@@ -78,23 +97,38 @@ def fit_model(
         maximum=fqi.maximum,
     )
     with (tracker or Silent()).stage("fit", fqi.iterations, "iterations") as stage:
-        estimator.fit(dataset.transitions(meta.observation), progress=lambda *_: stage.advance(1))
+        transitions = dataset.transitions(meta.observation)
+        estimator.fit(transitions, progress=lambda *_: stage.advance(1))
     layout = dataset.layout
     sizes = {"theta": layout.num_parameters, "gradient": layout.num_parameters, "context": len(layout.context_names)}
     return model_from(
         estimator,
-        environment=config.env.name,
+        environment=build_env(config).name,
         observation=[ObservationPart(part, sizes.get(part, 1)) for part in meta.observation],
-        training_data=TrainingData(dataset.num_transitions, dataset.seed, dataset.checksum),
+        training_data=TrainingData(len(transitions.reward), dataset.seed, dataset.checksum),
         feature_names=dataset.feature_names(meta.observation),
         configuration={"experiment": config.to_dict()},
     )
 
 
-def validate(config: Experiment, model: Model, *, tracker: Tracker | None = None) -> Comparison:
-    """Every iteration of a model on the same validation tasks; the method N=i is iteration i."""
-    num = len(model.q_functions)
-    methods = [Method(f"N={i}", NGA, MetaFQIController(model, i), values={"iteration": i}) for i in range(1, num + 1)]
+def validate(
+    config: Experiment,
+    model: Model,
+    *,
+    contexts: NDArray[np.float32] | None = None,
+    tracker: Tracker | None = None,
+) -> Comparison:
+    """Every iteration of a model on the same validation tasks; the method N=i is iteration i.
+
+    `contexts` is the task list the model was trained on, if any. The iterations run one after the other, each with all
+    tasks in lockstep. Side by side in the lanes of a block, as grid points are tuned, they would not share their simulation
+    noise, which belongs to a block's lane; iterations differ by little, so that noise would decide between them.
+    """
+    trained = TaskSource("trained", Stream.TRAIN, contexts)
+    methods = [
+        Method(f"N={i}", NGA, MetaFQIController(model, i), values={"iteration": i}, shaped_by=(trained,))
+        for i in range(1, len(model.q_functions) + 1)
+    ]
     return compare(
         methods,
         build_mdp(config),
@@ -129,7 +163,7 @@ def fit_and_select(folder: RunFolder, *, tracker: Tracker | None = None) -> Mode
         return load_model(folder.model)
     dataset = Dataset.open(folder.data)
     model = fit_model(folder.config, dataset, tracker=tracker)
-    validation = validate(folder.config, model, tracker=tracker)
+    validation = validate(folder.config, model, contexts=folder.tasks, tracker=tracker)
     model = select(model, validation)
     save(folder.validation, validation)
     save_model(model, folder.model)
@@ -186,7 +220,7 @@ def _learned_method(folder: RunFolder, name: str, mdp: MetaMDP, tracker: Tracker
     if name == "metafqi":
         if not folder.model.exists():
             raise InputError(f"Folder {folder.path} holds no model; run `metastep fit {folder.path}` first.")
-        return metafqi_method(load_model(folder.model))
+        return metafqi_method(load_model(folder.model), contexts=folder.tasks)
     if name == "oracle":
         return oracle_method(config.fqi.num_stepsizes)
     return single_action_method(
@@ -198,16 +232,24 @@ def _learned_method(folder: RunFolder, name: str, mdp: MetaMDP, tracker: Tracker
             num_trees=config.fqi.trees,
             min_samples_split=config.fqi.min_samples_split,
             num_stepsizes=config.fqi.num_stepsizes,
+            task_list=folder.tasks,
             tracker=tracker,
-        )
+        ),
+        contexts=folder.tasks,
     )
 
 
 def join(parts: Sequence[Comparison]) -> Comparison:
-    """Comparisons of different methods on the same tasks as one."""
+    """Comparisons of different methods on the same tasks as one; they must have been run alike."""
     first = parts[0]
     for part in parts[1:]:
-        if not np.array_equal(part.context, first.context) or part.settings["seed"] != first.settings["seed"]:
+        if difference := first_difference(_setting(first), _setting(part)):
+            key, before, now = difference
+            raise InputError(
+                f"results: {first.names[0]} was compared with {key} = {before}, {part.names[0]} with {now}; only results of "
+                "the same settings can be joined."
+            )
+        if not np.array_equal(part.context, first.context):
             raise InputError(f"results: {part.names[0]} was compared on other tasks than {first.names[0]}.")
     return dataclasses.replace(
         first,
@@ -219,3 +261,9 @@ def join(parts: Sequence[Comparison]) -> Comparison:
         diagnostics={name: array for part in parts for name, array in part.diagnostics.items()},
         tuning=tuple(table for part in parts for table in part.tuning),
     )
+
+
+def _setting(comparison: Comparison) -> dict[str, Any]:
+    """What two results must have in common to stand side by side: tasks, learners, updates, software and device."""
+    mdp = comparison.settings.get("mdp", {})
+    return comparison.settings | {"mdp": {name: value for name, value in mdp.items() if name not in _OF_THE_MODEL}}

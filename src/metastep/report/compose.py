@@ -20,7 +20,7 @@ from metastep.report.style import title_of
 from metastep.report.tables import bookkeeping_table, comparison_table, tuning_table
 
 _GRID = 41  # step sizes are mapped over this many values of each context coordinate
-_SHOWN_STEPSIZES = ("metafqi", "fixed", "decay", "hoof", "metagrad", "single", "oracle")
+_SHOWN_STEPSIZES = ("metafqi", "fixed", "decay", "geometric-decay", "hoof", "metagrad", "single", "oracle")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,83 @@
+"""`inspect` describes whatever a model file holds, and says why where it cannot."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metastep.experiments.inspection import inspect_path
+from metastep.fqi import MetaFQI, ObservationPart, TrainingData, save_model
+from metastep.fqi.model import model_from
+from metastep.meta.transitions import Transitions
+
+
+def describe(path: Path, sizes: dict[str, int], **record: Any) -> str:
+    """What `inspect` prints of a small model with this record."""
+    rng = np.random.default_rng(0)
+    width = sum(sizes.values())
+    data = Transitions(
+        rng.normal(size=(40, width)), rng.uniform(size=40), rng.normal(size=40), rng.normal(size=(40, width))
+    )
+    model = model_from(
+        MetaFQI(1, 2, 0.2, num_stepsizes=5).fit(data),
+        environment="nav2d",
+        observation=[ObservationPart(name, size) for name, size in sizes.items()],  # type: ignore[arg-type]
+        training_data=TrainingData(40, 0, "abc"),
+    )
+    save_model(dataclasses.replace(model, record=dataclasses.replace(model.record, **record)), path)
+    return inspect_path(path)
+
+
+SIZES = {"theta": 2, "gradient": 2, "context": 2}
+
+
+def test_a_model_is_described_with_a_slice(tmp_path: Path) -> None:
+    text = describe(tmp_path / "model", SIZES)
+    assert "first step by goal_x" in text
+    assert "no slice" not in text
+
+
+def test_a_model_without_context_needs_no_slice(tmp_path: Path) -> None:
+    assert "slice" not in describe(tmp_path / "model", {"theta": 2, "gradient": 2})
+
+
+def env(**section: Any) -> dict[str, Any]:
+    return {"experiment": {"env": section}}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "record", "reason"),
+    [
+        (SIZES, {"configuration": {"experiment": 5}}, "does not describe an environment"),
+        (SIZES, {"configuration": {"experiment": {"env": ["nav2d"]}}}, "does not describe an environment"),
+        (SIZES, {"configuration": {"experiment": {}}}, "does not describe an environment"),
+        (SIZES, {"configuration": env(name="nav2d", options=7)}, "does not describe an environment"),
+        (SIZES, {"configuration": env(name="nav2d", options={"radius": [1]})}, "does not describe an environment"),
+        (SIZES, {"configuration": env(name="nav2d", options={"no_such_field": 1})}, "no_such_field"),
+        (SIZES, {"configuration": env(name=3)}, "does not describe an environment"),
+        (SIZES, {"environment": "elsewhere"}, "elsewhere"),
+        ({"theta": 2, "context": 3}, {}, "the model's context has 3 numbers, that of its environment 2"),
+        ({"context": 1, "theta": 2}, {}, "the model's context has 1 numbers, that of its environment 2"),
+    ],
+)
+def test_a_foreign_record_is_described_all_the_same(
+    tmp_path: Path, sizes: dict[str, int], record: dict[str, Any], reason: str
+) -> None:
+    text = describe(tmp_path / "model", sizes, **record)
+    for words in ("model for", "trained on 40 tuples", "inputs that matter most", "no slice: "):
+        assert words in text
+    assert reason in text.rpartition("no slice: ")[2]
+
+
+def test_a_record_cannot_move_the_cursor(tmp_path: Path) -> None:
+    hostile = "nav2d\x1b[2J\nmodel for cartpole"
+    names = ("a\rb", *(f"x{i}" for i in range(5)))
+    text = describe(tmp_path / "model", SIZES, environment=hostile, feature_names=names)
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert sum(line.startswith("model for") for line in text.split("\n")) == 1
+
+
+def test_a_wide_model_takes_little_memory(tmp_path: Path) -> None:
+    assert "first step by goal_x" in describe(tmp_path / "model", {"gradient": 3000, "context": 2})

@@ -1,0 +1,146 @@
+"""The stages of an experiment on a tiny one: what they pass on, and what they refuse."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metastep.blocks import Stream
+from metastep.controllers import Fixed
+from metastep.errors import InputError
+from metastep.evaluation import Comparison, Method, compare
+from metastep.experiments import stages
+from metastep.experiments.build import build_mdp
+from metastep.experiments.config import load_preset
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.runner import run_experiment
+from metastep.experiments.stages import collect_data, fit_and_select, join, method_result
+from metastep.meta.dataset import Dataset
+from metastep.updates import NGA
+
+TINY = [
+    "collect.num_meta_episodes=24",
+    "meta.num_updates=2",
+    "rollout.num_episodes=8",
+    "rollout.horizon=4",
+    "rollout.block_size=8",
+    "fqi.iterations=1",
+    "fqi.trees=3",
+    "fqi.num_stepsizes=11",
+    "selection.num_tasks=4",
+    "compare.num_tasks=4",
+    "compare.num_updates=2",
+    "compare.num_tuning_tasks=2",
+    "compare.grids.geometric_decay_stepsize=[1.0]",
+    "compare.grids.geometric_decay_alpha=[0.5]",
+]
+TASKS = np.array([[0.1, 0.2], [-0.3, 0.4]], np.float32)
+
+
+def make_folder(path: Path, *overrides: str, tasks: np.ndarray | None = None) -> RunFolder:
+    return RunFolder.create(path, load_preset("nav2d", "quick", [*TINY, *overrides]), tasks)
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run on a list of tasks, with its model."""
+    folder = make_folder(tmp_path_factory.mktemp("listed") / "run", tasks=TASKS)
+    collect_data(folder)
+    fit_and_select(folder)
+    return folder
+
+
+def test_both_learned_methods_train_on_the_listed_tasks_only(listed: RunFolder, monkeypatch: Any) -> None:
+    seen = {}
+
+    def watched(methods: list[Method], *args: Any, **kwargs: Any) -> Comparison:
+        seen[methods[0].name] = methods[0]
+        return compare(methods, *args, **kwargs)
+
+    monkeypatch.setattr(stages, "compare", watched)
+    for name in ("metafqi", "single"):
+        method_result(listed, name)
+        sources = {source.use: source for source in seen[name].shaped_by}
+        np.testing.assert_array_equal(sources["trained"].contexts, TASKS)
+        assert "selected" not in sources or sources["selected"].contexts is None
+    contexts = np.concatenate([block.context for block in Dataset.open(listed.data).blocks()])
+    assert {tuple(row) for row in contexts.tolist()} == {tuple(row) for row in TASKS.tolist()}
+
+
+def test_a_listed_task_is_not_a_test_task(listed: RunFolder) -> None:
+    mdp = build_mdp(listed.config)
+    overlapping = np.asarray(mdp.tasks(listed.config.seed, Stream.TEST, 0).context)[:1]
+    folder = dataclasses.replace(listed, path=listed.path, tasks=overlapping)
+    for name in ("metafqi", "single"):
+        folder.result(name).unlink(missing_ok=True)
+        with pytest.raises(InputError, match="which is also one of the tasks to judge it on"):
+            method_result(folder, name)
+
+
+def test_single_action_is_fitted_on_the_listed_tasks(listed: RunFolder, monkeypatch: Any) -> None:
+    given = []
+    fit = stages.fit_single_action
+    monkeypatch.setattr(
+        stages, "fit_single_action", lambda mdp, **settings: given.append(settings) or fit(mdp, **settings)
+    )
+    listed.result("single").unlink(missing_ok=True)
+    method_result(listed, "single")
+    np.testing.assert_array_equal(given[0]["task_list"], TASKS)
+
+
+def test_the_record_counts_the_tuples_fitted(listed: RunFolder, monkeypatch: Any) -> None:
+    dataset = Dataset.open(listed.data)
+    transitions = dataset.transitions
+    monkeypatch.setattr(
+        Dataset, "transitions", lambda self, parts: type(all_ := transitions(parts))(*(a[3:] for a in all_))
+    )
+    model = stages.fit_model(listed.config, dataset)
+    assert model.record.training_data.tuples == dataset.num_transitions - 3
+    assert model.record.environment == "nav2d"
+
+
+def test_geometric_decay_can_be_compared(listed: RunFolder) -> None:
+    result = method_result(listed, "geometric-decay")
+    assert result.names == ("geometric-decay",)
+    np.testing.assert_allclose(result.hyperparameters[0, :, :, 0], np.tile([1.0, 0.5], (4, 1)))
+
+
+def changed(part: Comparison, **settings: Any) -> Comparison:
+    renamed = part.methods[0]._replace(name="other")
+    return dataclasses.replace(part, methods=(renamed,), settings=part.settings | settings)
+
+
+def test_only_results_of_the_same_settings_are_joined(listed: RunFolder) -> None:
+    mdp = build_mdp(listed.config)
+    first = compare([Method("fixed", NGA, Fixed(0.5))], mdp, seed=0, num_updates=2, num_tasks=4)
+    settings = first.settings
+    longer = settings["mdp"] | {"estimator": settings["mdp"]["estimator"] | {"damping": 0.5}}
+    for change, words in (
+        ({"num_updates": 3}, "num_updates = 2, other with 3"),
+        ({"seed": 1}, "seed = 0, other with 1"),
+        ({"mdp": longer}, "mdp.estimator.damping = "),
+        ({"versions": settings["versions"] | {"device": "gpu"}}, "versions.device = "),
+    ):
+        with pytest.raises(InputError, match=words):
+            join([first, changed(first, **change)])
+    elsewhere = dataclasses.replace(changed(first), context=first.context + 1.0)
+    with pytest.raises(InputError, match="other was compared on other tasks"):
+        join([first, elsewhere])
+    # What a model sees is its own affair: two models with different observations may stand side by side.
+    blind = settings["mdp"] | {"observation": ["theta", "gradient"], "meta_discount": 0.5}
+    assert join([first, changed(first, mdp=blind)]).names == ("fixed", "other")
+
+
+def test_what_cannot_be_fitted_is_refused_before_it_is_collected(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "run", "meta.stepsize_scale=log", "meta.stepsize_low=0.1")
+    with pytest.raises(InputError, match="stepsize_scale: 'log' cannot be fitted"):
+        collect_data(folder)
+    with pytest.raises(InputError, match="stepsize_scale: 'log' cannot be fitted"):
+        run_experiment(folder, "metastep run")
+    assert not folder.data.exists()
+    without = make_folder(
+        tmp_path / "data", "meta.stepsize_scale=log", "meta.stepsize_low=0.1", 'compare.methods=["fixed"]'
+    )
+    assert collect_data(without) is not None
