@@ -83,10 +83,9 @@ def main() -> None:
     arguments = parser.parse_args()
     presets = arguments.preset or PRESETS
     if arguments.worker:
-        if arguments.device == "cpu":
-            import jax
+        import jax
 
-            jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_platforms", "cpu" if arguments.device == "cpu" else "cuda")
         print(json.dumps(measure(presets[0], arguments.block_size, arguments.rounds)))
         return
 

@@ -103,7 +103,7 @@ def estimate(rollout: Rollout, episodes: Trajectories, scores: Floats | None = N
         for action in range(num_actions):
             places = [action, *(num_actions + action * size + index for index in range(size))]
             fisher[np.ix_(places, places)] = block / (num_steps * rollout.policy.sigma**2)
-        rows.append((returns.mean(), returns.std() / np.sqrt(num_episodes), gradient, fisher, num_steps))
+        rows.append((returns.mean(), returns.std(ddof=1) / np.sqrt(num_episodes), gradient, fisher, num_steps))
     return Reference(*(np.asarray(column, np.float64) for column in zip(*rows, strict=True)))
 
 

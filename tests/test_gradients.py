@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metastep import envs
 from metastep.blocks import Purpose, Stream, block_key, purpose_key
-from metastep.envs import LQR
+from metastep.envs import LQR, CartPole
 from metastep.envs.lqr import exact
 from metastep.errors import InputError
 from metastep.gradients import Estimate, Estimator
@@ -100,7 +100,7 @@ def test_streaming_with_the_closed_form_and_trajectories_with_conjugate_gradient
     learners = draw_learners(rollout, 3)
     closed, iterated = (Estimator(rollout, fisher)(*learners) for fisher in ("closed", "cg"))  # type: ignore[arg-type]
     expected = reference.estimate(rollout, Estimator(rollout).trajectories(*learners))
-    natural = damped_solution(expected.fisher, expected.gradient, 1e-4)
+    natural = damped_solution(expected.fisher, expected.gradient, Estimator(rollout).damping)
     apart = relative_error(iterated.natural_gradient, closed.natural_gradient).max()
     print(f"{name}: closed form and conjugate gradient {apart:.1e} apart, relative")
     assert apart < 1e-3
@@ -228,3 +228,16 @@ def test_the_closed_form_is_for_linear_policies() -> None:
     with pytest.raises(InputError, match=r"rollout.fisher: 'closed' needs a linear policy, allowed here is 'cg'"):
         Estimator(make_rollout("lqr", hidden=(2,)), "closed")
     assert Estimator(make_rollout("lqr")).solver == "closed"
+
+
+@pytest.mark.parametrize("baseline", ["mean", "optimal"])
+def test_episodes_that_all_pay_the_same_have_no_gradient(baseline: Baseline) -> None:
+    """A pole that never falls: what is left must be zero, not rounding noise that NGA would follow at full length."""
+    env = CartPole(max_angle=10.0, max_position=100.0)
+    rollout = Rollout(env, LinearGaussian(4, 1, sigma=1.0), num_episodes=30, horizon=20, baseline=baseline)
+    theta, context, key = draw_learners(rollout, 4)
+    estimate = Estimator(rollout)(theta, context, key)
+    np.testing.assert_array_equal(estimate.num_steps, 600.0)
+    np.testing.assert_array_equal(estimate.gradient, 0.0)
+    np.testing.assert_array_equal(NGA.apply(theta, estimate, jnp.ones((4, 1)), None).theta, theta)
+    assert NGA.apply(theta, estimate, jnp.ones((4, 1)), None).flagged.all()

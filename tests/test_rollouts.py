@@ -335,3 +335,15 @@ def test_several_steps_at_once_give_the_same_sums(monkeypatch, baseline):
     several = jax.jit(lambda *arguments: stream(rollout, *arguments))(theta, context, key)
     for before, after in zip(one, several, strict=True):
         np.testing.assert_allclose(after, before, rtol=2e-5, atol=1e-5 * float(np.abs(before).max()))
+
+
+@pytest.mark.parametrize("horizon", [1, 7, 13, 23])
+def test_any_horizon_steps_through_all_its_draws(horizon):
+    """Horizons that bunches of steps do not divide: streamed and whole episodes agree, and nothing is drawn twice."""
+    rollout = Rollout(LQR(), LinearGaussian(2, 1, sigma=0.5), num_episodes=6, horizon=horizon)
+    theta, context, key = draw_learners(rollout, 3)
+    episodes = trajectories(rollout, theta, context, key)
+    assert episodes.reward.shape == (horizon, 6, 3)
+    assert len(np.unique(np.asarray(episodes.noise))) == horizon * 6 * 3
+    streamed, replayed = stream(rollout, theta, context, key), sums_of(rollout, theta, episodes)
+    assert relative_error(streamed.gradient.T, replayed.gradient.T).max() < 1e-4

@@ -96,7 +96,10 @@ def parse_share(share: str) -> tuple[int, int]:
     first, separator, second = share.partition("/")
     if not (separator and first.isdigit() and second.isdigit()):
         raise InputError(f"--share: {share!r} must be I/N, such as 0/4.")
-    return int(first), int(second)
+    index, parts = int(first), int(second)
+    if index >= parts:
+        raise InputError(f"--share: {share} must be I/N with I below N.")
+    return index, parts
 
 
 OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME-SCALE.")]
@@ -107,15 +110,14 @@ def open_folder(
     preset: str, scale: Scale, seed: int | None, overrides: list[str] | None, out: Path, tasks: Path | None = None
 ) -> Any:
     """Create or resume the run folder of a configuration."""
-    from metastep import envs
+    from metastep.experiments.build import build_mdp
     from metastep.experiments.folder import RunFolder
     from metastep.meta.tasks import load_tasks
 
     config = load_config(preset, scale, seed, overrides)
-    listed = None
-    if tasks is not None:
-        space = envs.make(config.env.name, **config.env.options).context_space
-        listed = load_tasks(tasks, space.names, space.low, space.high)
+    # Built before the folder is made: what cannot be built must leave nothing behind.
+    space = build_mdp(config).estimator.rollout.env.context_space
+    listed = None if tasks is None else load_tasks(tasks, space.names, space.low, space.high)
     return RunFolder.create(out, config, listed)
 
 
@@ -188,11 +190,11 @@ def collect(
 ) -> None:
     """Collect training data; a stopped collection resumes where it was."""
     part = parse_share(share)
-    folder = open_folder(preset, scale, seed, overrides, out, tasks)
     from metastep.progress import Terminal
 
     terminal = Terminal()
     prepare_jax(device)
+    folder = open_folder(preset, scale, seed, overrides, out, tasks)
     from metastep.experiments.stages import collect_data
 
     dataset = collect_data(folder, tracker=terminal, share=part)

@@ -17,6 +17,11 @@ from metastep.sums import Sums, stream, sums_of
 
 FisherSolver = Literal["closed", "cg"]
 
+# Of conjugate gradient: count, solution, residual, direction, energy.
+_Iteration = tuple[Array, Array, Array, Array, Array]
+# Conjugate gradient stops where the residual is this share of the gradient.
+_CG_TOLERANCE = 1e-5
+
 
 class Estimate(NamedTuple):
     """What one batch of episodes says about each learner; learners first."""
@@ -88,7 +93,8 @@ def solve_cg(
     """The same natural gradient for any policy: conjugate gradient on Fisher-vector products, (parameters, learners).
 
     `F v = E[J^T (J v)] / sigma^2` with J the Jacobian of the policy's mean: one forward and one backward derivative on the
-    batch, no matrix. Jacobi preconditioning; every learner runs its own iteration in lockstep.
+    batch, no matrix. Jacobi preconditioning; every learner runs its own iteration in lockstep, until the residual of each is
+    small or `iterations` are made.
     """
     observation, weight = _visited(episodes)
 
@@ -110,18 +116,22 @@ def solve_cg(
     def safe_ratio(numerator: Array, denominator: Array) -> Array:
         return jnp.where(denominator > 0.0, numerator / jnp.where(denominator > 0.0, denominator, 1.0), 0.0)
 
-    def iterate(_: int, carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        solution, residual, direction, energy = carry
+    def unfinished(carry: _Iteration) -> Array:
+        count, _, residual, _, _ = carry
+        return (count < iterations) & jnp.any(dot(residual, residual) > _CG_TOLERANCE**2 * dot(gradient, gradient))
+
+    def iterate(carry: _Iteration) -> _Iteration:
+        count, solution, residual, direction, energy = carry
         image = fisher_vector(direction)
         length = safe_ratio(energy, dot(direction, image))
         solution, residual = solution + length * direction, residual - length * image
         scaled = preconditioner * residual
         new_energy = dot(residual, scaled)
-        return solution, residual, scaled + safe_ratio(new_energy, energy) * direction, new_energy
+        return count + 1, solution, residual, scaled + safe_ratio(new_energy, energy) * direction, new_energy
 
     scaled = preconditioner * gradient
-    start = (jnp.zeros_like(gradient), gradient, scaled, dot(gradient, scaled))
-    return lax.fori_loop(0, iterations, iterate, start)[0]
+    start = (jnp.int32(0), jnp.zeros_like(gradient), gradient, scaled, dot(gradient, scaled))
+    return lax.while_loop(unfinished, iterate, start)[1]
 
 
 @dataclass(frozen=True)
@@ -134,13 +144,13 @@ class Estimator:
             None takes the closed form where it exists.
         damping: added to the Fisher matrix's diagonal, as a share of the mean of that diagonal. It decides how far directions
             that hardly vary in the batch (a cart that has not moved yet) are stretched: too little, and their noise is.
-        cg_iterations: conjugate-gradient steps.
+        cg_iterations: most conjugate-gradient steps.
     """
 
     rollout: Rollout
     fisher: FisherSolver | None = None
     damping: float = 1e-2
-    cg_iterations: int = 20
+    cg_iterations: int = 200
 
     def __post_init__(self) -> None:
         if self.fisher not in (None, *get_args(FisherSolver)):

@@ -157,16 +157,23 @@ def _scan_steps(
     """
     num = rollout.policy.num_actions + _jax_env(rollout).step_noise
     shape = (rollout.num_episodes, num_learners)
-    most = _MOST_STEPS_AHEAD["cpu" if on_cpu() else "gpu"]
-    ahead = max(number for number in range(1, most + 1) if rollout.horizon % number == 0)
+    most = min(_MOST_STEPS_AHEAD["cpu" if on_cpu() else "gpu"], rollout.horizon)
+    # Bunches that divide the horizon evenly need no second program for the rest; those of a prime horizon would be tiny.
+    ahead = max((number for number in range(most // 2 + 1, most + 1) if rollout.horizon % number == 0), default=most)
 
-    def several_steps(carry: Carry, first: Array) -> tuple[Carry, Any]:
-        draws = first + jnp.arange(ahead, dtype=jnp.uint32)
+    def several_steps(carry: Carry, first: Array, num_steps: int = ahead) -> tuple[Carry, Any]:
+        draws = first + jnp.arange(num_steps, dtype=jnp.uint32)
         carry, outputs = lax.scan(step, carry, standard_normals(key, draws, num, shape))
         return (carry, outputs) if digest is None else (digest(carry, outputs), None)
 
-    carry, outputs = lax.scan(several_steps, start, jnp.arange(0, rollout.horizon, ahead, dtype=jnp.uint32))
-    return carry, jax.tree.map(lambda array: array.reshape(rollout.horizon, *array.shape[2:]), outputs)
+    rest = rollout.horizon % ahead
+    evenly = rollout.horizon - rest
+    carry, outputs = lax.scan(several_steps, start, jnp.arange(0, evenly, ahead, dtype=jnp.uint32))
+    outputs = jax.tree.map(lambda array: array.reshape(evenly, *array.shape[2:]), outputs)
+    if rest:
+        carry, last = several_steps(carry, jnp.uint32(evenly), rest)
+        outputs = jax.tree.map(lambda *parts: jnp.concatenate(parts), outputs, last)
+    return carry, outputs
 
 
 def keys_of(key: Array) -> tuple[Array, Array]:

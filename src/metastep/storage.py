@@ -135,7 +135,7 @@ def remove_leftovers(folder: str | Path) -> int:
     for path in sorted(Path(folder).iterdir()):
         if not _TEMPORARY.fullmatch(path.name):
             continue
-        with suppress(FileNotFoundError, BlockingIOError):  # renamed meanwhile; being written right now
+        with suppress(OSError):  # renamed meanwhile, being written right now, or not ours to remove
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -32,9 +32,12 @@ class Sums(NamedTuple):
 
 def _gpomdp_term(baseline: Baseline, score: Array, payoff: Array) -> Array:
     """Sum over episodes of (payoff - b) * score for one step, with b the best constant for this step and component."""
-    total = jnp.sum(score * payoff, axis=-2)
     if baseline == "none":
-        return total
+        return jnp.sum(score * payoff, axis=-2)
+    # A baseline makes the sum blind to what all episodes have in common. Taking that off first makes the term exactly zero
+    # where all episodes pay the same, instead of rounding noise that a normalised step would follow.
+    payoff = payoff - payoff[..., :1, :]
+    total = jnp.sum(score * payoff, axis=-2)
     if baseline == "mean":
         return total - jnp.mean(payoff, axis=-2) * jnp.sum(score, axis=-2)
     square = score * score
@@ -136,7 +139,8 @@ def finish(rollout: Rollout, sums: Accumulator) -> Sums:
     """The statistics of the batch."""
     return Sums(
         mean_return=jnp.mean(sums.returns, axis=0),
-        return_variance=jnp.var(sums.returns, axis=0),
+        # Of a single episode nothing is known about the spread; its variance of 0 says so no worse than a NaN would.
+        return_variance=jnp.var(sums.returns, axis=0) * (rollout.num_episodes / max(rollout.num_episodes - 1, 1)),
         gradient=flatten(sums.gradient) / rollout.num_episodes,
         moments=sums.moments,
         num_steps=sums.num_steps,

@@ -50,6 +50,7 @@ def build_mdp(config: Experiment) -> MetaMDP:
         estimator=Estimator(
             Rollout(env, policy, rollout.num_episodes, rollout.horizon, rollout.discount, rollout.baseline),
             damping=rollout.damping,
+            cg_iterations=rollout.cg_iterations,
         ),
         space=HyperparameterSpace((meta.stepsize_low,), (meta.stepsize_high,), (meta.stepsize_scale,)),
         initial=InitialPolicy(initial.kind, *(getattr(initial, name) for name in used)),

@@ -35,17 +35,16 @@ class RunFolder:
         file = path / "config.json"
         if path.exists() and not path.is_dir():
             raise InputError(f"--out: {path} is a file, a folder is needed.")
-        if file.exists():
-            if difference := first_difference(storage.read_json(file), wanted):
-                key, before, now = difference
-                raise InputError(
-                    f"Folder {path} was started with {key.removeprefix('experiment.')} = {before}, which is now {now}; "
-                    "resume with the same setting or use another folder."
-                )
-        else:
-            storage.create_folder(path)
-            storage.remove_leftovers(path)
-            storage.write_json(file, wanted)
+        storage.create_folder(path)
+        storage.remove_leftovers(path)
+        # Of several processes that start at the same time one writes; all compare with what is there then.
+        storage.write_atomically(file, storage.canonical_json(wanted), overwrite=False)
+        if difference := first_difference(storage.read_json(file), wanted):
+            key, before, now = difference
+            raise InputError(
+                f"Folder {path} was started with {key.removeprefix('experiment.')} = {before}, which is now {now}; "
+                "resume with the same setting or use another folder."
+            )
         return cls(path, config, tasks)
 
     @classmethod

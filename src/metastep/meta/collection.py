@@ -1,5 +1,8 @@
 """Data collection (Algorithm 1): the shared loop with the exploring controller, block by block onto the disk."""
 
+import os
+import platform
+import sys
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,12 +20,24 @@ from metastep.meta.episodes import Block, Layout
 from metastep.meta.loop import Controller, Episode, Exploration, run
 from metastep.meta.mdp import MetaMDP, Tasks
 from metastep.progress import Silent, Tracker
+from metastep.storage import sha256_of_json
 
 
 def device_name() -> str:
     """What simulates, as recorded with results: results of different devices differ in the last bits."""
     device = jax.devices()[0]
-    return f"{device.platform} ({device.device_kind})"
+    flags = os.environ.get("XLA_FLAGS", "")
+    kind = _cpu_model() if device.platform == "cpu" else device.device_kind
+    return f"{device.platform} ({kind}){f' XLA_FLAGS={flags}' if flags else ''}"
+
+
+def _cpu_model() -> str:
+    """The processor's name where the system tells: other processors have other vector units, hence other last bits."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "cpu"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
 
 
 def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int) -> Layout:
@@ -77,11 +92,15 @@ def collect(
     if not 0 <= index < parts:
         raise InputError(f"share: {index}/{parts} must be I/N with 0 <= I < N.")
     layout = layout_of(mdp, num_episodes, num_updates)
-    writer = DatasetWriter(folder, layout, config, seed=seed, device=device_name())
+    controller = controller or Exploration()
+    tasks_digest = None if task_list is None else sha256_of_json(np.asarray(task_list).tolist())
+    recorded = {**config, "collected_with": {"controller": controller.name, "task_list": tasks_digest}}
+    writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name())
+    for sentence in writer.damaged:
+        print(f"{sentence} It is collected again.", file=sys.stderr)
     missing = [block for block in writer.missing_blocks() if block % parts == index]
     rollout = mdp.estimator.rollout
     block_steps = mdp.block_size * (num_updates + 1) * rollout.num_episodes * rollout.horizon
-    controller = controller or Exploration()
     # The disk works on one block while the next is simulated.
     with (
         ThreadPoolExecutor(max_workers=1) as disk,

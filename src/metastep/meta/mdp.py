@@ -121,7 +121,9 @@ class Learners(NamedTuple):
     theta: Array  # (learners, parameters)
     rule_state: RuleState
     estimate: Estimate  # of the current theta, on the current batch
-    flagged: Array  # (learners,): the estimate cannot be followed (zero or not finite)
+    flagged: (
+        Array  # (learners,): the estimate cannot be followed (zero, not finite), or the last step could not be taken
+    )
     key: Array  # the block's key
     update: Array  # how many updates were made
 
@@ -154,9 +156,11 @@ def _update(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Update:
 
 
 def _observe_update(mdp: MetaMDP, learners: Learners, after: Update) -> Learners:
-    return _observe_batch(
+    observed = _observe_batch(
         mdp, learners.context, after.theta, after.state, learners.key, learners.update + jnp.uint32(1)
     )
+    # Held back although the estimate could be followed: a step that is not finite, or too large for float32.
+    return observed._replace(flagged=observed.flagged | (after.flagged & ~learners.flagged))
 
 
 @partial(jax.jit, static_argnums=0)
