@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from metastep.contexts import ContextSpace
 from metastep.evaluation import Comparison, differences
@@ -16,6 +17,7 @@ from metastep.meta.dataset import Counts
 from metastep.report import figures
 from metastep.report.compose import Findings, compose
 from metastep.report.document import Document, Paragraph, Picture, Table
+from metastep.report.style import to_svg
 from tests.evaluation.test_statistics import make_comparison, simulated
 from tests.fqi.problems import HIGH, transitions
 
@@ -97,9 +99,12 @@ def test_diverged_tasks_are_shown_and_drawn() -> None:
 
 
 def test_a_task_is_never_dropped_from_a_mean() -> None:
-    mean, _ = figures.mean_and_interval(np.array([[1.0, 2.0], [3.0, np.nan]]))
-    assert mean[0] == 2.0
-    assert np.isnan(mean[1])
+    values = np.array([[1.0, 2.0, 9.0], [3.0, np.nan, 5.0], [np.nan, np.inf, -np.inf]])
+    mean, half = figures.mean_and_interval(values)
+    filled = np.array([[1.0, 2.0, 9.0], [3.0, 3.0, 5.0], [1.0, 1.0, 1.0]])
+    np.testing.assert_allclose(mean, filled.mean(axis=0))
+    np.testing.assert_allclose(half, stats.t.ppf(0.975, 2) * filled.std(axis=0, ddof=1) / np.sqrt(3.0))
+    assert to_svg(figures.learning_curves({"fixed": values, "adam": filled}, title="diverged"))
 
 
 @pytest.mark.parametrize("diverged", [False, True])

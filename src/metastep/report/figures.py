@@ -27,14 +27,26 @@ class Difference(NamedTuple):
 def mean_and_interval(values: NDArray[np.floating[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Mean over tasks (axis 0) and half the width of its 95 % t-interval.
 
-    A value that is not finite makes its mean unknown rather than dropping its task; `filled_returns` leaves none.
+    A value that is not finite counts as the worst of its task in this array, so that no task is dropped; the report's own
+    curves have none left, see `filled_returns`.
     """
     num = values.shape[0]
+    values = _finite(values)
     mean = np.mean(values, axis=0)
     if num < 2:
         return mean, np.zeros_like(mean)
     half = stats.t.ppf(0.975, num - 1) * np.std(values, axis=0, ddof=1) / np.sqrt(num)
     return mean, half
+
+
+def _finite(values: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """Values (tasks, ...) with those that are not finite at their task's worst; at the worst of all without any."""
+    finite = np.isfinite(values)
+    if finite.all() or not finite.any():
+        return values
+    worst = np.where(finite, values, np.inf).reshape(len(values), -1).min(axis=1)
+    worst = np.where(np.isfinite(worst), worst, worst.min())
+    return np.where(finite, values, worst.reshape(-1, *[1] * (values.ndim - 1)))
 
 
 def _lines(
