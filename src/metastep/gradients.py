@@ -149,7 +149,7 @@ class Estimator:
 
     rollout: Rollout
     fisher: FisherSolver | None = None
-    damping: float = 1e-2
+    damping: float = 1e-3
     cg_iterations: int = 200
 
     def __post_init__(self) -> None:

@@ -136,7 +136,7 @@ class RolloutSection(_Section):
     baseline: Literal["none", "mean", "optimal"] = Field(
         default="optimal", description="What GPOMDP subtracts from rewards."
     )
-    damping: float = Field(default=1e-2, gt=0.0, lt=1.0, description="Fisher damping, a share of its mean diagonal.")
+    damping: float = Field(default=1e-3, gt=0.0, lt=1.0, description="Fisher damping, a share of its mean diagonal.")
     cg_iterations: Count = Field(
         default=200, description="Most conjugate-gradient steps to the natural gradient of a network policy."
     )
