@@ -57,14 +57,6 @@ def test_a_block_is_the_same_in_another_process() -> None:
     assert process.stdout.strip() == digest(run_block(2))
 
 
-def test_task_seven_is_the_same_among_twenty_and_among_two_hundred() -> None:
-    few, many = Blocks(20, SIZE), Blocks(200, SIZE)
-    lanes = [
-        np.concatenate([run_block(block)[: blocks.num_valid(block)] for block in (0, 1)]) for blocks in (few, many)
-    ]
-    np.testing.assert_array_equal(lanes[0][:16], lanes[1][:16])
-
-
 def test_streams_seeds_and_blocks_are_disjoint() -> None:
     results = [run_block(0, stream) for stream in Stream] + [run_block(0, seed=7), run_block(1)]
     tasks = np.concatenate([result[:, :2] for result in results])

@@ -153,6 +153,17 @@ def test_inspect_describes_run_and_model(whole):
         assert words in alone.stdout
 
 
+def test_export_to_parquet(whole, tmp_path):
+    import pyarrow.parquet
+
+    done = metastep("export", str(whole), "--parquet", str(tmp_path / "tuples.parquet"))
+    assert done.returncode == 0, done.stderr
+    assert pyarrow.parquet.read_table(tmp_path / "tuples.parquet").num_rows == 64
+    nothing = metastep("export", str(whole))
+    assert nothing.returncode == 2
+    assert "nothing to do" in nothing.stderr
+
+
 def test_coverage_of_test_tasks(whole, tmp_path):
     tasks = tmp_path / "tasks.csv"
     tasks.write_text("putter_length,friction\n0.8,0.1\n0.95,0.19\n")

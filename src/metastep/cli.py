@@ -248,6 +248,31 @@ def report(folder: FolderArgument) -> None:
 
 
 @verb
+def export(
+    folder: FolderArgument,
+    parquet: Annotated[Path | None, typer.Option(help="Write the training tuples to this Parquet file.")] = None,
+    minari: Annotated[str | None, typer.Option(help="Write them as this Minari dataset, like metastep/golf-v0.")] = None,
+) -> None:
+    """Export a run's training data for other tools."""
+    from metastep.experiments.folder import RunFolder
+
+    data = RunFolder.open(folder).data
+    if parquet is None and minari is None:
+        raise InputError("export: nothing to do, give --parquet FILE or --minari NAME.")
+    if parquet is not None:
+        from metastep.meta.parquet import to_parquet
+
+        to_parquet(data, parquet)
+        print(parquet)
+    if minari is not None:
+        try:
+            from metastep.integrations.minari import to_minari
+        except ImportError:
+            raise InputError('export: --minari needs an extra, install it with pip install "metastep[gym]".') from None
+        print(to_minari(data, minari))
+
+
+@verb
 def inspect(
     path: Annotated[Path, typer.Argument(help="A model file, or the folder of a run or of a dataset.")],
     coverage: Annotated[
