@@ -25,5 +25,7 @@ stepsize = jnp.full((1, 1), 1.8)
 for update in range(num_updates + 1):
     estimate = estimator(theta, context, jax.random.key(update))
     length = estimate.num_steps[0] / 100
-    print(f"update {update:2d}: return {estimate.mean_return[0]:5.1f} ± {estimate.return_error[0]:.1f}, {length:5.1f} steps")
+    print(
+        f"update {update:2d}: return {estimate.mean_return[0]:5.1f} ± {estimate.return_error[0]:.1f}, {length:5.1f} steps"
+    )
     theta = NGA.apply(theta, estimate, stepsize, None).theta

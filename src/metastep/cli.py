@@ -251,7 +251,9 @@ def report(folder: FolderArgument) -> None:
 def export(
     folder: FolderArgument,
     parquet: Annotated[Path | None, typer.Option(help="Write the training tuples to this Parquet file.")] = None,
-    minari: Annotated[str | None, typer.Option(help="Write them as this Minari dataset, like metastep/golf-v0.")] = None,
+    minari: Annotated[
+        str | None, typer.Option(help="Write them as this Minari dataset, like metastep/golf-v0.")
+    ] = None,
 ) -> None:
     """Export a run's training data for other tools."""
     from metastep.experiments.folder import RunFolder

@@ -113,8 +113,8 @@ class HalfCheetahVelMJX:
         """Apply the clipped torques for `frame_skip` physics steps."""
         physics = _physics(self.iterations, self.line_search)
         torque = jnp.clip(jnp.stack(action), -1.0, 1.0)
-        # MJX relies on JAX's standard promotion of types.
-        with jax.numpy_dtype_promotion("standard"):
+        # MJX relies on JAX's standard promotion of types; GPUs must not round the factors of its products to 10 bits.
+        with jax.numpy_dtype_promotion("standard"), jax.default_matmul_precision("highest"):
             start = physics.data.replace(
                 qpos=jnp.stack(state.position),
                 qvel=jnp.stack(state.velocity),

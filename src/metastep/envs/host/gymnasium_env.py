@@ -32,7 +32,8 @@ class GymnasiumEnv:
     seed of its own that derives from the rollout's key. The environments are kept for as long as the tasks stay the same.
 
     Args:
-        make: builds the environment of one task; every call must give a new object.
+        make: builds the environment of one task; every call must give a new object. The function itself is part of the
+            environment's identity: define it once, not anew for every use.
         context_space: the family of tasks.
         name: identifier in files and tables.
     """
