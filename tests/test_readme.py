@@ -46,3 +46,7 @@ def test_the_map_names_every_module():
     modules = {path.stem for path in package.glob("*.py")} | {path.name for path in package.iterdir() if path.is_dir()}
     listed = set(re.findall(r"`([a-z_]+)/?`", README))
     assert modules - {"__init__", "__main__", "__pycache__"} <= listed
+
+
+def test_nothing_is_left_to_fill_in():
+    assert "<!--" not in README
