@@ -5,14 +5,13 @@ A rule is the direction; the step size comes from elsewhere (a controller). All 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import optax
 from jax import Array
 
-from metastep.errors import InputError
+from metastep.errors import not_registered
 from metastep.gradients import Estimate
 
 RuleState = Any
@@ -194,7 +193,5 @@ def names() -> tuple[str, ...]:
 def make(name: str) -> UpdateRule:
     """Build a registered rule with its defaults."""
     if name not in _REGISTRY:
-        near = get_close_matches(name, names(), n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"rule: {name!r} is not registered, allowed are {', '.join(names())}.{hint}")
+        raise not_registered("rule", name, names())
     return _REGISTRY[name]()

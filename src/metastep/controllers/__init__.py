@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 from metastep.controllers.clip import Clip
@@ -13,7 +12,7 @@ from metastep.controllers.hoof import HOOF
 from metastep.controllers.metafqi import MetaFQIController
 from metastep.controllers.metagrad import Metagrad
 from metastep.controllers.single_action import SingleAction, fit_single_action
-from metastep.errors import InputError
+from metastep.errors import InputError, not_registered
 from metastep.meta.loop import Controller, Exploration
 
 Uniform = Exploration
@@ -36,9 +35,7 @@ def names() -> tuple[str, ...]:
 def make(name: str, **options: Any) -> Controller:
     """Build a registered controller; the options are the fields of its class."""
     if name not in _REGISTRY:
-        near = get_close_matches(name, names(), n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"controller: {name!r} is not registered, allowed are {', '.join(names())}.{hint}")
+        raise not_registered("controller", name, names())
     try:
         inspect.signature(_REGISTRY[name]).bind(**options)
     except TypeError as error:

@@ -1,7 +1,6 @@
 """Contextual MDPs, most of them in pure JAX, and the registry that names them."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 from metastep.envs.base import Env, Step
@@ -11,7 +10,7 @@ from metastep.envs.host.base import HostEnv
 from metastep.envs.lqr import LQR
 from metastep.envs.minigolf import Minigolf
 from metastep.envs.nav2d import Nav2D
-from metastep.errors import InputError
+from metastep.errors import InputError, not_registered
 
 _REGISTRY: dict[str, Callable[..., Env | HostEnv]] = {}
 
@@ -31,9 +30,7 @@ def names() -> tuple[str, ...]:
 def make(name: str, **options: Any) -> Env | HostEnv:
     """Build a registered environment; the options are the fields of its class."""
     if name not in _REGISTRY:
-        near = get_close_matches(name, names(), n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"env.name: {name!r} is not registered, allowed are {', '.join(names())}.{hint}")
+        raise not_registered("env.name", name, names())
     try:
         return _REGISTRY[name](**options)
     except TypeError as error:
