@@ -296,6 +296,10 @@ def reproduce(
     out: OutOption = None,
     scale: ScaleOption = Scale.quick,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="Environment to make them for (repeat for more); halfcheetah is made only when named here."),
+    ] = None,
     overrides: SetOption = None,
     device: DeviceOption = None,
 ) -> None:
@@ -306,8 +310,8 @@ def reproduce(
     prepare_jax(device)
     from metastep.experiments import reproduce as paper
 
-    folder = out or Path("runs") / f"reproduce-{scale.value}"
-    outcomes = paper.reproduce(ids, folder, scale.value, seed, tracker=terminal, overrides=overrides or [])
+    folder = out or Path("runs") / "-".join(["reproduce", scale.value, *sorted(set(env or ()))])
+    outcomes = paper.reproduce(ids, folder, scale.value, seed, terminal, overrides or [], env or [])
     for outcome in outcomes:
         print(outcome.line())
     print(f"all rows: {folder / 'results.md'}")

@@ -18,6 +18,7 @@ from metastep.experiments.config import load_preset
 from metastep.experiments.reproduce import IDS, reproduce, resolve
 from metastep.experiments.reproduce.ablations import one_task
 from metastep.experiments.reproduce.against import handful
+from metastep.experiments.reproduce.gains import shown
 from metastep.experiments.reproduce.iterations import best_validated
 from metastep.experiments.reproduce.judging import alike, beats_every, gain
 from metastep.experiments.reproduce.outcome import Outcome, at_most, beats_all, no_better, number, within
@@ -135,12 +136,71 @@ def test_a_folder_belongs_to_one_setting(made, tmp_path):
 
 
 def test_ids():
-    assert resolve(["all"]) == IDS
-    assert resolve(["theory", "fig3", "fig3"]) == ("fig3", "theory")
+    assert tuple(resolve(["all"])) == IDS
+    assert tuple(resolve(["theory", "fig3", "fig3"])) == ("fig3", "theory")
     with pytest.raises(InputError, match="'fig4' does not exist, did you mean 'fig"):
         resolve(["fig4"])
     with pytest.raises(InputError, match="none was given"):
         resolve([])
+
+
+def test_environments_of_an_id():
+    assert resolve(["fig2"]) == {"fig2": ENVIRONMENTS}
+    assert resolve(["fig-robust"]) == {"fig-robust": ("cartpole",)}
+    assert resolve(["fig3"], ["halfcheetah", "nav2d"]) == {"fig3": ("nav2d", "halfcheetah")}
+    assert set(resolve(["all"], ["halfcheetah"])) == {"fig2", "fig3", "fig-iterations", "table1", "fig-robust"}
+    assert set(resolve(["all"], ["minigolf"])) & {"fig1", "theory", "fig-robust"} == set()
+    with pytest.raises(InputError, match=r"env: 'halfcheeta' must be one of .*, did you mean 'halfcheetah'\?"):
+        resolve(["fig2"], ["halfcheeta"])
+    with pytest.raises(InputError, match=r"fig-decay cannot be made for halfcheetah, allowed is nav2d, minigolf, cart"):
+        resolve(["fig-decay"], ["halfcheetah"])
+    with pytest.raises(InputError, match=r"fig1 cannot be made for nav2d, allowed is none by name"):
+        resolve(["fig1"], ["nav2d"])
+
+
+@pytest.fixture(scope="module")
+def cheetah(tmp_path_factory):
+    """Everything that can be made for HalfCheetah, at the tiny scale: the folder and the outcomes."""
+    out = tmp_path_factory.mktemp("cheetah")
+    return out, reproduce(["all"], out, "tiny", environments=["halfcheetah"])
+
+
+def test_halfcheetah_has_its_figures(cheetah):
+    out, outcomes = cheetah
+    assert {outcome.id for outcome in outcomes} == {"fig2", "fig3", "fig-iterations", "table1", "fig-robust"}
+    assert {outcome.environment for outcome in outcomes} == {"HalfCheetah"}
+    assert outcomes[0].command == "metastep reproduce fig2 --scale tiny --seed 0 --env halfcheetah"
+    for name in ("fig2", "fig3", "fig-iterations", "fig-robust"):
+        drawing = (out / name / f"{name}.svg").read_text()
+        assert "mean return gain" in drawing
+    with pytest.raises(
+        InputError, match=r"holds results with environments = \[\"halfcheetah\"\], which is now not set"
+    ):
+        reproduce(["fig2"], out, "tiny")
+
+
+def test_the_known_task_oracle_trains_five_times_as_long_on_the_test_tasks(cheetah):
+    out, outcomes = cheetah
+    extra = out / "runs" / "halfcheetah"
+    long, short = load(extra / "extra" / "known-task.safetensors"), load(extra / "results" / "fixed.safetensors")
+    assert long.returns.shape == (1, 4, 5 * 2 + 1)
+    assert np.array_equal(long.context, short.context)
+    assert np.array_equal(long.returns[:, :, :3], short.returns)  # the same learners, for longer
+    reached = (long.returns[0, :, -1] - long.returns[0, :, 0]).astype(np.float64).mean()
+    assert f"10 updates on the known task gain {number(reached)} [" in outcomes[0].detail
+    assert "oracle, 10 updates" in (out / "fig2" / "fig2.svg").read_text()
+
+
+def test_gains_leave_differences_as_they_are(folder):
+    rng = np.random.default_rng(0)
+    comparison = comparison_of(a=curves(rng, 2.0), b=curves(rng, 1.0))
+    assert shown(folder, comparison) == (comparison, "mean return")
+    cheetah = SimpleNamespace(config=load_preset("halfcheetah"))
+    drawn, quantity = shown(cheetah, comparison)
+    assert quantity == "mean return gain"
+    assert (drawn.returns[:, :, 0] == 0.0).all()
+    kept, moved = comparison.returns[0] - comparison.returns[1], drawn.returns[0] - drawn.returns[1]
+    assert np.allclose(kept, moved, atol=1e-5)
 
 
 def test_overrides_reach_every_preset(tmp_path):

@@ -18,7 +18,7 @@ from metastep.experiments.reproduce.against import (
 from metastep.experiments.reproduce.judging import alike, beats_every, table, title
 from metastep.experiments.reproduce.outcome import Outcome, Product, at_most, no_better
 from metastep.experiments.reproduce.panels import Line, curves, picture
-from metastep.experiments.reproduce.workbench import ENVIRONMENTS, Workbench
+from metastep.experiments.reproduce.workbench import Workbench
 from metastep.experiments.schema import Experiment
 from metastep.experiments.stages import fit_model, join, select, tuned, validate
 from metastep.progress import Tracker
@@ -33,7 +33,7 @@ def fig_context(bench: Workbench) -> Product:
     outcomes: list[Outcome] = []
     rows: list[dict[str, object]] = []
     panels, kept = [], {}
-    for env in ENVIRONMENTS:
+    for env in bench.environments:
         folder = bench.folder(env)
         comparison = join([bench.tested(folder, "metafqi", "fixed"), _without_context(bench, folder)])
         if env == "cartpole":
@@ -89,7 +89,7 @@ def fig_single_action(bench: Workbench) -> Product:
     outcomes: list[Outcome] = []
     rows: list[dict[str, object]] = []
     panels, kept = [], {}
-    for env in ENVIRONMENTS:
+    for env in bench.environments:
         folder = bench.folder(env)
         comparison = bench.tested(folder, "metafqi", "fixed", "single")
         constant, first = alike(
@@ -132,7 +132,7 @@ def fig_fixed_context(bench: Workbench) -> Product:
     outcomes: list[Outcome] = []
     rows: list[dict[str, object]] = []
     above, below, kept = [], [], {}
-    for env in ENVIRONMENTS:
+    for env in bench.environments:
         values = list(one_task(bench.config(env)))
         changes = (f"env.fixed_context={values}", 'compare.methods=["metafqi", "fixed"]')
         folder = bench.folder(env, "one-task", changes)

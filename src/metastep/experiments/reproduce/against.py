@@ -8,10 +8,11 @@ from metastep.controllers import Fixed
 from metastep.evaluation import Comparison, Difference, Method, compare
 from metastep.experiments.build import build_mdp
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.reproduce.gains import is_shown_as_gain, known_task, shown
 from metastep.experiments.reproduce.judging import beats_every, table, title
 from metastep.experiments.reproduce.outcome import Outcome, Product
 from metastep.experiments.reproduce.panels import Line, Panel, curves, picture, whiskers
-from metastep.experiments.reproduce.workbench import ENVIRONMENTS, Workbench
+from metastep.experiments.reproduce.workbench import Workbench
 from metastep.experiments.stages import join
 from metastep.report.style import title_of
 from metastep.updates import NGA
@@ -96,7 +97,7 @@ def fig2(bench: Workbench) -> Product:
     outcomes: list[Outcome] = []
     rows: list[dict[str, object]] = []
     above, below, kept = [], [], {}
-    for env in ENVIRONMENTS:
+    for env in bench.environments:
         folder = bench.folder(env)
         comparison = with_fixed_grid(bench, folder)
         grid, tuned = folder.config.compare.grids.fixed, tuned_step(comparison)
@@ -107,20 +108,29 @@ def fig2(bench: Workbench) -> Product:
             [step_name(step) for step in grid],
             f"metaFQI, which chooses a step size at every update, learns faster than each of {len(grid)} fixed ones",
         )
-        outcomes.append(outcome)
         rows += table(folder, found)
         name, iteration = title(folder), bench.model(folder).record.selected_iteration
         hardest = min(found, key=lambda row: row.mean).baseline
-        shown = handful(grid, [tuned, *(step for step in grid if step_name(step) == hardest)])
-        above.append(
-            curves(name, [main_line(comparison, f"metaFQI, N = {iteration}"), *fixed_lines(comparison, shown, tuned)])
-        )
+        steps = handful(grid, [tuned, *(step for step in grid if step_name(step) == hardest)])
+        drawn, quantity = shown(folder, comparison)
+        lines = [main_line(drawn, f"metaFQI, N = {iteration}"), *fixed_lines(drawn, steps, tuned)]
+        if is_shown_as_gain(folder):
+            oracle = known_task(bench, folder, tuned)
+            lines.append(oracle.line(drawn.returns.shape[2]))
+            outcome = outcome._replace(detail=f"{outcome.detail}; {oracle.described(folder)}")
+        outcomes.append(outcome)
+        above.append(curves(name, lines, ylabel=quantity))
         below.append(stepsizes(name, comparison, tuned))
         kept[env] = comparison
     caption = (
         "metaFQI and fixed steps of the natural gradient on the same test tasks: return (above) and chosen step sizes "
         "(below), means with 95 % intervals over tasks for metaFQI and the tuned step."
     )
+    if "halfcheetah" in bench.environments:
+        caption += (
+            " HalfCheetah: gain over the first return; the oracle is the gain of a policy trained for long on each test task, "
+            "with the tuned step."
+        )
     return Product(outcomes, [picture("fig2", caption, [above, below])], {"differences": rows}, kept)
 
 
@@ -143,11 +153,12 @@ def fig3(bench: Workbench) -> Product:
     claim = "metaFQI learns faster than each tuned baseline: fixed step, RMSprop, Adam, HOOF and metagrad"
     outcomes, rows, kept = [], [], {}
     above, below = [], []
-    for env in ENVIRONMENTS:
+    for env in bench.environments:
         folder, comparison, outcome, found = _tuned_comparison(bench, env, BASELINES, claim)
         outcomes.append(outcome)
         rows += table(folder, found)
-        above.append(curves(title(folder), _tuned_lines(comparison, BASELINES)))
+        drawn, quantity = shown(folder, comparison)
+        above.append(curves(title(folder), _tuned_lines(drawn, BASELINES), ylabel=quantity))
         below.append(whiskers(f"{title(folder)}: difference", found))
         kept[env] = comparison
     caption = (
@@ -162,7 +173,7 @@ def fig_decay(bench: Workbench) -> Product:
     claim = "metaFQI learns faster than a decaying step size alpha/t with tuned alpha"
     outcomes, rows, kept = [], [], {}
     above, below = [], []
-    for env in ENVIRONMENTS:
+    for env in bench.environments:
         folder, comparison, outcome, found = _tuned_comparison(bench, env, ("decay",), claim)
         outcomes.append(outcome)
         rows += table(folder, found)

@@ -18,10 +18,11 @@ from metastep.experiments.reproduce.against import (
     tuned_step,
     with_fixed_grid,
 )
+from metastep.experiments.reproduce.gains import Shown, shown
 from metastep.experiments.reproduce.judging import AUC, MARGIN, alike, beats_every, gain, paired, table, title
 from metastep.experiments.reproduce.outcome import Outcome, Product, Verdict, number, within
 from metastep.experiments.reproduce.panels import Line, Panel, curves, picture, points
-from metastep.experiments.reproduce.workbench import ENVIRONMENTS, Workbench
+from metastep.experiments.reproduce.workbench import Workbench
 from metastep.fqi import Model
 from metastep.updates import NGA
 
@@ -59,25 +60,27 @@ def best_validated(model: Model, among: Sequence[int]) -> int:
     return max(among, key=lambda iteration: scores.get(iteration, -np.inf))
 
 
-def _curve_panel(name: str, comparison: Comparison, selected: int) -> Panel:
+def _curve_panel(name: str, drawn: Shown, selected: int) -> Panel:
+    comparison, quantity = drawn
     numbers = range(1, len(comparison.methods) + 1)
-    shown = [int(number) for number in handful([*numbers], [selected])]
+    some = [int(number) for number in handful([*numbers], [selected])]
     lines = []
-    for index, iteration in enumerate(shown):
-        returns, place = comparison.returns[comparison.index(f"N={iteration}")], index / max(len(shown) - 1, 1)
+    for index, iteration in enumerate(some):
+        returns, place = comparison.returns[comparison.index(f"N={iteration}")], index / max(len(some) - 1, 1)
         is_selected = iteration == selected
         label = f"N = {iteration}, selected" if is_selected else f"N = {iteration}"
         lines.append(Line(label, returns, ("cool", place), is_main=is_selected, has_band=False))
-    return curves(name, lines)
+    return curves(name, lines, ylabel=quantity)
 
 
-def _score_panel(name: str, comparison: Comparison, selected: int) -> Panel:
+def _score_panel(name: str, drawn: Shown, selected: int) -> Panel:
+    comparison, quantity = drawn
     return points(
         f"{name}: by iteration",
         metric_values(comparison, "auc"),
         list(range(1, len(comparison.methods) + 1)),
         xlabel="FQI iteration N",
-        ylabel="mean return over updates",
+        ylabel=f"{quantity} over updates",
         ring=(selected - 1, "selected"),
     )
 
@@ -87,7 +90,7 @@ def fig_iterations(bench: Workbench) -> Product:
     outcomes: list[Outcome] = []
     rows: list[dict[str, object]] = []
     above, below, kept = [], [], {}
-    for env in ENVIRONMENTS:
+    for env in bench.environments:
         folder = bench.folder(env)
         model, comparison = by_iteration(bench, folder)
         last, selected = len(model.q_functions), model.record.selected_iteration
@@ -110,8 +113,9 @@ def fig_iterations(bench: Workbench) -> Product:
             outcome, found = beats_every(folder, comparison, f"N={better}", [f"N={worse}"], claim)
             outcomes.append(outcome)
             rows += table(folder, found)
-        above.append(_curve_panel(title(folder), comparison, selected))
-        below.append(_score_panel(title(folder), comparison, selected))
+        drawn = shown(folder, comparison)
+        above.append(_curve_panel(title(folder), drawn, selected))
+        below.append(_score_panel(title(folder), drawn, selected))
         kept[env] = comparison
     caption = (
         "Iterations of FQI on the test tasks: mean return (above) and mean return over the updates with 95 % intervals "
@@ -138,7 +142,7 @@ def fig_swingup(bench: Workbench) -> Product:
             ],
         ),
         stepsizes(name, comparison, tuned),
-        _score_panel(name, iterations, selected),
+        _score_panel(name, shown(folder, iterations), selected),
     ]
     caption = (
         "SwingUp: return of metaFQI and of fixed steps, the step sizes metaFQI chose, and its mean return over the updates "

@@ -13,7 +13,7 @@ from metastep.experiments.reproduce.landscape import fig1
 from metastep.experiments.reproduce.outcome import Product
 from metastep.experiments.reproduce.robust import fig_robust
 from metastep.experiments.reproduce.tuned import table1
-from metastep.experiments.reproduce.workbench import Workbench
+from metastep.experiments.reproduce.workbench import ENVIRONMENTS, WITH_CHEETAH, Workbench
 
 
 class Entry(NamedTuple):
@@ -21,32 +21,51 @@ class Entry(NamedTuple):
 
     shows: str
     make: Callable[[Workbench], Product]
+    environments: tuple[str, ...] = ()  # what it can be made for, where there is a choice
+    usual: tuple[str, ...] = ENVIRONMENTS  # what it is made for unless told otherwise
 
 
 REGISTRY: dict[str, Entry] = {
     "fig1": Entry("two hills: greedy steps and planned ones", fig1),
-    "fig2": Entry("metaFQI against fixed step sizes", fig2),
-    "fig3": Entry("metaFQI against tuned baselines", fig3),
+    "fig2": Entry("metaFQI against fixed step sizes", fig2, WITH_CHEETAH),
+    "fig3": Entry("metaFQI against tuned baselines", fig3, WITH_CHEETAH),
     "fig-swingup": Entry("SwingUp: curves, step sizes, iterations", fig_swingup),
-    "fig-iterations": Entry("performance by FQI iteration", fig_iterations),
-    "fig-decay": Entry("metaFQI against a decaying step size", fig_decay),
-    "table1": Entry("the tuned initial values", table1),
+    "fig-iterations": Entry("performance by FQI iteration", fig_iterations, WITH_CHEETAH),
+    "fig-decay": Entry("metaFQI against a decaying step size", fig_decay, ENVIRONMENTS),
+    "table1": Entry("the tuned initial values", table1, WITH_CHEETAH),
     "fig-cartpole60": Entry("CartPole for 60 updates, trained on 15", fig_cartpole60),
-    "fig-context": Entry("with and without the context in the meta-state", fig_context),
-    "fig-robust": Entry("five random states of the forest; single and double Q", fig_robust),
-    "fig-fixed-context": Entry("a single fixed task", fig_fixed_context),
-    "fig-single-action": Entry("one learned step size per task", fig_single_action),
+    "fig-context": Entry("with and without the context in the meta-state", fig_context, ENVIRONMENTS),
+    "fig-robust": Entry(
+        "five random states of the forest; single and double Q", fig_robust, ("cartpole", "halfcheetah"), ("cartpole",)
+    ),
+    "fig-fixed-context": Entry("a single fixed task", fig_fixed_context, ENVIRONMENTS),
+    "fig-single-action": Entry("one learned step size per task", fig_single_action, ENVIRONMENTS),
     "theory": Entry("Lipschitz constants with respect to the context", theory),
 }
 IDS = tuple(REGISTRY)
 
 
-def resolve(names: Sequence[str]) -> tuple[str, ...]:
-    """The ids that were asked for, in the paper's order; `all` is all of them."""
+def resolve(names: Sequence[str], environments: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
+    """The ids that were asked for, in the paper's order, each with the environments it is made for.
+
+    `all` is all ids, or all that can be made for the environments where some are named.
+    """
     for name in names:
         if name != "all" and name not in REGISTRY:
             near = difflib.get_close_matches(name, (*IDS, "all"), n=1, cutoff=0.0)[0]
             raise InputError(f"id: {name!r} does not exist, did you mean {near!r}? There are {', '.join(IDS)}, all.")
     if not names:
         raise InputError(f"id: none was given, there are {', '.join(IDS)}, all.")
-    return tuple(name for name in IDS if name in names or "all" in names)
+    for env in environments:
+        if env not in WITH_CHEETAH:
+            near = difflib.get_close_matches(env, WITH_CHEETAH, n=1, cutoff=0.0)[0]
+            raise InputError(f"env: {env!r} must be one of {', '.join(WITH_CHEETAH)}, did you mean {near!r}?")
+    chosen: dict[str, tuple[str, ...]] = {}
+    for name, entry in REGISTRY.items():
+        possible = tuple(env for env in entry.environments if env in environments) if environments else entry.usual
+        if name in names and not possible:
+            allowed = ", ".join(entry.environments) or "none by name"
+            raise InputError(f"env: {name} cannot be made for {', '.join(environments)}, allowed is {allowed}.")
+        if (name in names or "all" in names) and possible:
+            chosen[name] = possible
+    return chosen

@@ -1,4 +1,4 @@
-"""Five random states of the forest, and single against double Q (the paper: HalfCheetah; here: CartPole)."""
+"""Five random states of the forest, and single against double Q (the paper: HalfCheetah; here CartPole, too)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from metastep.evaluation import Comparison, compare, metafqi_method, metric_valu
 from metastep.evaluation.statistics import bootstrap_interval, paired_test, verdict
 from metastep.experiments.build import build_mdp
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.reproduce.gains import shown
 from metastep.experiments.reproduce.judging import AUC, MARGIN, title
 from metastep.experiments.reproduce.outcome import Outcome, Product, at_most, beats_all, number
 from metastep.experiments.reproduce.panels import Line, Panel, curves, ink_of, picture
@@ -37,17 +38,39 @@ class Spread(NamedTuple):
 
 def fig_robust(bench: Workbench) -> Product:
     """Five random states, single and double Q."""
-    folder = bench.folder("cartpole")
-    comparison = join([_one_state(bench, folder, kind, state) for kind in KINDS for state in range(_NUM_STATES)])
-    auc = metric_values(comparison, "auc").reshape(len(KINDS), _NUM_STATES, -1)  # (kinds, states, tasks)
-    returns = comparison.returns.reshape(len(KINDS), _NUM_STATES, *comparison.returns.shape[1:]).astype(np.float64)
-    rows = [
-        {"kind": kind, "random_state": state, "mean_auc": float(row.mean()), "sd_over_tasks": float(row.std(ddof=1))}
-        for kind, states in zip(KINDS, auc, strict=True)
-        for state, row in enumerate(states)
-    ]
-    name = title(folder)
-    panels = [
+    outcomes: list[Outcome] = []
+    rows: list[dict[str, object]] = []
+    panels, kept = [], {}
+    for env in bench.environments:
+        folder = bench.folder(env)
+        comparison = join([_one_state(bench, folder, kind, state) for kind in KINDS for state in range(_NUM_STATES)])
+        # Everything is judged in what is shown: the spread over tasks of HalfCheetah's returns is that of its first ones.
+        drawn, quantity = shown(folder, comparison)
+        auc = metric_values(drawn, "auc").reshape(len(KINDS), _NUM_STATES, -1)  # (kinds, states, tasks)
+        returns = drawn.returns.reshape(len(KINDS), _NUM_STATES, *drawn.returns.shape[1:]).astype(np.float64)
+        outcomes += _outcomes(folder, auc, returns)
+        rows += [
+            {
+                "environment": env,
+                "kind": kind,
+                "random_state": state,
+                "mean_auc": float(row.mean()),
+                "sd_over_tasks": float(row.std(ddof=1)),
+            }
+            for kind, states in zip(KINDS, auc, strict=True)
+            for state, row in enumerate(states)
+        ]
+        panels.append(_panels(title(folder), auc, returns, quantity))
+        kept[env] = comparison
+    caption = (
+        "Left: metaFQI with five random states of the forest, band: 95 % interval over the states. Middle: single and double "
+        "Q, each the mean over the five states, 95 % intervals over test tasks. Right: mean return over the updates by state."
+    )
+    return Product(outcomes, [picture("fig-robust", caption, panels)], {"states": rows}, kept)
+
+
+def _panels(name: str, auc: NDArray[np.float64], returns: NDArray[np.float64], quantity: str) -> list[Panel]:
+    return [
         curves(
             f"{name}: random states",
             # The unit of this panel is the random state: a curve is its mean over tasks.
@@ -55,6 +78,7 @@ def fig_robust(bench: Workbench) -> Product:
                 Line("mean", returns[0].mean(axis=1), "metafqi", is_main=True),
                 *(Line(f"state {i}", row, ("cool", i / 4), has_band=False) for i, row in enumerate(returns[0])),
             ],
+            ylabel=quantity,
         ),
         curves(
             f"{name}: single and double Q",
@@ -62,19 +86,10 @@ def fig_robust(bench: Workbench) -> Product:
                 Line("double Q", returns[0].mean(axis=0), "metafqi", is_main=True),
                 Line("single Q", returns[1].mean(axis=0), "hoof"),
             ],
+            ylabel=quantity,
         ),
-        _states_panel(f"{name}: by random state", auc.mean(axis=2)),
+        _states_panel(f"{name}: by random state", auc.mean(axis=2), f"{quantity} over updates"),
     ]
-    caption = (
-        "Left: metaFQI with five random states of the forest, band: 95 % interval over the states. Middle: single and double "
-        "Q, each the mean over the five states, 95 % intervals over test tasks. Right: mean return over the updates by state."
-    )
-    return Product(
-        _outcomes(folder, auc, returns),
-        [picture("fig-robust", caption, [panels])],
-        {"states": rows},
-        {"cartpole": comparison},
-    )
 
 
 def _one_state(bench: Workbench, folder: RunFolder, kind: str, state: int) -> Comparison:
@@ -99,7 +114,7 @@ def _one_state(bench: Workbench, folder: RunFolder, kind: str, state: int) -> Co
     return bench.kept(folder, f"robust-{name}", make)
 
 
-def _states_panel(name: str, means: NDArray[np.float64]) -> Panel:
+def _states_panel(name: str, means: NDArray[np.float64], ylabel: str) -> Panel:
     def draw(axes: Axes, ink: Ink) -> None:
         for index, (row, shade) in enumerate(zip(means, ("metafqi", "hoof"), strict=True)):
             tint = ink_of(shade, index, ink)
@@ -108,7 +123,7 @@ def _states_panel(name: str, means: NDArray[np.float64]) -> Panel:
         axes.set_xticks([0, 1], ["double Q", "single Q"])
         axes.set_xlim(-0.6, 1.6)
         axes.grid(axis="x", visible=False)
-        axes.set_ylabel("mean return over updates")
+        axes.set_ylabel(ylabel)
 
     return Panel(name, draw)
 

@@ -25,39 +25,45 @@ def reproduce(
     seed: int = 0,
     tracker: Tracker | None = None,
     overrides: Sequence[str] = (),
+    environments: Sequence[str] = (),
 ) -> list[Outcome]:
     """Make figures and tables of the paper; what is there already is neither simulated, fitted nor drawn again.
 
     Args:
         ids: some of `IDS`, or "all".
-        out: folder of everything; it belongs to one scale, seed and set of overrides.
+        out: folder of everything; it belongs to one scale, seed, set of overrides and choice of environments.
         scale: of the presets.
         seed: of everything random.
         tracker: is told about the stages.
         overrides: settings for all presets, like `rollout.block_size=3200`.
+        environments: those to make the ids for; by default each id's own, which leave HalfCheetah out.
 
     Returns:
         The outcomes of these ids.
     """
-    wanted = resolve(ids)
+    wanted = resolve(ids, environments)
     if scale not in get_args(Scale):
         raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
-    _claim_folder(out, {"scale": scale, "seed": seed, "overrides": list(overrides)})
-    bench = Workbench(out, scale, seed, tuple(overrides), tracker or Silent())
+    chosen = {"environments": sorted(set(environments))} if environments else {}
+    _claim_folder(out, {"scale": scale, "seed": seed, "overrides": list(overrides)} | chosen)
     outcomes: list[Outcome] = []
-    for name in wanted:
+    for name, envs in wanted.items():
         if not _outcome_file(out, name).exists():
+            bench = Workbench(out, scale, seed, tuple(overrides), tracker or Silent(), envs)
             product = REGISTRY[name].make(bench)
-            _write(out / name, product, _signed(product, name, bench))
+            command = command_of(name, bench, named=bool(environments))
+            _write(out / name, product, [outcome._replace(id=name, command=command) for outcome in product.outcomes])
             _collect(out)
         outcomes += _read(out, name)
     _collect(out)
     return outcomes
 
 
-def command(name: str, bench: Workbench) -> str:
-    """What to type to make an id again."""
+def command_of(name: str, bench: Workbench, *, named: bool) -> str:
+    """What to type to make an id again; the environments are in it where they were named."""
     parts = ["metastep", "reproduce", name, "--scale", bench.scale, "--seed", str(bench.seed)]
+    for env in bench.environments if named else ():
+        parts += ["--env", env]
     for override in bench.overrides:
         parts += ["--set", override]
     return shlex.join(parts)
@@ -77,10 +83,6 @@ def _claim_folder(out: Path, settings: dict[str, Any]) -> None:
         return
     storage.create_folder(out)
     storage.write_json(file, settings)
-
-
-def _signed(product: Product, name: str, bench: Workbench) -> list[Outcome]:
-    return [outcome._replace(id=name, command=command(name, bench)) for outcome in product.outcomes]
 
 
 def _outcome_file(out: Path, name: str) -> Path:
