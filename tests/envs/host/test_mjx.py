@@ -36,10 +36,14 @@ def draw_learners(num: int):
     return theta, jnp.full((num, 1), 1.0, jnp.float32)
 
 
+MODELS_OWN = {"iterations": 100, "line_search": 50}
+
+
 @cache
-def short_episodes() -> Trajectories:
+def short_episodes(iterations: int = 4, line_search: int = 8) -> Trajectories:
     """80 episodes of 20 steps on MJX, computed once for all tests here."""
-    estimator = make_estimator(HalfCheetahVelMJX, num_episodes=20, horizon=20, allow_cpu=True)
+    solver = {"iterations": iterations, "line_search": line_search}
+    estimator = make_estimator(HalfCheetahVelMJX, num_episodes=20, horizon=20, allow_cpu=True, **solver)
     theta, context = draw_learners(4)
     return Trajectories(*(np.asarray(part) for part in estimator.trajectories(theta, context, jax.random.key(0))))
 
@@ -49,8 +53,9 @@ def returns_of(episodes: Trajectories) -> np.ndarray:
     return np.einsum("t,tel->el", weights, np.asarray(episodes.reward, np.float64)).ravel()
 
 
-def test_twenty_steps_equal_those_of_the_c_engine():
-    episodes = short_episodes()
+@pytest.mark.parametrize("solver", [{}, pytest.param(MODELS_OWN, marks=pytest.mark.soak)], ids=["default", "model"])
+def test_twenty_steps_equal_those_of_the_c_engine(solver):
+    episodes = short_episodes(**solver)
     shape = episodes.reward.shape[1:]
     key = jax.random.fold_in(jax.random.key(0), 0)
     normals = standard_normals(key, 0, HalfCheetahVel.reset_noise, shape)
@@ -84,7 +89,8 @@ def test_it_is_a_jax_environment():
     env = HalfCheetahVelMJX(allow_cpu=True)
     assert isinstance(env, Env)
     assert env == HalfCheetahVelMJX(allow_cpu=True)
-    assert env != HalfCheetahVelMJX(allow_cpu=True, iterations=4)
+    assert env == HalfCheetahVelMJX(allow_cpu=True, iterations=4, line_search=8)
+    assert env != HalfCheetahVelMJX(allow_cpu=True, **MODELS_OWN)
 
 
 @pytest.mark.soak
@@ -96,10 +102,10 @@ def test_it_keeps_the_contract():
 @pytest.mark.parametrize(
     ("solver", "horizon"),
     [
-        ({"iterations": 4, "line_search": 8}, 100),
-        ({}, 20),
+        ({}, 100),
+        (MODELS_OWN, 20),
     ],  # with the model's 100 and 50, 100 steps take a quarter hour
-    ids=["4-8", "model"],
+    ids=["default", "model"],
 )
 def test_two_thousand_returns_are_distributed_alike(solver, horizon):
     theta, context = draw_learners(1)
@@ -112,7 +118,7 @@ def test_two_thousand_returns_are_distributed_alike(solver, horizon):
         samples.append(np.concatenate([returns_of(estimator.trajectories(theta, context, key)) for key in keys]))
     assert len(samples[0]) == 2000
     result = stats.ks_2samp(*samples)
-    print(f"KS over {len(samples[0])} episodes a side, {solver or 'model settings'}: {result}")
+    print(f"KS over {len(samples[0])} episodes a side, {solver or 'default settings'}: {result}")
     assert result.pvalue > 1e-2
 
 
