@@ -3,6 +3,7 @@
     folder/manifest.json             configuration, seed, versions, device, layout and, once complete, all checksums
     folder/block-00000.safetensors   the tensors of `Block`
 
+While a block grows, its parts lie beside it (see `metastep.meta.parts`); a complete dataset has none.
 Files contain neither times nor anything else that depends on how the work was split or how often it was interrupted.
 """
 
@@ -17,6 +18,7 @@ import numpy as np
 from metastep import storage
 from metastep.errors import InputError
 from metastep.meta.episodes import DEFAULT_PARTS, Block, Layout, feature_names, observe, rewards, trim, usable
+from metastep.meta.parts import Parts, remove_parts
 from metastep.meta.transitions import Transitions
 
 _FORMAT = {"format": "metastep dataset", "version": 1}
@@ -42,7 +44,8 @@ class DatasetWriter:
         device: recorded with the versions of the packages that decide numbers; others are refused on resuming a
             dataset that is not complete.
 
-    `damaged` holds one sentence for each block file found damaged at the start; such blocks count as missing.
+    `damaged` holds one sentence for each block file found damaged at the start; such blocks count as missing. `parts` keeps
+    what there is of blocks that are not complete.
     """
 
     damaged: tuple[str, ...] = ()
@@ -61,13 +64,15 @@ class DatasetWriter:
             self._resume()
         else:
             self._create()
+        # The last bits of a block come from one environment, also where that of a complete dataset is not asked for.
+        self.parts = Parts(self.folder, {"dataset": self._digest(), "environment": environment})
 
     def missing_blocks(self) -> list[int]:
         """Blocks that are still to be added: not there, or damaged. Reads every block file that is there."""
         return sorted(self._problems())
 
     def add(self, index: int, block: Block) -> None:
-        """Write one block; lanes beyond the layout's learners (padding of the last block) are cut off."""
+        """Write one block in place of its parts; lanes beyond the layout's learners (padding) are cut off."""
         if not 0 <= index < self.layout.num_blocks:
             raise InputError(f"Block {index} does not exist: the dataset has blocks 0 to {self.layout.num_blocks - 1}.")
         learners, valid = len(block.context), self.layout.learners_in(index)
@@ -77,11 +82,13 @@ class DatasetWriter:
         block = trim(block, valid)
         self.layout.check(index, block, f"Block {index}")
         storage.write_tensors(self._path(index), block._asdict(), self._metadata(index))
+        remove_parts(self.folder, {index})
 
     def finish(self) -> "Dataset":
         """Verify all blocks and write the manifest with their checksums."""
         if problems := self._problems():
             raise InputError(f"Dataset {self.folder} is not complete: {problems[min(problems)]}")
+        remove_parts(self.folder)
         checksums = [storage.sha256_of(self._path(index)) for index in range(self.layout.num_blocks)]
         before = _read_manifest(self.folder)["blocks"]
         if before is None:
@@ -97,9 +104,9 @@ class DatasetWriter:
         storage.remove_leftovers(self.folder)
         first = storage.canonical_json(_sealed(self._identity, None))
         # A block without a manifest cannot come from an interrupted run: it is somebody else's, and would be replaced.
-        blocks = sorted(self.folder.glob("block-*.safetensors"))
-        if blocks and not (self.folder / "manifest.json").exists():
-            raise InputError(f"Folder {self.folder} holds {blocks[0].name} but no manifest.json; use another folder.")
+        found = sorted(path for kind in ("block", "part") for path in self.folder.glob(f"{kind}-*.safetensors"))
+        if found and not (self.folder / "manifest.json").exists():
+            raise InputError(f"Folder {self.folder} holds {found[0].name} but no manifest.json; use another folder.")
         if not storage.write_atomically(self.folder / "manifest.json", first, overwrite=False):
             self._resume()  # another process was first
 
@@ -117,13 +124,17 @@ class DatasetWriter:
         storage.remove_leftovers(self.folder)
         problems = self._problems()
         self.damaged = tuple(text for index, text in problems.items() if self._path(index).exists())
+        remove_parts(self.folder, set(range(self.layout.num_blocks)) - problems.keys())
         storage.require_free_space(self.folder, self._num_bytes(problems))
 
     def _path(self, index: int) -> Path:
         return _block_path(self.folder, index)
 
     def _metadata(self, index: int) -> dict[str, Any]:
-        return {"block": index, "dataset": storage.sha256_of_json(self._identity)}
+        return {"block": index, "dataset": self._digest()}
+
+    def _digest(self) -> str:
+        return storage.sha256_of_json(self._identity)
 
     def _num_bytes(self, indices: Iterable[int]) -> int:
         return sum(self.layout.num_bytes(index) for index in indices)
