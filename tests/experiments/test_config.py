@@ -152,6 +152,14 @@ def test_the_quick_scale_is_much_cheaper_and_the_same_experiment(name):
         assert getattr(quick, section) == getattr(paper, section)
 
 
+def test_cheetah_collects_all_learners_at_once_and_pads_none_at_either_scale():
+    paper, quick = (load_preset("halfcheetah", scale).collect for scale in ("paper", "quick"))
+    assert paper.block_size == paper.num_meta_episodes == 200
+    assert quick.num_meta_episodes % quick.block_size == 0
+    assert load_preset("halfcheetah", "paper").rollout.block_size == 20
+    assert load_preset("nav2d", "paper").collect.block_size is None
+
+
 def test_every_field_has_a_sentence():
     for prefix, section in sections():
         assert section.__doc__
@@ -267,6 +275,8 @@ def test_unreadable_files_are_named(tmp_path):
         ("compare.grids.adam=[1, 0]", "compare.grids.adam[1]: 0 must be greater than 0."),
         ('compare.methods=["adam","adam"]', "compare.methods: ['adam', 'adam'] must name each method once."),
         ('compare.methods=["adamw"]', "compare.methods[0]: 'adamw' must be 'metafqi', 'fixed',"),
+        ("collect.block_size=0", "collect.block_size: 0 must be greater than or equal to 1."),
+        ("collect.block_size=all", "collect.block_size: 'all' must be a whole number."),
         ("seed=-1", "seed: -1 must be greater than or equal to 0."),
         ("seed", "--set: 'seed' must have the form section.key=value."),
         ("quick.fqi.trees=1", "quick: is not a setting, did you mean"),
@@ -399,6 +409,7 @@ VALID = {
     "meta.stepsize_high": st.floats(0.1, 1e6),
     "meta.stepsize_low": st.floats(0, 0.09),
     "meta.observation": st.permutations(OBSERVATION_PARTS).flatmap(lambda parts: st.just(parts[:2])),
+    "collect.block_size": st.none() | st.integers(1, 10**9),
     "fqi.lam": st.floats(0.5, 1.0, exclude_min=True),
     "fqi.min_samples_split": st.floats(0, 1, exclude_min=True),
     "fqi.maximum": st.sampled_from(["grid", "continuous"]),

@@ -144,3 +144,12 @@ def test_what_cannot_be_fitted_is_refused_before_it_is_collected(tmp_path: Path)
         tmp_path / "data", "meta.stepsize_scale=log", "meta.stepsize_low=0.1", 'compare.methods=["fixed"]'
     )
     assert collect_data(without) is not None
+
+
+def test_collecting_has_a_block_size_of_its_own(tmp_path: Path) -> None:
+    default = collect_data(make_folder(tmp_path / "default"))
+    own = collect_data(make_folder(tmp_path / "own", "collect.block_size=12"))
+    assert default is not None
+    assert own is not None
+    assert (default.layout.block_size, own.layout.block_size) == (8, 12)
+    assert (default.layout.num_learners, own.layout.num_learners) == (24, 24)

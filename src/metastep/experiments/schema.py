@@ -181,6 +181,9 @@ class CollectSection(_Section):
         default="trajectory", description="Whole meta-episodes, or every tuple sampled afresh."
     )
     num_meta_episodes: Count = Field(description="Meta-episodes, or tuples of the generative method (K in the paper).")
+    block_size: Count | None = Field(
+        default=None, description="Learners simulated together while collecting; by default rollout.block_size."
+    )
 
 
 class FQISection(_Section):

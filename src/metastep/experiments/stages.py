@@ -63,8 +63,9 @@ def collect_data(
     config = folder.config
     if "metafqi" in config.compare.methods:
         require_fittable(config)
+    mdp = build_mdp(config)
     return collect(
-        build_mdp(config),
+        dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
         folder.data,
         num_episodes=config.collect.num_meta_episodes,
         num_updates=updates_collected(config),
