@@ -179,6 +179,18 @@ def test_infinite_constants_do_not_hurt_what_does_not_depend_on_them() -> None:
     assert joint_context_constant(free, HAND_POLICY, horizon=5) == 0.0
 
 
+@pytest.mark.parametrize("horizon", [None, 1, 3])
+def test_without_a_future_its_infinite_constants_do_not_matter(horizon: int | None) -> None:
+    """gamma = 0: Q is the reward, so neither values nor laws of later states count; only the first state is occupied."""
+    now = CmdpConstants(L_P=np.inf, L_r=np.inf, L_omega_P=np.inf, L_omega_r=0.3, gamma=0.0, R_max=np.inf)
+    bounds = all_bounds(now, HAND_POLICY, ScoreConstants(M=3.0, L=0.0), horizon)
+    assert contraction(now, HAND_POLICY) == 0.0
+    assert bounds.L_Q == np.inf
+    assert bounds.L_omega_Q == pytest.approx(0.3)
+    assert bounds.L_delta_omega == bounds.L_delta_theta == 0.0
+    assert bounds.L_gradient == pytest.approx(0.9)
+
+
 _constant = st.floats(0.0, 3.0)
 _records = st.builds(
     lambda cmdp, policy, score: (CmdpConstants(*cmdp), PolicyConstants(*policy), ScoreConstants(*score)),

@@ -101,7 +101,7 @@ def per_coordinate(cmdp: CmdpConstants, policy: PolicyConstants) -> tuple[CmdpCo
 
 def contraction(cmdp: CmdpConstants, policy: PolicyConstants) -> Number:
     """`gamma L_P (1 + L_pi)`: how much of a state difference one discounted step keeps at most."""
-    return cmdp.gamma * growth(cmdp, policy)
+    return times(cmdp.gamma, growth(cmdp, policy))
 
 
 def growth(cmdp: CmdpConstants, policy: PolicyConstants) -> Number:
@@ -131,7 +131,8 @@ def context_q_constant(cmdp: CmdpConstants, policy: PolicyConstants, horizon: in
         return steps_to_go(cmdp, policy, horizon).L_omega_Q[-1]
     _require_discount(cmdp)
     value = v_constant(cmdp, policy)
-    return (cmdp.L_omega_r + cmdp.gamma * times(cmdp.L_omega_P, value)) / (1.0 - np.asarray(cmdp.gamma))
+    through_states = times(cmdp.gamma, times(cmdp.L_omega_P, value))
+    return (cmdp.L_omega_r + through_states) / (1.0 - np.asarray(cmdp.gamma))
 
 
 def occupancy_theta_constant(cmdp: CmdpConstants, policy: PolicyConstants, horizon: int | None = None) -> Number:
@@ -193,7 +194,7 @@ def gradient_constant(
 def printed_gradient_constant(cmdp: CmdpConstants, policy: PolicyConstants, score: ScoreConstants) -> Number:
     """`L_eta (1 + L_pi) L_delta(omega) + M L_omegaQ` as the paper prints it: a constant of `(1 - gamma) grad J`, not of `grad J`.
 
-    A random walk whose reward is `omega * sign(s)` exceeds it (tests/theory/test_printed.py).
+    A random walk whose reward is `omega * sign(s)` exceeds it (tests/theory/test_theory_printed.py).
     """
     return gradient_constant(cmdp, policy, score) * (1.0 - np.asarray(cmdp.gamma))
 
@@ -229,8 +230,8 @@ def steps_to_go(cmdp: CmdpConstants, policy: PolicyConstants, horizon: int) -> S
         for _ in range(horizon):
             of_q, of_v, in_context, largest = rows[-1]
             of_q = cmdp.L_r + times(keeps, of_q)
-            in_context = cmdp.L_omega_r + gamma * times(cmdp.L_omega_P, of_v) + gamma * in_context
-            largest = cmdp.R_max + gamma * largest
+            in_context = cmdp.L_omega_r + times(gamma, times(cmdp.L_omega_P, of_v) + in_context)
+            largest = cmdp.R_max + times(gamma, largest)
             rows.append((of_q + zero, times(reach, of_q) + zero, in_context + zero, largest + zero))
     return StepsToGo(*(np.stack(column) for column in zip(*rows, strict=True)))
 
@@ -259,7 +260,7 @@ def _occupancy(cmdp: CmdpConstants, policy: PolicyConstants, one_step: Number, h
     check_constants(cmdp, policy)
     if horizon is None:
         _require_contraction(cmdp, policy)
-        return cmdp.gamma * one_step / (1.0 - contraction(cmdp, policy))
+        return times(cmdp.gamma, one_step) / (1.0 - contraction(cmdp, policy))
     laws = state_law_constants(cmdp, policy, one_step, horizon)
     weights = [np.asarray(cmdp.gamma, np.float64) ** t for t in range(horizon)]
     return sum(times(weight, law) for weight, law in zip(weights, laws, strict=True)) / sum(weights)
