@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from metastep.errors import InputError
+from metastep.experiments.device import prepare_jax
 
 app = typer.Typer(
     name="metastep",
@@ -63,22 +64,6 @@ ScaleOption = Annotated[Scale, typer.Option(help="Minutes, or the paper's settin
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.key=value.")]
 DeviceOption = Annotated[Device | None, typer.Option(help="Simulate on the CPU or on a GPU; default: what JAX finds.")]
-
-
-def prepare_jax(device: Device | None) -> None:
-    """Choose the device and cache compilations on disk, before anything compiles."""
-    import jax
-
-    if device is not None:
-        jax.config.update("jax_platforms", "cpu" if device is Device.cpu else "cuda,cpu")
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metastep" / "jax"
-        jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    try:
-        jax.devices()
-    except RuntimeError as error:
-        raise InputError(f"--device: {device} is not available here: {' '.join(str(error).split())[:200]}.") from None
 
 
 def load_config(preset: str, scale: Scale, seed: int | None, overrides: list[str] | None) -> Any:
@@ -163,14 +148,14 @@ def run(
     device: DeviceOption = None,
 ) -> None:
     """Collect, fit, select, tune, compare and report; a stopped run resumes where it was."""
-    folder = open_folder(
-        preset, scale, seed, overrides, out or Path("runs") / f"{Path(preset).stem}-{scale.value}", tasks
-    )
+    # First of all: an environment may choose its engine by the device, and what is refused must leave no folder behind.
+    prepare_jax(device)
+    path = out or Path("runs") / f"{Path(preset).stem}-{scale.value}"
+    folder = open_folder(preset, scale, seed, overrides, path, tasks)
     from metastep.progress import Terminal
 
     terminal = Terminal()
     terminal.note(f"{preset} at {scale.value} scale in {folder.path}")
-    prepare_jax(device)
     from metastep.experiments.runner import print_outcome, run_experiment
 
     page = run_experiment(folder, this_command(), tracker=terminal)
@@ -214,8 +199,8 @@ def fit(folder: FolderArgument, device: DeviceOption = None) -> None:
     from metastep.experiments.folder import RunFolder
     from metastep.progress import Terminal
 
-    opened = RunFolder.open(folder)
     prepare_jax(device)
+    opened = RunFolder.open(folder)
     from metastep.experiments.stages import fit_and_select
 
     model = fit_and_select(opened, tracker=Terminal())
@@ -230,8 +215,8 @@ def compare(folder: FolderArgument, device: DeviceOption = None) -> None:
     from metastep.experiments.folder import RunFolder
     from metastep.progress import Terminal
 
-    opened = RunFolder.open(folder)
     prepare_jax(device)
+    opened = RunFolder.open(folder)
     from metastep.experiments.runner import print_comparison
     from metastep.experiments.stages import compare_methods
 
@@ -241,6 +226,7 @@ def compare(folder: FolderArgument, device: DeviceOption = None) -> None:
 @verb
 def report(folder: FolderArgument) -> None:
     """Write a run's report from what its stages left."""
+    prepare_jax(None)
     from metastep.experiments.folder import RunFolder
     from metastep.experiments.runner import write_report
 
@@ -320,6 +306,7 @@ def reproduce(
 @verb
 def envs() -> None:
     """List the environments, their contexts and the presets."""
+    prepare_jax(Device.cpu)
     from metastep.experiments.overview import print_overview
 
     print_overview()
