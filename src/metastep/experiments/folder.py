@@ -1,5 +1,6 @@
 """The folder of a run: its configuration, and where each stage leaves its result."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from metastep import storage
 from metastep.errors import InputError
 from metastep.experiments.config import parse
-from metastep.experiments.schema import Experiment
+from metastep.experiments.schema import Experiment, shown
 from metastep.meta.dataset import first_difference
 
 
@@ -29,8 +30,10 @@ class RunFolder:
     tasks: NDArray[np.float32] | None = None
 
     @classmethod
-    def create(cls, path: Path, config: Experiment, tasks: NDArray[np.float32] | None = None) -> Self:
-        """Create the folder, or take up one of the same configuration."""
+    def create(
+        cls, path: Path, config: Experiment, tasks: NDArray[np.float32] | None = None, *, command: str = ""
+    ) -> Self:
+        """Create the folder, or take up one of the same configuration; the command is kept for the report."""
         wanted = _record(config, tasks)
         file = path / "config.json"
         if path.exists() and not path.is_dir():
@@ -39,12 +42,16 @@ class RunFolder:
         storage.remove_leftovers(path)
         # Of several processes that start at the same time one writes; all compare with what is there then.
         storage.write_atomically(file, storage.canonical_json(wanted), overwrite=False)
-        if difference := first_difference(storage.read_json(file), wanted):
+        # Parsed, a configuration has every setting: one that came later does not make an old folder another's.
+        found = _read(file)
+        if difference := first_difference(found | {"experiment": _parsed(file, found).to_dict()}, wanted):
             key, before, now = difference
             raise InputError(
                 f"Folder {path} was started with {key.removeprefix('experiment.')} = {before}, which is now {now}; "
                 "resume with the same setting or use another folder."
             )
+        if command:
+            storage.write_atomically(path / "command.txt", f"{command}\n".encode(), overwrite=False)
         return cls(path, config, tasks)
 
     @classmethod
@@ -53,15 +60,28 @@ class RunFolder:
         file = path / "config.json"
         if not file.exists():
             raise InputError(f"Folder {path} holds no config.json; `metastep collect` or `metastep run` creates one.")
-        record = storage.read_json(file)
-        if (
-            not isinstance(record, dict)
-            or set(record) != {"experiment", "tasks"}
-            or not isinstance(record["experiment"], dict)
-        ):
-            raise InputError(f"File {file} was not written by metastep: it must hold the keys experiment and tasks.")
-        tasks = None if record["tasks"] is None else np.asarray(record["tasks"], np.float32)
-        return cls(path, parse(record["experiment"]), tasks)
+        record = _read(file)
+        return cls(path, _parsed(file, record), _tasks(file, record["tasks"]))
+
+    def check_tasks(self) -> Self:
+        """Refuse listed tasks that are none of the environment's; returns the folder."""
+        from metastep.experiments.build import build_env
+
+        if self.tasks is not None:
+            build_env(self.config).context_space.validate(self.tasks, f"File {self.path / 'config.json'}, tasks")
+        return self
+
+    def recorded(self) -> dict[str, Any]:
+        """The configuration as the folder holds it, without settings that came after it."""
+        experiment: dict[str, Any] = _read(self.path / "config.json")["experiment"]
+        return experiment
+
+    def command(self) -> str:
+        """What was typed to create the folder, as far as it is known."""
+        try:
+            return (self.path / "command.txt").read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
 
     @property
     def data(self) -> Path:
@@ -90,3 +110,38 @@ class RunFolder:
 
 def _record(config: Experiment, tasks: NDArray[np.float32] | None) -> dict[str, Any]:
     return {"experiment": config.to_dict(), "tasks": None if tasks is None else np.asarray(tasks).tolist()}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    record = storage.read_json(file)
+    if (
+        not isinstance(record, dict)
+        or set(record) != {"experiment", "tasks"}
+        or not isinstance(record["experiment"], dict)
+    ):
+        raise InputError(f"File {file} was not written by metastep: it must hold the keys experiment and tasks.")
+    return record
+
+
+def _parsed(file: Path, record: dict[str, Any]) -> Experiment:
+    try:
+        return parse(record["experiment"])
+    except InputError as error:
+        raise InputError(f"File {file}: {error}") from None
+
+
+def _tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
+    """The recorded tasks as an array; anybody may have edited the file."""
+    if listed is None:
+        return None
+    rows = listed if isinstance(listed, list) and all(isinstance(row, list) for row in listed) else []
+    numbers = all(type(number) in (int, float) for row in rows for number in row)
+    if numbers and len({len(row) for row in rows}) == 1 and rows[0]:
+        # A whole number may be too long for a float, a float too large for one of 32 bits.
+        with suppress(OverflowError), np.errstate(over="ignore"):
+            tasks = np.asarray(rows, np.float32)
+            if np.isfinite(tasks).all():
+                return tasks
+    raise InputError(
+        f"File {file}: tasks = {shown(listed)} must be null or a list of tasks, each a list of equally many finite numbers."
+    )

@@ -70,7 +70,7 @@ def collect_data(
         num_episodes=config.collect.num_meta_episodes,
         num_updates=updates_collected(config),
         seed=config.seed,
-        config=config.to_dict() | {"tasks": None if folder.tasks is None else folder.tasks.tolist()},
+        config=folder.recorded() | {"tasks": None if folder.tasks is None else folder.tasks.tolist()},
         task_list=folder.tasks,
         share=share,
         tracker=tracker,

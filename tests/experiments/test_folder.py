@@ -1,0 +1,87 @@
+"""Run folders: who may resume them, and what their files may hold."""
+
+import json
+
+import numpy as np
+import pytest
+
+from metastep.errors import InputError
+from metastep.experiments.config import load_preset
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.stages import collect_data
+from tests.experiments.test_stages import TASKS, TINY
+
+
+def config(*overrides):
+    return load_preset("nav2d", "quick", [*TINY, *overrides])
+
+
+def edit(path, change):
+    """Rewrite a folder's config.json as `change` leaves it."""
+    record = json.loads((path / "config.json").read_text())
+    change(record)
+    (path / "config.json").write_text(json.dumps(record))
+
+
+def forget_a_setting(record):
+    """As a version wrote it that did not know this optional setting."""
+    del record["experiment"]["collect"]["block_size"]
+
+
+def test_a_folder_from_before_an_optional_setting_is_resumed(tmp_path):
+    RunFolder.create(tmp_path, config())
+    edit(tmp_path, forget_a_setting)
+    before = (tmp_path / "config.json").read_bytes()
+    RunFolder.create(tmp_path, config())
+    assert (tmp_path / "config.json").read_bytes() == before
+    with pytest.raises(InputError, match=r"started with collect.block_size = null, which is now 12"):
+        RunFolder.create(tmp_path, config("collect.block_size=12"))
+
+
+def test_its_data_too(tmp_path):
+    RunFolder.create(tmp_path, config())
+    edit(tmp_path, forget_a_setting)
+    collect_data(RunFolder.create(tmp_path, config()))
+    manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
+    assert "block_size" not in manifest["config"]["collect"]
+    assert collect_data(RunFolder.open(tmp_path)) is not None
+
+
+def test_a_setting_that_is_gone_is_named_with_the_file(tmp_path):
+    RunFolder.create(tmp_path, config())
+    edit(tmp_path, lambda record: record["experiment"]["fqi"].update(tree=3))
+    for resume in (lambda: RunFolder.open(tmp_path), lambda: RunFolder.create(tmp_path, config())):
+        with pytest.raises(InputError, match=r"config.json: fqi.tree: is not a setting, did you mean 'fqi.trees'\?"):
+            resume()
+
+
+NO_TABLES = ["all", 3, [], {"goal_x": 0.1}, [0.1, 0.2], [[]], [[0.1, 0.2], [0.3]]]
+NO_NUMBERS = ["0.1", None, True, [0.2], float("nan"), 1e300, 10**400]
+
+
+@pytest.mark.parametrize("tasks", [*NO_TABLES, *([[0.1, value]] for value in NO_NUMBERS)])
+def test_listed_tasks_must_be_a_table_of_numbers(tmp_path, tasks):
+    RunFolder.create(tmp_path, config(), TASKS)
+    edit(tmp_path, lambda record: record.update(tasks=tasks))
+    with pytest.raises(InputError, match=r"config.json: tasks = .* must be null or a list of tasks") as error:
+        RunFolder.open(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_listed_tasks_must_be_tasks_of_the_environment(tmp_path):
+    RunFolder.create(tmp_path, config(), TASKS)
+    np.testing.assert_array_equal(RunFolder.open(tmp_path).check_tasks().tasks, TASKS)
+    for tasks, words in (
+        ([[0.1, 0.2, 0.3]], r"config.json, tasks: got an array of shape \(1, 3\), expected \(tasks, 2\)"),
+        ([[0.1, 9.0]], r"config.json, tasks: task 0 has goal_y = 9, allowed is"),
+    ):
+        edit(tmp_path, lambda record, tasks=tasks: record.update(tasks=tasks))
+        with pytest.raises(InputError, match=words):
+            RunFolder.open(tmp_path).check_tasks()
+
+
+def test_the_first_command_is_kept(tmp_path):
+    assert RunFolder.create(tmp_path, config()).command() == ""
+    RunFolder.create(tmp_path, config(), command="metastep run nav2d")
+    RunFolder.create(tmp_path, config(), command="metastep run nav2d --device cpu")
+    assert RunFolder.open(tmp_path).command() == "metastep run nav2d"
