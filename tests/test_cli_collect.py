@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -30,7 +31,8 @@ def collect(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    """Of everything but the command, which names the folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "command.txt")
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
@@ -91,6 +93,7 @@ def test_shares_among_processes_give_the_same_bytes(whole, tmp_path):
         assert process.wait() == 0, process.stderr.read()
         process.stderr.close()
     assert digests(folder) == digests(whole)
+    assert (folder / "command.txt").read_text() == shlex.join(["metastep", *command(folder)[3:]]) + "\n"
 
 
 def test_another_configuration_is_refused_and_nothing_is_lost(whole):

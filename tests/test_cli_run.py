@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -57,10 +58,9 @@ def metastep(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def results(folder: Path) -> dict[str, str]:
-    """Digests of everything but the report, which names its folder in the command that repeats it."""
-    files = sorted(
-        path for path in folder.rglob("*") if path.is_file() and path.name not in ("report.html", "report.md")
-    )
+    """Digests of everything but the command that repeats it, which names the folder, and the report, which shows it."""
+    own = ("report.html", "report.md", "command.txt")
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in own)
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
@@ -118,6 +118,18 @@ def test_stages_one_by_one_give_the_same_files(whole, tmp_path):
         done = metastep(stage, str(folder))
         assert done.returncode == 0, done.stderr
     assert results(folder) == results(whole)
+    shown = re.search(r"## What was run.*?```\n(.*?)\n```", (folder / "report.md").read_text(), flags=re.S)
+    assert shown
+    lines = shown.group(1).splitlines()
+    assert lines[0] == shlex.join(["metastep", *words[3:]])
+    assert lines[1:] == [f"metastep {stage} {folder}" for stage in ("fit", "compare", "report")]
+
+
+def test_a_report_made_again_still_says_what_was_run(whole):
+    before = (whole / "report.md").read_text()
+    assert shlex.join(["metastep", *command(whole)[3:]]) in before
+    assert metastep("report", str(whole)).returncode == 0
+    assert (whole / "report.md").read_text() == before
 
 
 def test_another_configuration_is_refused(whole):

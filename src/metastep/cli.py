@@ -103,12 +103,16 @@ def open_folder(
     # Built before the folder is made: what cannot be built must leave nothing behind.
     space = build_mdp(config).estimator.rollout.env.context_space
     listed = None if tasks is None else load_tasks(tasks, space.names, space.low, space.high)
-    return RunFolder.create(out, config, listed)
+    return RunFolder.create(out, config, listed, command=this_command())
 
 
 def this_command() -> str:
-    """What was typed, to be repeated."""
-    return shlex.join(["metastep", *sys.argv[1:]])
+    """What was typed, to be repeated; without a share, since one process alone collects the same data."""
+    words = ["metastep", *sys.argv[1:]]
+    if "--share" in words:
+        place = words.index("--share")
+        del words[place : place + 2]
+    return shlex.join(word for word in words if not word.startswith("--share="))
 
 
 @verb
@@ -133,7 +137,7 @@ def demo(
     ]
     methods = ["metafqi", "fixed", "rmsprop", "adam", "hoof", "metagrad", "oracle"]
     folder = open_folder("minigolf", Scale.quick, None, [*smaller, f"compare.methods={methods}"], out)
-    page = run_experiment(folder, this_command(), tracker=terminal)
+    page = run_experiment(folder, tracker=terminal)
     print_outcome(folder, page)
 
 
@@ -158,7 +162,7 @@ def run(
     terminal.note(f"{preset} at {scale.value} scale in {folder.path}")
     from metastep.experiments.runner import print_outcome, run_experiment
 
-    page = run_experiment(folder, this_command(), tracker=terminal)
+    page = run_experiment(folder, tracker=terminal)
     print_outcome(folder, page)
 
 
@@ -200,7 +204,7 @@ def fit(folder: FolderArgument, device: DeviceOption = None) -> None:
     from metastep.progress import Terminal
 
     prepare_jax(device)
-    opened = RunFolder.open(folder)
+    opened = RunFolder.open(folder).check_tasks()
     from metastep.experiments.stages import fit_and_select
 
     model = fit_and_select(opened, tracker=Terminal())
@@ -216,7 +220,7 @@ def compare(folder: FolderArgument, device: DeviceOption = None) -> None:
     from metastep.progress import Terminal
 
     prepare_jax(device)
-    opened = RunFolder.open(folder)
+    opened = RunFolder.open(folder).check_tasks()
     from metastep.experiments.runner import print_comparison
     from metastep.experiments.stages import compare_methods
 
@@ -230,7 +234,7 @@ def report(folder: FolderArgument) -> None:
     from metastep.experiments.folder import RunFolder
     from metastep.experiments.runner import write_report
 
-    print(write_report(RunFolder.open(folder), this_command()))
+    print(write_report(RunFolder.open(folder)))
 
 
 @verb

@@ -16,7 +16,7 @@ from metastep.fqi.model import model_from
 from metastep.meta.dataset import Counts
 from metastep.report import figures
 from metastep.report.compose import Findings, compose
-from metastep.report.document import Document, Paragraph, Picture, Table
+from metastep.report.document import Command, Document, Paragraph, Picture, Table
 from metastep.report.style import to_svg
 from tests.evaluation.test_statistics import make_comparison, simulated
 from tests.fqi.problems import HIGH, transitions
@@ -137,3 +137,17 @@ def test_effective_sample_sizes_are_in_the_bookkeeping() -> None:
     comparison = dataclasses.replace(compared(), diagnostics={"hoof/effective_sample_size": sizes})
     rows = dict(table(compose(findings(comparison, rollout__num_episodes=200)), "bookkeeping").rows)
     assert rows["effective sample size, HOOF"] == "17.0 of 200 episodes, median over tasks and updates, 1 not finite"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("metastep run a", "same command repeats"),
+        ("one\ntwo", "same commands repeat"),
+        ("", "setting is in config.json"),
+    ],
+)
+def test_the_command_is_shown_where_it_is_known(command: str, words: str) -> None:
+    document = compose(dataclasses.replace(findings(compared()), command=command))
+    assert words in prose(document)
+    assert [part.text for part in document.parts if isinstance(part, Command)] == ([command] if command else [])

@@ -1,5 +1,6 @@
 """The main job: every stage in order, ending in a report."""
 
+import shlex
 from pathlib import Path
 from typing import get_args
 
@@ -32,8 +33,14 @@ from metastep.report.style import title_of
 _STARTS = 128  # first observations over which the map of step sizes is averaged
 
 
-def run_experiment(folder: RunFolder, command: str, *, tracker: Tracker | None = None) -> Path:
-    """Collect, fit, select, tune, compare and report; returns the page's path."""
+def run_experiment(folder: RunFolder, command: str = "", *, tracker: Tracker | None = None) -> Path:
+    """Collect, fit, select, tune, compare and report; returns the page's path.
+
+    Args:
+        folder: of the run.
+        command: that repeats it, for a folder that was created without one.
+        tracker: is told about the stages.
+    """
     require_fittable(folder.config)
     collect_data(folder, tracker=tracker)
     fit_and_select(folder, tracker=tracker)
@@ -41,7 +48,7 @@ def run_experiment(folder: RunFolder, command: str, *, tracker: Tracker | None =
     return write_report(folder, command)
 
 
-def write_report(folder: RunFolder, command: str) -> Path:
+def write_report(folder: RunFolder, command: str = "") -> Path:
     """Write `report.html`, `report.md`, the figures, `results.parquet` and `differences.csv` from what the stages left."""
     for file, verb in ((folder.model, "fit"), (folder.comparison, "compare")):
         if not file.exists():
@@ -50,7 +57,7 @@ def write_report(folder: RunFolder, command: str) -> Path:
     names = tuple(part.name for part in model.record.observation)
     findings = Findings(
         name=folder.config.env.name,
-        command=command,
+        command=repeating(folder) or command,
         config=folder.config.to_dict(),
         comparison=comparison,
         validation=load(folder.validation),
@@ -68,6 +75,15 @@ def write_report(folder: RunFolder, command: str) -> Path:
     ]
     differences_to_csv(rows, folder.path / "differences.csv")
     return write_document(compose(findings), folder.path)
+
+
+def repeating(folder: RunFolder) -> str:
+    """What to type to make a run again: the command that created it, and the other stages where it was the first only."""
+    created = folder.command()
+    if not created.startswith("metastep collect "):
+        return created
+    stages = (shlex.join(["metastep", verb, str(folder.path)]) for verb in ("fit", "compare", "report"))
+    return "\n".join([created, *stages])
 
 
 def first_observations(dataset: Dataset, parts: tuple[str, ...], num: int = _STARTS) -> NDArray[np.float32]:

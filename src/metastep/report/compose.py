@@ -29,7 +29,7 @@ class Findings:
 
     Args:
         name: of the experiment.
-        command: that repeats it.
+        command: that repeats it; empty where nobody knows.
         config: the resolved configuration.
         comparison: every method on the test tasks.
         validation: every FQI iteration on the validation tasks; the method N=i is iteration i.
@@ -63,8 +63,7 @@ def compose(findings: Findings) -> Document:
     parts: list[Part] = [
         Paragraph(_headline(findings, paired)),
         Heading("What was run"),
-        Paragraph("The same command repeats it; the same seed on the same device gives the same bytes."),
-        Command(findings.command),
+        *_command(findings),
         _settings(findings),
         Heading("Learning curves"),
         _curves(findings),
@@ -92,6 +91,14 @@ def compose(findings: Findings) -> Document:
     return Document(
         f"metastep: {findings.name}", f"{num} test tasks, {comparison.returns.shape[2] - 1} updates each", parts
     )
+
+
+def _command(findings: Findings) -> list[Part]:
+    if not findings.command:
+        return [Paragraph("Every setting is in config.json, beside this report.")]
+    several = "\n" in findings.command
+    same = "The same commands repeat it" if several else "The same command repeats it"
+    return [Paragraph(f"{same}; the same seed on the same device gives the same bytes."), Command(findings.command)]
 
 
 def _has(comparison: Comparison, *names: str) -> bool:
