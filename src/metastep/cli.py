@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,10 @@ app = typer.Typer(
 )
 
 
+STOPPED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
 def verb(function: Callable[..., None]) -> Callable[..., None]:
     """Register a verb: bad input is one sentence and exit code 2, and Ctrl-C says how to go on."""
 
@@ -37,7 +42,7 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             print("stopped; the same command resumes where it was.", file=sys.stderr)
-            raise typer.Exit(130) from None
+            raise typer.Exit(STOPPED) from None
         except BrokenPipeError:
             # The reader of our output went away (`| head`): nothing is wrong, nothing more can be said.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -92,17 +97,28 @@ FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
 
 
 def open_folder(
-    preset: str, scale: Scale, seed: int | None, overrides: list[str] | None, out: Path, tasks: Path | None = None
+    preset: str,
+    scale: Scale,
+    seed: int | None,
+    overrides: list[str] | None,
+    out: Path,
+    tasks: Path | None = None,
+    *,
+    fits: bool = True,
 ) -> Any:
-    """Create or resume the run folder of a configuration."""
-    from metastep.experiments.build import build_mdp
+    """Create or resume the run folder of a configuration; what cannot be run is refused before the folder is made."""
+    from metastep.experiments.build import build_mdp, require_available
     from metastep.experiments.folder import RunFolder
+    from metastep.experiments.stages import require_fittable
     from metastep.meta.tasks import load_tasks
 
     config = load_config(preset, scale, seed, overrides)
-    # Built before the folder is made: what cannot be built must leave nothing behind.
-    space = build_mdp(config).estimator.rollout.env.context_space
+    if fits or "metafqi" in config.compare.methods:
+        require_fittable(config)
+    env = build_mdp(config).estimator.rollout.env
+    space = env.context_space
     listed = None if tasks is None else load_tasks(tasks, space.names, space.low, space.high)
+    require_available(env)
     return RunFolder.create(out, config, listed, command=this_command())
 
 
@@ -183,7 +199,7 @@ def collect(
 
     terminal = Terminal()
     prepare_jax(device)
-    folder = open_folder(preset, scale, seed, overrides, out, tasks)
+    folder = open_folder(preset, scale, seed, overrides, out, tasks, fits=False)
     from metastep.experiments.stages import collect_data
 
     dataset = collect_data(folder, tracker=terminal, share=part)
@@ -275,9 +291,9 @@ def inspect(
     prepare_jax(Device.cpu)
     from metastep.experiments.inspection import inspect_coverage, inspect_path
 
-    print(inspect_path(path))
-    if coverage is not None:
-        print(inspect_coverage(path, coverage))
+    # Both before anything is printed: half a description would read like a whole one.
+    parts = [inspect_path(path)] if coverage is None else [inspect_path(path), inspect_coverage(path, coverage)]
+    print("\n".join(parts))
 
 
 @verb
@@ -318,4 +334,20 @@ def envs() -> None:
 
 def main() -> None:
     """Entry point of the `metastep` command."""
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == STOPPED:
+            _leave_at_once()
+        raise
+
+
+def _leave_at_once() -> None:
+    """End without the interpreter's tidying up: threads that still compile or simulate would crash in it.
+
+    Nothing is lost, since every file is written whole or not at all.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(STOPPED)

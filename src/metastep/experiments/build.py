@@ -3,6 +3,10 @@
 import dataclasses
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from metastep import envs
 from metastep.errors import InputError
 from metastep.experiments.config import Experiment
@@ -27,6 +31,24 @@ def build_env(config: Experiment) -> envs.Env | envs.HostEnv:
     record: Any = env  # a protocol says nothing on how it is implemented
     fixed: envs.Env | envs.HostEnv = dataclasses.replace(record, context_space=env.context_space.fixed(values))
     return fixed
+
+
+def require_available(env: envs.Env | envs.HostEnv) -> None:
+    """Start an episode, so that what an environment needs and does not find is said before anything is written."""
+    try:
+        _start(env)
+    except ImportError as error:
+        raise InputError(f"env: {env.name} needs something that is not installed: {error}.") from None
+
+
+def _start(env: envs.Env | envs.HostEnv) -> None:
+    space = env.context_space
+    if isinstance(env, envs.HostEnv):
+        noise = np.zeros((1, 1, env.reset_noise), np.float32)
+        env.start_episodes(np.asarray([space.low], np.float32), noise, np.zeros((1, 1), np.uint32))
+        return
+    context = space.unpack(jnp.asarray(space.low, jnp.float32))
+    jax.eval_shape(env.reset, context, tuple(jnp.zeros((env.reset_noise,), jnp.float32)))
 
 
 def build_mdp(config: Experiment) -> MetaMDP:
