@@ -16,6 +16,7 @@ from metastep.report.compose import recommend
 
 _SLICE = 5  # contexts along each coordinate
 _STARTS = 64
+_POLICIES = 10  # whose returns say what a distance between tasks costs
 
 
 def inspect_path(path: Path) -> str:
@@ -125,16 +126,29 @@ def _starts(model: Model, dataset: Dataset | None) -> NDArray[np.float32]:
 
 
 def inspect_coverage(path: Path, task_file: Path) -> str:
-    """How far test contexts lie from the training contexts of a run, and what that may cost."""
+    """How far test contexts lie from the training contexts of a run, and what that may cost.
+
+    Tests may lie anywhere: those outside the environment's range are the ones to be warned of.
+    """
     from metastep.experiments.build import build_mdp
     from metastep.meta.tasks import load_tasks
     from metastep.theory.coverage import coverage_report
 
     folder = RunFolder.open(path)
-    rollout = build_mdp(folder.config).estimator.rollout
+    # Also where all training happened in one context, the environment's own range is the measure of distances.
+    section = folder.config.env.model_copy(update={"fixed_context": None})
+    rollout = build_mdp(folder.config.model_copy(update={"env": section})).estimator.rollout
     space = rollout.env.context_space
-    tests = load_tasks(task_file, space.names, space.low, space.high)
+    largest = (float(np.finfo(np.float32).max),) * space.num_coordinates
+    tests = load_tasks(task_file, space.names, tuple(-bound for bound in largest), largest)
     dataset = Dataset.open(folder.data)
     train = np.concatenate([block.context for block in dataset.blocks()])
-    theta = dataset.block(0).theta[0, 0]
-    return "\n".join(coverage_report(rollout, theta, train, tests)[1])
+    return "\n".join(coverage_report(rollout, _some_policies(dataset), train, tests)[1])
+
+
+def _some_policies(dataset: Dataset) -> NDArray[np.float32]:
+    """Up to `_POLICIES` finite policies of any learners and updates, drawn with a seed: (policies, parameters)."""
+    finite = [block.theta[np.isfinite(block.theta).all(axis=-1)] for block in dataset.blocks()]
+    policies = np.concatenate(finite)
+    chosen = np.random.default_rng(0).choice(len(policies), min(_POLICIES, len(policies)), replace=False)
+    return policies[np.sort(chosen)]

@@ -3,9 +3,12 @@
 If the return of every policy is L-Lipschitz in the context, then a policy that earns j in a training task earns at least
 `j - L d` in a task at distance d, and the best policy of the training task is at most `2 L d` worse than the best of the other:
 one L d for each of the two policies to change tasks. L is a theorem where the environment's constants are known, and otherwise
-what pairs of tasks show, which is an estimate from below.
+what pairs of tasks show, which is an estimate from below. Only on Nav2D does it hold for every policy. Elsewhere it is the
+largest of some policies; the best ones may be steeper, and the text says so.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -13,17 +16,20 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from metastep.contexts import ContextSpace
+from metastep.envs.host.base import HostEnv
 from metastep.envs.lqr import LQR
 from metastep.envs.nav2d import Nav2D
 from metastep.errors import InputError
 from metastep.rollouts import Rollout
 from metastep.theory import lqr
-from metastep.theory.constants import context_q_constant
+from metastep.theory.constants import context_q_constant, times
 from metastep.theory.measure import Z_99, measure_return_differences
 from metastep.theory.nav2d import nav2d_constants
 
 Floats = NDArray[np.float64]
-Kind = Literal["bound", "measured", "unknown"]
+Kind = Literal["bound", "bound without endings", "measured", "unknown"]
+
+_LEAST_EPISODES = 100  # to measure a difference with: fewer may agree by chance, and seem to be without noise
 
 
 class Coverage(NamedTuple):
@@ -32,9 +38,11 @@ class Coverage(NamedTuple):
     distance: Floats  # (tests,): to the nearest training task
     nearest: NDArray[np.int64]  # (tests,): which one that is
     outside: NDArray[np.bool_]  # (tests,): beyond the smallest or largest training value of some coordinate
-    spacing: float  # median distance of a training task to its nearest fellow: the scale to judge distances by
+    spacing: float  # median distance of a training task to the nearest other one, 0 where there is none: the scale of distances
+    scaled: bool  # distances count widths of the context box
     constant: float | None  # change of the return a unit of distance
     kind: Kind  # where the constant comes from
+    num_policies: int | None  # of which it is the largest; None: it holds for every policy
     return_change: Floats | None  # (tests,): constant * distance
     return_lost: Floats | None  # (tests,): 2 * constant * distance
 
@@ -45,8 +53,9 @@ class Smoothness(NamedTuple):
     distance: Floats  # (pairs,)
     difference: Floats  # (pairs,): |J - J'|
     half_width: Floats  # (pairs,): of its 99 % interval
+    num_resolved: int  # pairs whose difference is positive and at least twice the half-width
     steepest: float  # largest difference / distance over resolved pairs: estimates the Lipschitz constant from below
-    steepest_low: float  # the same with every difference at the lower end of its interval
+    steepest_low: float  # the same with every difference at the lower end of its interval; never above `steepest`
     median: float  # of difference / distance over all pairs
 
 
@@ -56,14 +65,17 @@ def coverage(
     *,
     constant: float | None = None,
     kind: Kind = "unknown",
+    num_policies: int | None = None,
     scale: ArrayLike | None = None,
 ) -> Coverage:
     """Distances from test tasks (tests, coordinates) to training tasks (tasks, coordinates), and their price.
 
     Args:
-        train_contexts, test_contexts: the tasks.
+        train_contexts, test_contexts: the tasks; training tasks may repeat.
         constant: L, if known.
-        kind: "bound" for a theorem's constant, "measured" for an estimate.
+        kind: "bound" for a theorem's constant, "bound without endings" where the theorem leaves out that episodes may end,
+            "measured" for an estimate.
+        num_policies: how many policies `constant` is the largest of; None if it holds for every policy.
         scale: divides each coordinate first; it must be the metric in which `constant` was obtained.
     """
     train, test = _tasks(train_contexts, "train_contexts"), _tasks(test_contexts, "test_contexts")
@@ -77,38 +89,70 @@ def coverage(
     tree = cKDTree(train / width)
     found = tree.query(test / width)
     distance, nearest = np.asarray(found[0], np.float64), np.asarray(found[1], np.int64)
-    fellow = np.asarray(tree.query(train / width, k=2)[0])[:, 1] if len(train) > 1 else np.zeros(1)
     outside = np.any((test < train.min(axis=0)) | (test > train.max(axis=0)), axis=1)
-    change = None if constant is None else constant * distance
+    change = None if constant is None else times(constant, distance)
     lost = None if change is None else 2.0 * change
-    return Coverage(distance, nearest, outside, float(np.median(fellow)), constant, kind, change, lost)
+    return Coverage(
+        distance,
+        nearest,
+        outside,
+        spacing=_spacing(train / width),
+        scaled=scale is not None,
+        constant=constant,
+        kind=kind,
+        num_policies=num_policies,
+        return_change=change,
+        return_lost=lost,
+    )
 
 
 def describe(result: Coverage, names: tuple[str, ...] = ()) -> list[str]:
     """A few sentences for people."""
     num, worst = len(result.distance), int(np.argmax(result.distance))
     of = f" in {', '.join(names)}" if names else ""
-    lines = [
-        f"{num} test tasks{of}: distance to the nearest training task median {np.median(result.distance):.3g}, "
-        f"largest {result.distance[worst]:.3g} (task {worst}); training tasks lie {result.spacing:.3g} apart.",
-        f"{int(result.outside.sum())} of {num} lie outside the range of the training tasks.",
-    ]
-    if result.return_change is None or result.return_lost is None:
-        return [*lines, "No constant is known for this environment, so distances have no price in return."]
-    source = "The bound says" if result.kind == "bound" else "Measured smoothness (an estimate, not a guarantee) says"
-    least = "at most" if result.kind == "bound" else "about"
+    unit = " (1 is the width of the environment's range)" if result.scaled else ""
+    fellows = f"training tasks lie {result.spacing:.3g} apart" if result.spacing else "there is one training task"
+    tasks = "test task" if num == 1 else "test tasks"
     return [
-        *lines,
-        f"{source}: a policy's return changes by {least} {result.constant:.3g} a unit of distance, so by {least} "
-        f"{result.return_change[worst]:.3g} for the farthest test task (median {np.median(result.return_change):.3g}); "
-        f"the best policy of the nearest training task loses {least} {result.return_lost[worst]:.3g} there.",
+        f"{num} {tasks}{of}: distance to the nearest training task{unit} median {np.median(result.distance):.3g}, "
+        f"largest {result.distance[worst]:.3g} (task {worst}); {fellows}.",
+        f"{int(result.outside.sum())} of {num} lie outside the range of the training tasks.",
+        _describe_price(result, worst),
     ]
 
 
-def known_return_constant(rollout: Rollout, theta: ArrayLike) -> float | None:
-    """L of the return in the context for one policy, where the constants are exact; None elsewhere. Euclidean contexts.
+def _describe_price(result: Coverage, worst: int) -> str:
+    """What the farthest test task may cost, in words that promise no more than the constant does."""
+    if result.return_change is None or result.return_lost is None:
+        return "No constant is known for this environment, so distances have no price in return."
+    source = {
+        "bound": "The bound says",
+        "bound without endings": "The bound says for episodes that do not end at the goal (an end is a jump, with no bound)",
+        "measured": "Measured smoothness (an estimate, not a guarantee) says",
+    }[result.kind]
+    least = "about" if result.kind == "measured" else "at most"
+    lost = f"the nearest training task loses {least} {result.return_lost[worst]:.3g} there"
+    if result.num_policies is None:
+        whose, loser = "a policy's return", f"the best policy of {lost}"
+    else:
+        policies = "the policy" if result.num_policies == 1 else f"the steepest of {result.num_policies} policies"
+        whose = f"the return of {policies} of the training data"
+        loser = f"the best policies may be steeper, and if they are not, that of {lost}"
+    return (
+        f"{source}: {whose} changes by {least} {result.constant:.3g} a unit of distance, so by {least} "
+        f"{result.return_change[worst]:.3g} for the farthest test task (median {np.median(result.return_change):.3g}); {loser}."
+    )
 
-    On Nav2D the bound is that of the environment that does not end at the goal.
+
+def known_return_constant(rollout: Rollout, theta: ArrayLike, tasks: ArrayLike | None = None) -> float | None:
+    """L of the return in the context where the constants are exact; None elsewhere. Euclidean contexts.
+
+    On Nav2D it is the same for every policy, and that of the environment that does not end at the goal.
+
+    Args:
+        rollout: the environment, horizon, discount and kind of policy.
+        theta: (..., parameters); of several policies the largest constant.
+        tasks: (tasks, coordinates) between which it is to hold; the environment's box unless given.
     """
     env, sigma, gamma, horizon = rollout.env, rollout.policy.sigma, rollout.discount, rollout.horizon
     if not rollout.policy.is_linear:
@@ -118,17 +162,19 @@ def known_return_constant(rollout: Rollout, theta: ArrayLike) -> float | None:
     elif isinstance(env, LQR):
         family = lqr.from_env(env, gamma, horizon)
         gaussian = lqr.policy_from_theta(theta, env.num_observations, env.num_actions, sigma)
-        corners = np.array([env.context_space.low, env.context_space.high])
+        held = _tasks((env.context_space.low, env.context_space.high) if tasks is None else tasks, "tasks")
+        corners = np.array([held.min(axis=0), held.max(axis=0)])  # all there are, for its one coordinate
         cmdp, policy, _ = lqr.lqr_constants(family, gaussian, corners)
     else:
         return None
-    return float(context_q_constant(cmdp, policy, horizon))
+    return float(np.max(context_q_constant(cmdp, policy, horizon)))
 
 
 def measure_smoothness(rollout: Rollout, theta: ArrayLike, *, num_pairs: int, num_blocks: int, seed: int) -> Smoothness:
     """|J - J'| over random pairs of tasks with common random numbers; half of the pairs are neighbours.
 
-    A pair is resolved when its interval is at most half as wide as its difference; where none is, the upper ends count.
+    A pair is resolved when it differs at all and the half-width of its interval is at most half of the difference; the others
+    count with the lower end of their interval, or, where none is resolved, all with the upper one.
     """
     space = rollout.env.context_space
     rng = np.random.default_rng(seed)
@@ -139,17 +185,27 @@ def measure_smoothness(rollout: Rollout, theta: ArrayLike, *, num_pairs: int, nu
     distance = np.linalg.norm((pairs[:, 1] - pairs[:, 0]) / box_widths(space), axis=1)
     difference, half = np.abs(change.mean), Z_99 * change.standard_error
     safe = np.maximum(distance, 1e-9)
-    # Neighbours differ by little, so their noise divided by a small distance would win the maximum.
-    resolved = half <= 0.5 * difference
-    steepest = np.where(resolved, difference, 0.0) if resolved.any() else difference + half
+    low = np.maximum(difference - half, 0.0)
+    # Neighbours differ by little, so their noise divided by a small distance would win the maximum. Two equal returns, as of
+    # policies that always miss, have no noise at all and still say nothing on the others.
+    resolved = (difference > 0.0) & (half <= 0.5 * difference)
+    steepest = np.where(resolved, difference, low) if resolved.any() else difference + half
     return Smoothness(
         distance,
         difference,
         half,
+        num_resolved=int(resolved.sum()),
         steepest=float(np.max(steepest / safe)),
-        steepest_low=float(np.max(np.maximum(difference - half, 0.0) / safe)),
+        steepest_low=float(np.max(low / safe)),
         median=float(np.median(difference / safe)),
     )
+
+
+def steepest_of(policies: Sequence[Smoothness]) -> float:
+    """The steepest of several policies, by the same rule as among the pairs of one: what is resolved, else lower ends."""
+    if not any(policy.num_resolved for policy in policies):
+        return max(policy.steepest for policy in policies)
+    return max(policy.steepest if policy.num_resolved else policy.steepest_low for policy in policies)
 
 
 def coverage_report(
@@ -162,17 +218,46 @@ def coverage_report(
     num_blocks: int = 1,
     seed: int = 0,
 ) -> tuple[Coverage, list[str]]:
-    """Coverage priced by the bound where there is one, by the measured smoothness of the policy's return elsewhere."""
-    space = rollout.env.context_space
-    constant = known_return_constant(rollout, theta)
-    if constant is not None:
-        result = coverage(train_contexts, test_contexts, constant=constant, kind="bound")
+    """Coverage priced by the bound where there is one, by the measured smoothness of the return elsewhere.
+
+    Args:
+        rollout: the environment with its own context box, and how its policies are run.
+        theta: policies of the training data, (policies, parameters) or (parameters,).
+        train_contexts, test_contexts: (tasks, coordinates), inside the box or not.
+        num_pairs, num_blocks, seed: of the measurement, for each policy; its pairs of tasks come from the box.
+    """
+    env, space, policies = rollout.env, rollout.env.context_space, np.atleast_2d(np.asarray(theta, np.float64))
+    train, test = _tasks(train_contexts, "train_contexts"), _tasks(test_contexts, "test_contexts")
+    if isinstance(env, HostEnv) or not len(policies):
+        result = coverage(train, test, scale=box_widths(space))
+    elif (bound := known_return_constant(rollout, policies, np.concatenate([train, test]))) is not None:
+        ends, number = (env.goal_radius > 0.0, None) if isinstance(env, Nav2D) else (False, len(policies))
+        kind: Kind = "bound without endings" if ends else "bound"
+        result = coverage(train, test, constant=bound, kind=kind, num_policies=number)
     else:
-        smoothness = measure_smoothness(rollout, theta, num_pairs=num_pairs, num_blocks=num_blocks, seed=seed)
-        result = coverage(
-            train_contexts, test_contexts, constant=smoothness.steepest, kind="measured", scale=box_widths(space)
-        )
-    return result, describe(result, space.names)
+        enough = replace(rollout, num_episodes=max(rollout.num_episodes, _LEAST_EPISODES))
+        with np.errstate(invalid="ignore"):  # returns that overflowed
+            found = [
+                measure_smoothness(enough, policy, num_pairs=num_pairs, num_blocks=num_blocks, seed=seed)
+                for policy in policies
+            ]
+        result = _priced_by_measurement(found, train, test, box_widths(space))
+    lines = describe(result, space.names)
+    beyond = int(
+        np.any((test < np.asarray(space.low, np.float32)) | (test > np.asarray(space.high, np.float32)), axis=1).sum()
+    )
+    if result.kind == "measured" and beyond:
+        lines.append(f"{beyond} of {len(test)} lie outside the environment's range, where nothing was measured.")
+    return result, lines
+
+
+def _priced_by_measurement(found: Sequence[Smoothness], train: Floats, test: Floats, widths: Floats) -> Coverage:
+    """Returns that are not finite, or that no pair of tasks changes, say nothing on what a distance costs."""
+    finite = [policy for policy in found if np.isfinite(policy.steepest)]
+    constant = steepest_of(finite) if finite else 0.0
+    if not constant > 0.0:
+        return coverage(train, test, scale=widths)
+    return coverage(train, test, constant=constant, kind="measured", num_policies=len(finite), scale=widths)
 
 
 def box_widths(space: ContextSpace) -> Floats:
@@ -190,3 +275,10 @@ def _tasks(contexts: ArrayLike, field: str) -> Floats:
     if not np.all(np.isfinite(tasks)):
         raise InputError(f"{field}: task {int(np.argwhere(~np.isfinite(tasks))[0, 0])} is not finite.")
     return tasks
+
+
+def _spacing(tasks: Floats) -> float:
+    distinct = np.unique(tasks, axis=0)  # learners may share tasks, and a task is no neighbour of itself
+    if len(distinct) < 2:
+        return 0.0
+    return float(np.median(np.asarray(cKDTree(distinct).query(distinct, k=2)[0])[:, 1]))
