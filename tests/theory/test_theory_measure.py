@@ -1,4 +1,4 @@
-"""Measurements against closed forms and bounds, coverage, and the files of the reproduction."""
+"""Measurements against closed forms and bounds, and the files of the reproduction."""
 
 import csv
 from pathlib import Path
@@ -15,8 +15,9 @@ from metastep.errors import InputError
 from metastep.policies import LinearGaussian
 from metastep.rollouts import Rollout, trajectories
 from metastep.theory import reproduce
-from metastep.theory.coverage import coverage, coverage_report, describe, known_return_constant, measure_smoothness
+from metastep.theory.coverage import Smoothness, known_return_constant
 from metastep.theory.estimate import visited_samples
+from metastep.theory.figure import theory_figure
 from metastep.theory.measure import FromPair, measure_return_differences
 from metastep.theory.nav2d import nav2d_constants
 from metastep.theory.table import BoundRow, Effort, measure_bounds
@@ -104,55 +105,6 @@ def test_visited_samples_stop_at_the_end() -> None:
     assert np.all((samples.states >= 0) & (samples.states <= 20))
 
 
-def test_coverage_by_hand() -> None:
-    result = coverage([[0.0, 0.0], [1.0, 0.0]], [[0.0, 0.3], [2.0, 0.0], [1.0, 0.0]], constant=5.0, kind="bound")
-    np.testing.assert_allclose(result.distance, [0.3, 1.0, 0.0])
-    np.testing.assert_array_equal(result.nearest, [0, 1, 1])
-    np.testing.assert_array_equal(result.outside, [True, True, False])
-    assert result.return_change is not None
-    np.testing.assert_allclose(result.return_change, [1.5, 5.0, 0.0])
-    np.testing.assert_allclose(result.return_lost, [3.0, 10.0, 0.0])
-    assert result.spacing == 1.0
-    scaled = coverage([[0.0, 0.0]], [[3.0, 4.0]], scale=[3.0, 2.0])
-    assert scaled.distance[0] == pytest.approx(np.sqrt(1 + 4))
-    assert scaled.return_lost is None
-    assert "no price" in describe(scaled)[-1]
-    assert "at most 10" in describe(result, ("x", "y"))[-1]
-
-
-def test_coverage_refuses_bad_input() -> None:
-    with pytest.raises(InputError, match="test_contexts: 1 coordinates, expected 2"):
-        coverage([[0.0, 0.0]], [[1.0]])
-    with pytest.raises(InputError, match="train_contexts: an array of shape"):
-        coverage(np.zeros((0, 2)), [[1.0, 1.0]])
-    with pytest.raises(InputError, match="kind: 'unknown' does not fit"):
-        coverage([[0.0]], [[1.0]], constant=1.0)
-    with pytest.raises(InputError, match="scale: "):
-        coverage([[0.0]], [[1.0]], scale=[0.0])
-    with pytest.raises(InputError, match="test_contexts: task 1 is not finite"):
-        coverage([[0.0]], [[1.0], [np.nan]])
-
-
-def test_the_price_of_distance_is_a_bound_where_there_is_one_and_measured_elsewhere() -> None:
-    """Nav2D: the theorem; Minigolf: a smoothness that its own pairs respect."""
-    nav2d = Rollout(Nav2D(), LinearGaussian(2, 2, 1.001), 10, 10, 0.99, "none")
-    result, lines = coverage_report(nav2d, np.zeros(6), [[0.0, 0.0]], [[0.3, 0.4]])
-    assert result.kind == "bound"
-    assert result.return_change is not None
-    assert result.return_change[0] == pytest.approx(0.5 * sum(0.99**t for t in range(10)))
-    assert lines[-1].startswith("The bound says")
-    minigolf = Rollout(make("minigolf"), LinearGaussian(1, 1, 0.1), 200, 20, 0.99, "none")
-    theta = np.array([1.0, 0.15])
-    assert known_return_constant(minigolf, theta) is None
-    smooth = measure_smoothness(minigolf, theta, num_pairs=6, num_blocks=1, seed=0)
-    assert 0.0 < smooth.steepest_low <= smooth.steepest
-    result, lines = coverage_report(minigolf, theta, [[0.8, 0.1]], [[0.95, 0.1]], num_pairs=6)
-    assert result.kind == "measured"
-    assert result.distance[0] == pytest.approx(0.5)
-    assert result.constant == smooth.steepest
-    assert "not a guarantee" in lines[-1]
-
-
 def test_reproduction_writes_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One environment without bounds is enough here; the command runs them all."""
     monkeypatch.setattr(reproduce, "_OTHERS", {"minigolf": reproduce._OTHERS["minigolf"]})
@@ -172,6 +124,16 @@ def test_reproduction_writes_its_files(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "theory" / "theory.png").read_bytes().startswith(b"\x89PNG")
     with (tmp_path / "theory" / "theory-estimates.csv").open() as file:
         assert [row["env"] for row in csv.DictReader(file)] == ["minigolf"]
+
+
+def test_no_error_bar_of_the_figure_reaches_below_zero() -> None:
+    """|J - J'| = 1 ± 3 is drawn from 0 to 4."""
+    one = np.ones(1)
+    smoothness = Smoothness(one, one, 3 * one, num_resolved=0, steepest=4.0, steepest_low=0.0, median=1.0)
+    axes = theory_figure([], {"minigolf": [smoothness]}).axes[0]
+    (bars,) = axes.collections
+    ((_, low), (_, high)) = bars.get_segments()[0]
+    assert (low, high) == (0.0, 4.0)
 
 
 def test_a_violation_is_reported(lqr_rows: list[BoundRow]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from metastep.theory.coverage import Smoothness
+from metastep.theory.coverage import Smoothness, steepest_of
 from metastep.theory.table import BoundRow
 
 _QUANTITIES = (("Q", "|Q - Q'|"), ("J", "|J - J'|"), ("gradient", "|∂J - ∂J'|"))
@@ -66,16 +66,17 @@ def _against_bound(axes: Axes, rows: Sequence[BoundRow]) -> None:
 
 def _against_distance(axes: Axes, policies: Sequence[Smoothness]) -> None:
     for policy in policies:
+        below = np.minimum(policy.half_width, policy.difference)  # an absolute value is not below 0
         axes.errorbar(
             policy.distance,
             policy.difference,
-            yerr=policy.half_width,
+            yerr=(below, policy.half_width),
             fmt="o",
             markersize=2.5,
             linewidth=0.6,
             alpha=0.7,
         )
-    largest = max(policy.steepest for policy in policies)
+    largest = steepest_of(policies)
     note = f"{len(policies)} policies\nsteepest pair {largest:.3g} a box width"
     axes.text(0.02, 0.97, note, transform=axes.transAxes, ha="left", va="top", fontsize=7)
     axes.set(xlabel="distance of the contexts (box widths)", ylabel="measured")
