@@ -22,7 +22,9 @@ from metastep.experiments.reproduce.gains import shown
 from metastep.experiments.reproduce.iterations import best_validated
 from metastep.experiments.reproduce.judging import alike, beats_every, gain
 from metastep.experiments.reproduce.outcome import Outcome, at_most, beats_all, no_better, number, within
+from metastep.experiments.reproduce.registry import REGISTRY
 from metastep.experiments.reproduce.robust import spread_difference, standard_deviation
+from metastep.experiments.reproduce.runner import _OWN_PRESETS, command_of
 from metastep.experiments.reproduce.workbench import ENVIRONMENTS, Workbench
 
 VERDICTS = {"holds", "does not hold", "not distinguishable"}
@@ -127,12 +129,46 @@ def test_a_folder_belongs_to_one_setting(made, tmp_path):
     with pytest.raises(InputError, match=r"seed = 3, which is now 4; use another folder"):
         reproduce(["fig1"], out, "tiny", 4)
     with pytest.raises(InputError, match=r"overrides = \[\], which is now \[\"fqi.trees=2\"\]"):
-        reproduce(["fig1"], out, "tiny", 3, overrides=["fqi.trees=2"])
+        reproduce(["fig2"], out, "tiny", 3, overrides=["fqi.trees=2"])
     with pytest.raises(InputError, match=r"scale: 'huge' must be one of quick, paper, tiny"):
         reproduce(["fig1"], tmp_path, "huge")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file, a folder is needed"):
         reproduce(["fig1"], tmp_path / "file", "tiny")
+
+
+@pytest.mark.parametrize(
+    ("ids", "override", "words"),
+    [
+        (["fig2"], "fqi.tree=2", r"^fqi.tree: is not a setting, did you mean 'fqi.trees'\?$"),
+        (["theory", "fig-swingup"], "fqi.tree=2", r"^fqi.tree: is not a setting"),
+        (["fig-cartpole60"], "env.options.forc=continuous", r"forc"),
+        (["fig2"], "initial={mean=[0, 0]}", r"^initial.variance: None must be set"),
+        (["fig2"], "initial={mean=[0, 0],variance=1}", r"^initial.mean: \[0.0, 0.0\] must hold one number, or one for"),
+        (
+            ["theory", "fig1"],
+            "fqi.trees=2",
+            r"^--set: 'fqi.trees=2' changes nothing, no preset is run for fig1, theory\.$",
+        ),
+    ],
+)
+def test_a_wrong_override_leaves_no_folder(tmp_path, ids, override, words):
+    with pytest.raises(InputError, match=words):
+        reproduce(ids, tmp_path / "paper", "tiny", overrides=[override])
+    assert not (tmp_path / "paper").exists()
+
+
+def test_commands_name_overrides_only_where_there_is_a_preset(tmp_path):
+    bench = Workbench(tmp_path, "tiny", 0, ("fqi.trees=2",))
+    assert command_of("theory", bench, named=False) == "metastep reproduce theory --scale tiny --seed 0"
+    assert command_of("fig2", bench, named=False).endswith("--set fqi.trees=2")
+
+
+def test_the_presets_of_ids_without_a_choice_are_known(made):
+    out, _ = made
+    assert set(_OWN_PRESETS) == {name for name, entry in REGISTRY.items() if not entry.environments}
+    runs = {path.name for path in (out / "runs").iterdir()}
+    assert {preset for presets in _OWN_PRESETS.values() for preset in presets} <= runs
 
 
 def test_ids():

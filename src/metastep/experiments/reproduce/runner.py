@@ -10,12 +10,21 @@ from typing import Any, get_args
 from metastep import storage
 from metastep.errors import InputError
 from metastep.evaluation import to_parquet
+from metastep.experiments.build import build_mdp, require_available
 from metastep.experiments.reproduce.outcome import Outcome, Product
 from metastep.experiments.reproduce.registry import IDS, REGISTRY, resolve
 from metastep.experiments.reproduce.workbench import Scale, Workbench
 from metastep.meta.dataset import first_difference
 from metastep.progress import Silent, Tracker
 from metastep.report.document import write_picture
+
+# Where an id has no choice of environments: the presets that it runs, if any.
+_OWN_PRESETS: dict[str, tuple[str, ...]] = {
+    "fig1": (),
+    "fig-swingup": ("swingup",),
+    "fig-cartpole60": ("cartpole",),
+    "theory": (),
+}
 
 
 def reproduce(
@@ -44,6 +53,7 @@ def reproduce(
     wanted = resolve(ids, environments)
     if scale not in get_args(Scale):
         raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
+    _check_presets(wanted, Workbench(out, scale, seed, tuple(overrides)))
     chosen = {"environments": sorted(set(environments))} if environments else {}
     _claim_folder(out, {"scale": scale, "seed": seed, "overrides": list(overrides)} | chosen)
     outcomes: list[Outcome] = []
@@ -59,12 +69,26 @@ def reproduce(
     return outcomes
 
 
+def _presets_of(name: str, envs: Sequence[str]) -> Sequence[str]:
+    """The presets that an id runs: those of its environments, or those that it is about."""
+    return _OWN_PRESETS.get(name, envs)
+
+
+def _check_presets(wanted: Mapping[str, Sequence[str]], bench: Workbench) -> None:
+    """Build every preset with the overrides: what is wrong must be said before the folder belongs to it."""
+    presets = dict.fromkeys(preset for name, envs in wanted.items() for preset in _presets_of(name, envs))
+    if bench.overrides and not presets:
+        raise InputError(f"--set: {bench.overrides[0]!r} changes nothing, no preset is run for {', '.join(wanted)}.")
+    for preset in presets:
+        require_available(build_mdp(bench.config(preset)).estimator.rollout.env)
+
+
 def command_of(name: str, bench: Workbench, *, named: bool) -> str:
     """What to type to make an id again; the environments are in it where they were named."""
     parts = ["metastep", "reproduce", name, "--scale", bench.scale, "--seed", str(bench.seed)]
     for env in bench.environments if named else ():
         parts += ["--env", env]
-    for override in bench.overrides:
+    for override in bench.overrides if _presets_of(name, bench.environments) else ():
         parts += ["--set", override]
     return shlex.join(parts)
 
