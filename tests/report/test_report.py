@@ -120,6 +120,17 @@ def test_the_terminal_shows_the_numbers_of_the_report(diverged: bool, capsys, mo
         assert f"{row.mean:.3g} [{row.low:.3g}, {row.high:.3g}]" in printed
 
 
+def test_verdicts_are_whole_in_a_narrow_terminal(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    wide = dataclasses.replace(compared(), returns=compared().returns * 1000.0)
+    equal = dataclasses.replace(wide, returns=np.repeat(wide.returns[:1], len(NAMES), axis=0))
+    print_comparison(equal, load_preset("nav2d", "quick", ["compare.num_resamples=50"]))
+    printed = capsys.readouterr().out
+    assert printed.count("not distinguishable") == 2
+    assert "…" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
 def test_the_oracles_price_is_the_configured_one() -> None:
     assert "spends 33 times the samples" in prose(compose(findings(compared(), fqi__num_stepsizes=33)))
 
