@@ -40,5 +40,6 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/fqi.py
 	$(BIN)/python benchmarks/cheetah.py
 
+# What can be made again by a target; runs/ cannot, it holds results.
 clean:
-	rm -rf $(VENV) .cache build dist *.egg-info src/*.egg-info runs benchmarks/.venvs
+	rm -rf $(VENV) .cache build dist *.egg-info src/*.egg-info benchmarks/.venvs

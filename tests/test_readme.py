@@ -50,3 +50,10 @@ def test_the_map_names_every_module():
 
 def test_nothing_is_left_to_fill_in():
     assert "<!--" not in README
+
+
+def test_cleaning_up_keeps_the_runs():
+    recipe = (ROOT / "Makefile").read_text().partition("\nclean:\n")[2]
+    removed = re.findall(r"rm -rf (.*)", recipe)
+    assert len(removed) == 1
+    assert not [word for word in removed[0].split() if word.strip("./").startswith("runs")]
