@@ -1,7 +1,9 @@
 """Measurements against closed forms and bounds, and the files of the reproduction."""
 
 import csv
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +16,11 @@ from metastep.envs.nav2d import Nav2D
 from metastep.errors import InputError
 from metastep.policies import LinearGaussian
 from metastep.rollouts import Rollout, trajectories
-from metastep.theory import reproduce
+from metastep.theory import reproduce, table
 from metastep.theory.coverage import Smoothness, known_return_constant
-from metastep.theory.estimate import visited_samples
+from metastep.theory.estimate import step_function, visited_samples
 from metastep.theory.figure import theory_figure
-from metastep.theory.measure import FromPair, measure_return_differences
+from metastep.theory.measure import Difference, FromPair, measure_return_differences
 from metastep.theory.nav2d import nav2d_constants
 from metastep.theory.table import BoundRow, Effort, measure_bounds
 
@@ -141,6 +143,38 @@ def test_a_violation_is_reported(lqr_rows: list[BoundRow]) -> None:
     summary = reproduce.verdict(broken)
     assert summary["verdict"] == "does not hold"
     assert "1 of 48 differences exceed" in summary["line"]
+
+
+def test_what_is_not_a_number_does_not_hold() -> None:
+    """A return that overflows in one task says nothing, least of all that a bound holds."""
+    nothing = np.array([np.nan])
+    differences = [Difference(shape, shape, 10) for shape in (nothing[:, None], nothing, nothing[:, None])]
+    exact = (nothing[:, None], nothing, nothing[:, None])
+    pairs = np.array([[[0.0], [1.0]]])
+    rows = table._rows("lqr", 0, pairs, tuple(differences), np.ones(1), np.ones((1, 1)), exact)
+    assert [row.holds for row in rows] == [False] * 3
+    assert reproduce.verdict(rows)["verdict"] == "does not hold"
+
+
+def test_environments_see_only_the_normals_they_declare() -> None:
+    """Nav2D declares none for a reset."""
+
+    @dataclass(frozen=True)
+    class Strict(Nav2D):
+        def reset(self, context: Any, noise: tuple[jax.Array, ...]) -> Any:
+            assert noise == ()
+            return super().reset(context, noise)
+
+    contexts = np.full((4, 2), 0.2)
+    samples = visited_samples(Strict(), LinearGaussian(2, 2, 1.0), np.zeros(6), contexts, horizon=3, seed=0)
+    assert samples.states.shape == (12, 2)
+    assert step_function(Strict())(contexts, contexts, contexts, np.zeros((4, 0)))[1].shape == (4,)
+    assert FromPair(Strict()).context_space.names[2:4] == ("start_0", "start_1")
+
+
+def test_a_policy_of_another_size_is_named() -> None:
+    with pytest.raises(InputError, match="theta: 5 numbers, expected 6"):
+        nav2d_constants(Nav2D(), np.zeros(5), sigma=1.0, gamma=0.9, horizon=3)
 
 
 def test_unknown_names_are_refused(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def step_function(env: Env) -> StepFunction:
     """A registered environment as a function of rows; a state is the row of its fields."""
     space = env.context_space
     middle = np.asarray([(low + high) / 2 for low, high in zip(space.low, space.high, strict=True)], np.float32)
-    example = env.reset(space.unpack(jnp.asarray(middle)), tuple(jnp.zeros(max(env.reset_noise, 1), jnp.float32)))
+    example = env.reset(space.unpack(jnp.asarray(middle)), tuple(jnp.zeros(env.reset_noise, jnp.float32)))
     structure = jax.tree.structure(example)
 
     def one(context: Array, state: Array, action: Array, noise: Array) -> tuple[Array, Array, Array]:
@@ -188,7 +188,9 @@ def visited_samples(env: Env, policy: Policy, theta: Floats, contexts: Floats, h
             seen = jnp.stack(jax.tree.leaves(state)), jnp.stack(action), alive
             return (after.state, alive & ~after.terminated), seen
 
-        start = env.reset(named, tuple(reset_noise))
+        start = env.reset(
+            named, tuple(reset_noise[: env.reset_noise])
+        )  # vmap had to see one normal, the environment not
         _, seen = lax.scan(advance, (start, jnp.bool_(True)), noise)
         return seen
 

@@ -72,7 +72,7 @@ class FromPair:
         return jax.eval_shape(
             lambda context, noise: self.env.reset(space.unpack(context), tuple(noise)),
             jax.ShapeDtypeStruct((space.num_coordinates,), jnp.float32),
-            jax.ShapeDtypeStruct((max(self.env.reset_noise, 1),), jnp.float32),
+            jax.ShapeDtypeStruct((self.env.reset_noise,), jnp.float32),
         )
 
     @cached_property

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metastep.envs.nav2d import Nav2D
+from metastep.errors import InputError
 from metastep.theory.constants import CmdpConstants, PolicyConstants, ScoreConstants
 from metastep.theory.scores import MEAN_ABSOLUTE_NORMAL, gaussian_score_constants, linear_features
 
@@ -25,7 +26,10 @@ def nav2d_constants(
     env: Nav2D, theta: ArrayLike, *, sigma: float, gamma: float, horizon: int
 ) -> tuple[CmdpConstants, PolicyConstants, ScoreConstants]:
     """Constants for policies theta (..., 6) and all goals of the context space, for episodes of `horizon` steps."""
-    weights = np.asarray(theta, np.float64)[..., _PLANE:]
+    flat = np.asarray(theta, np.float64)
+    if flat.shape[-1] != _PLANE * (1 + _PLANE):
+        raise InputError(f"theta: {flat.shape[-1]} numbers, expected {_PLANE * (1 + _PLANE)}.")
+    weights = flat[..., _PLANE:]
     weights = weights.reshape(*weights.shape[:-1], _PLANE, _PLANE)
     L_pi = np.linalg.norm(weights, ord=2, axis=(-2, -1))
     space = env.context_space

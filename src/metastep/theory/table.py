@@ -205,7 +205,7 @@ def _rows(
                     exact=abs(float(closed[cell])),
                     bound=bound,
                     tightness=size / bound if bound > 0.0 else 0.0,
-                    holds=bool(max(0.0, size - spread) <= bound * (1.0 + 1e-6)),
+                    holds=bool(size - spread <= bound * (1.0 + 1e-6)),  # what is not a number does not hold
                 )
             )
     return rows
