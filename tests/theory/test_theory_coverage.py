@@ -128,6 +128,8 @@ def test_the_steepest_of_several_policies_is_the_price() -> None:
     assert "not a guarantee" in lines[-1]
     assert "the steepest of 3 policies" in lines[-1]
     assert "the best policies may be steeper" in lines[-1]
+    at_the_corner = coverage_report(MINIGOLF, PUTTERS, [[0.8, 0.1]], [[0.7, 0.196]], num_pairs=6)[1]
+    assert len(at_the_corner) == len(lines)  # no word about tasks outside the environment's range
 
 
 def test_policies_whose_return_never_changes_set_no_price() -> None:
