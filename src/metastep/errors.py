@@ -11,8 +11,8 @@ class InputError(ValueError):
     """
 
 
-def not_registered(field: str, name: str, allowed: Sequence[str]) -> InputError:
+def not_registered(field: str, name: str, allowed: Sequence[str], what: str = "is not registered") -> InputError:
     """The refusal of a name that a registry does not know, with the nearest one that it does."""
     near = get_close_matches(name, allowed, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return InputError(f"{field}: {name!r} is not registered, allowed are {', '.join(allowed)}.{hint}")
+    return InputError(f"{field}: {name!r} {what}, allowed are {', '.join(allowed) or 'none'}.{hint}")

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from metastep import envs
@@ -27,9 +29,34 @@ def test_an_unknown_name_gets_a_hint() -> None:
         envs.make("cartpol")
 
 
-def test_an_unknown_option_is_named() -> None:
-    with pytest.raises(InputError, match=r"env.options: nav2d cannot be built with \{'wind': 3\}: .*'wind'"):
-        envs.make("nav2d", wind=3)
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("nav2d", {"wind": 3}, r"'wind' is not an option of nav2d, allowed are .*max_move"),
+        ("minigolf", {"foo": 1}, r"'foo' is not an option of minigolf, allowed are "),
+        ("cartpole", {"forse": "continuous"}, r"'forse' is not an option of cartpole, .* Did you mean 'force'\?$"),
+        ("halfcheetah", {"engin": "c"}, r"'engin' is not an option of halfcheetah .* Did you mean 'engine'\?$"),
+        (
+            "halfcheetah",
+            {"engine": "c", "line_search": 3},
+            r"'line_search' is not an option of halfcheetah on engine 'c'",
+        ),
+    ],
+)
+def test_an_unknown_option_is_named_with_those_there_are(name: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=f"^env.options: {words}") as error:
+        envs.make(name, **options)
+    assert "context_space" not in str(error.value)
+    assert "__init__" not in str(error.value)
+
+
+def test_factories_may_take_no_options_or_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envs, "_REGISTRY", {"none": lambda: Nav2D(), "any": lambda **options: Nav2D(**options)})
+    with pytest.raises(InputError, match=r"'a' is not an option of none, allowed are none\."):
+        envs.make("none", a=1)
+    with pytest.raises(InputError, match=r"env.options: any cannot be built with \{'a': 1\}"):
+        envs.make("any", a=1)
+    assert envs.make("any", max_move=1.0) == Nav2D(max_move=1.0)
 
 
 def test_a_name_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:

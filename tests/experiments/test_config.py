@@ -202,7 +202,9 @@ def test_files_have_the_form_of_presets(tmp_path):
     assert load_file(own, "quick", ["seed=5"]) == load_preset("minigolf", "quick", ["seed=5"])
     own.write_text(text.partition("[quick.")[0])
     assert load_file(own) == load_preset("minigolf", "paper")
-    assert error_of(load_file, own, "quick") == f"scale: 'quick' needs a table [quick] in {own}, which has none."
+    assert error_of(load_file, own, "quick") == (
+        f"scale: 'quick' needs a table [quick] in {own}, which has none; give --scale paper."
+    )
     own.write_text("quick = 3\n" + text.partition("[quick.")[0])
     assert error_of(load_file, own, "quick") == "quick: 3 must be a table of settings."
 
@@ -279,6 +281,14 @@ def test_unreadable_files_are_named(tmp_path):
         ("collect.block_size=all", "collect.block_size: 'all' must be a whole number."),
         ("seed=-1", "seed: -1 must be greater than or equal to 0."),
         ("seed", "--set: 'seed' must have the form section.key=value."),
+        ("=3", "--set: '=3' lacks the name of a setting, as in section.key=value."),
+        ("fqi.=3", "--set: 'fqi.=3' lacks the name of a setting, as in section.key=value."),
+        ("fqi..trees=3", "--set: 'fqi..trees=3' lacks the name of a setting, as in section.key=value."),
+        (
+            "compare.methods=[fixd]",
+            "--set: 'compare.methods=[fixd]' is no TOML value, text in a list or table needs quotes, as in key=[\"text\"].",
+        ),
+        ("initial={kind=uniform}", "--set: 'initial={kind=uniform}' is no TOML value, text in a list or table needs"),
         ("quick.fqi.trees=1", "quick: is not a setting, did you mean"),
     ],
 )

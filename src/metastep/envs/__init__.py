@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from metastep.envs.base import Env, Step
+from metastep.envs.base import Env, Step, check_options
 from metastep.envs.cartpole import CartPole, SwingUp
 from metastep.envs.halfcheetah import half_cheetah
 from metastep.envs.host.base import HostEnv
@@ -31,6 +31,7 @@ def make(name: str, **options: Any) -> Env | HostEnv:
     """Build a registered environment; the options are the fields of its class."""
     if name not in _REGISTRY:
         raise not_registered("env.name", name, names())
+    check_options(name, options, _REGISTRY[name])
     try:
         return _REGISTRY[name](**options)
     except TypeError as error:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from metastep.contexts import ContextSpace
-from metastep.envs.base import Context, Step
+from metastep.envs.base import Context, Step, check_options
 from metastep.envs.host.halfcheetah import GOAL_VELOCITY, NUM_JOINTS, NUM_MOTORS, HalfCheetahVel, load_model
 from metastep.errors import InputError
 from metastep.noise import to_uniform
@@ -137,4 +137,6 @@ def half_cheetah(engine: Engine = "auto", **options: Any) -> HalfCheetahVel | Ha
         raise InputError(f"env.engine: {engine!r} must be auto, c or mjx.")
     if engine == "auto":
         engine = "c" if jax.default_backend() == "cpu" else "mjx"
-    return HalfCheetahVel(**options) if engine == "c" else HalfCheetahVelMJX(**options)
+    kind: type[HalfCheetahVel | HalfCheetahVelMJX] = HalfCheetahVel if engine == "c" else HalfCheetahVelMJX
+    check_options(f"halfcheetah on engine {engine!r}", options, kind, more=("engine",))
+    return kind(**options)

@@ -56,7 +56,7 @@ def load_file(path: str | Path, scale: Scale = "paper", overrides: Sequence[str]
     except (ValueError, RecursionError) as error:
         raise InputError(f"File {path} is not valid TOML: {_one_line(error)}.") from error
     if scale == "quick" and "quick" not in data:
-        raise InputError(f"scale: 'quick' needs a table [quick] in {path}, which has none.")
+        raise InputError(f"scale: 'quick' needs a table [quick] in {path}, which has none; give --scale paper.")
     return _resolve(data, scale, overrides)
 
 
@@ -94,19 +94,25 @@ def _apply(override: str, data: dict[str, Any]) -> None:
     if not equals:
         raise InputError(f"--set: {shown(override)} must have the form section.key=value.")
     *parents, name = key.strip().split(".")
+    if not all((*parents, name)):
+        raise InputError(f"--set: {shown(override)} lacks the name of a setting, as in section.key=value.")
     for parent in parents:
         inner = data.setdefault(parent, {})
         if not isinstance(inner, dict):
             raise InputError(f"--set: {shown(override)} goes into {parent}, which is a value and not a table.")
         data = inner
-    data[name] = _toml_value(text)
+    data[name] = _toml_value(override, text)
 
 
-def _toml_value(text: str) -> Any:
+def _toml_value(override: str, text: str) -> Any:
     """A number, list, table, ... as TOML writes it; what is none of these is taken as text."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
+        if text.strip()[:1] in ("[", "{"):
+            raise InputError(
+                f'--set: {shown(override)} is no TOML value, text in a list or table needs quotes, as in key=["text"].'
+            ) from None
         return text.strip()
     return parsed["value"] if len(parsed) == 1 else text.strip()
 

@@ -113,9 +113,8 @@ def print_comparison(comparison: Comparison, config: Experiment) -> None:
     )
     last = ["diverged tasks"] if diverged else []
     for heading in ("method", "AUC", "final return", "metaFQI minus it, AUC", "metaFQI is", *last):
-        table.add_column(
-            heading, no_wrap=heading == "metaFQI is"
-        )  # in a narrow terminal the numbers break, not the verdict
+        # In a narrow terminal the numbers break, not the verdict.
+        table.add_column(heading, no_wrap=heading == "metaFQI is")
     for row in summary(comparison, seed=seed, num_resamples=num_resamples):
         difference = against.get(row.method)
         table.add_row(
