@@ -6,8 +6,11 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import metastep
+from metastep import cli
 from metastep.cli import app
 from metastep.envs.host.halfcheetah import load_model
+from metastep.experiments.reproduce import IDS as REGISTERED
 from metastep.experiments.stages import collect_data
 from tests.experiments.test_stages import make_folder
 
@@ -68,3 +71,17 @@ def test_a_description_is_whole_or_none(tmp_path):
     collect_data(folder)
     assert "48 tuples" in invoke("inspect", folder.path).stdout
     assert "nowhere.csv" in refused(invoke("inspect", folder.path, "--coverage", tmp_path / "nowhere.csv"))
+
+
+def test_the_help_of_reproduce_lists_every_id_and_the_right_folder():
+    assert cli.IDS == REGISTERED
+    text = " ".join(invoke("reproduce", "--help").stdout.split())
+    for name in REGISTERED:
+        assert name in text
+    assert "runs/reproduce-SCALE" in text
+    assert "NAME-SCALE" not in text
+
+
+def test_the_version():
+    result = invoke("--version")
+    assert (result.exit_code, result.stdout) == (0, f"metastep {metastep.__version__}\n")

@@ -4,6 +4,7 @@ import functools
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
@@ -12,12 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
+from metastep import __version__
 from metastep.errors import InputError
 from metastep.experiments.device import prepare_jax
 
 app = typer.Typer(
     name="metastep",
-    help="Learn the step size of policy-gradient methods over families of related tasks.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -71,16 +72,6 @@ SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a s
 DeviceOption = Annotated[Device | None, typer.Option(help="Simulate on the CPU or on a GPU; default: what JAX finds.")]
 
 
-def load_config(preset: str, scale: Scale, seed: int | None, overrides: list[str] | None) -> Any:
-    """The resolved configuration of a preset or a file."""
-    from metastep.experiments.config import load_file, load_preset
-
-    changes = [*(overrides or []), *([f"seed={seed}"] if seed is not None else [])]
-    if preset.endswith(".toml"):
-        return load_file(preset, scale.value, changes)
-    return load_preset(preset, scale.value, changes)
-
-
 def parse_share(share: str) -> tuple[int, int]:
     """I/N as two numbers."""
     first, separator, second = share.partition("/")
@@ -92,34 +83,21 @@ def parse_share(share: str) -> tuple[int, int]:
     return index, parts
 
 
+# Spelt out here because the registry imports everything that makes them.
+IDS = (
+    "fig1", "fig2", "fig3", "fig-swingup", "fig-iterations", "fig-decay", "table1", "fig-cartpole60", "fig-context",
+    "fig-robust", "fig-fixed-context", "fig-single-action", "theory",
+)  # fmt: skip
+LISTED_IDS = textwrap.fill(", ".join(IDS), width=50, break_on_hyphens=False)
 OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME-SCALE.")]
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
 
 
-def open_folder(
-    preset: str,
-    scale: Scale,
-    seed: int | None,
-    overrides: list[str] | None,
-    out: Path,
-    tasks: Path | None = None,
-    *,
-    fits: bool = True,
-) -> Any:
-    """Create or resume the run folder of a configuration; what cannot be run is refused before the folder is made."""
-    from metastep.experiments.build import build_mdp, require_available
-    from metastep.experiments.folder import RunFolder
-    from metastep.experiments.stages import require_fittable
-    from metastep.meta.tasks import load_tasks
+def open_folder(preset: str, out: Path, scale: Scale = Scale.quick, **settings: Any) -> Any:
+    """Create or resume the run folder of a configuration, with the command that did."""
+    from metastep.experiments.opening import open_folder as opened
 
-    config = load_config(preset, scale, seed, overrides)
-    if fits or "metafqi" in config.compare.methods:
-        require_fittable(config)
-    env = build_mdp(config).estimator.rollout.env
-    space = env.context_space
-    listed = None if tasks is None else load_tasks(tasks, space.names, space.low, space.high)
-    require_available(env)
-    return RunFolder.create(out, config, listed, command=this_command())
+    return opened(preset, scale.value, out, command=this_command(), **settings)
 
 
 def this_command() -> str:
@@ -129,6 +107,22 @@ def this_command() -> str:
         place = words.index("--share")
         del words[place : place + 2]
     return shlex.join(word for word in words if not word.startswith("--share="))
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and stop, where it was asked for."""
+    if wanted:
+        print(f"metastep {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Learn the step size of policy-gradient methods over families of related tasks."""
 
 
 @verb
@@ -152,7 +146,7 @@ def demo(
         "compare.num_tuning_tasks=6",
     ]
     methods = ["metafqi", "fixed", "rmsprop", "adam", "hoof", "metagrad", "oracle"]
-    folder = open_folder("minigolf", Scale.quick, None, [*smaller, f"compare.methods={methods}"], out)
+    folder = open_folder("minigolf", out, overrides=[*smaller, f"compare.methods={methods}"])
     page = run_experiment(folder, tracker=terminal)
     print_outcome(folder, page)
 
@@ -171,7 +165,7 @@ def run(
     # First of all: an environment may choose its engine by the device, and what is refused must leave no folder behind.
     prepare_jax(device)
     path = out or Path("runs") / f"{Path(preset).stem}-{scale.value}"
-    folder = open_folder(preset, scale, seed, overrides, path, tasks)
+    folder = open_folder(preset, path, scale, seed=seed, overrides=overrides, tasks=tasks)
     from metastep.progress import Terminal
 
     terminal = Terminal()
@@ -199,7 +193,7 @@ def collect(
 
     terminal = Terminal()
     prepare_jax(device)
-    folder = open_folder(preset, scale, seed, overrides, out, tasks, fits=False)
+    folder = open_folder(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, fits=False)
     from metastep.experiments.stages import collect_data
 
     dataset = collect_data(folder, tracker=terminal, share=part)
@@ -298,8 +292,13 @@ def inspect(
 
 @verb
 def reproduce(
-    ids: Annotated[list[str], typer.Argument(help="What to reproduce (fig1, fig2, ..., theory), or all.")],
-    out: OutOption = None,
+    ids: Annotated[list[str], typer.Argument(help=f"What to reproduce, or all:\n\n\b\n{LISTED_IDS}")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of everything; default: runs/reproduce-SCALE, and the environments where --env names some."
+        ),
+    ] = None,
     scale: ScaleOption = Scale.quick,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
     env: Annotated[
