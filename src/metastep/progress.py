@@ -44,6 +44,23 @@ def human(number: float) -> str:
     return f"{number:.0f} " if number >= 10.0 or number == int(number) else f"{number:.1f} "
 
 
+def counted(number: float, unit: str) -> str:
+    """1 block, 1.2 Msteps: units come in the plural."""
+    return f"{human(number)}{_single(unit) if number == 1.0 else unit}"
+
+
+def pace(done: float, seconds: float, unit: str) -> str:
+    """How fast, as units a second, or as seconds a unit where they are slow."""
+    if done <= 0.0 or seconds <= 0.0:
+        return ""
+    rate = done / seconds
+    return f"{human(rate)}{unit}/s" if rate >= 0.5 else f"{seconds / done:.3g} s a {_single(unit)}"
+
+
+def _single(unit: str) -> str:
+    return unit.removesuffix("s")
+
+
 class Terminal:
     """A live line in a terminal, one plain line a stage elsewhere (logs, pipes)."""
 
@@ -73,7 +90,7 @@ class _Plain:
         self._terminal, self._name, self._total, self._unit = terminal, name, total, unit
         self._done, self._start = 0.0, time.monotonic()
         self._last_line = self._start
-        terminal.note(f"{name}: {human(total)}{unit}")
+        terminal.note(f"{name}: {counted(total, unit)}")
 
     def advance(self, amount: float) -> None:
         self._done += amount
@@ -85,8 +102,9 @@ class _Plain:
 
     def close(self) -> None:
         seconds = time.monotonic() - self._start
-        rate = self._done / seconds if seconds > 0.0 else 0.0
-        self._terminal.note(f"{self._name}: done in {seconds:.1f} s ({human(rate)}{self._unit}/s)")
+        # Of one thing, the duration is the pace.
+        rate = "" if self._total == 1.0 else pace(self._done, seconds, self._unit)
+        self._terminal.note(f"{self._name}: done in {seconds:.1f} s{f' ({rate})' if rate else ''}")
 
 
 class _Live:
@@ -118,5 +136,5 @@ class _Live:
             self._first, rate = now, ""
         else:
             self._done += amount
-            rate = f"{human(self._done / max(now - self._first, 1e-9))}{self._unit}/s"
+            rate = pace(self._done, now - self._first, self._unit)
         self._progress.update(self._task, advance=amount, rate=rate)

@@ -133,10 +133,11 @@ def test_diagnostics_are_kept() -> None:
 def test_progress_is_told() -> None:
     class Counter:
         def __init__(self) -> None:
-            self.total, self.done = 0.0, 0.0
+            self.total, self.done, self.names = 0.0, 0.0, list[str]()
 
         def stage(self, name: str, total: float, unit: str) -> "Counter":
             self.total = total
+            self.names.append(name)
             return self
 
         def __enter__(self) -> "Counter":
@@ -152,6 +153,9 @@ def test_progress_is_told() -> None:
     methods = [Method(name, NGA, Fixed(0.1)) for name in "ab"]
     compare(methods, make_mdp(), seed=0, num_tasks=BLOCK + 1, num_updates=1, tracker=counter)
     assert counter.total == counter.done == 4
+    compare(methods[:1], make_mdp(), seed=0, num_tasks=1, num_updates=1, tracker=counter)
+    compare(methods, make_mdp(), seed=0, num_tasks=1, num_updates=1, stream=Stream.VALIDATION, tracker=counter)
+    assert counter.names == ["test 2 methods", "test a", "validate"]
 
 
 GOAL = np.array([[0.25, -0.25]], np.float32)

@@ -144,7 +144,7 @@ def compare(
     context = np.concatenate([np.asarray(block.context) for block in tasks])[:num_tasks]
     refuse_overlap(methods, stream, context)
     runs = []
-    with (tracker or Silent()).stage("compare", len(methods) * len(blocks), "blocks") as stage:
+    with (tracker or Silent()).stage(_stage_name(methods, stream), len(methods) * len(blocks), "blocks") as stage:
         for method in methods:
             variant = dataclasses.replace(mdp, rule=method.rule)
             watched = _Watched(method.controller, [])
@@ -179,6 +179,13 @@ def compare(
         tuning=tuple(tuning),
         settings=settings,
     )
+
+
+def _stage_name(methods: Sequence[Method], stream: Stream) -> str:
+    """What is under way: who is judged on the test tasks, or that something is chosen on others."""
+    if stream is not Stream.TEST:
+        return {Stream.VALIDATION: "validate", Stream.TUNING: "tune", Stream.TRAIN: "train"}[stream]
+    return f"test {methods[0].name}" if len(methods) == 1 else f"test {len(methods)} methods"
 
 
 def _tasks(mdp: MetaMDP, seed: int, stream: Stream, block: int, contexts: NDArray[np.float32] | None) -> Tasks:
