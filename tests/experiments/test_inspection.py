@@ -57,6 +57,7 @@ def env(**section: Any) -> dict[str, Any]:
         (SIZES, {"configuration": env(name="nav2d", options={"radius": [1]})}, "does not describe an environment"),
         (SIZES, {"configuration": env(name="nav2d", options={"no_such_field": 1})}, "no_such_field"),
         (SIZES, {"configuration": env(name=3)}, "does not describe an environment"),
+        (SIZES, {"configuration": env(name="nav2d", fixed_context=[0.1, 0.2])}, "the model was trained in one task"),
         (SIZES, {"environment": "elsewhere"}, "elsewhere"),
         ({"theta": 2, "context": 3}, {}, "the model's context has 3 numbers, that of its environment 2"),
         ({"context": 1, "theta": 2}, {}, "the model's context has 1 numbers, that of its environment 2"),

@@ -96,7 +96,9 @@ def _environment(model: Model) -> envs.Env | envs.HostEnv:
     record = model.record
     experiment = record.configuration.get("experiment", {"env": {"name": record.environment}})
     try:
-        section = EnvSection.model_validate({"options": {}, **experiment["env"], "fixed_context": None})
+        if experiment["env"].get("fixed_context") is not None:
+            raise InputError("the model was trained in one task.")
+        section = EnvSection.model_validate({"options": {}, **experiment["env"]})
         return envs.make(section.name, **section.options)
     except InputError:
         raise

@@ -79,7 +79,9 @@ def compose(findings: Findings) -> Document:
         parts += [Heading("Tuned values"), tuning_table(comparison)]
     parts += [Heading("Validation by iteration"), _iterations(findings)]
     parts += [Heading("What the model looks at"), _importances(findings.model)]
-    if any(part.name == "context" for part in findings.model.record.observation):
+    seen = {part.name for part in findings.model.record.observation}
+    # A run in one task has nothing to map.
+    if "context" in seen and findings.config["env"]["fixed_context"] is None:
         parts += [Heading("Recommended step size by task"), _map(findings)]
     parts += [
         Heading("Flags, versions and seeds"),
