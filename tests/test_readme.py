@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,23 @@ def test_snippets_run(number, tmp_path):
 def test_links_and_pictures_exist():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_every_picture_is_used():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    used = {
+        (page.parent / target).resolve()
+        for page in pages
+        for target in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text())
+    }
+    assert used == {path.resolve() for path in (ROOT / "docs" / "images").iterdir()}
+
+
+def test_extras_named_exist():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    sentence = re.search(r"extras are (.*?), as in", README, flags=re.S)
+    assert sentence
+    assert set(re.findall(r"`(\w+)`", sentence.group(1))) <= set(extras)
 
 
 def test_every_verb_named_exists_and_every_verb_is_named():
