@@ -21,14 +21,8 @@ class Step(NamedTuple):
     terminated: Array
 
 
-@runtime_checkable
-class Env(Protocol):
-    """A contextual MDP in pure JAX.
-
-    Functions are written for one learner and one episode: every field of `state`, of `context` and of the tuples `action`,
-    `noise` and the observation is a scalar, so that batching turns each quantity into one array of shape (episodes,
-    learners). There is no control flow on values; use `jnp.where`. The random numbers are standard normals that the rollout
-    provides: `reset_noise` of them for a reset, `step_noise` for a step. The horizon belongs to the rollout.
+class TaskFamily(Protocol):
+    """What rollouts must know of any contextual MDP, in JAX or on the host.
 
     An environment is a frozen dataclass: it is hashable, so it selects a compiled program, and its fields are the options.
     """
@@ -45,12 +39,12 @@ class Env(Protocol):
 
     @property
     def num_observations(self) -> int:
-        """Length of the tuple that `observe` returns."""
+        """Numbers the policy sees."""
         ...
 
     @property
     def num_actions(self) -> int:
-        """Length of the tuple `action`."""
+        """Numbers it chooses."""
         ...
 
     @property
@@ -62,6 +56,17 @@ class Env(Protocol):
     def step_noise(self) -> int:
         """How many standard normals a step takes."""
         ...
+
+
+@runtime_checkable
+class Env(TaskFamily, Protocol):
+    """A contextual MDP in pure JAX.
+
+    Functions are written for one learner and one episode: every field of `state`, of `context` and of the tuples `action`,
+    `noise` and the observation is a scalar, so that batching turns each quantity into one array of shape (episodes,
+    learners). There is no control flow on values; use `jnp.where`. The random numbers are standard normals that the rollout
+    provides: `reset_noise` of them for a reset, `step_noise` for a step. The horizon belongs to the rollout.
+    """
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> State:
         """The first state of an episode."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.contexts import ContextSpace
+from metastep.envs.base import TaskFamily
 
 Floats = NDArray[np.floating[Any]]
 Bools = NDArray[np.bool_]
@@ -46,41 +46,8 @@ class Episodes(Protocol):
 
 
 @runtime_checkable
-class HostEnv(Protocol):
-    """A contextual MDP on the host: the counterpart of `metastep.envs.Env`.
-
-    An environment is a frozen dataclass: it is hashable, because it selects compiled programs, and its fields are the options.
-    """
-
-    @property
-    def name(self) -> str:
-        """Identifier in the registry, in files and in tables."""
-        ...
-
-    @property
-    def context_space(self) -> ContextSpace:
-        """The family of tasks."""
-        ...
-
-    @property
-    def num_observations(self) -> int:
-        """Numbers the policy sees."""
-        ...
-
-    @property
-    def num_actions(self) -> int:
-        """Numbers it chooses."""
-        ...
-
-    @property
-    def reset_noise(self) -> int:
-        """How many standard normals a reset takes."""
-        ...
-
-    @property
-    def step_noise(self) -> int:
-        """How many standard normals a step takes."""
-        ...
+class HostEnv(TaskFamily, Protocol):
+    """A contextual MDP on the host: the counterpart of `metastep.envs.Env`."""
 
     def start_episodes(self, context: NDArray[np.float32], noise: NDArray[np.float32], seeds: Seeds) -> Episodes:
         """Begin episodes.

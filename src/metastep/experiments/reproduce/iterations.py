@@ -19,7 +19,17 @@ from metastep.experiments.reproduce.against import (
     with_fixed_grid,
 )
 from metastep.experiments.reproduce.gains import Shown, shown
-from metastep.experiments.reproduce.judging import AUC, MARGIN, alike, beats_every, gain, paired, table, title
+from metastep.experiments.reproduce.judging import (
+    AUC,
+    MARGIN,
+    alike,
+    beats_every,
+    gain,
+    outcome_of,
+    paired,
+    table,
+    title,
+)
 from metastep.experiments.reproduce.outcome import Outcome, Product, Verdict, number, within
 from metastep.experiments.reproduce.panels import Line, Panel, curves, picture, points
 from metastep.experiments.reproduce.workbench import Workbench
@@ -164,15 +174,11 @@ def _iterations_alike(folder: RunFolder, comparison: Comparison) -> Outcome:
     verdicts = [within(row.low, row.high, margin) for row in rows]
     farthest = max(rows, key=lambda row: abs(row.mean))
     verdict: Verdict = "holds" if set(verdicts) == {"holds"} else "not distinguishable"
-    return Outcome(
-        environment=title(folder),
-        claim="All FQI iterations do about equally well",
+    return outcome_of(
+        folder,
+        farthest,
+        "All FQI iterations do about equally well",
+        "does not hold" if "does not hold" in verdicts else verdict,
+        f"the limit is {MARGIN:.0%} of the gain of N = 1, {number(margin)}",
         quantity=f"N = 1 minus the iteration farthest from it, {farthest.baseline}: {AUC}",
-        effect=farthest.mean,
-        low=farthest.low,
-        high=farthest.high,
-        num=farthest.num_tasks,
-        counted="tasks",
-        verdict="does not hold" if "does not hold" in verdicts else verdict,
-        detail=f"the limit is {MARGIN:.0%} of the gain of N = 1, {number(margin)}",
     )

@@ -34,6 +34,24 @@ def title(folder: RunFolder) -> str:
     return TITLES.get(folder.config.env.name, folder.config.env.name)
 
 
+def outcome_of(
+    folder: RunFolder, row: Difference, claim: str, verdict: Verdict, detail: str, quantity: str = AUC
+) -> Outcome:
+    """A paired difference as an outcome."""
+    return Outcome(
+        environment=title(folder),
+        claim=claim,
+        quantity=quantity,
+        effect=row.mean,
+        low=row.low,
+        high=row.high,
+        num=row.num_tasks,
+        counted="tasks",
+        verdict=verdict,
+        detail=detail,
+    )
+
+
 def beats_every(
     folder: RunFolder, comparison: Comparison, target: str, baselines: Sequence[str], claim: str
 ) -> tuple[Outcome, tuple[Difference, ...]]:
@@ -47,19 +65,8 @@ def beats_every(
         details.append(f"better than {sum(row.verdict == 'better' for row in rows)} of {len(rows)}")
     if worse := [title_of(row.baseline) for row in rows if row.verdict == "worse"]:
         details.append(f"worse than {', '.join(worse)}")
-    outcome = Outcome(
-        environment=title(folder),
-        claim=claim,
-        quantity=AUC,
-        effect=hardest.mean,
-        low=hardest.low,
-        high=hardest.high,
-        num=hardest.num_tasks,
-        counted="tasks",
-        verdict=beats_all([row.verdict for row in rows]),
-        detail=", ".join(filter(None, details)),
-    )
-    return outcome, rows
+    verdict = beats_all([row.verdict for row in rows])
+    return outcome_of(folder, hardest, claim, verdict, ", ".join(filter(None, details))), rows
 
 
 def alike(
@@ -75,19 +82,8 @@ def alike(
     """The claim that target minus baseline is small (as `judge` understands it): `MARGIN` of what the reference gains."""
     rows = paired(folder, comparison, target, [baseline])
     row, margin = rows[0], MARGIN * max(gain(comparison, reference), 0.0)
-    outcome = Outcome(
-        environment=title(folder),
-        claim=claim,
-        quantity=AUC,
-        effect=row.mean,
-        low=row.low,
-        high=row.high,
-        num=row.num_tasks,
-        counted="tasks",
-        verdict=judge(row.low, row.high, margin),
-        detail=f"the limit is {MARGIN:.0%} of the gain of {title_of(reference)}, {number(margin)}",
-    )
-    return outcome, rows
+    detail = f"the limit is {MARGIN:.0%} of the gain of {title_of(reference)}, {number(margin)}"
+    return outcome_of(folder, row, claim, judge(row.low, row.high, margin), detail), rows
 
 
 def share_of_gain(effect: float, reference: float, name: str) -> str:

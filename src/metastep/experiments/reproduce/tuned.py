@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from metastep.evaluation import FAMILIES, Comparison, Method, TuningTable, compare
 from metastep.experiments.build import build_mdp
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.reproduce.judging import AUC, MARGIN, gain, paired, title
+from metastep.experiments.reproduce.judging import AUC, MARGIN, gain, outcome_of, paired, title
 from metastep.experiments.reproduce.outcome import Outcome, Product, Verdict, at_most, number
 from metastep.experiments.reproduce.panels import Panel, ink_of, picture
 from metastep.experiments.reproduce.workbench import Workbench
@@ -164,15 +164,11 @@ def _as_good(folder: RunFolder, comparison: Comparison, tables: dict[str, Tuning
     verdict: Verdict = "holds" if set(verdicts) == {"holds"} else "not distinguishable"
     chosen = [(tables[name].chosen[key], value) for name, theirs in values.items() for key, value in theirs.items()]
     same = sum(bool(np.isclose(ours, theirs)) for ours, theirs in chosen)
-    return Outcome(
-        environment=title(folder),
-        claim="The paper's tuned initial values are as good here as those of our own grid search",
+    return outcome_of(
+        folder,
+        worst,
+        "The paper's tuned initial values are as good here as those of our own grid search",
+        "does not hold" if "does not hold" in verdicts else verdict,
+        f"{same} of {len(chosen)} values are the same; the limit is {MARGIN:.0%} of the gain, {number(margin)}",
         quantity=f"what they cost where they cost most, {title_of(worst.target)}: {AUC}",
-        effect=worst.mean,
-        low=worst.low,
-        high=worst.high,
-        num=worst.num_tasks,
-        counted="tasks",
-        verdict="does not hold" if "does not hold" in verdicts else verdict,
-        detail=f"{same} of {len(chosen)} values are the same; the limit is {MARGIN:.0%} of the gain, {number(margin)}",
     )
