@@ -7,7 +7,6 @@
 A check that fails raises `InputError` with one sentence that names what is wrong.
 """
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from metastep.contexts import ContextSpace
 from metastep.contracts import check_controller
 from metastep.envs.base import Env
+from metastep.envs.declared import check_declared
 from metastep.envs.host import HostEnv, check_host_env
 from metastep.errors import InputError
 from metastep.policies import LinearGaussian
@@ -28,7 +28,6 @@ from metastep.rollouts import Rollout, Trajectories, trajectories
 
 __all__ = ["check_controller", "check_env"]
 
-_COUNTS = (("num_observations", 1), ("num_actions", 1), ("reset_noise", 0), ("step_noise", 0))
 _NUM_PROBES = 64  # single moves from as many first states
 
 
@@ -62,46 +61,13 @@ def check_env(
     if isinstance(env, HostEnv):
         check_host_env(env, horizon=horizon, sigma=sigma, seed=seed)
         return
-    name = _check_fields(env)
-    _check_hash(env, name)
+    name = check_declared(env, ("reset", "observe", "step"))
     _check_shapes(env, name)
     probe = _Probe(env, seed, sigma)
     _check_determinism(probe, name)
     _check_inputs_matter(probe, name)
     rollout = Rollout(env, LinearGaussian(env.num_observations, env.num_actions, sigma), num_episodes, horizon)
     _check_episodes(rollout, name, seed)
-
-
-def _check_fields(env: Any) -> str:
-    """The name under which the sentences speak of the environment."""
-    name = getattr(env, "name", None)
-    if not isinstance(name, str) or not name:
-        raise InputError(f"env: {type(env).__name__} must have a `name`, a non-empty string, got {name!r}.")
-    if not isinstance(getattr(env, "context_space", None), ContextSpace):
-        raise InputError(f"env {name!r}: `context_space` must be a metastep.contexts.ContextSpace.")
-    for field, least in _COUNTS:
-        value = getattr(env, field, None)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InputError(f"env {name!r}: `{field}` must be a whole number of at least {least}, got {value!r}.")
-    for method in ("reset", "observe", "step"):
-        if not callable(getattr(env, method, None)):
-            raise InputError(f"env {name!r}: it has no method `{method}`.")
-    return name
-
-
-def _check_hash(env: Env, name: str) -> None:
-    try:
-        hash(env)
-    except TypeError as error:
-        raise InputError(
-            f"env {name!r}: it must be hashable to select a compiled program, but {error}; "
-            "make it a frozen dataclass with tuples for lists."
-        ) from None
-    if copy.copy(env) != env or hash(copy.copy(env)) != hash(env):
-        raise InputError(
-            f"env {name!r}: a copy is not equal to the original, so every new object would compile again; "
-            "make it a frozen dataclass."
-        )
 
 
 def _run(name: str, what: str, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -42,6 +42,10 @@ class Walk:
         return self.episodes(self, context, noise)
 
 
+class WithoutStart(Walk):
+    start_episodes = None
+
+
 class MovesOn(Walks):
     def step(self, action, noise, alive):
         return super().step(action, noise, np.ones_like(alive))
@@ -112,11 +116,13 @@ def test_a_fixed_task_passes():
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (object(), "env: object lacks a member of metastep.envs.host.HostEnv"),
+        (object(), "env: object must have a `name`, a non-empty string, got None"),
+        (WithoutStart(), "env 'walk': it has no method `start_episodes`"),
         (replace(Walk(), context_space=3), "env 'walk': `context_space` must be a metastep.contexts.ContextSpace"),
         (Walk(num_actions=0), "env 'walk': `num_actions` must be a whole number of at least 1, got 0"),
         (Walk(step_noise=1.0), r"env 'walk': `step_noise` must be a whole number of at least 0, got 1\.0"),
-        (Walk(name=["walk"]), r"env \['walk'\]: it must be hashable and equal to its copy"),
+        (Walk(name=["walk"]), r"env: Walk must have a `name`, a non-empty string, got \['walk'\]"),
+        (Walk(episodes=[Walks]), "env 'walk': it must be hashable .* unhashable type: 'list'"),
         (Walk(episodes=MovesOn), "env 'walk': the state of an episode changes after `terminated`"),
         (Walk(episodes=Herd), "env 'walk': an episode changes with the actions of another one"),
         (Walk(episodes=ObservesTooMuch), r"observations have the shape \(2, 3, 4\), expected \(2, 3, 2\)"),

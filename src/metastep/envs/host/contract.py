@@ -1,6 +1,5 @@
 """What every environment on the host must keep to, checked on a few short episodes."""
 
-import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep.contexts import ContextSpace
+from metastep.envs.declared import check_declared
 from metastep.envs.host.base import Bools, Floats, HostEnv
 from metastep.errors import InputError
 
 _EPISODES = 2
-_COUNTS = (("num_observations", 1), ("num_actions", 1), ("reset_noise", 0), ("step_noise", 0))
 
 
 class _Record(NamedTuple):
@@ -35,7 +34,7 @@ def check_host_env(env: HostEnv, *, horizon: int = 20, sigma: float = 1.0, seed:
         sigma: standard deviation of the random actions, around a mean of zero; choose it to match the actions' scale.
         seed: of the episodes.
     """
-    _check_fields(env)
+    check_declared(env, ("start_episodes",))
     tasks, varied = _tasks(env.context_space)
     # All tasks get the same random numbers, so that only the context can make them differ.
     normals = np.random.default_rng(seed).standard_normal((horizon, _EPISODES, 1, env.num_actions))
@@ -59,26 +58,6 @@ def check_host_env(env: HostEnv, *, horizon: int = 20, sigma: float = 1.0, seed:
                 f"the same episodes over {horizon} steps; every coordinate of the context must matter."
             )
     _check_frozen(env, tasks, seed)
-
-
-def _check_fields(env: Any) -> None:
-    if not isinstance(env, HostEnv):
-        raise InputError(f"env: {type(env).__name__} lacks a member of metastep.envs.host.HostEnv.")
-    if not isinstance(env.context_space, ContextSpace):
-        raise InputError(f"env {env.name!r}: `context_space` must be a metastep.contexts.ContextSpace.")
-    for field, least in _COUNTS:
-        value = getattr(env, field)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InputError(f"env {env.name!r}: `{field}` must be a whole number of at least {least}, got {value!r}.")
-    try:
-        stable = copy.copy(env) == env and hash(copy.copy(env)) == hash(env)
-    except TypeError:
-        stable = False
-    if not stable:
-        raise InputError(
-            f"env {env.name!r}: it must be hashable and equal to its copy, to select a compiled program; "
-            "make it a frozen dataclass."
-        )
 
 
 def _tasks(space: ContextSpace) -> tuple[NDArray[np.float32], list[str]]:
