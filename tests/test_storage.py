@@ -324,6 +324,10 @@ def test_the_environment_record_names_versions_and_device():
     assert record["numpy"] == np.__version__
     assert record["python"].split(".")[0] == "3"
     assert record.keys() == {"python", "device", "metastep", "jax", "numpy", "scikit-learn", "numba"}
+    more = storage.environment_record("cpu", ("scipy", "no such package"))
+    assert more.items() > record.items()
+    assert more["scipy"][0].isdigit()
+    assert more["no such package"] == "not installed"
 
 
 def test_files_can_be_read_without_loading_jax():

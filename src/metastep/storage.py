@@ -14,7 +14,7 @@ import platform
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -286,9 +286,13 @@ def _one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__} {error}".split()).rstrip(".")
 
 
-def environment_record(device: str) -> dict[str, str]:
-    """What produced a result: versions of Python and of the packages that decide numbers, and the device used."""
-    return {"python": platform.python_version(), "device": device} | {name: _version(name) for name in PACKAGES}
+def environment_record(device: str, packages: Sequence[str] = ()) -> dict[str, str]:
+    """What produced a result: versions of Python and of the packages that decide numbers, and the device used.
+
+    `packages` are those that decide numbers in this case only: a simulator that an environment brings.
+    """
+    versions = {name: _version(name) for name in (*PACKAGES, *packages)}
+    return {"python": platform.python_version(), "device": device} | versions
 
 
 def _version(package: str) -> str:

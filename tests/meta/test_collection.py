@@ -130,6 +130,10 @@ def test_a_task_list_replaces_the_distribution(tmp_path):
 def test_a_wrong_share_is_refused(tmp_path):
     with pytest.raises(InputError, match="share: 2/2 must be I/N"):
         collect(small_mdp(), tmp_path / "d", num_episodes=4, num_updates=1, seed=0, config={}, share=(2, 2))
+    # A share without a block would do nothing and look as if it had worked.
+    with pytest.raises(InputError, match=r"share: 1/2 must have at most .* 1 of 16 learners \(collect.block_size\)"):
+        collect(small_mdp(), tmp_path / "d", num_episodes=4, num_updates=1, seed=0, config={}, share=(1, 2))
+    assert not (tmp_path / "d").exists()
 
 
 def test_a_rule_with_state_and_an_mlp_run_through_the_same_loop():

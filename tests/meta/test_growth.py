@@ -115,7 +115,8 @@ def test_a_stopped_collection_goes_on_inside_the_block(tmp_path, whole, after):
 @pytest.mark.parametrize("make", [small_mdp, on_host, with_rule_state])
 def test_stopped_at_every_halt_the_bytes_are_the_same(tmp_path, monkeypatch, make):
     mdp = make()
-    for _ in range(2 * HALTS):
+    halts = SETTINGS["num_updates"] if mdp.estimator.on_host else HALTS
+    for _ in range(2 * halts):
         stop(tmp_path / "stopped", 1, mdp)
     assert resume(tmp_path / "stopped", mdp).total == 0
     monkeypatch.undo()
@@ -306,6 +307,13 @@ def test_a_killed_process_resumes_inside_the_block(tmp_path):
     assert 0 < watch.total <= (401 - 6) * BATCH_STEPS
     collect(small_mdp(), tmp_path / "whole", **LONG)
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
+
+
+def test_an_environment_on_the_host_reports_every_update(tmp_path):
+    watch = Watch()
+    collect(on_host(), tmp_path / "d", **SETTINGS, tracker=watch)
+    assert len(watch.reports) == 2 * SETTINGS["num_updates"]
+    assert sum(watch.reports) == watch.total
 
 
 def test_stretches_joined_are_the_run_and_a_run_is_one_transfer(monkeypatch):

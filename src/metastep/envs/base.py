@@ -21,6 +21,11 @@ class Step(NamedTuple):
     terminated: Array
 
 
+def packages_of(env: "TaskFamily") -> tuple[str, ...]:
+    """The packages whose versions decide an environment's numbers, where it names any (`packages`), besides JAX and NumPy."""
+    return tuple(getattr(env, "packages", ()))
+
+
 class TaskFamily(Protocol):
     """What rollouts must know of any contextual MDP, in JAX or on the host.
 

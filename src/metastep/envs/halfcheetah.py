@@ -5,6 +5,7 @@ episodes at once. On a CPU the same program is 25 to 100 times slower than the C
 """
 
 import contextlib
+import dataclasses
 import io
 from dataclasses import dataclass
 from functools import lru_cache
@@ -81,6 +82,7 @@ class HalfCheetahVelMJX:
     allow_cpu: bool = False
 
     name: ClassVar[str] = "halfcheetah"
+    packages: ClassVar[tuple[str, ...]] = (*HalfCheetahVel.packages, "mujoco-mjx")
     num_observations: ClassVar[int] = 2 * NUM_JOINTS - 1
     num_actions: ClassVar[int] = NUM_MOTORS
     reset_noise: ClassVar[int] = 2 * NUM_JOINTS
@@ -91,14 +93,15 @@ class HalfCheetahVelMJX:
             value = getattr(self, option)
             if value < 1:
                 raise InputError(f"env.{option}: {value} must be at least 1.")
+
+    def reset(self, context: Context, noise: Scalars) -> CheetahState:
+        """Near the model's rest position."""
+        # Here and not on construction: a run of a GPU can be looked at anywhere, as long as nothing is simulated.
         if not self.allow_cpu and jax.default_backend() == "cpu":
             raise InputError(
                 "env.engine: 'mjx' is 25 to 100 times slower than the C engine on a CPU and may seem to hang, "
                 "allowed here are 'c' and 'auto' (or allow_cpu = true)."
             )
-
-    def reset(self, context: Context, noise: Scalars) -> CheetahState:
-        """Near the model's rest position."""
         rest = _physics(self.iterations, self.line_search).rest
         spread = (to_uniform(normal, -self.reset_scale, self.reset_scale) for normal in noise[:NUM_JOINTS])
         position = tuple(at + offset for at, offset in zip(rest, spread, strict=True))
@@ -131,12 +134,18 @@ class HalfCheetahVelMJX:
 def half_cheetah(engine: Engine = "auto", **options: Any) -> HalfCheetahVel | HalfCheetahVelMJX:
     """HalfCheetah on MuJoCo's C engine or on MJX; "auto" takes MJX where JAX runs on a GPU and C otherwise.
 
-    The two start every episode alike and differ by the rounding of float32 (see the tests for how much).
+    The two start every episode alike and differ by the rounding of float32 (see the tests for how much). "auto" takes the
+    options of both and leaves out those of the engine it does not take.
     """
     if engine not in ("auto", "c", "mjx"):
         raise InputError(f"env.engine: {engine!r} must be auto, c or mjx.")
-    if engine == "auto":
-        engine = "c" if jax.default_backend() == "cpu" else "mjx"
-    kind: type[HalfCheetahVel | HalfCheetahVelMJX] = HalfCheetahVel if engine == "c" else HalfCheetahVelMJX
-    check_options(f"halfcheetah on engine {engine!r}", options, kind, more=("engine",))
-    return kind(**options)
+    kinds: dict[str, type[HalfCheetahVel | HalfCheetahVelMJX]] = {"c": HalfCheetahVel, "mjx": HalfCheetahVelMJX}
+    if engine != "auto":
+        kind = kinds[engine]
+        check_options(f"halfcheetah on engine {engine!r}", options, kind, more=("engine",))
+        return kind(**options)
+    known = {kind: {entry.name for entry in dataclasses.fields(kind)} for kind in kinds.values()}
+    kind = kinds["c" if jax.default_backend() == "cpu" else "mjx"]
+    others = set().union(*known.values()) - known[kind]
+    check_options("halfcheetah", options, kind, more=("engine", *sorted(others)))
+    return kind(**{name: value for name, value in options.items() if name not in others})

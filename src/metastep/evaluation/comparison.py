@@ -12,6 +12,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from metastep.blocks import Blocks, Stream
+from metastep.envs.base import packages_of
 from metastep.errors import InputError
 from metastep.evaluation.methods import Method, MethodRecord, check_names, record_of, refuse_overlap
 from metastep.evaluation.tuning import TuningTable
@@ -161,7 +162,7 @@ def compare(
         "num_tasks": num_tasks,
         "listed_tasks": contexts is not None,
         "mdp": describe(mdp),
-        "versions": environment_record(device_name()),
+        "versions": environment_record(device_name(), packages_of(mdp.estimator.rollout.env)),
     }
     return Comparison(
         methods=tuple(record_of(method) for method in methods),
@@ -221,8 +222,9 @@ def _joined(parts: list[tuple[Episode, dict[str, NDArray[np.float32]]]]) -> _Run
 def describe(value: Any) -> Any:
     """A tree of dataclasses, tuples and numbers as JSON can hold it; a dataclass names its type, a function itself."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {entry.name: describe(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
-        return {"type": type(value).__name__, **fields}
+        # A field that does not tell two objects apart decides no number: the threads of a simulator.
+        entries = (entry for entry in dataclasses.fields(value) if entry.compare)
+        return {"type": type(value).__name__, **{entry.name: describe(getattr(value, entry.name)) for entry in entries}}
     if isinstance(value, Enum):
         return value.name.lower()
     if isinstance(value, tuple | list):

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep.blocks import Stream
+from metastep.envs.base import packages_of
 from metastep.errors import InputError
 from metastep.meta.dataset import Dataset, DatasetWriter
 from metastep.meta.episodes import Block, Layout
@@ -29,7 +30,7 @@ from metastep.progress import Silent, Tracker
 from metastep.storage import sha256_of_json
 
 STRETCH_STEPS = 10_000_000
-"""Environment steps between two halts of a block: seconds in MuJoCo, and more than a block has in most JAX environments."""
+"""Environment steps between two halts of a block on the device: seconds on MJX, more than a block of CartPole has."""
 PART_SECONDS = 2.0
 """A halt leaves a part on disk only if the last one is this old: where steps are cheap, files would cost more than they save."""
 
@@ -103,10 +104,17 @@ def collect(
     if not 0 <= index < shares:
         raise InputError(f"share: {index}/{shares} must be I/N with 0 <= I < N.")
     layout = layout_of(mdp, num_episodes, num_updates)
+    if shares > layout.num_blocks:
+        raise InputError(
+            f"share: {index}/{shares} must have at most as many shares as there are blocks, {layout.num_blocks} of "
+            f"{mdp.block_size} learners (collect.block_size)."
+        )
     controller = controller or Exploration()
     tasks_digest = None if task_list is None else sha256_of_json(np.asarray(task_list).tolist())
     recorded = {**config, "collected_with": {"controller": controller.name, "task_list": tasks_digest}}
-    writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name())
+    rollout = mdp.estimator.rollout
+    packages = packages_of(rollout.env)
+    writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name(), packages=packages)
     for sentence in writer.damaged:
         print(f"{sentence} It is collected again.", file=sys.stderr)
     missing = [block for block in writer.missing_blocks() if block % shares == index]
@@ -117,9 +125,8 @@ def collect(
 
     resumable = getattr(controller, "is_memoryless", False)
     begun = _begun(writer, missing, mdp, tasks_of) if resumable else {}
-    rollout = mdp.estimator.rollout
     batch_steps = mdp.block_size * rollout.num_episodes * rollout.horizon
-    stretch = max(1, STRETCH_STEPS // batch_steps) if resumable else num_updates
+    stretch = _stretch(mdp, batch_steps) if resumable else num_updates
     # The first batch precedes the first update, so a block has one batch more than updates.
     batches_done = {block: begun[block].updates + 1 if block in begun else 0 for block in missing}
     total = sum(num_updates + 1 - done for done in batches_done.values()) * batch_steps
@@ -139,6 +146,11 @@ def collect(
         disk.wait()
     # Alone, nothing can be missing, and `finish` verifies every block anyway.
     return None if shares > 1 and writer.missing_blocks() else writer.finish()
+
+
+def _stretch(mdp: MetaMDP, batch_steps: int) -> int:
+    """Updates between two halts. An environment on the host waits for every step anyway, so it halts after each."""
+    return 1 if mdp.estimator.on_host else max(1, STRETCH_STEPS // batch_steps)
 
 
 def _begun(

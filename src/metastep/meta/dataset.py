@@ -43,6 +43,7 @@ class DatasetWriter:
         seed: likewise.
         device: recorded with the versions of the packages that decide numbers; others are refused on resuming a
             dataset that is not complete.
+        packages: such packages of this environment.
 
     `damaged` holds one sentence for each block file found damaged at the start; such blocks count as missing. `parts` keeps
     what there is of blocks that are not complete.
@@ -50,12 +51,21 @@ class DatasetWriter:
 
     damaged: tuple[str, ...] = ()
 
-    def __init__(self, folder: str | Path, layout: Layout, config: Mapping[str, Any], *, seed: int, device: str):
+    def __init__(
+        self,
+        folder: str | Path,
+        layout: Layout,
+        config: Mapping[str, Any],
+        *,
+        seed: int,
+        device: str,
+        packages: Sequence[str] = (),
+    ):
         self.folder, self.layout = Path(folder), layout
         for name, number in layout._asdict().items():
             if name != "context_names" and number < 1:
                 raise InputError(f"Dataset {folder}: {name} is {number}, but must be at least 1.")
-        environment = storage.environment_record(device)
+        environment = storage.environment_record(device, packages)
         identity = {"config": config, "seed": seed, "environment": environment, "layout": layout._asdict()}
         # Through JSON and back, so that a tuple equals the list that will be read from the manifest.
         self._identity = json.loads(json.dumps(identity, allow_nan=False))

@@ -1,5 +1,6 @@
 """HalfCheetah on the C engine: Gymnasium's physics, our task, any number of threads."""
 
+import importlib.metadata
 import importlib.util
 import sys
 
@@ -11,16 +12,20 @@ from scipy import stats
 
 from metastep import envs
 from metastep.blocks import Stream
-from metastep.envs.halfcheetah import HalfCheetahVelMJX
+from metastep.controllers import Fixed
 from metastep.envs.host import HalfCheetahVel, HostEnv, check_host_env
 from metastep.envs.host.halfcheetah import load_model
 from metastep.errors import InputError
+from metastep.evaluation import Method, compare
+from metastep.experiments.build import require_available
 from metastep.gradients import Estimator
+from metastep.meta.collection import collect
 from metastep.meta.loop import Exploration, run
 from metastep.meta.mdp import InitialPolicy, MetaMDP
 from metastep.meta.spaces import HyperparameterSpace
 from metastep.policies import LinearGaussian
 from metastep.rollouts import Rollout
+from metastep.updates import NGA
 from tests.envs.host.cheetah import gymnasium_episode, start_episodes, start_noise
 
 POLICY = LinearGaussian(17, 6, 1.001)
@@ -162,11 +167,30 @@ def test_a_missing_extra_is_one_sentence(monkeypatch, module):
 def test_engines():
     assert isinstance(envs.make("halfcheetah"), HalfCheetahVel)
     assert isinstance(envs.make("halfcheetah", engine="c", num_threads=2), HostEnv)
+    slow = envs.make("halfcheetah", engine="mjx")  # to look at a run of a GPU needs no GPU, to simulate does
     with pytest.raises(InputError, match=r"env.engine: 'mjx' is 25 to 100 times slower .* on a CPU"):
-        envs.make("halfcheetah", engine="mjx")
-    assert isinstance(envs.make("halfcheetah", engine="mjx", allow_cpu=True), HalfCheetahVelMJX)
+        require_available(slow)
+    require_available(envs.make("halfcheetah", engine="mjx", allow_cpu=True))
+    assert envs.make("halfcheetah", iterations=8, num_threads=2) == HalfCheetahVel(num_threads=2)
+    with pytest.raises(InputError, match=r"'iteration' is not an option of halfcheetah, .* Did you mean 'iterations'"):
+        envs.make("halfcheetah", iteration=8)
+    with pytest.raises(InputError, match=r"'iterations' is not an option of halfcheetah on engine 'c'"):
+        envs.make("halfcheetah", engine="c", iterations=8)
     with pytest.raises(InputError, match=r"env.engine: 'warp' must be auto, c or mjx"):
         envs.make("halfcheetah", engine="warp")
     for options in ({"frame_skip": 0}, {"num_threads": -1}, {"engine": "mjx", "allow_cpu": True, "iterations": 0}):
         with pytest.raises(InputError, match="must be at least 1"):
             envs.make("halfcheetah", **options)
+
+
+def test_results_name_the_simulator_and_not_its_threads(tmp_path):
+    env = envs.make("halfcheetah", num_threads=2)
+    rollout = Rollout(env, LinearGaussian(17, 6, sigma=1.0), num_episodes=2, horizon=2)
+    mdp = MetaMDP(Estimator(rollout), HyperparameterSpace((0.0,), (1.0,)), block_size=2)
+    dataset = collect(mdp, tmp_path / "d", num_episodes=2, num_updates=1, seed=0, config={})
+    comparison = compare([Method("h", NGA, Fixed(0.1))], mdp, seed=0, num_updates=1, num_tasks=2)
+    for record in (dataset.environment, comparison.settings["versions"]):
+        assert record["mujoco"] == importlib.metadata.version("mujoco")
+        assert record["gymnasium"] == importlib.metadata.version("gymnasium")
+    assert "num_threads" not in str(comparison.settings)
+    assert "frame_skip" in str(comparison.settings)

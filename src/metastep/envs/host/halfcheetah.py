@@ -81,6 +81,7 @@ class HalfCheetahVel:
     num_threads: int = field(default=0, compare=False)
 
     name: ClassVar[str] = "halfcheetah"
+    packages: ClassVar[tuple[str, ...]] = ("mujoco", "gymnasium")  # the engine and the model file
     num_observations: ClassVar[int] = 2 * NUM_JOINTS - 1
     num_actions: ClassVar[int] = NUM_MOTORS
     reset_noise: ClassVar[int] = 2 * NUM_JOINTS
