@@ -42,6 +42,9 @@ class Walk:
         return self.episodes(self, context, noise)
 
 
+FIXED = Walk().context_space.fixed((0.05, 1.5))
+
+
 class WithoutStart(Walk):
     start_episodes = None
 
@@ -56,9 +59,29 @@ class Herd(Walks):
         return super().step(np.broadcast_to(action.mean(axis=0), action.shape), noise, alive)
 
 
+class Flock(Walks):
+    def step(self, action, noise, alive):
+        return super().step(np.broadcast_to(action.mean(axis=1, keepdims=True), action.shape), noise, alive)
+
+
+class SharesTheSlope(Walks):
+    def __init__(self, env, context, noise):
+        super().__init__(env, np.stack([np.full(len(context), context[:, 0].mean()), context[:, 1]], axis=1), noise)
+
+
 class ObservesTooMuch(Walks):
     def observe(self):
         return np.repeat(super().observe(), 2, axis=-1)
+
+
+class ObservesAList(Walks):
+    def observe(self):
+        return super().observe().tolist()
+
+
+class ObservesObjects(Walks):
+    def observe(self):
+        return super().observe().astype(object)
 
 
 class ObservesInfinity(Walks):
@@ -76,6 +99,57 @@ class PaysFlat(Walks):
     def step(self, action, noise, alive):
         after = super().step(action, noise, alive)
         return HostStep(after.reward.ravel(), after.terminated)
+
+
+class PaysAList(Walks):
+    def step(self, action, noise, alive):
+        after = super().step(action, noise, alive)
+        return HostStep(after.reward.tolist(), after.terminated)
+
+
+class EndsInAList(Walks):
+    def step(self, action, noise, alive):
+        after = super().step(action, noise, alive)
+        return HostStep(after.reward, after.terminated.tolist())
+
+
+class ReturnsPlainTuple(Walks):
+    def step(self, action, noise, alive):
+        return tuple(super().step(action, noise, alive))
+
+
+class WritesAction(Walks):
+    def step(self, action, noise, alive):
+        action *= 2.0
+        return super().step(action, noise, alive)
+
+
+class WritesStepNoise(Walks):
+    def step(self, action, noise, alive):
+        noise *= 2.0
+        return super().step(action, noise, alive)
+
+
+class WritesAlive(Walks):
+    def step(self, action, noise, alive):
+        alive[:] = True
+        return super().step(action, noise, alive)
+
+
+class WritesContext(Walks):
+    def __init__(self, env, context, noise):
+        context *= 2.0
+        super().__init__(env, context, noise)
+
+
+class WritesResetNoise(Walks):
+    def __init__(self, env, context, noise):
+        noise *= 2.0
+        super().__init__(env, context, noise)
+
+
+class WithoutObserve(Walks):
+    observe = None
 
 
 class EndsInNumbers(Walks):
@@ -110,7 +184,7 @@ def test_a_correct_environment_passes(check):
 
 
 def test_a_fixed_task_passes():
-    check_host_env(Walk(Walk().context_space.fixed((0.05, 1.5))))
+    check_host_env(Walk(FIXED))
 
 
 @pytest.mark.parametrize(
@@ -125,9 +199,29 @@ def test_a_fixed_task_passes():
         (Walk(episodes=[Walks]), "env 'walk': it must be hashable .* unhashable type: 'list'"),
         (Walk(episodes=MovesOn), "env 'walk': the state of an episode changes after `terminated`"),
         (Walk(episodes=Herd), "env 'walk': an episode changes with the actions of another one"),
-        (Walk(episodes=ObservesTooMuch), r"observations have the shape \(2, 3, 4\), expected \(2, 3, 2\)"),
+        (Walk(episodes=Flock), "env 'walk': an episode changes with the task or the actions of another learner"),
+        (Walk(FIXED, episodes=Flock), "env 'walk': an episode changes with the task or the actions of another learner"),
+        (
+            Walk(episodes=SharesTheSlope),
+            "env 'walk': an episode changes with the task or the actions of another learner",
+        ),
+        (Walk(episodes=WithoutObserve), "env 'walk': what `start_episodes` returns has no method `observe`"),
+        (Walk(episodes=ObservesTooMuch), r"the observation has the shape \(2, 3, 4\), expected \(2, 3, 2\)"),
+        (Walk(episodes=ObservesAList), "env 'walk': the observation must be a NumPy array, got a list"),
+        (Walk(episodes=ObservesObjects), "env 'walk': the observation has dtype object, it must be float"),
         (Walk(episodes=ObservesInfinity), "env 'walk': an observation is not finite"),
         (Walk(episodes=PaysNothingANumber), "env 'walk': the reward is not finite at step 0"),
+        (Walk(episodes=PaysAList), "env 'walk': `reward` must be a NumPy array, got a list"),
+        (Walk(episodes=EndsInAList), "env 'walk': `terminated` must be a NumPy array, got a list"),
+        (
+            Walk(episodes=ReturnsPlainTuple),
+            "`step` must return a metastep.envs.host.HostStep, its result has no `reward`",
+        ),
+        (Walk(episodes=WritesAction), "env 'walk': `step` fails with ValueError: output array is read-only"),
+        (Walk(episodes=WritesStepNoise), "env 'walk': `step` fails with ValueError: output array is read-only"),
+        (Walk(episodes=WritesAlive), "env 'walk': `step` fails with ValueError: assignment destination is read-only"),
+        (Walk(episodes=WritesContext), "`start_episodes` fails with ValueError: output array is read-only"),
+        (Walk(episodes=WritesResetNoise), "`start_episodes` fails with ValueError: output array is read-only"),
         (Walk(episodes=PaysFlat), r"env 'walk': `reward` has the shape \(6,\), expected \(2, 3\)"),
         (Walk(episodes=EndsInNumbers), "env 'walk': `terminated` has dtype float64, it must be bool"),
         (Walk(episodes=Forgetful), "env 'walk': the same seeds, noise and actions give different episodes"),

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from metastep.contexts import ContextSpace
 from metastep.envs.declared import check_declared
-from metastep.envs.host.base import Bools, Floats, HostEnv
+from metastep.envs.host.base import Bools, Floats, HostEnv, HostStep
 from metastep.errors import InputError
 
 _EPISODES = 2
@@ -24,8 +24,9 @@ def check_host_env(env: HostEnv, *, horizon: int = 20, sigma: float = 1.0, seed:
     """Raise `InputError` with one sentence unless `env` keeps the contract of `metastep.envs.host.HostEnv`.
 
     Checked are: the declared fields; that the environment can select a compiled program (hashable, equal copies equal); shapes
-    and values of observations, rewards and `terminated`; that the same seeds, noise and actions give the same episodes; that
-    an episode does not depend on its neighbours; that an ended episode stays; and that every coordinate of the context
+    and values of observations, rewards and `terminated`; that the arrays it is given stay as they are (they are read-only,
+    here as in a run); that the same seeds, noise and actions give the same episodes; that an episode depends neither on other
+    episodes of its learner nor on other learners; that an ended episode stays; and that every coordinate of the context
     changes the episodes.
 
     Args:
@@ -45,10 +46,7 @@ def check_host_env(env: HostEnv, *, horizon: int = 20, sigma: float = 1.0, seed:
             f"env {env.name!r}: the same seeds, noise and actions give different episodes; randomness must come from the "
             "seeds and normals it is given."
         )
-    actions[:, 1:] = -actions[:, 1:]
-    beside = _play(env, tasks, actions, seed)
-    if not all(np.array_equal(left[:, :1], right[:, :1]) for left, right in zip(usual, beside, strict=True)):
-        raise InputError(f"env {env.name!r}: an episode changes with the actions of another one.")
+    _check_independence(env, tasks, actions, usual, seed)
     for row, coordinate in enumerate(varied, start=1):
         if all(np.array_equal(array[:, :, 0], array[:, :, row]) for array in usual):
             space = env.context_space
@@ -60,10 +58,29 @@ def check_host_env(env: HostEnv, *, horizon: int = 20, sigma: float = 1.0, seed:
     _check_frozen(env, tasks, seed)
 
 
+def _check_independence(
+    env: HostEnv, tasks: NDArray[np.float32], actions: NDArray[np.float32], usual: _Record, seed: int
+) -> None:
+    """Play with other neighbours; the shapes stay, so that whoever has no neighbours in mind computes the same bits."""
+    others = actions.copy()
+    others[:, 1:] = -others[:, 1:]
+    beside = _play(env, tasks, others, seed)
+    if not all(np.array_equal(left[:, :1], right[:, :1]) for left, right in zip(usual, beside, strict=True)):
+        raise InputError(f"env {env.name!r}: an episode changes with the actions of another one.")
+    others = actions.copy()
+    others[:, :, 1:] = -others[:, :, 1:]
+    beside = _play(env, np.repeat(tasks[:1], len(tasks), axis=0), others, seed)
+    if not all(np.array_equal(left[:, :, 0], right[:, :, 0]) for left, right in zip(usual, beside, strict=True)):
+        raise InputError(f"env {env.name!r}: an episode changes with the task or the actions of another learner.")
+
+
 def _tasks(space: ContextSpace) -> tuple[NDArray[np.float32], list[str]]:
-    """The task at all lower bounds, then one task a coordinate that varies, with that coordinate at its upper bound."""
+    """The task at all lower bounds, then one task a coordinate that varies, with that coordinate at its upper bound.
+
+    Two at least, if need be the same twice: a learner must have a neighbour.
+    """
     varied = [index for index in range(space.num_coordinates) if space.low[index] < space.high[index]]
-    tasks = np.tile(np.asarray(space.low, np.float32), (1 + len(varied), 1))
+    tasks = np.tile(np.asarray(space.low, np.float32), (max(1 + len(varied), 2), 1))
     for row, index in enumerate(varied, start=1):
         tasks[row, index] = space.high[index]
     return tasks, [space.names[index] for index in varied]
@@ -73,15 +90,22 @@ def _same(left: _Record, right: _Record) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A view that cannot be written to, as the views of JAX arrays that a run hands out."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
+
+
 def _noise(num: int, num_tasks: int, seed: int) -> NDArray[np.float32]:
     normals = np.random.default_rng(seed).standard_normal((_EPISODES, 1, num)).astype(np.float32)
     return np.repeat(normals, num_tasks, axis=1)
 
 
-def _call(env: HostEnv, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+def _call(env: HostEnv, what: str, function: Callable[..., Any], *arguments: NDArray[Any]) -> Any:
     """Call a method on behalf of the user: whatever goes wrong becomes a sentence."""
     try:
-        return function(*arguments)
+        return function(*map(_read_only, arguments))
     except InputError:
         raise
     except Exception as error:
@@ -89,55 +113,71 @@ def _call(env: HostEnv, what: str, function: Callable[..., Any], *arguments: Any
         raise InputError(f"env {env.name!r}: `{what}` fails with {type(error).__name__}: {text}") from error
 
 
-def _start(env: HostEnv, tasks: NDArray[np.float32], seed: int) -> Any:
-    seeds = np.repeat(np.arange(seed, seed + _EPISODES, dtype=np.uint32)[:, None], len(tasks), axis=1)
-    noise = _noise(env.reset_noise, len(tasks), seed)
-    return _call(env, "start_episodes", env.start_episodes, tasks, noise, seeds)
+class _Player:
+    """Episodes of the user's environment; whatever they return is checked."""
+
+    def __init__(self, env: HostEnv, tasks: NDArray[np.float32], seed: int) -> None:
+        self._env, self._shape, self._seed, self._steps = env, (_EPISODES, len(tasks)), seed, 0
+        seeds = np.repeat(np.arange(seed, seed + _EPISODES, dtype=np.uint32)[:, None], len(tasks), axis=1)
+        noise = _noise(env.reset_noise, len(tasks), seed)
+        self._episodes = _call(env, "start_episodes", env.start_episodes, tasks, noise, seeds)
+        for method in ("observe", "step"):
+            if not callable(getattr(self._episodes, method, None)):
+                raise InputError(f"env {env.name!r}: what `start_episodes` returns has no method `{method}`.")
+
+    def observe(self) -> Floats:
+        """A copy of the observations."""
+        observation = _call(self._env, "observe", self._episodes.observe)
+        self._check_array("the observation", observation, (*self._shape, self._env.num_observations), "fiu")
+        if not np.isfinite(observation).all():
+            raise InputError(f"env {self._env.name!r}: an observation is not finite.")
+        return np.array(observation)
+
+    def step(self, action: NDArray[np.float32], alive: Bools) -> HostStep:
+        """Move the episodes that are alive."""
+        name = self._env.name
+        noise = _noise(self._env.step_noise, alive.shape[1], self._seed + self._steps)
+        after = _call(self._env, "step", self._episodes.step, action, noise, alive)
+        for field, kinds in (("reward", "fiu"), ("terminated", "b")):
+            if not hasattr(after, field):
+                raise InputError(
+                    f"env {name!r}: `step` must return a metastep.envs.host.HostStep, its result has no `{field}`."
+                )
+            self._check_array(f"`{field}`", getattr(after, field), self._shape, kinds)
+        if not np.isfinite(after.reward[alive]).all():
+            raise InputError(f"env {name!r}: the reward is not finite at step {self._steps}.")
+        self._steps += 1
+        return HostStep(after.reward, after.terminated)
+
+    def _check_array(self, what: str, array: Any, shape: tuple[int, ...], kinds: str) -> None:
+        name = self._env.name
+        if not isinstance(array, np.ndarray):
+            raise InputError(f"env {name!r}: {what} must be a NumPy array, got a {type(array).__name__}.")
+        if array.shape != shape:
+            raise InputError(f"env {name!r}: {what} has the shape {array.shape}, expected {shape}.")
+        if array.dtype.kind not in kinds:
+            expected = "bool" if kinds == "b" else "float"
+            raise InputError(f"env {name!r}: {what} has dtype {array.dtype}, it must be {expected}.")
 
 
 def _play(env: HostEnv, tasks: NDArray[np.float32], actions: NDArray[np.float32], seed: int) -> _Record:
-    """A few episodes, with every returned array checked."""
-    shape = (_EPISODES, len(tasks))
-    episodes = _start(env, tasks, seed)
-    alive = np.ones(shape, np.bool_)
-    observations, rewards, lives = [_observed(env, _call(env, "observe", episodes.observe), shape)], [], []
-    for t, action in enumerate(actions):
+    player = _Player(env, tasks, seed)
+    alive = np.ones((_EPISODES, len(tasks)), np.bool_)
+    observations, rewards, lives = [player.observe()], [], []
+    for action in actions:
         lives.append(alive)
-        noise = _noise(env.step_noise, len(tasks), seed + t)
-        after = _call(env, "step", episodes.step, action, noise, alive)
-        for field in ("reward", "terminated"):
-            if np.shape(getattr(after, field)) != shape:
-                raise InputError(
-                    f"env {env.name!r}: `{field}` has the shape {np.shape(getattr(after, field))}, expected {shape}."
-                )
-        if np.asarray(after.terminated).dtype != np.bool_:
-            raise InputError(
-                f"env {env.name!r}: `terminated` has dtype {np.asarray(after.terminated).dtype}, it must be bool."
-            )
-        if not np.isfinite(after.reward[alive]).all():
-            raise InputError(f"env {env.name!r}: the reward is not finite at step {t}.")
+        after = player.step(action, alive)
         rewards.append(np.where(alive, after.reward, 0.0))
-        observations.append(_observed(env, _call(env, "observe", episodes.observe), shape))
+        observations.append(player.observe())
         alive = alive & ~after.terminated
     return _Record(np.stack(observations), np.stack(rewards), np.stack(lives))
 
 
-def _observed(env: HostEnv, observation: Floats, shape: tuple[int, int]) -> Floats:
-    expected = (*shape, env.num_observations)
-    if np.shape(observation) != expected:
-        raise InputError(f"env {env.name!r}: observations have the shape {np.shape(observation)}, expected {expected}.")
-    if not np.isfinite(observation).all():
-        raise InputError(f"env {env.name!r}: an observation is not finite.")
-    return np.array(observation)
-
-
 def _check_frozen(env: HostEnv, tasks: NDArray[np.float32], seed: int) -> None:
-    shape = (_EPISODES, len(tasks))
-    episodes = _start(env, tasks, seed)
-    before = np.array(episodes.observe())
-    alive = np.ones(shape, np.bool_)
+    player = _Player(env, tasks, seed)
+    before = player.observe()
+    alive = np.ones((_EPISODES, len(tasks)), np.bool_)
     alive[0] = False
-    action = np.ones((*shape, env.num_actions), np.float32)
-    episodes.step(action, _noise(env.step_noise, len(tasks), seed), alive)
-    if not np.array_equal(np.asarray(episodes.observe())[0], before[0]):
+    player.step(np.ones((*alive.shape, env.num_actions), np.float32), alive)
+    if not np.array_equal(player.observe()[0], before[0]):
         raise InputError(f"env {env.name!r}: the state of an episode changes after `terminated`.")
