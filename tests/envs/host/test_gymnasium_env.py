@@ -1,5 +1,6 @@
 """The Gymnasium adapter against a loop written by hand, and factories that are wrong."""
 
+import gc
 from itertools import count
 
 import gymnasium
@@ -127,6 +128,31 @@ def test_ends_are_kept_truncation_is_ignored_and_actions_are_clipped():
     assert actions.max() == 0.25
 
 
+class Motor(gymnasium.Env):
+    """Pays the torque it is given; a weaker motor has a smaller action space."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, weakest: float, strongest: float):
+        self.action_space = gymnasium.spaces.Box(weakest, strongest, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), float(action[0]), False, False, {}
+
+
+def test_every_task_is_clipped_to_the_bounds_of_its_own_action_space():
+    space = ContextSpace(("weakest", "strongest"), (-2.0, 0.5), (-0.5, 2.0))
+    env = GymnasiumEnv(lambda context: Motor(*context), space)
+    context = np.asarray([[-0.5, 1.0], [-2.0, 2.0]], np.float32)
+    episodes = env.start_episodes(context, np.zeros((2, 2, 0), np.float32), np.zeros((2, 2), np.uint32))
+    action = np.asarray([[-9.0, -9.0], [9.0, 9.0]], np.float32)[..., None]
+    after = episodes.step(action, np.zeros((2, 2, 0), np.float32), np.ones((2, 2), np.bool_))
+    np.testing.assert_array_equal(after.reward, [[-0.5, -2.0], [1.0, 2.0]])
+
+
 def test_environments_are_kept_while_the_tasks_stay():
     made = count()
 
@@ -146,13 +172,104 @@ def test_environments_are_kept_while_the_tasks_stay():
     assert next(made) == 1 + 6 + 1 + 6
 
 
-def test_episodes_end_when_newer_ones_start():
+ONE_EPISODE = np.ones((1, 1), np.float32), np.zeros((1, 1, 0), np.float32), np.zeros((1, 1), np.uint32)
+ONE_STEP = np.zeros((1, 1, 1), np.float32), np.zeros((1, 1, 0), np.float32), np.ones((1, 1), np.bool_)
+
+
+@pytest.mark.parametrize("end", [lambda env: env.start_episodes(*ONE_EPISODE), lambda env: env.close()])
+def test_episodes_end_when_newer_ones_start_or_the_environment_is_closed(end):
     env = pendulum()
-    arguments = np.ones((1, 1), np.float32), np.zeros((1, 1, 0), np.float32), np.zeros((1, 1), np.uint32)
-    older = env.start_episodes(*arguments)
-    env.start_episodes(*arguments)
-    with pytest.raises(RuntimeError, match="ended when newer ones"):
-        older.step(np.zeros((1, 1, 1), np.float32), arguments[1], np.ones((1, 1), bool))
+    older = env.start_episodes(*ONE_EPISODE)
+    end(env)
+    with pytest.raises(RuntimeError, match="ended when newer ones were started or the environment was closed"):
+        older.step(*ONE_STEP)
+
+
+class Door(Motor):
+    """Knows whether it is closed."""
+
+    def __init__(self):
+        super().__init__(-1.0, 1.0)
+        self.closed = False
+
+    def close(self):
+        assert not self.closed
+        self.closed = True
+
+
+@pytest.fixture
+def doors():
+    """A factory, and what it has made apart from the probes of the spaces, which are closed at once."""
+    made = []
+
+    def make(context):
+        made.append(Door())
+        return made[-1]
+
+    return make, lambda: [door.closed for door in made]
+
+
+def test_equal_environments_share_their_lanes(doors):
+    make, closed = doors
+    first = GymnasiumEnv(make, MASS)
+    first.start_episodes(*ONE_EPISODE)
+    GymnasiumEnv(make, MASS).start_episodes(*ONE_EPISODE)
+    assert closed() == [True, False, True]  # a probe, the lane, another probe
+    GymnasiumEnv(make, MASS, name="other").start_episodes(*ONE_EPISODE)
+    assert len(closed()) == 5
+
+
+def test_environments_are_closed_when_others_take_their_place_and_on_demand(doors):
+    make, closed = doors
+    env = GymnasiumEnv(make, MASS)
+    env.start_episodes(*ONE_EPISODE)
+    env.start_episodes(2.0 * ONE_EPISODE[0], *ONE_EPISODE[1:])
+    assert closed() == [True, True, False]
+    env.close()
+    assert closed() == [True, True, True]
+    env.start_episodes(2.0 * ONE_EPISODE[0], *ONE_EPISODE[1:]).step(*ONE_STEP)
+    assert closed() == [True, True, True, False]
+
+
+def test_environments_are_closed_with_the_last_object_that_uses_them(doors):
+    make, closed = doors
+    env = GymnasiumEnv(make, MASS)
+    episodes = env.start_episodes(*ONE_EPISODE)
+    del env
+    gc.collect()
+    assert closed() == [True, False]
+    del episodes
+    gc.collect()
+    assert closed() == [True, True]
+
+
+def test_lanes_built_before_a_factory_fails_are_closed(doors):
+    make, closed = doors
+
+    def fail_late(context):
+        if context.mass > 1.9:
+            raise InputError("too heavy")
+        return make(context)
+
+    env = GymnasiumEnv(fail_late, MASS)
+    tasks = np.asarray([[1.0], [2.0]], np.float32)
+    with pytest.raises(InputError, match="too heavy"):
+        env.start_episodes(tasks, np.zeros((1, 2, 0), np.float32), np.zeros((1, 2), np.uint32))
+    assert closed() == [True, True]
+
+
+class UnhashableFactory:
+    __hash__ = None
+
+    def __call__(self, context):
+        return make_pendulum(context)
+
+
+def test_a_factory_that_is_not_hashable_is_named():
+    with pytest.raises(
+        InputError, match=r"env.make: it must be hashable to select a compiled program, but unhashable type"
+    ):
+        GymnasiumEnv(UnhashableFactory(), MASS)
 
 
 def no_environment(context):

@@ -7,12 +7,13 @@
 
     env = GymnasiumEnv(make, ContextSpace(("mass",), (0.5,), (2.0,), ("kg",)), name="pendulum")
 
-The environments run in Python, one object an episode, all episodes in lockstep so that the policies are evaluated together.
+The environments run in Python, one object an episode, all episodes in lockstep so that the policies are evaluated together: a
+run has `num_episodes` times `block_size` of them open.
 """
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,13 +28,16 @@ from metastep.errors import InputError
 class GymnasiumEnv:
     """The tasks `make(context)`, with context a record of floats named as in the context space.
 
-    Observations are flattened, actions clipped to the bounds of the action space. An episode ends where the environment
+    Observations are flattened, actions clipped to the bounds of the task's action space. An episode ends where the environment
     says `terminated`; `truncated` is ignored, because the horizon belongs to the rollout. Each episode is reset with a
-    seed of its own that derives from the rollout's key. The environments are kept for as long as the tasks stay the same.
+    seed of its own that derives from the rollout's key.
+
+    The environments are kept, and shared by equal objects of this class, for as long as the tasks stay the same. They are
+    closed when others take their place, by `close`, and at the end of the process.
 
     Args:
         make: builds the environment of one task; every call must give a new object. The function itself is part of the
-            environment's identity: define it once, not anew for every use.
+            environment's identity: define it once, not anew for every use, or nothing compiled or built is used again.
         context_space: the family of tasks.
         name: identifier in files and tables.
     """
@@ -55,8 +59,12 @@ class GymnasiumEnv:
         probe = self.build(centre.astype(np.float32))
         object.__setattr__(self, "num_observations", int(np.prod(probe.observation_space.shape)))
         object.__setattr__(self, "num_actions", int(np.prod(probe.action_space.shape)))
-        object.__setattr__(self, "_lanes", _Lanes())
         probe.close()
+        try:
+            # Every stage of an experiment builds its environment again: equal ones need not build all lanes again.
+            object.__setattr__(self, "_lanes", _SHARED.setdefault(self, _Lanes()))
+        except TypeError as error:
+            raise InputError(f"env.make: it must be hashable to select a compiled program, but {error}.") from None
 
     def build(self, context: NDArray[np.float32]) -> Any:
         """The environment of one task (coordinates,), its spaces checked."""
@@ -82,32 +90,46 @@ class GymnasiumEnv:
         """Reset every lane with its seed; episodes of an earlier call cannot be continued."""
         return _GymnasiumEpisodes(self._lanes, self._lanes.serve(self, context, len(seeds)), seeds)
 
+    def close(self) -> None:
+        """Close the environments of all lanes; episodes under way end, and new ones build what they need."""
+        self._lanes.close()
+
 
 class _Lanes:
     """The environments of the last tasks asked for, (episodes, learners) in row-major order."""
 
     def __init__(self) -> None:
-        self.envs: list[Any] = []
+        self.envs: list[Any] = []  # one list for good, so that who closes at the end finds whatever is open then
         self.ticket = 0
-        self._tickets = count(1)
         self._tasks: tuple[int, bytes] | None = None
+        weakref.finalize(self, _close_all, self.envs)
+
+    def close(self) -> None:
+        self.ticket += 1
+        self._tasks = None
+        _close_all(self.envs)
 
     def serve(self, owner: GymnasiumEnv, context: NDArray[np.float32], num_episodes: int) -> int:
         """Have the environments of these tasks ready; the ticket tells the newest user from older ones."""
-        self.ticket = next(self._tickets)
         tasks = (num_episodes, np.ascontiguousarray(context).tobytes())
         if tasks != self._tasks:
-            for env in self.envs:
-                env.close()
-            self.envs, self._tasks = [], None
-            self.envs = [owner.build(row) for _ in range(num_episodes) for row in context]
-            if len({id(env) for env in self.envs}) < len(self.envs):
-                raise InputError(
-                    "env.make: the factory gave the same environment twice, every call must make a new one."
-                )
-            self._check_sizes(owner, len(context))
+            self.close()
+            try:
+                self._build(owner, context, num_episodes)
+            except BaseException:  # what a factory may raise, or an impatient user; half of the lanes are of no use
+                self.close()
+                raise
             self._tasks = tasks
+        self.ticket += 1
         return self.ticket
+
+    def _build(self, owner: GymnasiumEnv, context: NDArray[np.float32], num_episodes: int) -> None:
+        for _ in range(num_episodes):
+            for row in context:
+                self.envs.append(owner.build(row))
+        if len({id(env) for env in self.envs}) < len(self.envs):
+            raise InputError("env.make: the factory gave the same environment twice, every call must make a new one.")
+        self._check_sizes(owner, len(context))
 
     def _check_sizes(self, owner: GymnasiumEnv, num_learners: int) -> None:
         for lane, env in enumerate(self.envs[:num_learners]):
@@ -115,15 +137,26 @@ class _Lanes:
             if sizes != (owner.num_observations, owner.num_actions):
                 raise InputError(
                     f"env.make: task {lane} has {sizes[0]} observations and {sizes[1]} actions, the others "
-                    f"{owner.num_observations} and {owner.num_actions}; the context must not change the spaces."
+                    f"{owner.num_observations} and {owner.num_actions}; the context must not change their number."
                 )
+
+
+# The compiled programs keep the first of equal environments alive; whoever comes later finds its lanes here.
+_SHARED: "weakref.WeakKeyDictionary[GymnasiumEnv, _Lanes]" = weakref.WeakKeyDictionary()
+
+
+def _close_all(envs: list[Any]) -> None:
+    while envs:
+        envs.pop().close()
 
 
 class _GymnasiumEpisodes:
     def __init__(self, lanes: _Lanes, ticket: int, seeds: Seeds) -> None:
         self._lanes, self._ticket, self._shape = lanes, ticket, seeds.shape
-        space = lanes.envs[0].action_space
-        self._low, self._high = space.low, space.high
+        self._spaces = [env.action_space for env in lanes.envs]
+        # (lanes, actions): the context may change the bounds.
+        self._low = np.stack([space.low.ravel() for space in self._spaces])
+        self._high = np.stack([space.high.ravel() for space in self._spaces])
         starts = [env.reset(seed=int(seed))[0] for env, seed in zip(lanes.envs, seeds.flat, strict=True)]
         self._observation = np.stack([np.asarray(start, np.float64).ravel() for start in starts])
 
@@ -134,11 +167,12 @@ class _GymnasiumEpisodes:
     def step(self, action: Floats, noise: Floats, alive: Bools) -> HostStep:
         """One step of every live environment after the other."""
         if self._ticket != self._lanes.ticket:
-            raise RuntimeError("These episodes ended when newer ones of the same environment were started.")
-        actions = action.reshape(-1, *self._low.shape)
+            raise RuntimeError("These episodes ended when newer ones were started or the environment was closed.")
+        bounded = np.clip(action.reshape(self._low.shape), self._low, self._high)
         reward, terminated = np.zeros(alive.size), np.zeros(alive.size, np.bool_)
         for lane in np.flatnonzero(alive):
-            bounded = np.clip(actions[lane], self._low, self._high).astype(self._low.dtype)
-            observation, reward[lane], terminated[lane], _, _ = self._lanes.envs[lane].step(bounded)
+            space = self._spaces[lane]
+            move = bounded[lane].reshape(space.shape).astype(space.dtype)
+            observation, reward[lane], terminated[lane], _, _ = self._lanes.envs[lane].step(move)
             self._observation[lane] = np.ravel(observation)
         return HostStep(reward.reshape(self._shape), terminated.reshape(self._shape))
