@@ -1,8 +1,10 @@
 """Every figure and table of the paper at a tiny scale, and the judgement behind the verdicts."""
 
 import csv
+import dataclasses
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -12,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from metastep.errors import InputError
-from metastep.evaluation import Comparison, MethodRecord, load
+from metastep.evaluation import Comparison, MethodRecord, load, save
 from metastep.experiments.build import build_env
 from metastep.experiments.config import load_preset
 from metastep.experiments.reproduce import IDS, reproduce, resolve
 from metastep.experiments.reproduce.ablations import one_task
 from metastep.experiments.reproduce.against import handful
-from metastep.experiments.reproduce.gains import shown
+from metastep.experiments.reproduce.gains import final_gain, shown
 from metastep.experiments.reproduce.iterations import best_validated
 from metastep.experiments.reproduce.judging import alike, beats_every, gain
 from metastep.experiments.reproduce.outcome import Outcome, at_most, beats_all, no_better, number, within
@@ -222,9 +224,36 @@ def test_the_known_task_oracle_trains_five_times_as_long_on_the_test_tasks(cheet
     assert long.returns.shape == (1, 4, 5 * 2 + 1)
     assert np.array_equal(long.context, short.context)
     assert np.array_equal(long.returns[:, :, :3], short.returns)  # the same learners, for longer
-    reached = (long.returns[0, :, -1] - long.returns[0, :, 0]).astype(np.float64).mean()
+    reached = final_gain(long.returns[0].astype(np.float64)).mean()
     assert f"10 updates on the known task gain {number(reached)} [" in outcomes[0].detail
     assert "oracle, 10 updates" in (out / "fig2" / "fig2.svg").read_text()
+
+
+def test_the_final_gain_is_that_of_the_last_tenth():
+    returns = np.tile(np.arange(41.0), (2, 1)) + np.array([[0.0], [100.0]])  # 40 updates: the last four are 37 to 40
+    assert final_gain(returns).tolist() == [38.5, 38.5]
+    assert final_gain(returns[:, :3]).tolist() == [2.0, 2.0]
+
+
+def test_an_oracle_of_another_machine_is_not_drawn_beside(cheetah, tmp_path):
+    out, _ = cheetah
+    shutil.copytree(out, tmp_path / "copy")
+    file = tmp_path / "copy" / "runs" / "halfcheetah" / "extra" / "known-task.safetensors"
+    kept = load(file)
+    versions = kept.settings["versions"] | {"device": "another"}
+    save(file, dataclasses.replace(kept, settings=kept.settings | {"versions": versions}))
+    (tmp_path / "copy" / "fig2" / "outcome.json").unlink()
+    with pytest.raises(InputError, match=r'known task with "another"; only results of the same settings'):
+        reproduce(["fig2"], tmp_path / "copy", "tiny", environments=["halfcheetah"])
+
+
+def test_figure_2_shows_halfcheetah_for_as_long_as_it_was_trained(tmp_path):
+    reproduce(["fig2"], tmp_path, "tiny", overrides=["meta.num_updates=6"], environments=["halfcheetah"])
+    extra = tmp_path / "runs" / "halfcheetah" / "extra"
+    shown, known = load(extra / "longer.safetensors"), load(extra / "known-task.safetensors")
+    assert shown.names[:2] == ("metafqi", "fixed")
+    assert shown.returns.shape[2] == 6 + 1  # compare.num_updates is 2
+    assert known.returns.shape[2] == 2 * 6 + 1  # twice what is shown, since five times 2 is less
 
 
 def test_gains_leave_differences_as_they_are(folder):

@@ -18,6 +18,7 @@ from metastep.evaluation import (
     Method,
     TaskSource,
     Tuning,
+    TuningTable,
     compare,
     load,
     metafqi_method,
@@ -189,16 +190,29 @@ def method_result(folder: RunFolder, name: str, *, tracker: Tracker | None = Non
 
 
 def _one_method(folder: RunFolder, name: str, tracker: Tracker | None) -> Comparison:
-    config, mdp = folder.config, build_mdp(folder.config)
-    tuning = tuned(config, name, mdp, tracker=tracker) if name in GRIDS_OF else None
-    method = tuning.method() if tuning else _learned_method(folder, name, mdp, tracker)
+    config = folder.config
+    if name in GRIDS_OF:
+        tuning = tuned(config, name, build_mdp(config), tracker=tracker)
+        return on_test_tasks(config, [tuning.method()], tuning=[tuning.table], tracker=tracker)
+    return on_test_tasks(config, [_learned_method(folder, name, build_mdp(config), tracker)], tracker=tracker)
+
+
+def on_test_tasks(
+    config: Experiment,
+    methods: Sequence[Method],
+    *,
+    num_updates: int | None = None,
+    tuning: Sequence[TuningTable] = (),
+    tracker: Tracker | None = None,
+) -> Comparison:
+    """Methods on an experiment's test tasks, for as many updates as it says unless told otherwise."""
     return compare(
-        [method],
-        mdp,
+        methods,
+        build_mdp(config),
         seed=config.seed,
-        num_updates=config.compare.num_updates,
+        num_updates=num_updates or config.compare.num_updates,
         num_tasks=config.compare.num_tasks,
-        tuning=[tuning.table] if tuning else [],
+        tuning=tuning,
         tracker=tracker,
     )
 
@@ -244,14 +258,7 @@ def join(parts: Sequence[Comparison]) -> Comparison:
     """Comparisons of different methods on the same tasks as one; they must have been run alike."""
     first = parts[0]
     for part in parts[1:]:
-        if difference := first_difference(_setting(first), _setting(part)):
-            key, before, now = difference
-            raise InputError(
-                f"results: {first.names[0]} was compared with {key} = {before}, {part.names[0]} with {now}; only results of "
-                "the same settings can be joined."
-            )
-        if not np.array_equal(part.context, first.context):
-            raise InputError(f"results: {part.names[0]} was compared on other tasks than {first.names[0]}.")
+        require_alike(first, part)
     return dataclasses.replace(
         first,
         methods=tuple(record for part in parts for record in part.methods),
@@ -264,7 +271,18 @@ def join(parts: Sequence[Comparison]) -> Comparison:
     )
 
 
-def _setting(comparison: Comparison) -> dict[str, Any]:
-    """What two results must have in common to stand side by side: tasks, learners, updates, software and device."""
-    mdp = comparison.settings.get("mdp", {})
-    return comparison.settings | {"mdp": {name: value for name, value in mdp.items() if name not in _OF_THE_MODEL}}
+def require_alike(first: Comparison, second: Comparison, *, but: Sequence[str] = ()) -> None:
+    """Refuse results that cannot stand side by side: of other tasks, learners, software or device; `but` may differ."""
+
+    def setting(comparison: Comparison) -> dict[str, Any]:
+        mdp = {name: value for name, value in comparison.settings.get("mdp", {}).items() if name not in _OF_THE_MODEL}
+        return {name: value for name, value in comparison.settings.items() if name not in but} | {"mdp": mdp}
+
+    if difference := first_difference(setting(first), setting(second)):
+        key, before, now = difference
+        raise InputError(
+            f"results: {first.names[0]} was compared with {key} = {before}, {second.names[0]} with {now}; only results of "
+            "the same settings can be joined."
+        )
+    if not np.array_equal(second.context, first.context):
+        raise InputError(f"results: {second.names[0]} was compared on other tasks than {first.names[0]}.")

@@ -4,12 +4,12 @@ import dataclasses
 
 import numpy as np
 
-from metastep.evaluation import Comparison, compare, metafqi_method
-from metastep.experiments.build import build_env, build_mdp
+from metastep.evaluation import Comparison, metafqi_method
+from metastep.experiments.build import build_env
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.reproduce.against import (
     fixed_lines,
-    fixed_method,
+    for_longer,
     handful,
     main_line,
     stepsizes,
@@ -20,7 +20,7 @@ from metastep.experiments.reproduce.outcome import Outcome, Product, at_most, no
 from metastep.experiments.reproduce.panels import Line, curves, picture
 from metastep.experiments.reproduce.workbench import Workbench
 from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import fit_model, join, select, tuned, validate
+from metastep.experiments.stages import fit_model, join, on_test_tasks, select, validate
 from metastep.progress import Tracker
 from metastep.report.style import title_of
 
@@ -72,14 +72,8 @@ def _without_context(bench: Workbench, folder: RunFolder) -> Comparison:
     def make(tracker: Tracker) -> Comparison:
         model = fit_model(blind, bench.dataset(folder), tracker=tracker)
         method = metafqi_method(select(model, validate(blind, model, tracker=tracker)))
-        return compare(
-            [dataclasses.replace(method, name="without context", label="metaFQI without context")],
-            build_mdp(blind),
-            seed=config.seed,
-            num_updates=config.compare.num_updates,
-            num_tasks=config.compare.num_tasks,
-            tracker=tracker,
-        )
+        named = dataclasses.replace(method, name="without context", label="metaFQI without context")
+        return on_test_tasks(blind, [named], tracker=tracker)
 
     return bench.kept(folder, "without-context", make)
 
@@ -160,23 +154,8 @@ def fig_cartpole60(bench: Workbench) -> Product:
     folder = bench.folder("cartpole")
     config = folder.config
     num_updates = _LONGER * config.compare.num_updates
-    longer = config.model_copy(update={"compare": config.compare.model_copy(update={"num_updates": num_updates})})
-
-    def make(tracker: Tracker) -> Comparison:
-        mdp = build_mdp(config)
-        tuning = tuned(longer, "fixed", mdp, tracker=tracker)
-        steps = handful(config.compare.grids.fixed, [tuning.table.chosen["stepsize"]])
-        return compare(
-            [metafqi_method(bench.model(folder)), tuning.method(), *map(fixed_method, steps)],
-            mdp,
-            seed=config.seed,
-            num_updates=num_updates,
-            num_tasks=config.compare.num_tasks,
-            tuning=[tuning.table],
-            tracker=tracker,
-        )
-
-    comparison = bench.kept(folder, "longer", make)
+    grid = config.compare.grids.fixed
+    comparison = for_longer(bench, folder, num_updates, lambda best: handful(grid, [best]))
     best = tuned_step(comparison)
     claim = (
         f"Trained on {config.meta.num_updates} updates, metaFQI still learns faster over {num_updates} than the fixed step "

@@ -1,19 +1,20 @@
 """metaFQI against fixed steps, tuned baselines and decaying rates (figures 2 and 3, and the appendix on schedules)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from metastep.controllers import Fixed
-from metastep.evaluation import Comparison, Difference, Method, compare
-from metastep.experiments.build import build_mdp
+from metastep.evaluation import Comparison, Difference, Method, metafqi_method
+from metastep.experiments.build import build_mdp, updates_collected
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.reproduce.gains import is_shown_as_gain, known_task, shown
+from metastep.experiments.reproduce.gains import gain_remark, is_shown_as_gain, known_task, shown
 from metastep.experiments.reproduce.judging import beats_every, table, title
 from metastep.experiments.reproduce.outcome import Outcome, Product
 from metastep.experiments.reproduce.panels import Line, Panel, curves, picture, whiskers
 from metastep.experiments.reproduce.workbench import Workbench
-from metastep.experiments.stages import join
+from metastep.experiments.stages import join, on_test_tasks, tuned
+from metastep.progress import Tracker
 from metastep.report.style import title_of
 from metastep.updates import NGA
 
@@ -45,19 +46,25 @@ def handful(values: Sequence[float], must: Sequence[float], num: int = _SHOWN_ST
 def with_fixed_grid(bench: Workbench, folder: RunFolder) -> Comparison:
     """metaFQI, the tuned fixed step, and every fixed step of the grid on the test tasks."""
     config = folder.config
-    steps = bench.kept(
-        folder,
-        "fixed-grid",
-        lambda tracker: compare(
-            [fixed_method(step) for step in config.compare.grids.fixed],
-            build_mdp(config),
-            seed=config.seed,
-            num_updates=config.compare.num_updates,
-            num_tasks=config.compare.num_tasks,
-            tracker=tracker,
-        ),
-    )
+    methods = [fixed_method(step) for step in config.compare.grids.fixed]
+    steps = bench.kept(folder, "fixed-grid", lambda tracker: on_test_tasks(config, methods, tracker=tracker))
     return join([bench.tested(folder, "metafqi", "fixed"), steps])
+
+
+def for_longer(
+    bench: Workbench, folder: RunFolder, num_updates: int, choose: Callable[[float], Sequence[float]]
+) -> Comparison:
+    """metaFQI, the fixed step tuned for so many updates, and the fixed steps that `choose` takes, given the tuned one."""
+    config = folder.config
+    longer = config.model_copy(update={"compare": config.compare.model_copy(update={"num_updates": num_updates})})
+
+    def make(tracker: Tracker) -> Comparison:
+        tuning = tuned(longer, "fixed", build_mdp(config), tracker=tracker)
+        steps = choose(tuning.table.chosen["stepsize"])
+        methods = [metafqi_method(bench.model(folder)), tuning.method(), *map(fixed_method, steps)]
+        return on_test_tasks(longer, methods, tuning=[tuning.table], tracker=tracker)
+
+    return bench.kept(folder, "longer", make)
 
 
 def tuned_step(comparison: Comparison) -> float:
@@ -92,6 +99,15 @@ def stepsizes(name: str, comparison: Comparison, tuned: float) -> Panel:
     return curves(f"{name}: step size", lines, ylabel="step size", first=1)
 
 
+def _against_fixed_steps(bench: Workbench, folder: RunFolder) -> Comparison:
+    """metaFQI and every fixed step; HalfCheetah for as many updates as it was trained on, which the paper compares on fewer."""
+    config = folder.config
+    num_updates = updates_collected(config) if is_shown_as_gain(folder) else config.compare.num_updates
+    if num_updates == config.compare.num_updates:
+        return with_fixed_grid(bench, folder)
+    return for_longer(bench, folder, num_updates, lambda best: config.compare.grids.fixed)
+
+
 def fig2(bench: Workbench) -> Product:
     """MetaFQI against fixed steps."""
     outcomes: list[Outcome] = []
@@ -99,8 +115,8 @@ def fig2(bench: Workbench) -> Product:
     above, below, kept = [], [], {}
     for env in bench.environments:
         folder = bench.folder(env)
-        comparison = with_fixed_grid(bench, folder)
-        grid, tuned = folder.config.compare.grids.fixed, tuned_step(comparison)
+        comparison = _against_fixed_steps(bench, folder)
+        grid, best = folder.config.compare.grids.fixed, tuned_step(comparison)
         outcome, found = beats_every(
             folder,
             comparison,
@@ -111,26 +127,23 @@ def fig2(bench: Workbench) -> Product:
         rows += table(folder, found)
         name, iteration = title(folder), bench.model(folder).record.selected_iteration
         hardest = min(found, key=lambda row: row.mean).baseline
-        steps = handful(grid, [tuned, *(step for step in grid if step_name(step) == hardest)])
+        steps = handful(grid, [best, *(step for step in grid if step_name(step) == hardest)])
         drawn, quantity = shown(folder, comparison)
-        lines = [main_line(drawn, f"metaFQI, N = {iteration}"), *fixed_lines(drawn, steps, tuned)]
+        lines = [main_line(drawn, f"metaFQI, N = {iteration}"), *fixed_lines(drawn, steps, best)]
         if is_shown_as_gain(folder):
-            oracle = known_task(bench, folder, tuned)
+            oracle = known_task(bench, folder, comparison, best)
             lines.append(oracle.line(drawn.returns.shape[2]))
             outcome = outcome._replace(detail=f"{outcome.detail}; {oracle.described(folder)}")
         outcomes.append(outcome)
         above.append(curves(name, lines, ylabel=quantity))
-        below.append(stepsizes(name, comparison, tuned))
+        below.append(stepsizes(name, comparison, best))
         kept[env] = comparison
     caption = (
         "metaFQI and fixed steps of the natural gradient on the same test tasks: return (above) and chosen step sizes "
         "(below), means with 95 % intervals over tasks for metaFQI and the tuned step."
     )
-    if "halfcheetah" in bench.environments:
-        caption += (
-            " HalfCheetah: gain over the first return; the oracle is the gain of a policy trained for long on each test task, "
-            "with the tuned step."
-        )
+    if remark := gain_remark(bench):
+        caption += f"{remark} The oracle is what a policy gains that is trained for long on each test task, with the tuned step."
     return Product(outcomes, [picture("fig2", caption, [above, below])], {"differences": rows}, kept)
 
 
@@ -164,7 +177,7 @@ def fig3(bench: Workbench) -> Product:
     caption = (
         "metaFQI and tuned baselines on the same test tasks: return (above) and paired differences in AUC, the mean return over "
         "the updates (below), with 95 % intervals over tasks."
-    )
+    ) + gain_remark(bench)
     return Product(outcomes, [picture("fig3", caption, [above, below])], {"differences": rows}, kept)
 
 

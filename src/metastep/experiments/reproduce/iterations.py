@@ -7,8 +7,7 @@ import numpy as np
 from metastep.blocks import Stream
 from metastep.controllers import MetaFQIController
 from metastep.errors import InputError
-from metastep.evaluation import Comparison, Method, TaskSource, compare, metric_values
-from metastep.experiments.build import build_mdp
+from metastep.evaluation import Comparison, Method, TaskSource, metric_values
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.reproduce.against import (
     fixed_lines,
@@ -18,7 +17,7 @@ from metastep.experiments.reproduce.against import (
     tuned_step,
     with_fixed_grid,
 )
-from metastep.experiments.reproduce.gains import Shown, shown
+from metastep.experiments.reproduce.gains import Shown, gain_remark, shown
 from metastep.experiments.reproduce.judging import (
     AUC,
     MARGIN,
@@ -33,6 +32,7 @@ from metastep.experiments.reproduce.judging import (
 from metastep.experiments.reproduce.outcome import Outcome, Product, Verdict, number, within
 from metastep.experiments.reproduce.panels import Line, Panel, curves, picture, points
 from metastep.experiments.reproduce.workbench import Workbench
+from metastep.experiments.stages import on_test_tasks
 from metastep.fqi import Model
 from metastep.updates import NGA
 
@@ -49,19 +49,7 @@ def by_iteration(bench: Workbench, folder: RunFolder) -> tuple[Model, Comparison
         Method(f"N={i}", NGA, MetaFQIController(model, i), values={"iteration": i}, shaped_by=_SHAPED_BY)
         for i in numbers
     ]
-    comparison = bench.kept(
-        folder,
-        "iterations",
-        lambda tracker: compare(
-            methods,
-            build_mdp(config),
-            seed=config.seed,
-            num_updates=config.compare.num_updates,
-            num_tasks=config.compare.num_tasks,
-            tracker=tracker,
-        ),
-    )
-    return model, comparison
+    return model, bench.kept(folder, "iterations", lambda tracker: on_test_tasks(config, methods, tracker=tracker))
 
 
 def best_validated(model: Model, among: Sequence[int]) -> int:
@@ -130,7 +118,7 @@ def fig_iterations(bench: Workbench) -> Product:
     caption = (
         "Iterations of FQI on the test tasks: mean return (above) and mean return over the updates with 95 % intervals "
         "over tasks (below). The selected iteration was chosen on validation tasks."
-    )
+    ) + gain_remark(bench)
     return Product(outcomes, [picture("fig-iterations", caption, [above, below])], {"differences": rows}, kept)
 
 

@@ -8,16 +8,15 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy import stats
 
-from metastep.evaluation import Comparison, compare, metafqi_method, metric_values
+from metastep.evaluation import Comparison, metafqi_method, metric_values
 from metastep.evaluation.statistics import bootstrap_interval, paired_test, verdict
-from metastep.experiments.build import build_mdp
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.reproduce.gains import shown
+from metastep.experiments.reproduce.gains import gain_remark, shown
 from metastep.experiments.reproduce.judging import AUC, MARGIN, title
 from metastep.experiments.reproduce.outcome import Outcome, Product, at_most, beats_all, number
 from metastep.experiments.reproduce.panels import Line, Panel, curves, ink_of, picture
 from metastep.experiments.reproduce.workbench import Workbench
-from metastep.experiments.stages import fit_model, join
+from metastep.experiments.stages import fit_model, join, on_test_tasks
 from metastep.progress import Tracker
 from metastep.report.style import Ink
 
@@ -65,7 +64,7 @@ def fig_robust(bench: Workbench) -> Product:
     caption = (
         "Left: metaFQI with five random states of the forest, band: 95 % interval over the states. Middle: single and double "
         "Q, each the mean over the five states, 95 % intervals over test tasks. Right: mean return over the updates by state."
-    )
+    ) + gain_remark(bench)
     return Product(outcomes, [picture("fig-robust", caption, panels)], {"states": rows}, kept)
 
 
@@ -102,13 +101,9 @@ def _one_state(bench: Workbench, folder: RunFolder, kind: str, state: int) -> Co
 
     def make(tracker: Tracker) -> Comparison:
         model = fit_model(variant, bench.dataset(folder), tracker=tracker, random_state=state)
-        return compare(
-            [dataclasses.replace(metafqi_method(model), name=name, label=f"{kind} Q, random state {state}")],
-            build_mdp(config),
-            seed=config.seed,
-            num_updates=config.compare.num_updates,
-            num_tasks=config.compare.num_tasks,
-            tracker=tracker,
+        label = f"{kind} Q, random state {state}"
+        return on_test_tasks(
+            config, [dataclasses.replace(metafqi_method(model), name=name, label=label)], tracker=tracker
         )
 
     return bench.kept(folder, f"robust-{name}", make)

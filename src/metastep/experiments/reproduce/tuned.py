@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from metastep.evaluation import FAMILIES, Comparison, Method, TuningTable, compare
-from metastep.experiments.build import build_mdp
+from metastep.evaluation import FAMILIES, Comparison, Method, TuningTable
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.reproduce.judging import AUC, MARGIN, gain, outcome_of, paired, title
 from metastep.experiments.reproduce.outcome import Outcome, Product, Verdict, at_most, number
 from metastep.experiments.reproduce.panels import Panel, ink_of, picture
 from metastep.experiments.reproduce.workbench import Workbench
-from metastep.experiments.stages import join
+from metastep.experiments.stages import join, on_test_tasks
 from metastep.report.style import Ink, title_of
 
 PAPER: dict[str, dict[str, dict[str, float]]] = {
@@ -52,18 +51,8 @@ def _with_paper_values(bench: Workbench, folder: RunFolder) -> Comparison:
         family = FAMILIES[name]
         return Method(f"{name}-paper", family.rule, family.build(**values[name]), values=values[name])
 
-    theirs = bench.kept(
-        folder,
-        "paper-values",
-        lambda tracker: compare(
-            [method(name) for name in values],
-            build_mdp(config),
-            seed=config.seed,
-            num_updates=config.compare.num_updates,
-            num_tasks=config.compare.num_tasks,
-            tracker=tracker,
-        ),
-    )
+    methods = [method(name) for name in values]
+    theirs = bench.kept(folder, "paper-values", lambda tracker: on_test_tasks(config, methods, tracker=tracker))
     return join([bench.tested(folder, *values), theirs])
 
 
