@@ -1,48 +1,115 @@
-"""Any Gymnasium environment as a family of tasks: Pendulum with a bob of unknown mass.
+"""Any Gymnasium environment as a family of tasks, from a factory to the report: Pendulum with a bob of unknown mass.
 
-A factory builds the environment of a task; everything else (policies, gradients, update rules, controllers, fitted Q-iteration)
-works as with the environments of the library. Python environments are slow, so the batches here are small.
+The factory builds the environment of a task; everything else works as with the environments of the library. Python environments
+are slow, so the batches here are small: `num_episodes` times `block_size` pendulums are simulated side by side.
 """
 
 import os
+from pathlib import Path
 
 import gymnasium
 
-from metastep.blocks import Stream
+from metastep import envs
 from metastep.contexts import ContextSpace
-from metastep.controllers.fixed import Fixed
 from metastep.envs.host import GymnasiumEnv
-from metastep.gradients import Estimator
-from metastep.meta.loop import run
-from metastep.meta.mdp import InitialPolicy, MetaMDP
-from metastep.meta.spaces import HyperparameterSpace
-from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout
+from metastep.experiments.config import load_file
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.runner import print_outcome, run_experiment
+from metastep.progress import Terminal
 from metastep.testing import check_env
-
-quick = bool(os.environ.get("METASTEP_EXAMPLE_QUICK"))
 
 
 def make_pendulum(context):
+    """One task. It is defined once, at the top: its identity tells which environments are equal."""
     env = gymnasium.make("Pendulum-v1", disable_env_checker=True)
     env.unwrapped.m = context.mass
     return env
 
 
-env = GymnasiumEnv(make_pendulum, ContextSpace(("mass",), (0.5,), (2.0,), ("kg",)), name="pendulum")
-check_env(env)  # says so if the factory ignores the mass, a seed, or has the wrong spaces
+def build_pendulum(heaviest: float = 2.0):
+    """What the registry calls, once a stage; equal results share their pendulums. Its arguments become `env.options`."""
+    return GymnasiumEnv(make_pendulum, ContextSpace(("mass",), (0.5,), (heaviest,), ("kg",)), name="pendulum")
 
-policy = LinearGaussian(env.num_observations, env.num_actions, sigma=1.0)
-rollout = Rollout(env, policy, num_episodes=10 if quick else 50, horizon=20 if quick else 100)
-mdp = MetaMDP(
-    estimator=Estimator(rollout),
-    space=HyperparameterSpace((0.0,), (2.0,)),
-    initial=InitialPolicy("normal", (0.0,), (0.1,)),
-    block_size=2 if quick else 4,
-)
-tasks = mdp.tasks(seed=0, stream=Stream.TEST, block=0)
-print("masses (kg):", ", ".join(f"{float(mass):.2f}" for mass in tasks.context[:, 0]))
-for stepsize in (0.3, 2.0):
-    episode = run(mdp, Fixed(stepsize), tasks, num_updates=2 if quick else 15)
-    returns = " ".join(f"{value:7.1f}" for value in episode.mean_return.mean(axis=1))
-    print(f"step size {stepsize}: mean return after each update {returns}")
+
+CONFIG = """
+[env]
+name = "pendulum"
+
+[policy]
+sigma = 1.0
+
+[initial]
+kind = "normal"
+mean = 0.0
+variance = 0.1
+
+[rollout]
+num_episodes = 20
+horizon = 100
+block_size = 8
+
+[meta]
+num_updates = 8
+stepsize_high = 1.0
+
+[collect]
+num_meta_episodes = 64
+
+[fqi]
+iterations = 3
+trees = 50
+min_samples_split = 0.02
+
+[selection]
+num_tasks = 8
+
+[compare]
+methods = ["metafqi", "fixed", "adam"]
+num_tasks = 16
+num_tuning_tasks = 4
+num_updates = 8
+
+[compare.grids]
+fixed = [0.1, 0.3, 1.0]
+adam = [0.1, 0.3]
+
+[quick.rollout]
+num_episodes = 4
+horizon = 10
+block_size = 4
+
+[quick.meta]
+num_updates = 2
+
+[quick.collect]
+num_meta_episodes = 8
+
+[quick.fqi]
+iterations = 2
+trees = 5
+
+[quick.selection]
+num_tasks = 4
+
+[quick.compare]
+num_tasks = 4
+num_tuning_tasks = 2
+num_updates = 2
+"""
+
+
+def main() -> None:
+    envs.register("pendulum", build_pendulum)
+    env = envs.make("pendulum")
+    check_env(env)  # says so if the factory ignores the mass, a seed, or has the wrong spaces
+    file = Path("pendulum.toml")
+    file.write_text(CONFIG)
+    quick = bool(os.environ.get("METASTEP_EXAMPLE_QUICK"))
+    folder = RunFolder.create(Path("runs/pendulum"), load_file(file, "quick" if quick else "paper"))
+    page = run_experiment(folder, "python examples/04_gymnasium_env.py", tracker=None if quick else Terminal())
+    print_outcome(folder, page)
+    env.close()  # all pendulums that are still open
+
+
+if __name__ == "__main__":
+    main()
