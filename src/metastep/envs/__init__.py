@@ -16,7 +16,11 @@ _REGISTRY: dict[str, Callable[..., Env | HostEnv]] = {}
 
 
 def register(name: str, factory: Callable[..., Env | HostEnv]) -> None:
-    """Make `factory(**options)` available as `make(name, **options)`, in presets and on the command line."""
+    """Make `factory(**options)` available as `make(name, **options)` and in configurations, as long as the process lives.
+
+    The command line imports no code but the library's: run an environment of your own from Python
+    (`examples/02_own_environment.py`, for Gymnasium `examples/04_gymnasium_env.py`).
+    """
     if name in _REGISTRY and _REGISTRY[name] is not factory:
         raise InputError(f"env: the name {name!r} is taken already.")
     _REGISTRY[name] = factory
