@@ -3,8 +3,9 @@
     python benchmarks/cheetah.py            # the C engine and its peers, on the CPU
     python benchmarks/cheetah.py --gpu      # MJX over batch sizes and solver settings, on a GPU; under five minutes
 
-This package and the peers take turns, several rounds long, and the fastest run of each counts: what slows a run down is other
-load on the machine. `per core` compares steps per second of processor time, which other load moves less.
+This package and each peer take turns, several rounds long, and the fastest run of each counts: what slows a run down is other
+load on the machine. A ratio compares a peer with as many runs of this package, those just before it. `per core` compares steps
+per second of processor time, which other load moves less.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ PEERS = HERE / "peers"
 PEER_SECONDS = 600.0  # after which a peer counts as hanging
 BUSY_BELOW = 0.85  # share of the processors that this package gets on an idle machine
 RETURN_TOLERANCE = 0.05  # relative; eight learners with 100 episodes each agree to about 0.01
+MJX_LEARNERS = 320  # a GPU is busy from tens of thousands of episodes on
 Record = dict[str, Any]
 
 
@@ -44,15 +46,18 @@ class Contender(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The fastest run of a contender, or the reason why there is none."""
+    """The fastest run of a contender and of this package before it, and why some or all runs gave no result."""
 
     contender: Contender
-    result: Record | None
-    failure: str
+    own: Record | None = None
+    result: Record | None = None
+    failure: str = ""
 
-    def ratio(self, own: Record, per_core: bool = False) -> float | None:
+    def ratio(self, per_core: bool = False) -> float | None:
         """How many times as many steps this package makes per second, or per second of processor time."""
-        return None if self.result is None else _rate(own, per_core) / _rate(self.result, per_core)
+        if self.own is None or self.result is None:
+            return None
+        return _rate(self.own, per_core) / _rate(self.result, per_core)
 
 
 CONTENDERS = (
@@ -64,8 +69,12 @@ CONTENDERS = (
 )
 
 
-def _rate(result: Record, per_core: bool) -> float:
+def _rate(result: Record, per_core: bool = False) -> float:
     return float(result["steps_per_second"]) / (float(result["cores_used"]) if per_core else 1.0)
+
+
+def _faster(one: Record | None, other: Record) -> Record:
+    return other if one is None or _rate(other) > _rate(one) else one
 
 
 def run_peer(contender: Contender, learners: int, horizon: int, seconds: float) -> Record:
@@ -96,21 +105,39 @@ def compare(learners: int, horizon: int, seconds: float, rounds: int) -> tuple[l
     from ours import ours
 
     runs: list[Record] = []
-    rows = {contender: Row(contender, None, "") for contender in CONTENDERS}
+    rows = {contender: Row(contender) for contender in CONTENDERS}
     for _ in range(rounds):
-        for contender, row in rows.items():
+        for contender in CONTENDERS:
             runs.append(ours("halfcheetah", learners, 100, horizon, seconds))
+            row = rows[contender] = rows[contender]._replace(own=_faster(rows[contender].own, runs[-1]))
             try:
                 result = run_peer(contender, learners, horizon, seconds)
             except (InstallError, RuntimeError) as error:
                 rows[contender] = row._replace(failure=str(error))
                 continue
-            if row.result is None or _rate(result, False) > _rate(row.result, False):
-                rows[contender] = row._replace(result=result)
+            rows[contender] = row._replace(result=_faster(row.result, result))
     return runs, list(rows.values())
 
 
-def print_table(console: Console, runs: list[Record], rows: list[Row], learners: int, horizon: int) -> None:
+def mjx_row(learners: int, horizon: int, seconds: float) -> Record | str:
+    """This package on MJX, in a process that may see a GPU; or why there is no such row."""
+    program = (
+        "import json, sys; sys.path[:0] = sys.argv[1:3]; import jax; from ours import ours; "
+        "print(json.dumps(jax.default_backend() != 'cpu' and ours('halfcheetah', *map(int, sys.argv[3:6]), float(sys.argv[6]))))"
+    )
+    arguments = [str(HERE), str(PEERS), str(learners), "100", str(horizon), str(seconds)]
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        return f"metastep, MJX: failed: {(done.stderr.strip().splitlines() or ['no word'])[-1]}"
+    return json.loads(done.stdout.strip().splitlines()[-1]) or "metastep, MJX: no GPU here, and it is refused on a CPU."
+
+
+def print_table(
+    console: Console, runs: list[Record], rows: list[Row], mjx: Record | str, learners: int, horizon: int
+) -> None:
     """The comparison, with a note for whatever is off."""
     title = f"HalfCheetah, goal velocity: {learners} learners, 100 episodes, horizon {horizon}, policy and gradient included"
     table = Table(title=title, title_justify="left")
@@ -120,14 +147,17 @@ def print_table(console: Console, runs: list[Record], rows: list[Row], learners:
         table.add_column(heading, justify="right")
     table.add_column("met")
     table.add_column("return", justify="right")
-    own = max(runs, key=lambda run: _rate(run, False))
+    own = max(runs, key=_rate)
     cells = [f"{own['steps_per_second']:,.0f}", f"{own['cores_used']:.1f}"]
     table.add_row(
         "[bold]metastep, C engine[/bold]", own["version"], *cells, "", "", "", "", f"{own['mean_return']:.2f}"
     )
-    notes = [
-        f"metastep: {len(runs)} runs, {min(_rate(run, False) for run in runs):,.0f} to {_rate(own, False):,.0f} steps/s."
-    ]
+    notes = [f"metastep: {len(runs)} runs, {min(map(_rate, runs)):,.0f} to {_rate(own):,.0f} steps/s."]
+    if isinstance(mjx, str):
+        notes.append(mjx)
+    else:
+        cells = [f"{_rate(mjx):,.0f}", "GPU", "", "", "", ""]
+        table.add_row(f"metastep, MJX, {MJX_LEARNERS} learners", mjx["version"], *cells, f"{mjx['mean_return']:.2f}")
     processors = len(os.sched_getaffinity(0))
     if own["cores_used"] < BUSY_BELOW * processors:
         notes.append(
@@ -136,10 +166,11 @@ def print_table(console: Console, runs: list[Record], rows: list[Row], learners:
     for row in rows:
         label, result = row.contender.label, row.result
         target = "" if row.contender.target is None else f"{row.contender.target:g}x"
-        ratio, per_core = row.ratio(own), row.ratio(own, per_core=True)
+        ratio, per_core = row.ratio(), row.ratio(per_core=True)
+        if row.failure:
+            notes.append(row.failure)
         if result is None or ratio is None or per_core is None:
             table.add_row(label, *(["-"] * 5), target, "no result", "-")
-            notes.append(row.failure)
             continue
         met = ""
         if row.contender.target is not None:
@@ -184,11 +215,12 @@ def main() -> None:
         return
     os.environ["JAX_PLATFORMS"] = "cpu"
     runs, rows = compare(arguments.learners, arguments.horizon, arguments.seconds, arguments.rounds)
-    print_table(console, runs, rows, arguments.learners, arguments.horizon)
+    mjx = mjx_row(MJX_LEARNERS, arguments.horizon, arguments.seconds)
+    print_table(console, runs, rows, mjx, arguments.learners, arguments.horizon)
     path = HERE / "results" / "cheetah.json"
     path.parent.mkdir(exist_ok=True)
     peers = [{**row._asdict(), "contender": row.contender._asdict()} for row in rows]
-    path.write_text(json.dumps({"metastep": runs, "peers": peers}, indent=1))
+    path.write_text(json.dumps({"metastep": runs, "mjx": mjx, "peers": peers}, indent=1))
     console.print(f"figures saved in {path.relative_to(HERE.parent)}")
 
 
