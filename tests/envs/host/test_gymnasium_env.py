@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from metastep.contexts import ContextSpace
+from metastep.envs.base import packages_of
 from metastep.envs.host import GymnasiumEnv, HostEnv, check_host_env
 from metastep.errors import InputError
 from metastep.gradients import Estimator
@@ -80,6 +81,7 @@ def test_it_keeps_the_contract_and_is_a_host_environment():
     assert env == pendulum()
     assert hash(env) == hash(pendulum())
     assert (env.num_observations, env.num_actions) == (3, 1)
+    assert packages_of(env) == ("gymnasium",)  # its version is recorded with every result
     check_host_env(env)
 
 

@@ -40,11 +40,13 @@ class GymnasiumEnv:
             environment's identity: define it once, not anew for every use, or nothing compiled or built is used again.
         context_space: the family of tasks.
         name: identifier in files and tables.
+        packages: whose versions decide the numbers and are recorded with every result; add a simulator's.
     """
 
     make: Callable[[Any], Any]
     context_space: ContextSpace
     name: str = "gymnasium"
+    packages: tuple[str, ...] = ("gymnasium",)
     num_observations: int = field(init=False, compare=False)
     num_actions: int = field(init=False, compare=False)
     _lanes: "_Lanes" = field(init=False, compare=False, repr=False)
