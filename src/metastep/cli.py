@@ -224,17 +224,26 @@ def fit(folder: FolderArgument, device: DeviceOption = None) -> None:
 
 
 @verb
-def compare(folder: FolderArgument, device: DeviceOption = None) -> None:
+def compare(
+    folder: FolderArgument,
+    share: Annotated[str, typer.Option(help="I/N: run only this process' share of the methods.")] = "0/1",
+    device: DeviceOption = None,
+) -> None:
     """Tune the baselines and compare every method on a run's test tasks."""
+    part = parse_share(share)
     from metastep.experiments.folder import RunFolder
     from metastep.progress import Terminal
 
     prepare_jax(device)
     opened = RunFolder.open(folder).check_tasks()
     from metastep.experiments.runner import print_comparison
-    from metastep.experiments.stages import compare_methods
+    from metastep.experiments.stages import compare_share
 
-    print_comparison(compare_methods(opened, tracker=Terminal()), opened.config)
+    comparison = compare_share(opened, part, tracker=Terminal())
+    if comparison is None:
+        print(f"{folder}: this share is done; the comparison is complete once the other shares are.")
+        return
+    print_comparison(comparison, opened.config)
 
 
 @verb

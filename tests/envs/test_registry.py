@@ -35,7 +35,7 @@ def test_an_unknown_name_gets_a_hint() -> None:
         ("nav2d", {"wind": 3}, r"'wind' is not an option of nav2d, allowed are .*max_move"),
         ("minigolf", {"foo": 1}, r"'foo' is not an option of minigolf, allowed are "),
         ("cartpole", {"forse": "continuous"}, r"'forse' is not an option of cartpole, .* Did you mean 'force'\?$"),
-        ("halfcheetah", {"engin": "c"}, r"'engin' is not an option of halfcheetah .* Did you mean 'engine'\?$"),
+        ("halfcheetah", {"engin": "c"}, r"'engin' is not an option of halfcheetah, .* Did you mean 'engine'\?$"),
         (
             "halfcheetah",
             {"engine": "c", "line_search": 3},

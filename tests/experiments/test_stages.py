@@ -16,7 +16,14 @@ from metastep.experiments.build import build_mdp
 from metastep.experiments.config import load_preset
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.runner import run_experiment
-from metastep.experiments.stages import collect_data, fit_and_select, join, method_result
+from metastep.experiments.stages import (
+    collect_data,
+    compare_methods,
+    compare_share,
+    fit_and_select,
+    join,
+    method_result,
+)
 from metastep.meta.dataset import Dataset
 from metastep.updates import NGA
 
@@ -153,3 +160,18 @@ def test_collecting_has_a_block_size_of_its_own(tmp_path: Path) -> None:
     assert own is not None
     assert (default.layout.block_size, own.layout.block_size) == (8, 12)
     assert (default.layout.num_learners, own.layout.num_learners) == (24, 24)
+
+
+def test_shares_of_the_methods_make_the_same_comparison(tmp_path: Path) -> None:
+    methods = 'compare.methods=["fixed", "adam", "hoof"]'
+    whole, shared = (make_folder(tmp_path / name, methods) for name in ("whole", "shared"))
+    compare_methods(whole)
+    with pytest.raises(InputError, match="share: 3/4 must have at most as many shares as there are methods, 3"):
+        compare_share(shared, (3, 4))
+    assert compare_share(shared, (1, 2)) is None
+    assert [path.name for path in (shared.path / "results").iterdir()] == ["adam.safetensors"]
+    assert not shared.comparison.exists()
+    joined = compare_share(shared, (0, 2))
+    assert joined is not None
+    assert joined.names == ("fixed", "adam", "hoof")
+    assert shared.comparison.read_bytes() == whole.comparison.read_bytes()
