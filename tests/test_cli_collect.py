@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,27 @@ def test_help_answers_quickly_and_imports_nothing_heavy():
     started = time.perf_counter()
     subprocess.run([sys.executable, "-m", "metastep", "--help"], check=True, capture_output=True)
     assert time.perf_counter() - started < 5.0  # half a second on a quiet machine; this one may be busy
+
+
+def test_an_environment_of_the_users_own(tmp_path):
+    """A module in the working folder, named in the configuration, for the installed command."""
+    (tmp_path / "walks.py").write_text(
+        'from metastep.envs import Nav2D, register\n\nregister("slow_walk", lambda: Nav2D(max_move=0.01))\n'
+    )
+    preset = resources.files("metastep.experiments").joinpath("presets/nav2d.toml").read_text()
+    (tmp_path / "walk.toml").write_text(preset.replace('name = "nav2d"', 'name = "walks:slow_walk"'))
+    settings = ["collect.num_meta_episodes=8", "rollout.num_episodes=4", "rollout.block_size=8", "meta.num_updates=1"]
+    words = ["collect", "walk.toml", "--out", "walk", *(word for one in settings for word in ("--set", one))]
+    done = subprocess.run(
+        [Path(sys.executable).with_name("metastep"), *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "8 tuples" in done.stdout
+    assert json.loads((tmp_path / "walk" / "config.json").read_text())["experiment"]["env"]["name"] == "walks:slow_walk"
+    (tmp_path / "walks.py").unlink()
+    gone = subprocess.run(
+        [Path(sys.executable).with_name("metastep"), *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert gone.returncode == 2
+    assert "env.name: the module 'walks' cannot be imported" in gone.stderr
+    assert "Traceback" not in gone.stderr

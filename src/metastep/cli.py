@@ -342,6 +342,8 @@ def envs() -> None:
 
 def main() -> None:
     """Entry point of the `metastep` command."""
+    # As with `python -m`: modules here may be named in a configuration (env.name = "module:name").
+    sys.path.insert(0, os.getcwd())
     try:
         app()
     except SystemExit as end:

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,3 +67,28 @@ def test_a_name_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
         envs.register("nav2d", CartPole)
     envs.register("nav2d-large", lambda: Nav2D(max_move=1.0))
     assert envs.make("nav2d-large") == Nav2D(max_move=1.0)
+
+
+MODULE = """
+from metastep.envs import Nav2D, register
+
+register("slow_walk", lambda: Nav2D(max_move=0.01))
+"""
+
+
+def test_a_module_may_be_named_that_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envs, "_REGISTRY", {})
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "walks_of_mine.py").write_text(MODULE)
+    (tmp_path / "broken_walks.py").write_text("1 / 0")
+    assert envs.make("walks_of_mine:slow_walk") == Nav2D(max_move=0.01)
+    with pytest.raises(InputError, match=r"env.name: 'slow_wlk' is not registered, .* Did you mean 'slow_walk'\?"):
+        envs.make("walks_of_mine:slow_wlk")
+    with pytest.raises(
+        InputError, match=r"env.name: the module 'no_such_walks' cannot be imported, ModuleNotFoundError"
+    ):
+        envs.make("no_such_walks:slow_walk")
+    with pytest.raises(
+        InputError, match=r"'broken_walks' cannot be imported, ZeroDivisionError: division by zero\. It"
+    ):
+        envs.make("broken_walks:slow_walk")

@@ -1,5 +1,6 @@
 """Contextual MDPs, most of them in pure JAX, and the registry that names them."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +19,7 @@ _REGISTRY: dict[str, Callable[..., Env | HostEnv]] = {}
 def register(name: str, factory: Callable[..., Env | HostEnv]) -> None:
     """Make `factory(**options)` available as `make(name, **options)` and in configurations, as long as the process lives.
 
-    The command line imports no code but the library's: run an environment of your own from Python
-    (`examples/02_own_environment.py`, for Gymnasium `examples/04_gymnasium_env.py`).
+    In a module of its own, such a line serves the command line, too: `env.name = "module:name"` imports the module first.
     """
     if name in _REGISTRY and _REGISTRY[name] is not factory:
         raise InputError(f"env: the name {name!r} is taken already.")
@@ -31,8 +31,27 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_REGISTRY))
 
 
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's module does wrong
+        text = f"{type(error).__name__}: {error}".rstrip(".")
+        raise InputError(
+            f"env.name: the module {module!r} cannot be imported, {text}. It must be installed or lie in the folder that "
+            "the command is run in."
+        ) from error
+
+
 def make(name: str, **options: Any) -> Env | HostEnv:
-    """Build a registered environment; the options are the fields of its class."""
+    """Build a registered environment; the options are the fields of its class.
+
+    As in Gymnasium, `module:name` imports the module first, which is where it registers the name.
+    """
+    module, _, name = name.rpartition(":")
+    if module:
+        _import(module)
     if name not in _REGISTRY:
         raise not_registered("env.name", name, names())
     check_options(name, options, _REGISTRY[name])

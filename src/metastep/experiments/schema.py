@@ -65,7 +65,9 @@ class _Section(BaseModel):
 class EnvSection(_Section):
     """The family of tasks."""
 
-    name: str = Field(description="Name of the environment in the registry.", min_length=1)
+    name: str = Field(
+        description="Name in the registry, or module:name for one that a module of yours registers.", min_length=1
+    )
     options: Annotated[dict[str, Any], AfterValidator(_plain)] = Field(
         default={}, description="Fields of the environment's class to set."
     )
