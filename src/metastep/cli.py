@@ -159,13 +159,16 @@ def run(
     seed: SeedOption = None,
     overrides: SetOption = None,
     tasks: Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A run whose training data to use, where only later settings differ.")
+    ] = None,
     device: DeviceOption = None,
 ) -> None:
     """Collect, fit, select, tune, compare and report; a stopped run resumes where it was."""
     # First of all: an environment may choose its engine by the device, and what is refused must leave no folder behind.
     prepare_jax(device)
     path = out or Path("runs") / f"{Path(preset).stem}-{scale.value}"
-    folder = open_folder(preset, path, scale, seed=seed, overrides=overrides, tasks=tasks)
+    folder = open_folder(preset, path, scale, seed=seed, overrides=overrides, tasks=tasks, data=data)
     from metastep.progress import Terminal
 
     terminal = Terminal()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from metastep.experiments.build import build_mdp, require_available
 from metastep.experiments.config import Experiment, Scale, load_file, load_preset
+from metastep.experiments.data import find_data, take_over
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.stages import require_fittable
 from metastep.meta.tasks import load_tasks
@@ -25,6 +26,7 @@ def open_folder(
     seed: int | None = None,
     overrides: Sequence[str] | None = None,
     tasks: Path | None = None,
+    data: Path | None = None,
     fits: bool = True,
 ) -> RunFolder:
     """Create or resume the run folder of a configuration.
@@ -37,6 +39,7 @@ def open_folder(
         seed: of everything random, in place of the preset's.
         overrides: further settings, like `fqi.trees=20`.
         tasks: a file of contexts to train on.
+        data: another run, or its data, to copy the training data from.
         fits: whether a model will be fitted for certain; where not, the methods to compare decide.
     """
     config = load_config(preset, scale, seed, overrides)
@@ -46,4 +49,8 @@ def open_folder(
     space = env.context_space
     listed = None if tasks is None else load_tasks(tasks, space.names, space.low, space.high)
     require_available(env)
-    return RunFolder.create(out, config, listed, command=command)
+    dataset = None if data is None else find_data(data, config, listed)
+    folder = RunFolder.create(out, config, listed, command=command)
+    if dataset is not None:
+        take_over(dataset, folder)
+    return folder

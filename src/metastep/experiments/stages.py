@@ -28,6 +28,7 @@ from metastep.evaluation import (
     tune,
 )
 from metastep.experiments.build import build_env, build_mdp, updates_collected
+from metastep.experiments.data import recorded_with
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.schema import GRIDS_OF, Experiment
 from metastep.fqi import MetaFQI, Model, ObservationPart, TrainingData, ValidationCurve, load_model, save_model
@@ -71,7 +72,7 @@ def collect_data(
         num_episodes=config.collect.num_meta_episodes,
         num_updates=updates_collected(config),
         seed=config.seed,
-        config=folder.recorded() | {"tasks": None if folder.tasks is None else folder.tasks.tolist()},
+        config=recorded_with(folder),
         task_list=folder.tasks,
         share=share,
         tracker=tracker,
