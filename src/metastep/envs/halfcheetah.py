@@ -1,7 +1,8 @@
 """HalfCheetah that has to run at a goal velocity on MJX, and the choice between the two engines.
 
 See `metastep.envs.host.halfcheetah` for the task. Here the physics are JAX in float32: made for GPUs with tens of thousands of
-episodes at once. On a CPU the same program is 25 to 100 times slower than the C engine.
+episodes at once. On a CPU the same program is 25 to 100 times slower than the C engine. On a GPU the order of its sums is not
+fixed, and the motion is chaotic: the same key gives the same tasks and starts, but not the same episodes to the bit.
 """
 
 import contextlib
