@@ -26,7 +26,7 @@ from metastep.experiments.reproduce.judging import alike, beats_every, gain
 from metastep.experiments.reproduce.outcome import Outcome, at_most, beats_all, no_better, number, within
 from metastep.experiments.reproduce.registry import REGISTRY
 from metastep.experiments.reproduce.robust import spread_difference, standard_deviation
-from metastep.experiments.reproduce.runner import _OWN_PRESETS, command_of
+from metastep.experiments.reproduce.runner import command_of
 from metastep.experiments.reproduce.workbench import ENVIRONMENTS, Workbench
 
 VERDICTS = {"holds", "does not hold", "not distinguishable"}
@@ -162,15 +162,17 @@ def test_a_wrong_override_leaves_no_folder(tmp_path, ids, override, words):
 
 def test_commands_name_overrides_only_where_there_is_a_preset(tmp_path):
     bench = Workbench(tmp_path, "tiny", 0, ("fqi.trees=2",))
-    assert command_of("theory", bench, named=False) == "metastep reproduce theory --scale tiny --seed 0"
+    without = dataclasses.replace(bench, environments=REGISTRY["theory"].usual)
+    assert command_of("theory", without, named=False) == "metastep reproduce theory --scale tiny --seed 0"
     assert command_of("fig2", bench, named=False).endswith("--set fqi.trees=2")
 
 
 def test_the_presets_of_ids_without_a_choice_are_known(made):
     out, _ = made
-    assert set(_OWN_PRESETS) == {name for name, entry in REGISTRY.items() if not entry.environments}
+    own = {name: entry.usual for name, entry in REGISTRY.items() if not entry.environments}
+    assert own == {"fig1": (), "fig-swingup": ("swingup",), "fig-cartpole60": ("cartpole",), "theory": ()}
     runs = {path.name for path in (out / "runs").iterdir()}
-    assert {preset for presets in _OWN_PRESETS.values() for preset in presets} <= runs
+    assert {preset for presets in own.values() for preset in presets} <= runs
 
 
 def test_ids():

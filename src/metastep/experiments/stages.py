@@ -187,11 +187,10 @@ def compare_share(folder: RunFolder, share: tuple[int, int], *, tracker: Tracker
     names, (index, parts) = folder.config.compare.methods, share
     if parts > len(names):
         raise InputError(f"share: {index}/{parts} must have at most as many shares as there are methods, {len(names)}.")
-    for name in names[index::parts]:
-        method_result(folder, name, tracker=tracker)
+    own = {name: method_result(folder, name, tracker=tracker) for name in names[index::parts]}
     if not all(folder.result(name).exists() for name in names):
         return None
-    joined = join([method_result(folder, name) for name in names])
+    joined = join([own[name] if name in own else load(folder.result(name)) for name in names])
     save(folder.comparison, joined)
     return joined
 

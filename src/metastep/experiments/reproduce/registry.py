@@ -22,25 +22,25 @@ class Entry(NamedTuple):
     shows: str
     make: Callable[[Workbench], Product]
     environments: tuple[str, ...] = ()  # what it can be made for, where there is a choice
-    usual: tuple[str, ...] = ENVIRONMENTS  # what it is made for unless told otherwise
+    usual: tuple[str, ...] = ENVIRONMENTS  # whose presets it runs unless told otherwise
 
 
 REGISTRY: dict[str, Entry] = {
-    "fig1": Entry("two hills: greedy steps and planned ones", fig1),
+    "fig1": Entry("two hills: greedy steps and planned ones", fig1, usual=()),
     "fig2": Entry("metaFQI against fixed step sizes", fig2, WITH_CHEETAH),
     "fig3": Entry("metaFQI against tuned baselines", fig3, WITH_CHEETAH),
-    "fig-swingup": Entry("SwingUp: curves, step sizes, iterations", fig_swingup),
+    "fig-swingup": Entry("SwingUp: curves, step sizes, iterations", fig_swingup, usual=("swingup",)),
     "fig-iterations": Entry("performance by FQI iteration", fig_iterations, WITH_CHEETAH),
     "fig-decay": Entry("metaFQI against a decaying step size", fig_decay, ENVIRONMENTS),
     "table1": Entry("the tuned initial values", table1, WITH_CHEETAH),
-    "fig-cartpole60": Entry("CartPole for 60 updates, trained on 15", fig_cartpole60),
+    "fig-cartpole60": Entry("CartPole for 60 updates, trained on 15", fig_cartpole60, usual=("cartpole",)),
     "fig-context": Entry("with and without the context in the meta-state", fig_context, ENVIRONMENTS),
     "fig-robust": Entry(
         "five random states of the forest; single and double Q", fig_robust, ("cartpole", "halfcheetah"), ("cartpole",)
     ),
     "fig-fixed-context": Entry("a single fixed task", fig_fixed_context, ENVIRONMENTS),
     "fig-single-action": Entry("one learned step size per task", fig_single_action, ENVIRONMENTS),
-    "theory": Entry("Lipschitz constants with respect to the context", theory),
+    "theory": Entry("Lipschitz constants with respect to the context", theory, usual=()),
 }
 IDS = tuple(REGISTRY)
 
@@ -63,9 +63,10 @@ def resolve(names: Sequence[str], environments: Sequence[str] = ()) -> dict[str,
     chosen: dict[str, tuple[str, ...]] = {}
     for name, entry in REGISTRY.items():
         possible = tuple(env for env in entry.environments if env in environments) if environments else entry.usual
-        if name in names and not possible:
+        is_possible = bool(possible) or not environments
+        if name in names and not is_possible:
             allowed = ", ".join(entry.environments) or "none by name"
             raise InputError(f"env: {name} cannot be made for {', '.join(environments)}, allowed is {allowed}.")
-        if (name in names or "all" in names) and possible:
+        if (name in names or "all" in names) and is_possible:
             chosen[name] = possible
     return chosen

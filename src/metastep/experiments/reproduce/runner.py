@@ -1,6 +1,7 @@
 """Make what was asked for, write it, and collect all outcomes in one table."""
 
 import csv
+import dataclasses
 import io
 import shlex
 from collections.abc import Mapping, Sequence
@@ -17,14 +18,6 @@ from metastep.experiments.reproduce.workbench import Scale, Workbench
 from metastep.meta.dataset import first_difference
 from metastep.progress import Silent, Tracker
 from metastep.report.document import write_picture
-
-# Where an id has no choice of environments: the presets that it runs, if any.
-_OWN_PRESETS: dict[str, tuple[str, ...]] = {
-    "fig1": (),
-    "fig-swingup": ("swingup",),
-    "fig-cartpole60": ("cartpole",),
-    "theory": (),
-}
 
 
 def reproduce(
@@ -53,15 +46,16 @@ def reproduce(
     wanted = resolve(ids, environments)
     if scale not in get_args(Scale):
         raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
-    _check_presets(wanted, Workbench(out, scale, seed, tuple(overrides)))
+    bench = Workbench(out, scale, seed, tuple(overrides), tracker or Silent())
+    _check_presets(wanted, bench)
     chosen = {"environments": sorted(set(environments))} if environments else {}
     _claim_folder(out, {"scale": scale, "seed": seed, "overrides": list(overrides)} | chosen)
     outcomes: list[Outcome] = []
     for name, envs in wanted.items():
         if not _outcome_file(out, name).exists():
-            bench = Workbench(out, scale, seed, tuple(overrides), tracker or Silent(), envs)
-            product = REGISTRY[name].make(bench)
-            command = command_of(name, bench, named=bool(environments))
+            own = dataclasses.replace(bench, environments=envs)
+            product = REGISTRY[name].make(own)
+            command = command_of(name, own, named=bool(environments))
             _write(out / name, product, [outcome._replace(id=name, command=command) for outcome in product.outcomes])
             _collect(out)
         outcomes += _read(out, name)
@@ -69,14 +63,9 @@ def reproduce(
     return outcomes
 
 
-def _presets_of(name: str, envs: Sequence[str]) -> Sequence[str]:
-    """The presets that an id runs: those of its environments, or those that it is about."""
-    return _OWN_PRESETS.get(name, envs)
-
-
 def _check_presets(wanted: Mapping[str, Sequence[str]], bench: Workbench) -> None:
     """Build every preset with the overrides: what is wrong must be said before the folder belongs to it."""
-    presets = dict.fromkeys(preset for name, envs in wanted.items() for preset in _presets_of(name, envs))
+    presets = dict.fromkeys(env for envs in wanted.values() for env in envs)
     if bench.overrides and not presets:
         raise InputError(f"--set: {bench.overrides[0]!r} changes nothing, no preset is run for {', '.join(wanted)}.")
     for preset in presets:
@@ -88,7 +77,7 @@ def command_of(name: str, bench: Workbench, *, named: bool) -> str:
     parts = ["metastep", "reproduce", name, "--scale", bench.scale, "--seed", str(bench.seed)]
     for env in bench.environments if named else ():
         parts += ["--env", env]
-    for override in bench.overrides if _presets_of(name, bench.environments) else ():
+    for override in bench.overrides if bench.environments else ():
         parts += ["--set", override]
     return shlex.join(parts)
 
