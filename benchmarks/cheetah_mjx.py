@@ -29,7 +29,7 @@ from metastep.envs.host import HalfCheetahVel
 from metastep.gradients import Estimator, estimate
 from metastep.noise import standard_normals
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout, keys_of, trajectories
+from metastep.simulation.rollouts import Rollout, keys_of, trajectories
 from ours import tasks
 
 EPISODES = 100

@@ -20,8 +20,8 @@ from metastep.envs import make
 from metastep.gradients import Estimator
 from metastep.noise import standard_normals
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Baseline, Rollout
-from metastep.sums import stream
+from metastep.simulation.rollouts import Baseline, Rollout
+from metastep.simulation.sums import stream
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from common import DAMPING, DISCOUNT, SIGMA, SIZES, Estimates, Job, learners, measure, record

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from metastep.envs import make
 from metastep.gradients import Estimator
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout
-from metastep.updates import NGA
+from metastep.simulation.rollouts import Rollout
+from metastep.rules import NGA
 
 num_updates = 3 if os.environ.get("METASTEP_EXAMPLE_QUICK") else 15
 

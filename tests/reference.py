@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metastep import envs
 from metastep.policies import LinearGaussian, MLPGaussian
-from metastep.rollouts import Baseline, Rollout, Trajectories
+from metastep.simulation.rollouts import Baseline, Rollout, Trajectories
 
 Floats = NDArray[np.float64]
 

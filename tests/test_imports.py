@@ -103,11 +103,11 @@ def test_a_module_imports_only_what_is_above_it(path: Path) -> None:
 @pytest.mark.parametrize(
     ("importer", "source", "wrong"),
     [
-        ("policies", "from metastep.rollouts import Rollout", True),
+        ("policies", "from metastep.simulation.rollouts import Rollout", True),
         ("policies", "from metastep.errors import InputError", False),
         ("rollouts", "from metastep import gradients", True),
         ("rollouts", "from metastep import noise, policies", False),
-        ("rollouts", "import metastep.updates as updates", True),
+        ("rollouts", "import metastep.rules as updates", True),
         ("rollouts", "def late():\n    from metastep.meta.loop import run", True),
         ("envs", "from . import base\nfrom .base import Env", False),
         ("envs", "from ..rollouts import Rollout", True),
@@ -116,7 +116,7 @@ def test_a_module_imports_only_what_is_above_it(path: Path) -> None:
         ("report", "from metastep import __version__", False),
         ("report", "from metastep import nonsense", True),
         ("cli", "from metastep.integrations.minari import export", False),
-        ("testing", "from metastep.rollouts import Rollout", False),
+        ("testing", "from metastep.simulation.rollouts import Rollout", False),
         ("", "from metastep.errors import InputError", True),
     ],
 )

@@ -19,8 +19,8 @@ from metastep.envs.cartpole import CartPoleState
 from metastep.envs.nav2d import Position
 from metastep.errors import InputError
 from metastep.policies import LinearGaussian, Policy
-from metastep.rollouts import Baseline, Rollout, discounted_returns, trajectories
-from metastep.sums import stream, sums_of
+from metastep.simulation.rollouts import Baseline, Rollout, discounted_returns, trajectories
+from metastep.simulation.sums import stream, sums_of
 from tests import reference
 from tests.reference import CASES, draw_learners, make_rollout, relative_error
 
@@ -279,8 +279,8 @@ from functools import partial
 import jax, jax.numpy as jnp
 from metastep.envs import CartPole
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout, trajectories
-from metastep.sums import stream, sums_of
+from metastep.simulation.rollouts import Rollout, trajectories
+from metastep.simulation.sums import stream, sums_of
 
 def keep_everything(rollout, theta, context, key):
     return sums_of(rollout, theta, trajectories(rollout, theta, context, key))
@@ -330,8 +330,8 @@ def test_several_steps_at_once_give_the_same_sums(monkeypatch, baseline):
     key = jax.random.key(4)
     theta, context = 0.3 * jax.random.normal(key, (8, 5)), env.context_space.sample(key, 8)
     one = jax.jit(stream, static_argnums=0)(rollout, theta, context, key)
-    monkeypatch.setattr("metastep.sums.on_cpu", lambda: False)
-    monkeypatch.setattr("metastep.rollouts.on_cpu", lambda: False)
+    monkeypatch.setattr("metastep.simulation.sums.on_cpu", lambda: False)
+    monkeypatch.setattr("metastep.simulation.rollouts.on_cpu", lambda: False)
     several = jax.jit(lambda *arguments: stream(rollout, *arguments))(theta, context, key)
     for before, after in zip(one, several, strict=True):
         np.testing.assert_allclose(after, before, rtol=2e-5, atol=1e-5 * float(np.abs(before).max()))

@@ -12,7 +12,7 @@ from metastep import envs, testing
 from metastep.contexts import ContextSpace
 from metastep.envs import Step
 from metastep.errors import InputError
-from metastep.rollouts import Rollout, Trajectories, trajectories
+from metastep.simulation.rollouts import Rollout, Trajectories, trajectories
 from metastep.testing import check_env
 
 

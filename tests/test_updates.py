@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from metastep import updates
 from metastep.errors import InputError
 from metastep.gradients import Estimate
-from metastep.updates import GRADIENT, NGA, NORMALISED_GRADIENT, Adam, RMSProp, UpdateRule
+from metastep.rules import GRADIENT, NGA, NORMALISED_GRADIENT, Adam, RMSProp, Rule
 
 Floats = NDArray[np.float64]
 NUM_LEARNERS, NUM_PARAMETERS, NUM_UPDATES = 3, 4, 20
@@ -57,7 +57,7 @@ def keras_rmsprop(theta: Floats, gradients: Floats, rates: Floats) -> Floats:
     return theta
 
 
-def run(rule: UpdateRule, theta: Floats, gradients: Floats, rates: Floats) -> Floats:
+def run(rule: Rule, theta: Floats, gradients: Floats, rates: Floats) -> Floats:
     current: Array = jnp.asarray(theta, jnp.float32)
     state = rule.init(current)
     apply = jax.jit(rule.apply)
@@ -82,7 +82,7 @@ def history(scale: float) -> tuple[Floats, Floats, Floats]:
 )
 @pytest.mark.parametrize("scale", [1e-7, 1e-3, 1.0, 1e4])
 def test_twenty_updates_equal_the_formula_of_keras(
-    rule: UpdateRule, formula: Callable[[Floats, Floats, Floats], Floats], scale: float
+    rule: Rule, formula: Callable[[Floats, Floats, Floats], Floats], scale: float
 ) -> None:
     theta, gradients, rates = history(scale)
     expected = formula(theta, gradients, rates)
@@ -102,7 +102,7 @@ def test_the_textbook_formula_would_be_seen() -> None:
     [(NGA, True, True), (NORMALISED_GRADIENT, False, True), (GRADIENT, False, False)],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_ascent_by_hand(rule: UpdateRule, uses_natural: bool, is_normalised: bool) -> None:
+def test_ascent_by_hand(rule: Rule, uses_natural: bool, is_normalised: bool) -> None:
     theta, gradients, _ = history(1.0)
     gradient, natural = gradients[:2]
     sizes = np.array([0.0, 0.5, 8.0])
@@ -138,7 +138,7 @@ BAD = {
 }
 
 
-def warmed_up(rule: UpdateRule) -> tuple[Array, object]:
+def warmed_up(rule: Rule) -> tuple[Array, object]:
     """After one ordinary update, so that the state is not that of `init`."""
     theta, gradients, _ = history(1.0)
     start = jnp.asarray(theta, jnp.float32)
@@ -147,7 +147,7 @@ def warmed_up(rule: UpdateRule) -> tuple[Array, object]:
 
 
 def check_that_only_the_middle_learner_stays(
-    rule: UpdateRule, theta: Array, state: object, bad: Estimate, good: Estimate, sizes: Array
+    rule: Rule, theta: Array, state: object, bad: Estimate, good: Estimate, sizes: Array
 ) -> None:
     update, usual = (jax.jit(rule.apply)(theta, batch, sizes, state) for batch in (bad, good))
     np.testing.assert_array_equal(update.flagged, [False, True, False])

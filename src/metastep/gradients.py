@@ -1,21 +1,23 @@
 """Estimates from batches of episodes: return, policy gradient, natural gradient."""
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from metastep import host_rollouts
-from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
 from metastep.policies import Pieces, Policy, flatten
-from metastep.rollouts import Rollout, Trajectories, trajectories
-from metastep.sums import Sums, stream, sums_of
+from metastep.settings import Count, check_fields
+from metastep.simulation.engine import Engine, engine_of
+from metastep.simulation.rollouts import Rollout, Trajectories
+from metastep.simulation.sums import Sums, sums_of
 
 FisherSolver = Literal["closed", "cg"]
+
+DAMPING = 1e-3
+"""Damping of the natural gradient, as a share of the mean of the Fisher matrix's diagonal."""
 
 # Of conjugate gradient: count, solution, residual, direction, energy.
 _Iteration = tuple[Array, Array, Array, Array, Array]
@@ -142,25 +144,22 @@ class Estimator:
         rollout: what is simulated.
         fisher: "closed" for linear policies (streaming), "cg" for any (keeps the observations of the batch);
             None takes the closed form where it exists.
-        damping: added to the Fisher matrix's diagonal, as a share of the mean of that diagonal. It decides how far directions
-            that hardly vary in the batch (a cart that has not moved yet) are stretched: too little, and their noise is.
-        cg_iterations: most conjugate-gradient steps.
+        damping: added to the Fisher matrix's diagonal, as a share of the mean of that diagonal; by default what the update
+            rule asks for, or `DAMPING`.
+        cg_iterations: most conjugate-gradient steps to the natural gradient of a network policy.
     """
 
     rollout: Rollout
     fisher: FisherSolver | None = None
-    damping: float = 1e-3
-    cg_iterations: int = 200
+    damping: float | None = None
+    cg_iterations: Count = 200
 
     def __post_init__(self) -> None:
-        if self.fisher not in (None, *get_args(FisherSolver)):
-            raise InputError(f"rollout.fisher: {self.fisher!r} must be one of {', '.join(get_args(FisherSolver))}.")
+        check_fields(self, "rollout")
         if self.fisher == "closed" and not self.rollout.policy.is_linear:
             raise InputError("rollout.fisher: 'closed' needs a linear policy, allowed here is 'cg'.")
-        if not 0.0 < self.damping < 1.0:
+        if self.damping is not None and not 0.0 < self.damping < 1.0:
             raise InputError(f"rollout.damping: {self.damping} must lie in (0, 1).")
-        if self.cg_iterations < 1:
-            raise InputError(f"rollout.cg_iterations: {self.cg_iterations} must be at least 1.")
 
     @property
     def solver(self) -> FisherSolver:
@@ -168,41 +167,45 @@ class Estimator:
         return self.fisher or ("closed" if self.rollout.policy.is_linear else "cg")
 
     @property
-    def on_host(self) -> bool:
-        """Whether the environment is simulated on the host, so that only what comes after the episodes is compiled."""
-        return isinstance(self.rollout.env, HostEnv)
+    def engine(self) -> Engine:
+        """Who simulates."""
+        return engine_of(self.rollout.env)
 
     def __call__(self, theta: Array, context: Array, key: Array) -> Estimate:
         """Estimate for theta (learners, parameters) in the tasks context (learners, coordinates)."""
-        if self.on_host:
-            return estimate_on_host(self, theta, context, key)
-        return estimate(self, theta, context, key)
+        return self.engine.whole(_estimate)(self, theta, context, key)
 
     def trajectories(self, theta: Array, context: Array, key: Array) -> Trajectories:
         """The episodes behind the estimate with the same arguments."""
-        if self.on_host:
-            return host_rollouts.trajectories(self.rollout, theta, context, key)
-        return _compiled_trajectories(self.rollout, theta, context, key)
+        return self.engine.whole(self.engine.trajectories)(self.rollout, theta, context, key)
 
 
-_compiled_trajectories = jax.jit(trajectories, static_argnums=0)
+def _estimate(estimator: Estimator, theta: Array, context: Array, key: Array) -> Estimate:
+    engine, rollout = estimator.engine, estimator.rollout
+    if estimator.solver == "closed":
+        return engine.piece(_from_sums)(estimator, engine.stream(rollout, theta, context, key))
+    return engine.piece(_from_episodes)(estimator, theta, engine.trajectories(rollout, theta, context, key))
 
 
 def _from_sums(estimator: Estimator, sums: Sums) -> Estimate:
     """The estimate of a linear policy."""
-    natural = solve_closed(estimator.rollout, sums, estimator.damping)
-    return _complete(estimator, sums, natural)
+    return _complete(estimator, sums, solve_closed(estimator.rollout, sums, _damping(estimator)))
 
 
 def _from_episodes(estimator: Estimator, theta: Array, episodes: Trajectories) -> Estimate:
     """The estimate of any policy."""
-    rollout = estimator.rollout
+    rollout, damping = estimator.rollout, _damping(estimator)
     sums = sums_of(rollout, theta, episodes)
-    natural = solve_cg(rollout.policy, theta.T, episodes, sums.gradient, estimator.damping, estimator.cg_iterations)
+    natural = solve_cg(rollout.policy, theta.T, episodes, sums.gradient, damping, estimator.cg_iterations)
     return _complete(estimator, sums, natural)
 
 
+def _damping(estimator: Estimator) -> float:
+    return DAMPING if estimator.damping is None else estimator.damping
+
+
 def _complete(estimator: Estimator, sums: Sums, natural: Array) -> Estimate:
+    """Here arrays with learners last turn into arrays that are learners first again."""
     return Estimate(
         mean_return=sums.mean_return,
         return_error=jnp.sqrt(sums.return_variance / estimator.rollout.num_episodes),
@@ -210,23 +213,3 @@ def _complete(estimator: Estimator, sums: Sums, natural: Array) -> Estimate:
         natural_gradient=natural.T,
         num_steps=sums.num_steps,
     )
-
-
-@partial(jax.jit, static_argnums=0)
-def estimate(estimator: Estimator, theta: Array, context: Array, key: Array) -> Estimate:
-    """The jitted body of `Estimator.__call__`."""
-    if estimator.solver == "closed":
-        return _from_sums(estimator, stream(estimator.rollout, theta, context, key))
-    return _from_episodes(estimator, theta, trajectories(estimator.rollout, theta, context, key))
-
-
-_compiled_from_sums = jax.jit(_from_sums, static_argnums=0)
-_compiled_from_episodes = jax.jit(_from_episodes, static_argnums=0)
-
-
-def estimate_on_host(estimator: Estimator, theta: Array, context: Array, key: Array) -> Estimate:
-    """The body of `Estimator.__call__` for environments on the host."""
-    if estimator.solver == "closed":
-        return _compiled_from_sums(estimator, host_rollouts.stream(estimator.rollout, theta, context, key))
-    episodes = host_rollouts.trajectories(estimator.rollout, theta, context, key)
-    return _compiled_from_episodes(estimator, theta, episodes)

@@ -43,6 +43,9 @@ _DTYPES = {
     "F32": np.dtype("<f4"),
     "F64": np.dtype("<f8"),
 }
+VERSION = 2
+"""Of all files; metastep 0.1 wrote version 1."""
+
 # safetensors writes several metadata entries in no fixed order, so everything goes into one.
 _METADATA_KEY = "metastep"
 
@@ -284,6 +287,34 @@ def _map_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
 
 def _one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__} {error}".split()).rstrip(".")
+
+
+def stamp(kind: str) -> dict[str, Any]:
+    """What every file of ours begins with: what it is, and in which form."""
+    return {"format": f"metastep {kind}", "version": VERSION}
+
+
+def require_stamp(found: Any, kind: str, path: str | Path, remedy: str) -> None:
+    """Refuse what is not a file of ours of this kind, or of another version; the remedy says how to make it anew."""
+    wanted = stamp(kind)
+    given = {name: found.get(name) for name in wanted} if isinstance(found, dict) else {}
+    if given == wanted:
+        return
+    if given.get("format") == wanted["format"] or _is_of_first_version(found, kind):
+        version = given.get("version") if isinstance(given.get("version"), int) else 1
+        raise InputError(
+            f"File {path} is a {kind} of version {version}, this metastep reads version {VERSION}: {remedy}."
+        )
+    raise InputError(f"File {path} is not a metastep {kind}.")
+
+
+def _is_of_first_version(found: Any, kind: str) -> bool:
+    """Files of metastep 0.1 named their kind in other ways, or not at all."""
+    if not isinstance(found, dict):
+        return False
+    if kind == "run":
+        return set(found) == {"experiment", "tasks"}
+    return found.get("kind") == kind or found.get("format") == kind
 
 
 def environment_record(device: str, packages: Sequence[str] = ()) -> dict[str, str]:

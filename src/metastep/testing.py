@@ -24,7 +24,7 @@ from metastep.envs.declared import check_declared
 from metastep.envs.host import HostEnv, check_host_env
 from metastep.errors import InputError
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout, Trajectories, trajectories
+from metastep.simulation.rollouts import Rollout, Trajectories, trajectories
 
 __all__ = ["check_controller", "check_env"]
 

@@ -6,7 +6,7 @@ from typing import Any
 from metastep.gradients import Estimator
 from metastep.meta.mdp import InitialPolicy, MetaMDP
 from metastep.meta.spaces import HyperparameterSpace
-from metastep.updates import NGA, UpdateRule
+from metastep.rules import NGA, Rule
 from tests.reference import CASES, make_rollout
 
 BLOCK = 8
@@ -14,7 +14,7 @@ BLOCK = 8
 
 @cache
 def make_mdp(
-    name: str = "nav2d", hidden: tuple[int, ...] = (), rule: UpdateRule = NGA, high: float = 2.0, **changes: Any
+    name: str = "nav2d", hidden: tuple[int, ...] = (), rule: Rule = NGA, high: float = 2.0, **changes: Any
 ) -> MetaMDP:
     """A block of 8 learners with short episodes."""
     # Long enough on the cart-pole for episodes to end at different times.

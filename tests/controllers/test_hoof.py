@@ -16,8 +16,8 @@ from metastep.evaluation import Method, compare
 from metastep.gradients import Estimate
 from metastep.meta.loop import run
 from metastep.meta.mdp import Learners, MetaMDP, begin
-from metastep.rollouts import Trajectories
-from metastep.updates import NGA, Adam, RMSProp, Update
+from metastep.simulation.rollouts import Trajectories
+from metastep.rules import NGA, Adam, RMSProp, Update
 from tests.controllers.problems import BLOCK, make_mdp
 
 

@@ -13,7 +13,7 @@ from metastep.evaluation.comparison import describe
 from metastep.fqi.native import fit_forest
 from metastep.meta.loop import run
 from metastep.meta.mdp import Learners, MetaMDP, advance, begin
-from metastep.updates import NGA, Adam, RMSProp
+from metastep.rules import NGA, Adam, RMSProp
 from tests.controllers.problems import BLOCK, make_mdp
 
 

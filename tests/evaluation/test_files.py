@@ -22,7 +22,7 @@ from metastep.evaluation import (
     to_parquet,
     tune,
 )
-from metastep.updates import NGA
+from metastep.rules import NGA
 from tests.controllers.problems import BLOCK, make_mdp
 
 

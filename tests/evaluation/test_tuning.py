@@ -9,7 +9,7 @@ from metastep.evaluation import FAMILIES, compare, tune
 from metastep.evaluation.methods import refuse_overlap
 from metastep.evaluation.tuning import Family
 from metastep.meta.loop import run
-from metastep.updates import NGA
+from metastep.rules import NGA
 from tests.controllers.problems import BLOCK, make_mdp
 
 

@@ -25,7 +25,7 @@ from metastep.experiments.stages import (
     method_result,
 )
 from metastep.meta.dataset import Dataset
-from metastep.updates import NGA
+from metastep.rules import NGA
 
 TINY = [
     "collect.num_meta_episodes=24",

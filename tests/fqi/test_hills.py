@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from metastep.fqi import MetaFQI, hills
+from metastep.fqi import MetaFQI
 
 
 def test_gradient_is_that_of_the_landscape():

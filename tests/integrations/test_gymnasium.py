@@ -20,7 +20,7 @@ from metastep.meta.loop import run
 from metastep.meta.mdp import MetaMDP
 from metastep.meta.spaces import HyperparameterSpace
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout
+from metastep.simulation.rollouts import Rollout
 
 IDS = [f"metastep/{name}-v0" for name in ENVIRONMENTS]
 NAV2D = "metastep/Nav2D-v0"

@@ -14,7 +14,7 @@ from metastep.meta.loop import Exploration, run
 from metastep.meta.mdp import InitialPolicy, MetaMDP, advance, begin
 from metastep.meta.spaces import HyperparameterSpace
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout
+from metastep.simulation.rollouts import Rollout
 
 
 def small_mdp(name: str = "nav2d", **changes) -> MetaMDP:
@@ -138,7 +138,7 @@ def test_a_wrong_share_is_refused(tmp_path):
 
 def test_a_rule_with_state_and_an_mlp_run_through_the_same_loop():
     from metastep.policies import MLPGaussian
-    from metastep.updates import Adam
+    from metastep.rules import Adam
 
     env = make("lqr")
     estimator = Estimator(Rollout(env, MLPGaussian(2, 1, sigma=0.5, hidden=(4,)), num_episodes=8, horizon=5))

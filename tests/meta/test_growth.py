@@ -23,7 +23,7 @@ from metastep.meta.loop import Exploration, follow, joined, run
 from metastep.meta.mdp import MetaMDP, begin
 from metastep.meta.parts import Part, Parts
 from metastep.meta.spaces import HyperparameterSpace
-from metastep.updates import Adam
+from metastep.rules import Adam
 from tests.envs.host.twins import Twin
 from tests.meta.test_collection import small_mdp
 

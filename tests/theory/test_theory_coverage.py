@@ -14,7 +14,7 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.inspection import inspect_coverage
 from metastep.experiments.stages import collect_data
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout
+from metastep.simulation.rollouts import Rollout
 from metastep.theory import coverage as module
 from metastep.theory import lqr
 from metastep.theory.coverage import (

@@ -15,7 +15,7 @@ from metastep.envs.lqr import LQR
 from metastep.envs.nav2d import Nav2D
 from metastep.errors import InputError
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout, trajectories
+from metastep.simulation.rollouts import Rollout, trajectories
 from metastep.theory import reproduce, table
 from metastep.theory.coverage import Smoothness, known_return_constant
 from metastep.theory.estimate import step_function, visited_samples

@@ -10,7 +10,7 @@ from jax import Array, lax
 from metastep.controllers.fixed import require_one_coordinate
 from metastep.errors import InputError
 from metastep.meta.mdp import Learners, MetaMDP
-from metastep.rollouts import discounted_returns
+from metastep.simulation.rollouts import discounted_returns
 
 # Candidates simulated side by side share the random numbers; more of them would leave the processor's cache.
 _SIDE_BY_SIDE = 8

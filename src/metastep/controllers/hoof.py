@@ -13,8 +13,8 @@ from metastep.controllers.lanes import PerLearner, check, column
 from metastep.errors import InputError
 from metastep.meta.mdp import Learners, MetaMDP
 from metastep.policies import Pieces
-from metastep.rollouts import Move, Rollout, Trajectories, fold, fold_over
-from metastep.updates import Adam, Ascent, RMSProp
+from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold, fold_over
+from metastep.rules import Adam, Ascent, RMSProp
 
 Shift = Callable[[Pieces], Pieces]
 

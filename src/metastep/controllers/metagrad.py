@@ -9,7 +9,7 @@ from jax import Array
 from metastep.controllers.fixed import require_one_coordinate
 from metastep.controllers.lanes import PerLearner, check, column
 from metastep.meta.mdp import Learners, MetaMDP
-from metastep.updates import unusable
+from metastep.rules import unusable
 
 
 class MetagradState(NamedTuple):

@@ -1,13 +1,10 @@
 """The environment protocol: one learner, one episode, scalar fields."""
 
-import inspect
-from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jax import Array
 
 from metastep.contexts import ContextSpace
-from metastep.errors import not_registered
 
 State = Any
 Context = Any
@@ -19,11 +16,6 @@ class Step(NamedTuple):
     state: State
     reward: Array
     terminated: Array
-
-
-def packages_of(env: "TaskFamily") -> tuple[str, ...]:
-    """The packages whose versions decide an environment's numbers, where it names any (`packages`), besides JAX and NumPy."""
-    return tuple(getattr(env, "packages", ()))
 
 
 class TaskFamily(Protocol):
@@ -50,6 +42,11 @@ class TaskFamily(Protocol):
     @property
     def num_actions(self) -> int:
         """Numbers it chooses."""
+        ...
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages besides JAX and NumPy whose versions decide the numbers; recorded with every result."""
         ...
 
     @property
@@ -84,19 +81,3 @@ class Env(TaskFamily, Protocol):
     def step(self, context: Context, state: State, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         """One move."""
         ...
-
-
-def check_options(env: str, options: Iterable[str], factory: Callable[..., Any], more: tuple[str, ...] = ()) -> None:
-    """Refuse options that `factory` and `more` do not name; a factory that takes any keyword checks for itself."""
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # a callable that does not tell
-        return
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return
-    known = (*more, *(parameter.name for parameter in parameters))
-    for option in options:
-        if option not in known:
-            # The context space has a setting of its own, and no value that a file could hold.
-            allowed = [name for name in known if name != "context_space"]
-            raise not_registered("env.options", option, allowed, f"is not an option of {env}")

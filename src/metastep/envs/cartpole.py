@@ -66,6 +66,7 @@ class CartPole:
     start_range: float = 0.05
 
     name: ClassVar[str] = "cartpole"
+    packages: ClassVar[tuple[str, ...]] = ()
     num_observations: ClassVar[int] = 4
     num_actions: ClassVar[int] = 1
     reset_noise: ClassVar[int] = 4
@@ -106,6 +107,7 @@ class SwingUp:
     start_range: float = 0.05
 
     name: ClassVar[str] = "swingup"
+    packages: ClassVar[tuple[str, ...]] = ()
     num_observations: ClassVar[int] = 4
     num_actions: ClassVar[int] = 1
     reset_noise: ClassVar[int] = 4

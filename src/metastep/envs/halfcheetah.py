@@ -17,13 +17,16 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from metastep.contexts import ContextSpace
-from metastep.envs.base import Context, Step, check_options
+from metastep.envs.base import Context, Step
 from metastep.envs.host.halfcheetah import GOAL_VELOCITY, NUM_JOINTS, NUM_MOTORS, HalfCheetahVel, load_model
 from metastep.errors import InputError
 from metastep.noise import to_uniform
+from metastep.registry import check_options
 
 Engine = Literal["auto", "c", "mjx"]
 Scalars = tuple[Array, ...]
+
+_OPTIONS, _HIDDEN = "env.options", ("context_space",)
 
 
 class CheetahState(NamedTuple):
@@ -143,10 +146,10 @@ def half_cheetah(engine: Engine = "auto", **options: Any) -> HalfCheetahVel | Ha
     kinds: dict[str, type[HalfCheetahVel | HalfCheetahVelMJX]] = {"c": HalfCheetahVel, "mjx": HalfCheetahVelMJX}
     if engine != "auto":
         kind = kinds[engine]
-        check_options(f"halfcheetah on engine {engine!r}", options, kind, more=("engine",))
+        check_options(f"halfcheetah on engine {engine!r}", options, kind, field=_OPTIONS, more=("engine",), hidden=_HIDDEN)
         return kind(**options)
     known = {kind: {entry.name for entry in dataclasses.fields(kind)} for kind in kinds.values()}
     kind = kinds["c" if jax.default_backend() == "cpu" else "mjx"]
     others = set().union(*known.values()) - known[kind]
-    check_options("halfcheetah", options, kind, more=("engine", *sorted(others)))
+    check_options("halfcheetah", options, kind, field=_OPTIONS, more=("engine", *sorted(others)), hidden=_HIDDEN)
     return kind(**{name: value for name, value in options.items() if name not in others})

@@ -41,6 +41,7 @@ class LQR:
     start_scale: float = 0.3
 
     name: ClassVar[str] = "lqr"
+    packages: ClassVar[tuple[str, ...]] = ()
     num_observations: ClassVar[int] = 2
     num_actions: ClassVar[int] = 1
     reset_noise: ClassVar[int] = 2

@@ -35,6 +35,7 @@ class Minigolf:
     noise_scale: float = 0.5
 
     name: ClassVar[str] = "minigolf"
+    packages: ClassVar[tuple[str, ...]] = ()
     num_observations: ClassVar[int] = 1
     num_actions: ClassVar[int] = 1
     reset_noise: ClassVar[int] = 1

@@ -26,6 +26,7 @@ class Nav2D:
     goal_radius: float = 0.01
 
     name: ClassVar[str] = "nav2d"
+    packages: ClassVar[tuple[str, ...]] = ()
     num_observations: ClassVar[int] = 2
     num_actions: ClassVar[int] = 2
     reset_noise: ClassVar[int] = 0

@@ -12,7 +12,7 @@ from metastep.controllers import GreedyOracle, MetaFQIController, SingleAction
 from metastep.controllers.metafqi import Greedy
 from metastep.errors import InputError
 from metastep.meta.loop import Controller
-from metastep.updates import NGA, UpdateRule
+from metastep.rules import NGA, Rule
 
 
 class TaskSource(NamedTuple):
@@ -38,7 +38,7 @@ class Method:
     """
 
     name: str
-    rule: UpdateRule
+    rule: Rule
     controller: Controller
     label: str = ""
     values: Mapping[str, float] = field(default_factory=dict)

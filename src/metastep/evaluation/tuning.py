@@ -17,7 +17,7 @@ from metastep.meta.collection import with_task_list
 from metastep.meta.loop import Controller, run
 from metastep.meta.mdp import MetaMDP, Tasks
 from metastep.progress import Silent, Tracker
-from metastep.updates import NGA, Adam, RMSProp, UpdateRule
+from metastep.rules import NGA, Adam, RMSProp, Rule
 
 
 class Family(NamedTuple):
@@ -28,7 +28,7 @@ class Family(NamedTuple):
 
     name: str
     label: str
-    rule: UpdateRule
+    rule: Rule
     parameters: tuple[str, ...]
     build: Callable[..., Controller]
 

@@ -14,7 +14,7 @@ from metastep.gradients import Estimator
 from metastep.meta.mdp import InitialPolicy, MetaMDP
 from metastep.meta.spaces import HyperparameterSpace
 from metastep.policies import LinearGaussian, MLPGaussian, Policy
-from metastep.rollouts import Rollout
+from metastep.simulation.rollouts import Rollout
 
 
 def build_env(config: Experiment) -> envs.Env | envs.HostEnv:

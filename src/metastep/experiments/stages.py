@@ -37,7 +37,7 @@ from metastep.meta.collection import collect
 from metastep.meta.dataset import Dataset, first_difference
 from metastep.meta.mdp import MetaMDP
 from metastep.progress import Silent, Tracker
-from metastep.updates import NGA
+from metastep.rules import NGA
 
 # Which parameter of a method's family each grid of the configuration holds.
 _PARAMETERS = {

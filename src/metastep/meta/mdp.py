@@ -12,7 +12,7 @@ from metastep.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.errors import InputError
 from metastep.gradients import Estimate, Estimator
 from metastep.meta.spaces import HyperparameterSpace
-from metastep.updates import NGA, RuleState, Update, UpdateRule, unusable
+from metastep.rules import NGA, RuleState, Update, Rule, unusable
 
 ObservationPart = Literal["theta", "gradient", "context", "return"]
 DEFAULT_OBSERVATION: tuple[ObservationPart, ...] = ("theta", "gradient", "context")
@@ -71,7 +71,7 @@ class MetaMDP:
     estimator: Estimator
     space: HyperparameterSpace
     initial: InitialPolicy = InitialPolicy()
-    rule: UpdateRule = NGA
+    rule: Rule = NGA
     meta_discount: float = 1.0
     observation: tuple[ObservationPart, ...] = DEFAULT_OBSERVATION
     block_size: int = 64

@@ -20,7 +20,7 @@ from metastep.envs.host.base import HostEnv
 from metastep.envs.lqr import LQR
 from metastep.envs.nav2d import Nav2D
 from metastep.errors import InputError
-from metastep.rollouts import Rollout
+from metastep.simulation.rollouts import Rollout
 from metastep.theory import lqr
 from metastep.theory.constants import context_q_constant, times
 from metastep.theory.measure import Z_99, measure_return_differences

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from metastep.contexts import ContextSpace
 from metastep.envs.base import Context, Env, State, Step
 from metastep.errors import InputError
-from metastep.rollouts import Rollout, trajectories
+from metastep.simulation.rollouts import Rollout, trajectories
 
 Floats = NDArray[np.float64]
 

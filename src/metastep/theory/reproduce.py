@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from metastep.envs import Env, make
 from metastep.errors import InputError
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout
+from metastep.simulation.rollouts import Rollout
 from metastep.storage import create_folder, write_atomically
 from metastep.theory.coverage import Smoothness, measure_smoothness
 from metastep.theory.estimate import estimate_constants, in_box_widths, step_function, visited_samples

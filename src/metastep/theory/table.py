@@ -9,7 +9,7 @@ from metastep.envs.lqr import LQR
 from metastep.envs.nav2d import Nav2D
 from metastep.errors import InputError
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout
+from metastep.simulation.rollouts import Rollout
 from metastep.theory import lqr
 from metastep.theory.constants import context_q_constant, gradient_constant, per_coordinate
 from metastep.theory.measure import Z_99, Difference, FromPair, measure_differences, measure_return_differences

@@ -16,7 +16,7 @@ from metastep.errors import InputError
 from metastep.gradients import Estimator
 from metastep.noise import standard_normals
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout, Trajectories
+from metastep.simulation.rollouts import Rollout, Trajectories
 from tests import reference
 
 MASS = ContextSpace(("mass",), (0.5,), (2.0,), ("kg",))

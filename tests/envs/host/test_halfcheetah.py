@@ -24,8 +24,8 @@ from metastep.meta.loop import Exploration, run
 from metastep.meta.mdp import InitialPolicy, MetaMDP
 from metastep.meta.spaces import HyperparameterSpace
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout
-from metastep.updates import NGA
+from metastep.simulation.rollouts import Rollout
+from metastep.rules import NGA
 from tests.envs.host.cheetah import gymnasium_episode, start_episodes, start_noise
 
 POLICY = LinearGaussian(17, 6, 1.001)

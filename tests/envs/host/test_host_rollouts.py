@@ -17,8 +17,8 @@ from metastep.gradients import Estimator
 from metastep.meta.loop import Exploration, run
 from metastep.meta.mdp import MetaMDP, advance, begin
 from metastep.meta.spaces import HyperparameterSpace
-from metastep.rollouts import Rollout, trajectories
-from metastep.sums import stream, sums_of
+from metastep.simulation.rollouts import Rollout, trajectories
+from metastep.simulation.sums import stream, sums_of
 from tests.envs.host.twins import Twin
 from tests.reference import draw_learners, make_rollout, relative_error
 

@@ -14,7 +14,7 @@ from metastep.envs.host import HalfCheetahVel
 from metastep.gradients import Estimator
 from metastep.noise import standard_normals
 from metastep.policies import LinearGaussian
-from metastep.rollouts import Rollout, Trajectories
+from metastep.simulation.rollouts import Rollout, Trajectories
 from metastep.testing import check_env
 from tests.envs.host.cheetah import start_episodes
 

@@ -16,7 +16,7 @@ from metastep.experiments.reproduce.workbench import Workbench
 from metastep.experiments.stages import join, on_test_tasks, tuned
 from metastep.progress import Tracker
 from metastep.report.style import title_of
-from metastep.updates import NGA
+from metastep.rules import NGA
 
 BASELINES = ("fixed", "rmsprop", "adam", "hoof", "metagrad")
 _SHOWN_STEPS = 5

@@ -14,7 +14,7 @@ from metastep.experiments.reproduce.outcome import number
 from metastep.experiments.reproduce.panels import Line
 from metastep.experiments.reproduce.workbench import TITLES, Workbench
 from metastep.experiments.stages import on_test_tasks, require_alike
-from metastep.updates import NGA
+from metastep.rules import NGA
 
 _AS_GAIN = ("halfcheetah",)  # returns differ more between its tasks than learning changes them
 _LONGER = 5  # how many times more updates the oracle makes

@@ -34,7 +34,7 @@ from metastep.experiments.reproduce.panels import Line, Panel, curves, picture, 
 from metastep.experiments.reproduce.workbench import Workbench
 from metastep.experiments.stages import on_test_tasks
 from metastep.fqi import Model
-from metastep.updates import NGA
+from metastep.rules import NGA
 
 _SHAPED_BY = (TaskSource("trained", Stream.TRAIN), TaskSource("selected", Stream.VALIDATION))
 

@@ -9,7 +9,7 @@ from scipy import stats
 from metastep.experiments.reproduce.outcome import Outcome, Product, Verdict
 from metastep.experiments.reproduce.panels import Line, Panel, curves, ink_of, picture
 from metastep.experiments.reproduce.workbench import Workbench
-from metastep.fqi import MetaFQI, hills
+from metastep.fqi import MetaFQI
 from metastep.report.style import Ink
 
 _ITERATIONS = 5

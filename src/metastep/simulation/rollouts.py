@@ -1,13 +1,13 @@
 """Batched simulation: many learners, each with its own policy and task, many episodes each.
 
 Arrays inside are (episodes, learners) with learners on the last axis, so that sums over episodes vectorise. Two paths share
-one step function: `fold` reduces every step inside the scan, so its memory does not depend on the horizon (`stream` folds
-what an estimate needs, `discounted_returns` the returns alone); `trajectories` returns every step.
+one simulation: `fold` reduces every step inside the scan, so its memory does not depend on the horizon (`stream` folds what
+an estimate needs, `discounted_returns` the returns alone); `trajectories` returns every step.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
 from metastep.noise import standard_normals
 from metastep.policies import Pieces, Policy
+from metastep.settings import Count, Share, check_fields
 
 Baseline = Literal["none", "mean", "optimal"]
 Accumulated = TypeVar("Accumulated")
@@ -34,29 +35,22 @@ class Rollout:
     Args:
         env: the family of tasks, in JAX or on the host.
         policy: how actions are drawn.
-        num_episodes: episodes a learner.
-        horizon: steps after which an episode is cut off.
-        discount: gamma.
+        num_episodes: episodes in the batch of one update (n in the paper).
+        horizon: steps after which an episode is cut off (H in the paper).
+        discount: discount of the rewards, gamma.
         baseline: what GPOMDP subtracts from the reward of a step: nothing, its mean over the episodes, or the
             variance-minimising value of every component.
     """
 
     env: Env | HostEnv
     policy: Policy
-    num_episodes: int
-    horizon: int
-    discount: float = 0.99
+    num_episodes: Count
+    horizon: Count
+    discount: Share = 0.99
     baseline: Baseline = "optimal"
 
     def __post_init__(self) -> None:
-        for field, least in (("num_episodes", 1), ("horizon", 1)):
-            value = getattr(self, field)
-            if value < least:
-                raise InputError(f"rollout.{field}: {value} must be at least {least}.")
-        if not 0.0 <= self.discount <= 1.0:
-            raise InputError(f"rollout.discount: {self.discount} must lie in [0, 1].")
-        if self.baseline not in get_args(Baseline):
-            raise InputError(f"rollout.baseline: {self.baseline!r} must be one of {', '.join(get_args(Baseline))}.")
+        check_fields(self, "rollout")
         for field in ("num_observations", "num_actions"):
             seen, offered = getattr(self.policy, field), getattr(self.env, field)
             if seen != offered:
@@ -181,47 +175,28 @@ def keys_of(key: Array) -> tuple[Array, Array]:
     return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
 
 
-def fold(
-    rollout: Rollout,
-    theta: Array,
-    context: Array,
-    key: Array,
-    start: Accumulated,
-    add: Callable[[Accumulated, Move, Array], Accumulated],
-) -> Accumulated:
-    """Simulate and reduce on the fly; memory does not depend on the horizon.
-
-    Args:
-        rollout: what to simulate.
-        theta: (learners, parameters).
-        context: (learners, coordinates).
-        key: one key for the whole batch; each lane takes its own part of every draw.
-        start: what is accumulated, before the first step.
-        add: accumulated, move, alive -> accumulated; `alive` (episodes, learners) says which lanes took this step.
-    """
-    theta = theta.T
-    named = rollout.env.context_space.unpack(context)
-    reset_key, step_key = keys_of(key)
-
-    def advance(carry: tuple[_Lane, Accumulated], normals: Pieces) -> tuple[tuple[_Lane, Accumulated], None]:
-        lane, accumulated = carry
-        after, move = _advance(rollout, theta, named, lane, normals)
-        return (after, add(accumulated, move, lane.alive)), None
-
-    first = _start(rollout, named, reset_key, theta.shape[-1]), start
-    return _scan_steps(rollout, step_key, advance, first, theta.shape[-1])[0][1]
-
-
-def fold_in_bunches(
+def simulate(
     rollout: Rollout,
     theta: Array,
     context: Array,
     key: Array,
     start: Accumulated,
     follow: Callable[[Accumulated, Move, Array], tuple[Accumulated, Any]],
-    digest: Callable[[Accumulated, Any], Accumulated],
-) -> Accumulated:
-    """`fold` in two paces: `follow` carries every step on, `digest` takes in what several steps put out, stacked."""
+    digest: Callable[[Accumulated, Any], Accumulated] | None = None,
+) -> tuple[Accumulated, Any]:
+    """Simulate, carrying something on from step to step: what it is at the end, and the outputs of all steps.
+
+    This is where arrays that come learners first turn into arrays with learners last.
+
+    Args:
+        rollout: what to simulate.
+        theta: (learners, parameters).
+        context: (learners, coordinates).
+        key: one key for the whole batch; each lane takes its own part of every draw.
+        start: what is carried, before the first step.
+        follow: carried, move, alive -> carried, outputs; `alive` (episodes, learners) says which lanes took this step.
+        digest: takes in the outputs of several steps, stacked; without it those of all steps are returned.
+    """
     theta = theta.T
     named = rollout.env.context_space.unpack(context)
     reset_key, step_key = keys_of(key)
@@ -233,10 +208,28 @@ def fold_in_bunches(
         return (after, accumulated), outputs
 
     def take_in(carry: tuple[_Lane, Accumulated], outputs: Any) -> tuple[_Lane, Accumulated]:
+        assert digest is not None
         return carry[0], digest(carry[1], outputs)
 
     first = _start(rollout, named, reset_key, theta.shape[-1]), start
-    return _scan_steps(rollout, step_key, advance, first, theta.shape[-1], take_in)[0][1]
+    (_, end), outputs = _scan_steps(rollout, step_key, advance, first, theta.shape[-1], take_in if digest else None)
+    return end, outputs
+
+
+def fold(
+    rollout: Rollout,
+    theta: Array,
+    context: Array,
+    key: Array,
+    start: Accumulated,
+    add: Callable[[Accumulated, Move, Array], Accumulated],
+) -> Accumulated:
+    """Simulate and reduce on the fly; memory does not depend on the horizon. `add` is `follow` without outputs."""
+
+    def follow(accumulated: Accumulated, move: Move, alive: Array) -> tuple[Accumulated, None]:
+        return add(accumulated, move, alive), None
+
+    return simulate(rollout, theta, context, key, start, follow)[0]
 
 
 def fold_over(
@@ -264,14 +257,9 @@ def discounted_returns(rollout: Rollout, theta: Array, context: Array, key: Arra
 
 def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
     """The same simulation as `fold` with the same key, every step returned."""
-    theta = theta.T
-    named = rollout.env.context_space.unpack(context)
-    reset_key, step_key = keys_of(key)
 
-    def advance(lane: _Lane, normals: Pieces) -> tuple[_Lane, Trajectories]:
-        after, move = _advance(rollout, theta, named, lane, normals)
+    def follow(_: None, move: Move, alive: Array) -> tuple[None, Trajectories]:
         observation, action, noise = (jnp.stack(pieces) for pieces in move[:3])
-        return after, Trajectories(observation, action, noise, move.reward, lane.alive)
+        return None, Trajectories(observation, action, noise, move.reward, alive)
 
-    start = _start(rollout, named, reset_key, theta.shape[-1])
-    return _scan_steps(rollout, step_key, advance, start, theta.shape[-1])[1]
+    return simulate(rollout, theta, context, key, None, follow)[1]

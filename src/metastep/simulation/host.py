@@ -1,4 +1,4 @@
-"""Rollouts of environments on the host: the counterparts of `rollouts.stream` and `rollouts.trajectories`.
+"""Rollouts of environments on the host: the counterparts of `sums.stream` and `rollouts.trajectories`.
 
 Policies, keys, action noise and statistics are those of the compiled rollouts; only the physics run elsewhere. Each step is
 two short compiled functions around the environment's own: one chooses the actions, one adds the step to the sums. The second
@@ -18,8 +18,8 @@ from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
 from metastep.noise import standard_normals
 from metastep.policies import Pieces
-from metastep.rollouts import Move, Rollout, Trajectories, keys_of
-from metastep.sums import Accumulator, Sums, accumulate, empty, finish
+from metastep.simulation.rollouts import Move, Rollout, Trajectories, keys_of
+from metastep.simulation.sums import Accumulator, Sums, accumulate, empty, finish
 
 _SEEDS = 2  # keys_of takes 0 and 1
 

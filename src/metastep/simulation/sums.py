@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from metastep.policies import Pieces, flatten
-from metastep.rollouts import Baseline, Move, Rollout, Trajectories, fold, fold_in_bunches, fold_over, on_cpu
+from metastep.simulation.rollouts import Baseline, Move, Rollout, Trajectories, fold, fold_over, on_cpu, simulate
 
 # A per-step baseline divides by the mean square of the summed score; where that is zero the baseline is irrelevant.
 _TINY = 1e-30
@@ -157,7 +157,7 @@ def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
     if on_cpu():
         return finish(rollout, fold(rollout, theta, context, key, start, add))
     follow, digest = partial(_follow, rollout, theta.T), partial(_accumulate_several, rollout)
-    return finish(rollout, fold_in_bunches(rollout, theta, context, key, start, follow, digest))
+    return finish(rollout, simulate(rollout, theta, context, key, start, follow, digest)[0])
 
 
 def sums_of(rollout: Rollout, theta: Array, episodes: Trajectories) -> Sums:

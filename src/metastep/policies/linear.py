@@ -1,0 +1,51 @@
+"""The paper's policy: a mean that is linear in the observation."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import Array
+
+from metastep.policies.base import Pieces, check_sizes
+
+# Up to here the score is one array for each parameter: fastest for a few, but many take the compiler half a minute.
+_FEW_PARAMETERS = 32
+
+
+@dataclass(frozen=True)
+class LinearGaussian:
+    """mean = b + W s; theta = (b, W) with W row by row."""
+
+    num_observations: int
+    num_actions: int
+    sigma: float
+
+    def __post_init__(self) -> None:
+        check_sizes(self.num_observations, self.num_actions, self.sigma)
+
+    @property
+    def num_parameters(self) -> int:
+        """One bias and one weight an observation, for every action."""
+        return self.num_actions * (1 + self.num_observations)
+
+    @property
+    def is_linear(self) -> bool:
+        """Yes."""
+        return True
+
+    def mean(self, theta: Array, observation: Pieces) -> Pieces:
+        """Written out term by term: a matrix product over the small axis would not vectorise over learners."""
+        means = []
+        for action in range(self.num_actions):
+            mean = theta[action]
+            for index, value in enumerate(observation):
+                mean = mean + theta[self.num_actions + action * self.num_observations + index] * value
+            means.append(mean)
+        return tuple(means)
+
+    def score(self, theta: Array, observation: Pieces, noise: Pieces) -> Pieces:
+        """d log pi / d b_i = z_i / sigma, d log pi / d W_ij = z_i s_j / sigma."""
+        if self.num_parameters > _FEW_PARAMETERS:
+            stacked = jnp.stack(noise) / self.sigma
+            return stacked, stacked[:, None] * jnp.stack(observation)
+        biases = [normal / self.sigma for normal in noise]
+        return (*biases, *(bias * value for bias in biases for value in observation))

@@ -1,0 +1,77 @@
+"""A tanh network as the mean of a Gaussian policy."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import jax.numpy as jnp
+from jax import Array
+
+from metastep.errors import InputError
+from metastep.policies.base import Pieces, check_sizes
+
+
+@dataclass(frozen=True)
+class MLPGaussian:
+    """A tanh network; theta = (W_1, b_1, W_2, b_2, ...), each W row by row (outputs first)."""
+
+    num_observations: int
+    num_actions: int
+    sigma: float
+    hidden: tuple[int, ...] = (16,)
+
+    def __post_init__(self) -> None:
+        check_sizes(self.num_observations, self.num_actions, self.sigma)
+        if not self.hidden or min(self.hidden) < 1:
+            raise InputError(f"policy.hidden: {list(self.hidden)} must be one or more positive layer sizes.")
+
+    @cached_property
+    def _layers(self) -> tuple[tuple[int, int], ...]:
+        return tuple(pairwise((self.num_observations, *self.hidden, self.num_actions)))
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights and biases of all layers."""
+        return sum(outputs * (inputs + 1) for inputs, outputs in self._layers)
+
+    @property
+    def is_linear(self) -> bool:
+        """No."""
+        return False
+
+    def _unflatten(self, theta: Array) -> list[tuple[Array, Array]]:
+        layers, start = [], 0
+        for inputs, outputs in self._layers:
+            weights = theta[start : start + outputs * inputs].reshape(outputs, inputs, -1)
+            start += outputs * inputs
+            layers.append((weights, theta[start : start + outputs]))
+            start += outputs
+        return layers
+
+    def _activations(self, layers: list[tuple[Array, Array]], observation: Pieces) -> list[Array]:
+        """Inputs of every layer, then the output; each (units, episodes, learners)."""
+        values = [jnp.stack(observation)]
+        for index, (weights, bias) in enumerate(layers):
+            total = bias[:, None, :] + sum(
+                weights[:, unit, None, :] * values[-1][unit] for unit in range(weights.shape[1])
+            )
+            values.append(total if index + 1 == len(layers) else jnp.tanh(total))
+        return values
+
+    def mean(self, theta: Array, observation: Pieces) -> Pieces:
+        """The network's output."""
+        return tuple(self._activations(self._unflatten(theta), observation)[-1])
+
+    def score(self, theta: Array, observation: Pieces, noise: Pieces) -> Pieces:
+        """Back-propagation of z / sigma, one outer product a layer."""
+        layers = self._unflatten(theta)
+        values = self._activations(layers, observation)
+        error = jnp.stack(noise) / self.sigma
+        pieces: list[Array] = []
+        for index in reversed(range(len(layers))):
+            pieces = [error[:, None] * values[index][None], error, *pieces]
+            if index:
+                weights = layers[index][0]
+                back = sum(weights[unit, :, None, :] * error[unit] for unit in range(weights.shape[0]))
+                error = back * (1.0 - values[index] ** 2)
+        return tuple(pieces)

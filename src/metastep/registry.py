@@ -1,0 +1,119 @@
+"""One registry for every kind of part: environments, policies, rules, features, controllers, baselines, regressors.
+
+A part is a name and a factory. In a module of one's own, a line `metastep.rules.register("mine", Mine)` makes it available to
+configurations and to the command line as `module:mine`, which imports the module first.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from metastep.errors import InputError, not_registered
+
+Part = TypeVar("Part")
+
+
+class Entry(NamedTuple, Generic[Part]):
+    """What is known of a registered part."""
+
+    factory: Callable[..., Part]
+    label: str  # in tables and figures
+    colour: str  # in figures; empty takes the next one of the palette
+
+
+class Registry(Generic[Part]):
+    """Names and what they stand for.
+
+    Args:
+        field: the setting that holds a name, for sentences about unknown ones.
+        options_field: the setting that holds options; by default the same.
+        hidden: parameters of factories that are no options.
+    """
+
+    def __init__(self, field: str, options_field: str = "", hidden: tuple[str, ...] = ()) -> None:
+        self.field, self.options_field, self.hidden = field, options_field or field, hidden
+        self._entries: dict[str, Entry[Part]] = {}
+
+    def register(self, name: str, factory: Callable[..., Part], *, label: str = "", colour: str = "") -> None:
+        """Make `factory(**options)` available under a name, as long as the process lives."""
+        if name in self._entries and self._entries[name].factory is not factory:
+            raise InputError(f"{self.field}: the name {name!r} is taken already.")
+        self._entries[name] = Entry(factory, label or name, colour)
+
+    def names(self) -> tuple[str, ...]:
+        """The registered names, sorted."""
+        return tuple(sorted(self._entries))
+
+    def entry(self, name: str, field: str = "") -> Entry[Part]:
+        """What a name stands for; as in Gymnasium, `module:name` imports the module first, which registers the name."""
+        module, _, own = name.rpartition(":")
+        if module:
+            _import(module, field or self.field)
+        if own not in self._entries:
+            raise not_registered(field or self.field, own, self.names())
+        return self._entries[own]
+
+    def options(self, name: str) -> tuple[str, ...]:
+        """The options of a registered part, in the order of its factory."""
+        return tuple(option for option in _parameters(self.entry(name).factory) or () if option not in self.hidden)
+
+    def make(self, name: str, /, *given: Any, **options: Any) -> Part:
+        """Build a registered part; the options are the fields of its class."""
+        return self.build(name, options, given)
+
+    def build(self, name: str, options: Mapping[str, Any], given: tuple[Any, ...] = (), field: str = "") -> Part:
+        """`make` for a configuration: `given` goes to the factory first, `field` is what sentences name."""
+        factory = self.entry(name, field).factory
+        check_options(name, options, factory, skip=len(given), hidden=self.hidden, field=field or self.options_field)
+        try:
+            return factory(*given, **options)
+        except TypeError as error:
+            raise InputError(
+                f"{field or self.options_field}: {name} cannot be built with {dict(options)}: {error}."
+            ) from None
+
+
+def check_options(
+    name: str,
+    options: Iterable[str],
+    factory: Callable[..., Any],
+    *,
+    field: str,
+    more: tuple[str, ...] = (),
+    skip: int = 0,
+    hidden: tuple[str, ...] = (),
+) -> None:
+    """Refuse options that `factory` and `more` do not name; a factory that takes any keyword checks for itself."""
+    parameters = _parameters(factory)
+    if parameters is None:
+        return
+    known = (*more, *parameters[skip:])
+    for option in options:
+        if option not in known:
+            allowed = [parameter for parameter in known if parameter not in hidden]
+            raise not_registered(field, option, allowed, f"is not an option of {name}")
+
+
+def _parameters(factory: Callable[..., Any]) -> tuple[str, ...] | None:
+    """The names a factory takes; None where it takes any, or does not tell."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return tuple(parameter.name for parameter in parameters)
+
+
+def _import(module: str, field: str) -> None:
+    try:
+        importlib.import_module(module)
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a user's module does wrong
+        text = f"{type(error).__name__}: {error}".rstrip(".")
+        raise InputError(
+            f"{field}: the module {module!r} cannot be imported, {text}. It must be installed or lie in the folder that "
+            "the command is run in."
+        ) from error

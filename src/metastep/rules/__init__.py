@@ -1,0 +1,31 @@
+"""Update rules, one a file, and the registry that names them."""
+
+from metastep.registry import Registry
+from metastep.rules.adam import Adam
+from metastep.rules.ascent import NGA, GradientAscent
+from metastep.rules.base import Rule, RuleState, Update, guard, unusable
+from metastep.rules.rmsprop import RMSProp
+
+REGISTRY: Registry[Rule] = Registry("meta.rule")
+register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
+
+register("nga", NGA, label="NGA")
+register("gradient", GradientAscent, label="gradient ascent")
+register("rmsprop", RMSProp, label="RMSprop")
+register("adam", Adam, label="Adam")
+
+__all__ = [
+    "NGA",
+    "REGISTRY",
+    "Adam",
+    "GradientAscent",
+    "RMSProp",
+    "Rule",
+    "RuleState",
+    "Update",
+    "guard",
+    "make",
+    "names",
+    "register",
+    "unusable",
+]

@@ -1,0 +1,52 @@
+"""Adam on the plain gradient."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from metastep.gradients import Estimate
+from metastep.rules.base import Rule, Update, guard
+
+
+class AdamState(NamedTuple):
+    """Running moments of the gradient and the number of updates made."""
+
+    first: Array  # (learners, parameters)
+    second: Array  # (learners, parameters)
+    updates: Array  # (learners,)
+
+
+@dataclass(frozen=True)
+class Adam(Rule):
+    """Adam on the plain gradient, with Keras' formula.
+
+    `theta += h sqrt(1 - b2^t)/(1 - b1^t) m / (sqrt(v) + eps)`. optax corrects v's bias before adding eps, Keras after: the
+    two differ by a factor sqrt(1 - b2^t) on eps, so optax's Adam cannot serve here.
+    """
+
+    first_decay: float = 0.9
+    second_decay: float = 0.999
+    epsilon: float = 1e-7
+
+    name: ClassVar[str] = "adam"
+    is_along_a_line: ClassVar[bool] = True
+
+    def direction(self, estimate: Estimate) -> Array:
+        """The plain gradient."""
+        return estimate.gradient
+
+    def init(self, theta: Array) -> AdamState:
+        """Zero moments."""
+        return AdamState(jnp.zeros_like(theta), jnp.zeros_like(theta), jnp.zeros(theta.shape[:1], jnp.float32))
+
+    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: AdamState) -> Update:
+        """One Adam step, uphill."""
+        gradient = estimate.gradient
+        first = self.first_decay * state.first + (1.0 - self.first_decay) * gradient
+        second = self.second_decay * state.second + (1.0 - self.second_decay) * gradient**2
+        count = state.updates + 1.0
+        correction = jnp.sqrt(1.0 - self.second_decay**count) / (1.0 - self.first_decay**count)
+        moved = theta + hyperparameters[:, :1] * correction[:, None] * first / (jnp.sqrt(second) + self.epsilon)
+        return guard(theta, moved, gradient, state, AdamState(first, second, count))

@@ -1,0 +1,73 @@
+"""Steps along a gradient: the paper's natural gradient of unit length, and the plain one."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jax import Array
+
+from metastep.errors import InputError
+from metastep.gradients import DAMPING, Estimate
+from metastep.rules.base import Rule, Update, guard
+
+
+def _step(theta: Array, direction: Array, stepsize: Array, normalised: bool) -> Update:
+    if normalised:
+        # Divide by the largest entry first: squares of large or small float32 numbers leave its range.
+        largest = jnp.max(jnp.abs(direction), axis=-1, keepdims=True)
+        # XLA multiplies by the reciprocal, which is zero for the very largest: the guard sees what is left.
+        direction = direction / jnp.where(largest > 0.0, largest, 1.0)
+        norm = jnp.sqrt(jnp.sum(direction * direction, axis=-1, keepdims=True))
+        moved = theta + stepsize * (direction / jnp.where(norm > 0.0, norm, 1.0))
+    else:
+        moved = theta + stepsize * direction
+    return guard(theta, moved, direction)
+
+
+@dataclass(frozen=True)
+class NGA(Rule):
+    """theta' = theta + h g / ||g||_2, g the natural gradient.
+
+    Args:
+        damping: added to the Fisher matrix's diagonal, as a share of the mean of that diagonal. It decides how far directions
+            that hardly vary in the batch (a cart that has not moved yet) are stretched: too little, and their noise is.
+    """
+
+    damping: float = DAMPING
+
+    name: ClassVar[str] = "nga"
+    is_along_a_line: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.damping < 1.0:
+            raise InputError(f"meta.rule.damping: {self.damping} must lie in (0, 1).")
+
+    def direction(self, estimate: Estimate) -> Array:
+        """The natural gradient."""
+        return estimate.natural_gradient
+
+    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: None) -> Update:
+        """A step of length h."""
+        return _step(theta, estimate.natural_gradient, hyperparameters[:, :1], normalised=True)
+
+
+@dataclass(frozen=True)
+class GradientAscent(Rule):
+    """theta' = theta + h g, g the plain gradient.
+
+    Args:
+        normalised: whether g is brought to unit length first.
+    """
+
+    normalised: bool = False
+
+    name: ClassVar[str] = "gradient"
+    is_along_a_line: ClassVar[bool] = True
+
+    def direction(self, estimate: Estimate) -> Array:
+        """The plain gradient."""
+        return estimate.gradient
+
+    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: None) -> Update:
+        """Step along the gradient."""
+        return _step(theta, estimate.gradient, hyperparameters[:, :1], self.normalised)

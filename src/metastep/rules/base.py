@@ -1,0 +1,79 @@
+"""What an update rule is: the direction in which theta moves; how far comes from elsewhere (a controller).
+
+All arrays are learners first.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax.numpy as jnp
+from jax import Array
+
+from metastep.gradients import Estimate
+
+RuleState = Any
+
+
+class Update(NamedTuple):
+    """The outcome of one update."""
+
+    theta: Array  # (learners, parameters)
+    state: RuleState
+    flagged: Array  # (learners,): the direction was zero or not finite, so theta and state stayed
+
+
+class Rule(Protocol):
+    """theta' = f(theta, h, batch). A rule of your own is a frozen dataclass that inherits these defaults."""
+
+    @property
+    def name(self) -> str:
+        """Identifier in the registry."""
+        ...
+
+    @property
+    def hyperparameters(self) -> tuple[str, ...]:
+        """Names of the numbers a controller chooses for every update."""
+        return ("stepsize",)
+
+    @property
+    def damping(self) -> float | None:
+        """Damping of the natural gradient that the rule follows; None for a rule that follows another direction."""
+        return None
+
+    @property
+    def is_along_a_line(self) -> bool:
+        """Whether theta' - theta is h times a vector that depends on neither h nor theta."""
+        return False
+
+    def direction(self, estimate: Estimate) -> Array:
+        """The part of the estimate that the rule follows, (learners, parameters); learners without one are flagged."""
+        ...
+
+    def init(self, theta: Array) -> RuleState:
+        """State before the first update; every leaf is learners first."""
+        return None
+
+    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: RuleState) -> Update:
+        """One update of every learner; hyperparameters is (learners, len(self.hyperparameters))."""
+        ...
+
+
+def unusable(direction: Array) -> Array:
+    """Which learners (rows) have a direction that is zero or not finite, so that theta must stay."""
+    return ~(jnp.all(jnp.isfinite(direction), axis=-1) & jnp.any(direction != 0.0, axis=-1))
+
+
+def guard(theta: Array, moved: Array, direction: Array, old: RuleState = None, new: RuleState = None) -> Update:
+    """Keep theta and state of learners whose direction is zero or not finite, and flag them.
+
+    The same for learners whose theta or state would leave float32's range: an infinite moment would stop them for good.
+    """
+    usable = ~unusable(direction) & jnp.all(jnp.isfinite(moved), axis=-1)
+    for leaf in new or ():
+        usable = usable & jnp.all(jnp.isfinite(leaf).reshape(len(leaf), -1), axis=-1)
+
+    def keep(after: Array, before: Array) -> Array:
+        shape = usable.shape + (1,) * (after.ndim - 1)
+        return jnp.where(usable.reshape(shape), after, before)
+
+    state = None if new is None else type(new)(*(keep(a, b) for a, b in zip(new, old, strict=True)))
+    return Update(keep(moved, theta), state, ~usable)

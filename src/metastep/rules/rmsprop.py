@@ -1,0 +1,43 @@
+"""RMSprop on the plain gradient."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from metastep.gradients import Estimate
+from metastep.rules.base import Rule, Update, guard
+
+
+class RMSPropState(NamedTuple):
+    """The running mean of the squared gradient."""
+
+    square: Array  # (learners, parameters)
+
+
+@dataclass(frozen=True)
+class RMSProp(Rule):
+    """RMSprop on the plain gradient: `theta += h g / sqrt(v + eps)`; Keras' formula, and optax's with `eps_in_sqrt`."""
+
+    decay: float = 0.9
+    epsilon: float = 1e-7
+
+    name: ClassVar[str] = "rmsprop"
+    is_along_a_line: ClassVar[bool] = True
+
+    def direction(self, estimate: Estimate) -> Array:
+        """The plain gradient."""
+        return estimate.gradient
+
+    def init(self, theta: Array) -> RMSPropState:
+        """A zero mean square."""
+        return RMSPropState(jnp.zeros_like(theta))
+
+    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: RMSPropState) -> Update:
+        """One RMSprop step, uphill."""
+        scaling = optax.scale_by_rms(decay=self.decay, eps=self.epsilon, eps_in_sqrt=True)
+        direction, after = scaling.update(estimate.gradient, optax.ScaleByRmsState(nu=state.square))
+        moved = theta + hyperparameters[:, :1] * direction
+        return guard(theta, moved, estimate.gradient, state, RMSPropState(after.nu))

@@ -1,0 +1,90 @@
+"""Settings are defined once, by the class that uses them: its fields, their types with bounds, defaults and docstring.
+
+`check_fields` holds objects to these bounds; `settings_of` reads all of it, so that a configuration can be made of it.
+"""
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from metastep.errors import InputError
+
+Count = Annotated[int, Ge(1), Le(10**9)]
+Several = Annotated[int, Ge(2), Le(10**9)]  # an interval over tasks needs two
+Share = Annotated[float, Ge(0.0), Le(1.0)]
+Positive = Annotated[float, Gt(0.0)]
+
+_BOUNDS: dict[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
+    Ge: ("ge", "must be greater than or equal to", lambda value, bound: value >= bound),
+    Gt: ("gt", "must be greater than", lambda value, bound: value > bound),
+    Le: ("le", "must be less than or equal to", lambda value, bound: value <= bound),
+    Lt: ("lt", "must be less than", lambda value, bound: value < bound),
+}
+
+
+class Setting(NamedTuple):
+    """One parameter of a class."""
+
+    kind: Any  # its type, bounds included
+    default: Any  # `inspect.Parameter.empty` where there is none
+    sentence: str
+
+
+@cache
+def settings_of(owner: Callable[..., Any]) -> dict[str, Setting]:
+    """The parameters of a class or function by name, each with the sentence that its docstring has for it."""
+    hints = _hints(owner)
+    sentences = _sentences(inspect.getdoc(owner) or "")
+    return {
+        name: Setting(hints.get(name, Any), parameter.default, sentences.get(name, ""))
+        for name, parameter in inspect.signature(owner).parameters.items()
+    }
+
+
+@cache
+def _hints(owner: Callable[..., Any]) -> dict[str, Any]:
+    """Annotations of the parameters: of a dataclass its fields, of another class its constructor."""
+    source = owner.__init__ if inspect.isclass(owner) and "__init__" in vars(owner) else owner
+    hints = get_type_hints(source, include_extras=True)
+    return hints | (get_type_hints(owner, include_extras=True) if inspect.isclass(owner) else {})
+
+
+def _sentences(docstring: str) -> dict[str, str]:
+    """What `Args:` says of each parameter, as one line that starts with a capital."""
+    _, _, block = docstring.partition("Args:\n")
+    block = re.split(r"\n\S", f"\n{block}")[0]
+    found = {}
+    for names, text in re.findall(r"\n {4}([a-z_, ]+): (.*?)(?=\n {4}[a-z_, ]+: |\n\n|\Z)", block, re.DOTALL):
+        line = " ".join(text.split())
+        found |= dict.fromkeys(names.split(", "), line[:1].upper() + line[1:])
+    return found
+
+
+def check_fields(owner: Any, section: str) -> None:
+    """Refuse a dataclass with a number beyond the bounds of its type, or a word that its type does not list."""
+    for name, kind in _hints(type(owner)).items():
+        if problem := _problem(kind, value := getattr(owner, name, None)):
+            raise InputError(f"{section}.{name}: {value!r} {problem}.")
+
+
+def _problem(kind: Any, value: Any) -> str:
+    if get_origin(kind) in (Union, UnionType):
+        problems = [_problem(option, value) for option in get_args(kind) if option is not type(None)]
+        return "" if value is None or "" in problems else problems[0]
+    if get_origin(kind) is Literal and value not in get_args(kind):
+        return f"must be one of {', '.join(map(str, get_args(kind)))}"
+    if get_origin(kind) is not Annotated:
+        return ""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "must be a finite number"
+    for bound in kind.__metadata__:
+        attribute, words, holds = _BOUNDS.get(type(bound), ("", "", None))
+        if holds is not None and not holds(value, limit := getattr(bound, attribute)):
+            return f"{words} {limit:g}"
+    return ""
