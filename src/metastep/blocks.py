@@ -51,9 +51,12 @@ class Blocks:
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
 
+    def __contains__(self, block: int) -> bool:
+        return 0 <= block < len(self)
+
     def num_valid(self, block: int) -> int:
         """How many lanes of the block are asked for; the rest is padding."""
-        if not 0 <= block < len(self):
+        if block not in self:
             raise InputError(f"block: {block} is not one of the {len(self)} blocks.")
         return min(self.size, self.num_learners - block * self.size)
 

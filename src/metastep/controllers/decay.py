@@ -1,17 +1,18 @@
 """Decaying step sizes (paper, appendix: comparison with learning-rate schedules)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.controllers.fixed import require_one_coordinate
-from metastep.controllers.lanes import PerLearner, check, column
-from metastep.meta.mdp import Learners, MetaMDP
+from metastep.controllers.per_learner import PerLearner, check, column
+from metastep.mdp import Learners, MetaMDP
+from metastep.meta.controller import Controller, require_one_coordinate
 
 
 @dataclass(frozen=True, eq=False)
-class Decay:
+class Decay(Controller):
     """h_t = alpha / t, t = 1, 2, ...
 
     Args:
@@ -19,7 +20,8 @@ class Decay:
     """
 
     alpha: PerLearner
-    name: str = "decay"
+
+    name: ClassVar[str] = "decay"
 
     def __post_init__(self) -> None:
         check("decay.alpha", self.alpha)
@@ -33,13 +35,9 @@ class Decay:
         """The learners know how many updates they made."""
         return state / (learners.update.astype(jnp.float32) + 1.0)
 
-    def observe(self, state: Array, before: Learners, hyperparameters: Array, after: Learners) -> Array:
-        """Nothing is learned."""
-        return state
-
 
 @dataclass(frozen=True, eq=False)
-class GeometricDecay:
+class GeometricDecay(Controller):
     """h_t = alpha h_{t-1}.
 
     Args:
@@ -49,7 +47,8 @@ class GeometricDecay:
 
     stepsize: PerLearner
     alpha: PerLearner
-    name: str = "geometric-decay"
+
+    name: ClassVar[str] = "geometric-decay"
 
     def __post_init__(self) -> None:
         check("geometric_decay.stepsize", self.stepsize)

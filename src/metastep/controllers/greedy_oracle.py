@@ -1,16 +1,14 @@
 """The yardstick: what a line search on fresh episodes buys."""
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
-from metastep.controllers.fixed import require_one_coordinate
 from metastep.errors import InputError
-from metastep.meta.mdp import Learners, MetaMDP
-from metastep.simulation.rollouts import discounted_returns
+from metastep.mdp import Learners, MetaMDP
+from metastep.meta.controller import Controller, Run, require_one_coordinate
 
 # Candidates simulated side by side share the random numbers; more of them would leave the processor's cache.
 _SIDE_BY_SIDE = 8
@@ -21,14 +19,14 @@ def _moved(mdp: MetaMDP, learners: Learners, stepsize: Array) -> Array:
     return mdp.rule.apply(learners.theta, learners.estimate, proposal, learners.rule_state).theta
 
 
-@partial(jax.jit, static_argnums=0)
-def _compiled_search(mdp: MetaMDP, learners: Learners, stepsizes: Array) -> Array:
+def _search(mdp: MetaMDP, learners: Learners, stepsizes: Array) -> Array:
+    engine, rollout = mdp.estimator.engine, mdp.estimator.rollout
+
     def price(stepsize: Array) -> Array:
         theta = _moved(mdp, learners, stepsize)
-        returns = discounted_returns(mdp.estimator.rollout, theta, learners.context, learners.controller_key)
-        return jnp.mean(returns, axis=0)
+        return engine.mean_return(rollout, theta, learners.context, learners.controller_key)
 
-    return lax.map(price, stepsizes, batch_size=_SIDE_BY_SIDE)
+    return engine.map(price, stepsizes, _SIDE_BY_SIDE)
 
 
 def line_search(mdp: MetaMDP, learners: Learners, stepsizes: Array) -> Array:
@@ -37,30 +35,29 @@ def line_search(mdp: MetaMDP, learners: Learners, stepsizes: Array) -> Array:
     The episodes come from the controller's key, so they are neither those the direction was estimated on nor those of the
     next batch; every candidate sees the same random numbers.
     """
-    if not mdp.estimator.on_host:
-        return _compiled_search(mdp, learners, stepsizes)
-    return jnp.stack(
-        [
-            mdp.estimator(_moved(mdp, learners, stepsize), learners.context, learners.controller_key).mean_return
-            for stepsize in stepsizes
-        ]
-    )
+    return mdp.estimator.engine.whole(_search)(mdp, learners, stepsizes)
 
 
 @dataclass(frozen=True, eq=False)
-class GreedyOracle:
+class GreedyOracle(Controller):
     """The step size with the best return on fresh episodes, at each update; it costs `num_stepsizes` batches more.
 
     Args:
-        num_stepsizes: evenly spaced candidates over H.
+        num_stepsizes: evenly spaced candidates over H; 0 takes as many as the experiment's model chooses from.
     """
 
     num_stepsizes: int = 101
-    name: str = "greedy-oracle"
+
+    name: ClassVar[str] = "greedy-oracle"
+    is_yardstick: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.num_stepsizes < 2:
-            raise InputError(f"greedy_oracle.num_stepsizes: {self.num_stepsizes} must be at least 2.")
+        if self.num_stepsizes < 2 and self.num_stepsizes != 0:
+            raise InputError(f"greedy_oracle.num_stepsizes: {self.num_stepsizes} must be at least 2, or 0.")
+
+    def prepared(self, run: Run) -> "GreedyOracle":
+        """With the experiment's grid of step sizes, where nothing else is asked for."""
+        return self if self.num_stepsizes else replace(self, num_stepsizes=run.num_stepsizes)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
         """Remember what to simulate."""
@@ -73,7 +70,3 @@ class GreedyOracle:
         returns = line_search(state, learners, stepsizes)
         best = jnp.argmax(jnp.where(jnp.isfinite(returns), returns, -jnp.inf), axis=0)
         return stepsizes[best][:, None]
-
-    def observe(self, state: MetaMDP, before: Learners, hyperparameters: Array, after: Learners) -> MetaMDP:
-        """Nothing is learned."""
-        return state

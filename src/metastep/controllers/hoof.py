@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from metastep.controllers.lanes import PerLearner, check, column
+from metastep.controllers.per_learner import PerLearner, check, column
 from metastep.errors import InputError
-from metastep.meta.mdp import Learners, MetaMDP
+from metastep.mdp import Learners, MetaMDP
+from metastep.meta.controller import Controller
 from metastep.policies import Pieces
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold, fold_over
-from metastep.rules import Adam, Ascent, RMSProp
 
 Shift = Callable[[Pieces], Pieces]
 
@@ -77,12 +77,12 @@ def _price(tilt: _Tilt, scale: Array) -> Prices:
 
 def _is_along_a_line(mdp: MetaMDP) -> bool:
     """Whether the mean moves by h u(s): linear in theta, and a rule that adds h times something free of h and theta."""
-    return mdp.estimator.rollout.policy.is_linear and isinstance(mdp.rule, Ascent | Adam | RMSProp)
+    return mdp.estimator.rollout.policy.is_linear and mdp.rule.is_along_a_line
 
 
 def _batch(mdp: MetaMDP, learners: Learners) -> Trajectories | None:
     """The current batch where it has to be kept; None where simulating it again inside a compiled function is better."""
-    if _is_along_a_line(mdp) and not mdp.estimator.on_host:
+    if _is_along_a_line(mdp) and mdp.estimator.engine.is_compiled:
         return None
     return mdp.estimator.trajectories(learners.theta, learners.context, learners.simulation_key)
 
@@ -114,7 +114,7 @@ _compiled_price_all = jax.jit(_price_all, static_argnums=0)
 def price(mdp: MetaMDP, learners: Learners, candidates: Array) -> Prices:
     """Estimate return and divergence of every candidate (candidates, learners, coordinates) on the current batch.
 
-    Along a line all candidates share two sums an episode; otherwise the batch is kept and every candidate's means are
+    Along a line all candidates share two sums for each episode; otherwise the batch is kept and every candidate's means are
     evaluated on it.
     """
     return _compiled_price_all(mdp, learners, candidates, _batch(mdp, learners))
@@ -145,11 +145,11 @@ class HOOFState(NamedTuple):
     """The effective sample sizes so far, for the record."""
 
     mdp: MetaMDP
-    sample_sizes: tuple[Array, ...]  # one (learners,) an update
+    sample_sizes: tuple[Array, ...]  # one (learners,) for each update
 
 
 @dataclass(frozen=True, eq=False)
-class HOOF:
+class HOOF(Controller):
     """The best of many random step sizes by importance sampling, among those whose policy stays close.
 
     Args:
@@ -162,7 +162,8 @@ class HOOF:
     max_divergence: PerLearner
     num_candidates: int = 100
     records_sample_size: bool = True
-    name: str = "hoof"
+
+    name: ClassVar[str] = "hoof"
 
     def __post_init__(self) -> None:
         check("hoof.max_divergence", self.max_divergence, least=0.0)

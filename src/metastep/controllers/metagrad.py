@@ -1,14 +1,14 @@
 """Meta-gradient on the step size (paper, appendix: Metagrad implementation; after Xu, van Hasselt and Silver 2018)."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.controllers.fixed import require_one_coordinate
-from metastep.controllers.lanes import PerLearner, check, column
-from metastep.meta.mdp import Learners, MetaMDP
+from metastep.controllers.per_learner import PerLearner, check, column
+from metastep.mdp import Learners, MetaMDP
+from metastep.meta.controller import Controller, require_one_coordinate
 from metastep.rules import unusable
 
 
@@ -33,7 +33,7 @@ def cosine(first: Array, second: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Metagrad:
+class Metagrad(Controller):
     """h' = clip(h + beta cos(g', g), H), g the direction of the rule: the trace mu is 0, as in the paper.
 
     dj(theta + h g/||g||)/dh is the component of the next gradient along g. The paper prints a minus sign, the convention of
@@ -46,7 +46,8 @@ class Metagrad:
 
     stepsize: PerLearner
     beta: PerLearner
-    name: str = "metagrad"
+
+    name: ClassVar[str] = "metagrad"
 
     def __post_init__(self) -> None:
         check("metagrad.stepsize", self.stepsize)
@@ -65,6 +66,6 @@ class Metagrad:
     def observe(self, state: MetagradState, before: Learners, hyperparameters: Array, after: Learners) -> MetagradState:
         """Grow while successive directions agree, shrink when they oppose."""
         direction = state.mdp.rule.direction
-        agreement = cosine(getattr(before.estimate, direction), getattr(after.estimate, direction))
+        agreement = cosine(direction(before.estimate), direction(after.estimate))
         beta = column("metagrad.beta", self.beta, agreement.shape[0])
         return state._replace(stepsize=state.mdp.space.clip(state.stepsize + beta * agreement))

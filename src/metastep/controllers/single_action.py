@@ -1,6 +1,7 @@
-"""One learned step size a task (paper, appendix: selection of a single learning rate)."""
+"""One learned step size for each task (paper, appendix: selection of a single learning rate)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,98 +9,78 @@ from jax import Array
 from numpy.typing import NDArray
 
 from metastep.blocks import Blocks, Stream
-from metastep.controllers.fixed import RandomConstant, require_one_coordinate
+from metastep.controllers.fixed import RandomConstant
 from metastep.errors import InputError
-from metastep.fqi.forest import Forest
-from metastep.fqi.maximise import maximise, prepare
-from metastep.fqi.native import fit_forest
-from metastep.meta.collection import with_task_list
-from metastep.meta.loop import run
-from metastep.meta.mdp import Learners, MetaMDP
-from metastep.progress import Silent, Tracker
+from metastep.fqi.qfunction import QFunction, Stepsizes
+from metastep.mdp import Learners, MetaMDP
+from metastep.meta.controller import Controller, Run, TaskSource, require_one_coordinate
+from metastep.meta.loop import run as run_learners
 
 
 @dataclass(frozen=True, eq=False)
-class SingleAction:
+class SingleAction(Controller):
     """h(omega) = argmax_h of a regression of the final return on (omega, h); constant over the updates of a task.
 
     Args:
-        forest: the regression; its inputs are the context's coordinates, then h.
-        stepsizes: the step sizes among which the best is taken, increasing.
+        regression: its inputs are the context's coordinates, its actions the step sizes; None learns it first.
+        contexts: the task list that it was learned on, if any.
     """
 
-    forest: Forest
-    stepsizes: NDArray[np.float32]
-    name: str = "single-action"
+    regression: QFunction | None = None
+    contexts: NDArray[np.float32] | None = None
+
+    name: ClassVar[str] = "single-action"
+
+    @property
+    def shaped_by(self) -> tuple[TaskSource, ...]:
+        """Trained on the training tasks."""
+        return (TaskSource("trained", Stream.TRAIN, self.contexts),)
+
+    def prepared(self, run: Run) -> "SingleAction":
+        """Learn the regression from as many learners as the training data has."""
+        if self.regression is not None:
+            return self
+        return replace(self, regression=fit_single_action(run), contexts=run.task_list)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> Array:
         """Look up the step size of every task: (learners, 1)."""
         require_one_coordinate(self.name, mdp)
-        best = maximise(prepare([self.forest], self.stepsizes), np.asarray(learners.context))
-        return jnp.asarray(best.stepsize)[:, None]
+        if self.regression is None:
+            raise InputError("controller: 'single-action' has not been trained.")
+        return jnp.asarray(self.regression.maximum(np.asarray(learners.context)).stepsize)[:, None]
 
     def propose(self, state: Array, learners: Learners) -> Array:
         """Always the same."""
         return state
 
-    def observe(self, state: Array, before: Learners, hyperparameters: Array, after: Learners) -> Array:
-        """Nothing changes."""
-        return state
 
-
-def constant_runs(
-    mdp: MetaMDP,
-    *,
-    seed: int,
-    num_runs: int,
-    num_updates: int,
-    task_list: NDArray[np.float32] | None = None,
-    tracker: Tracker | None = None,
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Train `num_runs` learners with a random constant step size each: inputs (runs, coordinates + 1), final returns (runs,).
-
-    The tasks are those of the training stream, or of the list (tasks, coordinates) in turn.
-    """
+def constant_runs(run: Run) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Train learners with a random constant step size each: inputs (runs, coordinates + 1), final returns (runs,)."""
+    mdp = run.mdp
     require_one_coordinate("single-action", mdp)
-    blocks = Blocks(num_runs, mdp.block_size)
+    blocks = Blocks(run.num_training_episodes, mdp.block_size)
     inputs, targets = [], []
-    with (tracker or Silent()).stage("single step size: runs", num_runs, "learners") as stage:
+    with run.tracker.stage("single step size: runs", blocks.num_learners, "learners") as stage:
         for block in blocks:
-            tasks = mdp.tasks(seed, Stream.TRAIN, block)
-            if task_list is not None:
-                tasks = with_task_list(tasks, block, task_list)
-            episode = run(mdp, RandomConstant(), tasks, num_updates).first(blocks.num_valid(block))
-            inputs.append(np.concatenate([episode.context, episode.hyperparameters[0]], axis=1))
-            targets.append(episode.mean_return[-1])
-            stage.advance(len(episode.context))
+            tasks = mdp.tasks(run.seed, Stream.TRAIN, block, run.task_list)
+            history, _ = run_learners(mdp, RandomConstant(), tasks, run.num_updates)
+            history = history.first(blocks.num_valid(block))
+            inputs.append(np.concatenate([history.context, history.hyperparameters[0]], axis=1))
+            targets.append(history.mean_return[-1])
+            stage.advance(len(history.context))
     return np.concatenate(inputs), np.concatenate(targets)
 
 
-def fit_single_action(
-    mdp: MetaMDP,
-    *,
-    seed: int,
-    num_runs: int,
-    num_updates: int,
-    num_trees: int,
-    min_samples_split: int | float,
-    num_stepsizes: int = 101,
-    task_list: NDArray[np.float32] | None = None,
-    tracker: Tracker | None = None,
-) -> SingleAction:
-    """Collect `constant_runs` and regress; the trees are set as those of metaFQI.
+def fit_single_action(run: Run) -> QFunction:
+    """Regress the final returns of `constant_runs` with the experiment's regressor.
 
     Runs whose final return is not finite cannot be regressed on and are left out; fewer than two usable ones are refused.
     """
-    if num_updates < 1:
-        raise InputError(f"single_action.num_updates: {num_updates} must be at least 1.")
-    inputs, targets = constant_runs(
-        mdp, seed=seed, num_runs=num_runs, num_updates=num_updates, task_list=task_list, tracker=tracker
-    )
+    inputs, targets = constant_runs(run)
     usable = np.isfinite(targets)
     if usable.sum() < 2:
-        raise InputError(f"single_action.num_runs: only {usable.sum()} of {num_runs} runs ended with a finite return.")
-    forest = fit_forest(
-        inputs[usable], targets[usable], num_trees=num_trees, min_samples_split=min_samples_split, seed=seed
-    )
-    return SingleAction(forest, mdp.space.grid(num_stepsizes))
+        raise InputError(f"single-action: only {usable.sum()} of {len(targets)} runs ended with a finite return.")
+    regressor: Any = run.regressor()
+    head = regressor.fit(inputs[usable], targets[usable].astype(np.float64), seed=run.seed, threads=None)
+    space = run.mdp.space
+    return QFunction((head,), Stepsizes(space.low[0], space.high[0], run.num_stepsizes))

@@ -1,15 +1,8 @@
 """Fair comparisons: methods, tuning, the paired run on test tasks, statistics, and results on disk."""
 
-from metastep.evaluation.comparison import Comparison, compare
+from metastep.evaluation.comparison import Comparison, compare, join, require_alike
 from metastep.evaluation.files import differences_to_csv, load, save, to_parquet
-from metastep.evaluation.methods import (
-    Method,
-    MethodRecord,
-    TaskSource,
-    metafqi_method,
-    oracle_method,
-    single_action_method,
-)
+from metastep.evaluation.methods import Method, MethodRecord, MethodSpec
 from metastep.evaluation.statistics import (
     Difference,
     OracleScore,
@@ -21,32 +14,28 @@ from metastep.evaluation.statistics import (
     oracle_scores,
     summary,
 )
-from metastep.evaluation.tuning import FAMILIES, Family, Tuning, TuningTable, tune
+from metastep.evaluation.tuning import TuningTable, tune
 
 __all__ = [
-    "FAMILIES",
     "Comparison",
     "Difference",
-    "Family",
     "Method",
     "MethodRecord",
+    "MethodSpec",
     "OracleScore",
     "Summary",
-    "TaskSource",
-    "Tuning",
     "TuningTable",
     "all_differences",
     "compare",
     "differences",
     "differences_to_csv",
     "filled_returns",
+    "join",
     "load",
-    "metafqi_method",
     "metric_values",
-    "oracle_method",
     "oracle_scores",
+    "require_alike",
     "save",
-    "single_action_method",
     "summary",
     "to_parquet",
     "tune",

@@ -3,24 +3,24 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from metastep.blocks import Blocks, Stream
-from metastep.envs.base import packages_of
 from metastep.errors import InputError
-from metastep.evaluation.methods import Method, MethodRecord, check_names, record_of, refuse_overlap
+from metastep.evaluation.methods import Method, MethodRecord, check_names, refuse_overlap
 from metastep.evaluation.tuning import TuningTable
-from metastep.meta.collection import device_name, with_task_list
-from metastep.meta.loop import Controller, ControllerState, Episode, run
-from metastep.meta.mdp import Learners, MetaMDP, Tasks
+from metastep.mdp import MetaMDP
+from metastep.meta.history import History
+from metastep.meta.loop import run
 from metastep.progress import Silent, Tracker
-from metastep.storage import environment_record
+from metastep.provenance import describe, first_difference, versions_of
+
+# Settings of a meta-MDP that shape what a model sees or was fitted with, and leave the learners of a comparison alone.
+_OF_THE_MODEL = ("observation", "meta_discount")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +35,7 @@ class Comparison:
         hyperparameters: (methods, tasks, updates, coordinates), of each update.
         flagged: (methods, tasks, updates + 1): an estimate that was zero or not finite.
         num_steps: (methods, tasks), environment steps of the batches (a controller's own simulations not counted).
+        theta: (methods, tasks, parameters), the policy after the last update.
         diagnostics: what controllers report, "method/quantity" -> (tasks, updates).
         tuning: how the tuned values were found.
         settings: everything needed to repeat it.
@@ -47,6 +48,7 @@ class Comparison:
     hyperparameters: NDArray[np.float32]
     flagged: NDArray[np.bool_]
     num_steps: NDArray[np.float64]
+    theta: NDArray[np.float32]
     diagnostics: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     tuning: tuple[TuningTable, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
@@ -67,6 +69,10 @@ class Comparison:
             raise InputError(f"method: {name!r} is not in this comparison, allowed are {', '.join(self.names)}.")
         return self.names.index(name)
 
+    def label(self, name: str) -> str:
+        """How a method is called in tables and figures."""
+        return self.methods[self.index(name)].label
+
     def num_flagged(self) -> dict[str, int]:
         """Estimates that could not be followed, by method."""
         return {name: int(count) for name, count in zip(self.names, self.flagged.sum(axis=(1, 2)), strict=True)}
@@ -75,35 +81,6 @@ class Comparison:
         """Tasks with a return that is not finite, by method."""
         counts = (~np.isfinite(self.returns)).any(axis=2).sum(axis=1)
         return {name: int(count) for name, count in zip(self.names, counts, strict=True)}
-
-
-class _Watched(NamedTuple):
-    """Keeps the last state of a controller, for its report."""
-
-    controller: Controller
-    last: list[ControllerState]
-
-    @property
-    def name(self) -> str:
-        return self.controller.name
-
-    def init(self, mdp: MetaMDP, learners: Learners) -> ControllerState:
-        self.last[:] = [self.controller.init(mdp, learners)]
-        return self.last[0]
-
-    def propose(self, state: ControllerState, learners: Learners) -> Array:
-        return self.controller.propose(state, learners)
-
-    def observe(
-        self, state: ControllerState, before: Learners, hyperparameters: Array, after: Learners
-    ) -> ControllerState:
-        self.last[:] = [self.controller.observe(state, before, hyperparameters, after)]
-        return self.last[0]
-
-    def report(self) -> dict[str, NDArray[np.float32]]:
-        """What the controller noted, (updates, learners) each; most note nothing."""
-        reporter = getattr(self.controller, "report", None)
-        return jax.device_get(reporter(self.last[0])) if reporter else {}
 
 
 def compare(
@@ -141,18 +118,18 @@ def compare(
     if num_tasks is None or num_tasks < 1 or num_updates < 1:
         raise InputError(f"compare: {num_tasks} tasks and {num_updates} updates; both must be at least 1.")
     blocks = Blocks(num_tasks, mdp.block_size)
-    tasks = [_tasks(mdp, seed, stream, block, contexts) for block in blocks]
+    tasks = [mdp.tasks(seed, stream, block, contexts) for block in blocks]
     context = np.concatenate([np.asarray(block.context) for block in tasks])[:num_tasks]
     refuse_overlap(methods, stream, context)
     runs = []
     with (tracker or Silent()).stage(_stage_name(methods, stream), len(methods) * len(blocks), "blocks") as stage:
         for method in methods:
-            variant = dataclasses.replace(mdp, rule=method.rule)
-            watched = _Watched(method.controller, [])
+            variant = mdp.with_rule(method.rule)
             parts = []
             for block in blocks:
-                episode = run(variant, watched, tasks[block], num_updates).first(blocks.num_valid(block))
-                parts.append((episode, watched.report()))
+                history, state = run(variant, method.controller, tasks[block], num_updates, ("theta",))
+                report = jax.device_get(method.controller.report(state))
+                parts.append((history.first(blocks.num_valid(block)), report))
                 stage.advance(1)
             runs.append(_joined(parts))
     settings = {
@@ -162,16 +139,17 @@ def compare(
         "num_tasks": num_tasks,
         "listed_tasks": contexts is not None,
         "mdp": describe(mdp),
-        "versions": environment_record(device_name(), packages_of(mdp.estimator.rollout.env)),
+        "versions": versions_of(mdp.estimator.rollout.env.packages),
     }
     return Comparison(
-        methods=tuple(record_of(method) for method in methods),
+        methods=tuple(method.record() for method in methods),
         context_names=mdp.estimator.rollout.env.context_space.names,
         context=context,
         returns=np.stack([run.returns for run in runs]),
         hyperparameters=np.stack([run.hyperparameters for run in runs]),
         flagged=np.stack([run.flagged for run in runs]),
         num_steps=np.stack([run.num_steps for run in runs]),
+        theta=np.stack([run.theta for run in runs]),
         diagnostics={
             f"{method.name}/{name}": array
             for method, run in zip(methods, runs, strict=True)
@@ -189,11 +167,6 @@ def _stage_name(methods: Sequence[Method], stream: Stream) -> str:
     return f"test {methods[0].name}" if len(methods) == 1 else f"test {len(methods)} methods"
 
 
-def _tasks(mdp: MetaMDP, seed: int, stream: Stream, block: int, contexts: NDArray[np.float32] | None) -> Tasks:
-    tasks = mdp.tasks(seed, stream, block)
-    return tasks if contexts is None else with_task_list(tasks, block, contexts)
-
-
 class _Run(NamedTuple):
     """One method on all tasks; tasks first."""
 
@@ -201,39 +174,53 @@ class _Run(NamedTuple):
     hyperparameters: NDArray[np.float32]
     flagged: NDArray[np.bool_]
     num_steps: NDArray[np.float64]
+    theta: NDArray[np.float32]
     diagnostics: dict[str, NDArray[np.float32]]
 
 
-def _joined(parts: list[tuple[Episode, dict[str, NDArray[np.float32]]]]) -> _Run:
-    episodes = [episode for episode, _ in parts]
+def _joined(parts: list[tuple[History, dict[str, NDArray[np.float32]]]]) -> _Run:
+    histories = [history for history, _ in parts]
     diagnostics = {
-        name: np.concatenate([report[name][:, : len(episode.context)].T for episode, report in parts])
+        name: np.concatenate([report[name][:, : len(history.context)].T for history, report in parts])
         for name in parts[0][1]
     }
     return _Run(
-        returns=np.concatenate([episode.mean_return.T for episode in episodes]),
-        hyperparameters=np.concatenate([np.swapaxes(episode.hyperparameters, 0, 1) for episode in episodes]),
-        flagged=np.concatenate([episode.flagged.T for episode in episodes]),
-        num_steps=np.concatenate([episode.num_steps.sum(axis=0, dtype=np.float64) for episode in episodes]),
+        returns=np.concatenate([history.mean_return.T for history in histories]),
+        hyperparameters=np.concatenate([np.swapaxes(history.hyperparameters, 0, 1) for history in histories]),
+        flagged=np.concatenate([history.flagged.T for history in histories]),
+        num_steps=np.concatenate([history.num_steps.sum(axis=0, dtype=np.float64) for history in histories]),
+        theta=np.concatenate([history.features["theta"][-1] for history in histories]),
         diagnostics=diagnostics,
     )
 
 
-def describe(value: Any) -> Any:
-    """A tree of dataclasses, tuples and numbers as JSON can hold it; a dataclass names its type, a function itself."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # A field that does not tell two objects apart decides no number: the threads of a simulator.
-        entries = (entry for entry in dataclasses.fields(value) if entry.compare)
-        return {"type": type(value).__name__, **{entry.name: describe(getattr(value, entry.name)) for entry in entries}}
-    if isinstance(value, Enum):
-        return value.name.lower()
-    if isinstance(value, tuple | list):
-        return [describe(entry) for entry in value]
-    if isinstance(value, dict):
-        return {str(name): describe(entry) for name, entry in value.items()}
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, str | int | float | None):
-        return value
-    # Not str(value): it may hold an address, and the same comparison must give the same bytes.
-    return getattr(value, "__qualname__", type(value).__name__)
+def join(parts: Sequence[Comparison]) -> Comparison:
+    """Comparisons of different methods on the same tasks as one; they must have been run alike."""
+    first = parts[0]
+    for part in parts[1:]:
+        require_alike(first, part)
+    arrays = ("returns", "hyperparameters", "flagged", "num_steps", "theta")
+    return dataclasses.replace(
+        first,
+        methods=tuple(record for part in parts for record in part.methods),
+        diagnostics={name: array for part in parts for name, array in part.diagnostics.items()},
+        tuning=tuple(table for part in parts for table in part.tuning),
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in arrays},
+    )
+
+
+def require_alike(first: Comparison, second: Comparison, *, but: Sequence[str] = ()) -> None:
+    """Refuse results that cannot stand side by side: of other tasks, learners, software or device; `but` may differ."""
+
+    def setting(comparison: Comparison) -> dict[str, Any]:
+        mdp = {name: value for name, value in comparison.settings.get("mdp", {}).items() if name not in _OF_THE_MODEL}
+        return {name: value for name, value in comparison.settings.items() if name not in but} | {"mdp": mdp}
+
+    if difference := first_difference(setting(first), setting(second)):
+        key, before, now = difference
+        raise InputError(
+            f"results: {first.names[0]} was compared with {key} = {before}, {second.names[0]} with {now}; only results of "
+            "the same settings can be joined."
+        )
+    if not np.array_equal(second.context, first.context):
+        raise InputError(f"results: {second.names[0]} was compared on other tasks than {first.names[0]}.")

@@ -17,13 +17,14 @@ from metastep.evaluation.statistics import Difference
 from metastep.evaluation.tuning import TuningTable
 
 _KIND = "comparison"
-_FORMAT = 1
+_REMEDY = "compare again with `metastep compare` or `metastep run`"
 _ARRAYS = {
     "context": np.dtype(np.float32),
     "returns": np.dtype(np.float32),
     "hyperparameters": np.dtype(np.float32),
     "flagged": np.dtype(np.bool_),
     "num_steps": np.dtype(np.float64),
+    "theta": np.dtype(np.float32),
 }
 _TABLE_ARRAYS = ("points", "mean", "standard_error", "num_diverged")
 
@@ -35,8 +36,7 @@ def save(path: str | Path, comparison: Comparison) -> str:
     for index, table in enumerate(comparison.tuning):
         arrays |= {f"tuning/{index}/{name}": getattr(table, name) for name in _TABLE_ARRAYS}
     metadata = {
-        "kind": _KIND,
-        "format": _FORMAT,
+        **storage.stamp(_KIND),
         "methods": [method._asdict() for method in comparison.methods],
         "context_names": list(comparison.context_names),
         "tuning": [_facts(table) for table in comparison.tuning],
@@ -57,11 +57,7 @@ def _facts(table: TuningTable) -> dict[str, Any]:
 def load(path: str | Path) -> Comparison:
     """Read a comparison; a damaged or foreign file is refused with one sentence."""
     arrays, metadata = storage.read_tensors(path)
-    if metadata.get("kind") != _KIND or metadata.get("format") != _FORMAT:
-        raise InputError(
-            f"File {path} holds a {metadata.get('kind')!r} of format {metadata.get('format')!r}, allowed is a "
-            f"{_KIND!r} of format {_FORMAT}."
-        )
+    storage.require_stamp(metadata, _KIND, path, _REMEDY)
     try:
         comparison = _assembled(arrays, metadata)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -107,6 +103,7 @@ def _check(path: str | Path, comparison: Comparison) -> None:
         "hyperparameters": (num_methods, num_tasks, num_updates, coordinates),
         "flagged": (num_methods, num_tasks, num_updates + 1),
         "num_steps": (num_methods, num_tasks),
+        "theta": (num_methods, num_tasks, *comparison.theta.shape[2:3]),
     }
     for name, shape in shapes.items():
         array = getattr(comparison, name)

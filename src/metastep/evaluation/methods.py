@@ -1,26 +1,65 @@
-"""Methods: what is compared, and on which tasks each was shaped."""
+"""Methods: a rule, what proposes its step sizes, and what is tuned; first as data, then as objects."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metastep import controllers, rules
 from metastep.blocks import Stream
-from metastep.controllers import GreedyOracle, MetaFQIController, SingleAction
-from metastep.controllers.metafqi import Greedy
 from metastep.errors import InputError
-from metastep.meta.loop import Controller
-from metastep.rules import NGA, Rule
+from metastep.mdp import MetaMDP
+from metastep.meta.controller import Controller, TaskSource
+from metastep.rules import Rule
+
+Grid = Mapping[str, Sequence[float]]
 
 
-class TaskSource(NamedTuple):
-    """Tasks that a method has seen before it is judged: those of a stream, or an explicit list with the stream's keys."""
+@dataclass(frozen=True, eq=False)
+class MethodSpec:
+    """A method as data: names and options of its parts.
 
-    use: Literal["trained", "selected", "tuned"]
-    stream: Stream
-    contexts: NDArray[np.float32] | None = None  # (tasks, coordinates)
+    Args:
+        name: identifier in files and tables.
+        controller: what proposes, a name in the registry of controllers.
+        controller_options: its options, but for those that are tuned.
+        rule: the update, a name in the registry of rules; None takes the experiment's.
+        rule_options: its options.
+        grid: the values that each tuned option of the controller is tried with.
+        label: for figures and tables; the name by default.
+        colour: in figures; empty takes the next one of the palette.
+    """
+
+    name: str
+    controller: str
+    controller_options: Mapping[str, Any] = field(default_factory=dict)
+    rule: str | None = None
+    rule_options: Mapping[str, Any] = field(default_factory=dict)
+    grid: Grid = field(default_factory=dict)
+    label: str = ""
+    colour: str = ""
+
+    def build_rule(self, mdp: MetaMDP) -> Rule:
+        """The method's own rule, or that of the meta-MDP."""
+        if self.rule is None:
+            return mdp.rule
+        return rules.REGISTRY.build(self.rule, self.rule_options, field=self._field("rule"))
+
+    def build_controller(self, values: Mapping[str, Any]) -> Controller:
+        """The controller with these values of what is tuned: one number for all learners, or one for each."""
+        options = {**self.controller_options, **values}
+        return controllers.REGISTRY.build(self.controller, options, field=self._field("controller"))
+
+    def method(self, mdp: MetaMDP, values: Mapping[str, float] | None = None, **facts: Any) -> "Method":
+        """The method with these values; `facts` are further fields of `Method`."""
+        chosen = dict(values or {})
+        facts = {"controller": self.build_controller(chosen), "label": self.label, "colour": self.colour, **facts}
+        return Method(self.name, self.build_rule(mdp), values=chosen, **facts)
+
+    def _field(self, part: str) -> str:
+        return f"compare.methods.{self.name}.{part}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,51 +71,39 @@ class Method:
         rule: the direction.
         controller: the step size.
         label: for figures and tables; the name by default.
+        colour: in figures; empty takes the next one of the palette.
         values: what was tuned, for the record.
-        shaped_by: where the tasks came from that the method was trained, selected or tuned on.
-        is_yardstick: it may use what a contender must not (the oracle simulates more), so it takes part in no test.
+        tuned_on: the tasks that this was done on.
     """
 
     name: str
     rule: Rule
     controller: Controller
     label: str = ""
+    colour: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
-    shaped_by: tuple[TaskSource, ...] = ()
-    is_yardstick: bool = False
+    tuned_on: TaskSource | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
             raise InputError("method: the name must not be empty.")
-        if not self.label:
-            object.__setattr__(self, "label", self.name)
 
+    @property
+    def shaped_by(self) -> tuple[TaskSource, ...]:
+        """The tasks that the method was trained, selected or tuned on."""
+        return (*self.controller.shaped_by, *(() if self.tuned_on is None else (self.tuned_on,)))
 
-def oracle_method(num_stepsizes: int = 101) -> Method:
-    """The yardstick: natural gradient with the best of many step sizes on fresh episodes."""
-    return Method("oracle", NGA, GreedyOracle(num_stepsizes), "NGA, greedy oracle", is_yardstick=True)
-
-
-def single_action_method(controller: SingleAction, contexts: NDArray[np.float32] | None = None) -> Method:
-    """Natural gradient with one learned step size a task; `contexts` is the task list it was trained on, if any."""
-    return Method(
-        "single", NGA, controller, "NGA, single step size", shaped_by=(TaskSource("trained", Stream.TRAIN, contexts),)
-    )
-
-
-def metafqi_method(model: Greedy, iteration: int | None = None, contexts: NDArray[np.float32] | None = None) -> Method:
-    """Natural gradient with metaFQI; `contexts` is the task list it was trained on, if any."""
-    return Method(
-        "metafqi",
-        NGA,
-        MetaFQIController(model, iteration),
-        "NGA, metaFQI",
-        values={} if iteration is None else {"iteration": iteration},
-        shaped_by=(
-            TaskSource("trained", Stream.TRAIN, contexts),
-            TaskSource("selected", Stream.VALIDATION),
-        ),
-    )
+    def record(self) -> "MethodRecord":
+        """The facts of a method without the objects."""
+        return MethodRecord(
+            name=self.name,
+            label=self.label or self.name,
+            colour=self.colour,
+            rule=self.rule.name,
+            controller=self.controller.name,
+            values={name: float(value) for name, value in self.values.items()},
+            is_yardstick=self.controller.is_yardstick,
+        )
 
 
 class MethodRecord(NamedTuple):
@@ -84,18 +111,11 @@ class MethodRecord(NamedTuple):
 
     name: str
     label: str
+    colour: str
     rule: str
     controller: str
     values: dict[str, float]
     is_yardstick: bool
-
-
-def record_of(method: Method) -> MethodRecord:
-    """The facts of a method without the objects."""
-    values = {name: float(value) for name, value in method.values.items()}
-    return MethodRecord(
-        method.name, method.label, method.rule.name, method.controller.name, values, method.is_yardstick
-    )
 
 
 def refuse_overlap(methods: Sequence[Method], stream: Stream, contexts: NDArray[np.float32]) -> None:

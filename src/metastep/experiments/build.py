@@ -3,17 +3,15 @@
 import dataclasses
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from metastep import envs
+from metastep import envs, features, policies, rules
 from metastep.errors import InputError
-from metastep.experiments.config import Experiment
+from metastep.evaluation import MethodSpec, baselines
+from metastep.experiments.schema import Experiment, MethodSection
+from metastep.fqi import MetaFQI, regressors
+from metastep.fqi.regressors import Regressor
 from metastep.gradients import Estimator
-from metastep.meta.mdp import InitialPolicy, MetaMDP
-from metastep.meta.spaces import HyperparameterSpace
-from metastep.policies import LinearGaussian, MLPGaussian, Policy
+from metastep.mdp import MetaMDP
+from metastep.simulation.engine import engine_of
 from metastep.simulation.rollouts import Rollout
 
 
@@ -27,7 +25,9 @@ def build_env(config: Experiment) -> envs.Env | envs.HostEnv:
     if len(values) != len(names):
         raise InputError(f"env.fixed_context: {list(values)} must hold one number for each of {', '.join(names)}.")
     if not dataclasses.is_dataclass(type(env)):
-        raise InputError(f"env.fixed_context: the context of {config.env.name} cannot be fixed, it is no dataclass.")
+        raise InputError(
+            f"env.fixed_context: the context of {config.env.name} cannot be fixed, it is not a dataclass."
+        )
     record: Any = env  # a protocol says nothing on how it is implemented
     fixed: envs.Env | envs.HostEnv = dataclasses.replace(record, context_space=env.context_space.fixed(values))
     return fixed
@@ -36,50 +36,99 @@ def build_env(config: Experiment) -> envs.Env | envs.HostEnv:
 def require_available(env: envs.Env | envs.HostEnv) -> None:
     """Start an episode, so that what an environment needs and does not find is said before anything is written."""
     try:
-        _start(env)
+        engine_of(env).start(env)
     except ImportError as error:
         raise InputError(f"env: {env.name} needs something that is not installed: {error}.") from None
 
 
-def _start(env: envs.Env | envs.HostEnv) -> None:
-    space = env.context_space
-    if isinstance(env, envs.HostEnv):
-        noise = np.zeros((1, 1, env.reset_noise), np.float32)
-        env.start_episodes(np.asarray([space.low], np.float32), noise, np.zeros((1, 1), np.uint32))
-        return
-    context = space.unpack(jnp.asarray(space.low, jnp.float32))
-    jax.eval_shape(env.reset, context, tuple(jnp.zeros((env.reset_noise,), jnp.float32)))
-
-
 def build_mdp(config: Experiment) -> MetaMDP:
     """The meta-MDP that a configuration describes."""
-    env = build_env(config)
-    policy: Policy
-    if config.policy.kind == "linear":
-        policy = LinearGaussian(env.num_observations, env.num_actions, config.policy.sigma)
-    else:
-        policy = MLPGaussian(env.num_observations, env.num_actions, config.policy.sigma, config.policy.hidden)
-    rollout, meta, initial = config.rollout, config.meta, config.initial
-    used = ("mean", "variance") if initial.kind == "normal" else ("low", "high")
-    for name in used:
-        numbers = getattr(initial, name)
-        if len(numbers) not in (1, policy.num_parameters):
-            raise InputError(
-                f"initial.{name}: {list(numbers)} must hold one number, or one for each of the "
-                f"{policy.num_parameters} parameters."
-            )
-    return MetaMDP(
+    env, rollout, meta = build_env(config), config.rollout, config.meta
+    sizes = (env.num_observations, env.num_actions)
+    policy = policies.REGISTRY.build(config.policy.name, config.policy.options, given=sizes)
+    rule = rules.REGISTRY.build(meta.rule.name, meta.rule.options)
+    initial = config.initial.build()
+    initial.require_size(policy.num_parameters)
+    mdp = MetaMDP(
         estimator=Estimator(
             Rollout(env, policy, rollout.num_episodes, rollout.horizon, rollout.discount, rollout.baseline),
-            damping=rollout.damping,
             cg_iterations=rollout.cg_iterations,
         ),
-        space=HyperparameterSpace((meta.stepsize_low,), (meta.stepsize_high,), (meta.stepsize_scale,)),
-        initial=InitialPolicy(initial.kind, *(getattr(initial, name) for name in used)),
+        space=meta.space(rule.hyperparameters),
+        initial=initial,
+        rule=rule,
         meta_discount=meta.meta_discount,
         observation=meta.observation,
         block_size=rollout.block_size,
     )
+    features.sizes(mdp, meta.observation)  # names that nobody registered are refused here
+    return mdp
+
+
+def build_regressor(config: Experiment) -> Regressor:
+    """What Q is fitted with."""
+    return regressors.REGISTRY.build(config.fqi.regressor.name, config.fqi.regressor.options)
+
+
+def build_fqi(config: Experiment, random_state: int | None = None) -> MetaFQI:
+    """The estimator of Q, not fitted yet."""
+    meta, fqi = config.meta, config.fqi
+    if meta.stepsize_scale != "linear":
+        raise InputError("meta.stepsize_scale: 'log' cannot be fitted, metaFQI's grid of step sizes is linear.")
+    return MetaFQI(
+        iterations=fqi.iterations,
+        regressor=build_regressor(config),
+        meta_discount=meta.meta_discount,
+        double=fqi.double,
+        lam=fqi.lam,
+        random_state=config.seed if random_state is None else random_state,
+        stepsize_low=meta.stepsize_low,
+        stepsize_high=meta.stepsize_high,
+        num_stepsizes=fqi.num_stepsizes,
+        maximum=fqi.maximum,
+    )
+
+
+def method_specs(config: Experiment) -> dict[str, MethodSpec]:
+    """The methods of the comparison by name, as data; whatever cannot be built is refused."""
+    specs = {method.own_name: _spec(config, method) for method in config.compare.methods}
+    mdp = build_mdp(config)
+    for spec in specs.values():
+        spec.build_rule(mdp)
+        spec.build_controller({name: values[0] for name, values in spec.grid.items()})
+    return specs
+
+
+def method_spec(config: Experiment, name: str) -> MethodSpec:
+    """One method of the comparison."""
+    method = config.compare.method(name)
+    if method is None:
+        raise InputError(f"compare.methods: {name!r} is not one of {', '.join(m.own_name for m in config.compare.methods)}.")
+    return _spec(config, method)
+
+
+def _spec(config: Experiment, method: MethodSection) -> MethodSpec:
+    if method.controller is None:
+        spec = baselines.make(method.name)
+    else:
+        controller = method.controller
+        spec = MethodSpec(method.own_name, controller.name, controller.options, label=method.own_name)
+    if method.rule is not None:
+        spec = dataclasses.replace(spec, rule=method.rule.name, rule_options=method.rule.options)
+    grid = {name: tuple(values) for name, values in {**spec.grid, **method.grid}.items()}
+    if grid.get("stepsize") == () and spec.rule is None:
+        grid["stepsize"] = tuple(float(step) for step in config.meta.space().grid(11)[1:])
+    for name, values in grid.items():
+        if not values:
+            raise InputError(f"compare.methods.{spec.name}.grid.{name}: [] must hold at least one number.")
+    return dataclasses.replace(
+        spec, grid=grid, label=method.label or spec.label, colour=method.colour or spec.colour
+    )
+
+
+def needs_model(config: Experiment) -> bool:
+    """Whether a method of the comparison follows the experiment's model, so that one has to be fitted."""
+    return any(_spec(config, method).controller == "metafqi" for method in config.compare.methods)
 
 
 def updates_collected(config: Experiment) -> int:

@@ -1,7 +1,7 @@
 """Configurations from presets and files, and one sentence for whatever is wrong with them.
 
-A preset is a TOML file whose tables are the sections of `Experiment`, at the paper's scale (SPEC section 6); its table
-`[quick]` overrides some of them for a run of a minute or two. A user's own file has the same form.
+A preset is a TOML file whose tables are the sections of `Experiment`, at full scale, which is the paper's; its table `[quick]`
+overrides some of them for a run of a minute or two. A user's own file has the same form.
 """
 
 import difflib
@@ -15,12 +15,21 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ValidationError
 
 from metastep.errors import InputError
+from metastep import policies, rules
 from metastep.experiments.schema import Experiment, shown
+from metastep.fqi import regressors
+from metastep.registry import Registry
 
-__all__ = ["Experiment", "Scale", "list_presets", "load_file", "load_preset", "parse"]
+__all__ = ["Experiment", "Scale", "list_presets", "load", "parse"]
 
-Scale = Literal["quick", "paper"]
+Scale = Literal["quick", "full"]
 
+# Whose options stand in which section.
+_REGISTRIES: dict[str, Registry[Any]] = {
+    "PolicySection": policies.REGISTRY,
+    "RuleSection": rules.REGISTRY,
+    "RegressorSection": regressors.REGISTRY,
+}
 # Clearer than what pydantic says about these.
 _PLAINER = {
     "model_type": "must be a table of settings",
@@ -39,25 +48,43 @@ def list_presets() -> tuple[str, ...]:
     return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
 
 
-def load_preset(name: str, scale: Scale = "quick", overrides: Sequence[str] = ()) -> Experiment:
-    """A preset at one of its scales, with overrides like `fqi.trees=20`."""
+def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str] = ()) -> Experiment:
+    """The configuration of a preset, or of a file whose name ends in .toml, with overrides like `seed=3`.
+
+    Without a scale, `quick` is taken where there is a table of that name.
+    """
+    data = _read(Path(source)) if str(source).endswith(".toml") else _preset(str(source))
+    if scale not in (None, *get_args(Scale)):
+        raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
+    if scale == "quick" and "quick" not in data:
+        raise InputError(f"scale: 'quick' needs a table [quick] in {source}, which has none; give --scale full.")
+    quick = data.pop("quick", None)
+    if quick is not None and scale != "full":
+        if not isinstance(quick, dict):
+            raise InputError(f"quick: {shown(quick)} must be a table of settings.")
+        data = _merged(data, quick)
+    for override in overrides:
+        data = _overridden(override, data)
+    return parse(data)
+
+
+def _preset(name: str) -> dict[str, Any]:
     if name not in list_presets():
-        raise InputError(f"preset: {name!r} does not exist{_nearest(name, list_presets())}")
-    text = resources.files("metastep.experiments").joinpath("presets", f"{name}.toml").read_text("utf-8")
-    return _resolve(tomllib.loads(text), scale, overrides)
+        near = difflib.get_close_matches(name, list_presets(), n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(
+            f"preset: {name!r} does not exist, there are {', '.join(list_presets())}, and files that end in .toml.{hint}"
+        )
+    return tomllib.loads(resources.files("metastep.experiments").joinpath("presets", f"{name}.toml").read_text("utf-8"))
 
 
-def load_file(path: str | Path, scale: Scale = "paper", overrides: Sequence[str] = ()) -> Experiment:
-    """A user's own file; `scale="quick"` applies its `[quick]` table, which must then be there."""
+def _read(path: Path) -> dict[str, Any]:
     try:
-        data = tomllib.loads(Path(path).read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InputError(f"File {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"File {path} is not valid TOML: {_one_line(error)}.") from error
-    if scale == "quick" and "quick" not in data:
-        raise InputError(f"scale: 'quick' needs a table [quick] in {path}, which has none; give --scale paper.")
-    return _resolve(data, scale, overrides)
 
 
 def parse(data: Mapping[str, Any]) -> Experiment:
@@ -68,40 +95,57 @@ def parse(data: Mapping[str, Any]) -> Experiment:
         raise InputError(_sentence(error)) from error
 
 
-def _resolve(data: dict[str, Any], scale: str, overrides: Sequence[str]) -> Experiment:
-    if scale not in get_args(Scale):
-        raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
-    quick = data.pop("quick", {})
-    if scale == "quick":
-        if not isinstance(quick, dict):
-            raise InputError(f"quick: {shown(quick)} must be a table of settings.")
-        data = _merged(data, quick)
-    for override in overrides:
-        _apply(override, data)
-    return parse(data)
+def _merged(base: Any, changes: Any) -> Any:
+    """Tables are merged key by key, lists of named tables entry by entry; everything else is replaced."""
+    if isinstance(base, dict) and isinstance(changes, dict):
+        return base | {name: _merged(base.get(name), value) for name, value in changes.items()}
+    if _are_named(base) and _are_named(changes):
+        updated = {entry["name"]: entry for entry in base}
+        for entry in changes:
+            updated[entry["name"]] = _merged(updated.get(entry["name"], {}), entry)
+        return list(updated.values())
+    return changes
 
 
-def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for name, value in changes.items():
-        old = base.get(name)
-        merged[name] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return merged
+def _are_named(entries: Any) -> bool:
+    return isinstance(entries, list) and all(isinstance(entry, dict) and "name" in entry for entry in entries)
 
 
-def _apply(override: str, data: dict[str, Any]) -> None:
+def _overridden(override: str, data: dict[str, Any]) -> dict[str, Any]:
     key, equals, text = override.partition("=")
     if not equals:
         raise InputError(f"--set: {shown(override)} must have the form section.key=value.")
-    *parents, name = key.strip().split(".")
-    if not all((*parents, name)):
+    names = key.strip().split(".")
+    if not all(names):
         raise InputError(f"--set: {shown(override)} lacks the name of a setting, as in section.key=value.")
-    for parent in parents:
-        inner = data.setdefault(parent, {})
-        if not isinstance(inner, dict):
-            raise InputError(f"--set: {shown(override)} goes into {parent}, which is a value and not a table.")
-        data = inner
-    data[name] = _toml_value(override, text)
+    return _replaced(data, names, _toml_value(override, text), override)
+
+
+def _replaced(data: Any, names: Sequence[str], value: Any, override: str, where: str = "") -> Any:
+    """A copy of the settings with one of them set; a list of named tables is entered by name."""
+    if not names:
+        return _selected(data, value)
+    name, *rest = names
+    if isinstance(data, str):  # a part by its name alone, of which an option is set
+        data = {"name": data}
+    if _are_named(data):
+        if all(entry["name"] != name for entry in data):
+            data = [*data, {"name": name}]
+        return [_replaced(e, rest, value, override, name) if e["name"] == name else e for e in data]
+    if not isinstance(data, dict):
+        raise InputError(f"--set: {shown(override)} goes into {where}, which is a value and not a table.")
+    return data | {name: _replaced(data.get(name, {}) if rest else data.get(name), rest, value, override, name)}
+
+
+def _selected(old: Any, new: Any) -> Any:
+    """A list of names picks from a list of named tables, whose entries keep what else they say."""
+    if not (_are_named(old) and isinstance(new, list)):
+        return new
+    known = {entry["name"]: entry for entry in old}
+    named = [{"name": entry} if isinstance(entry, str) else entry for entry in new]
+    if not _are_named(named) or not all(isinstance(entry["name"], str) for entry in named):
+        return new
+    return [known.get(entry["name"], {}) | entry for entry in named]
 
 
 def _toml_value(override: str, text: str) -> Any:
@@ -132,9 +176,9 @@ def _sentence(error: ValidationError) -> str:
     if problem["type"] == "extra_forbidden":
         return f"{dotted}: is not a setting{_nearest(dotted, _all_settings(Experiment))}"
     if problem["type"] == "missing":
-        return f"{dotted}: is missing, it must be set."
+        return f"{dotted}: is missing, it must be {_what_is_needed(dotted)}."
     if problem["type"] == "value_error" and not message.startswith("must"):  # a section's own check names the field
-        return f"{dotted}.{message}.".removeprefix(".")
+        return f"{dotted}.{message.rstrip('.')}.".removeprefix(".")
     message = _PLAINER.get(problem["type"]) or re.sub(r"^\w+ should", "must", message)
     return f"{dotted or 'configuration'}: {shown(problem['input'])} {message}."
 
@@ -147,12 +191,38 @@ def _dotted(location: tuple[int | str, ...]) -> str:
     return "".join(parts).removeprefix(".")
 
 
+def _section(name: str) -> type[BaseModel] | None:
+    """The section of the schema that a dotted name stands for, if it is one."""
+    section: Any = Experiment
+    for part in name.split("."):
+        field = section.model_fields.get(part)
+        section = None if field is None else field.annotation
+        if not (isinstance(section, type) and issubclass(section, BaseModel)):
+            return None
+    return section
+
+
+def _what_is_needed(name: str) -> str:
+    """How a setting that is missing is set: a section names its keys."""
+    section = _section(name)
+    if section is None:
+        return "set"
+    needed = [key for key, field in section.model_fields.items() if field.is_required()]
+    optional = [key for key in section.model_fields if key not in needed]
+    must = f" with {', '.join(needed)}" if needed else ""
+    may = f"{';' if must else ' that'} may hold {', '.join(optional)}" if optional else ""
+    return f"a table [{name}]{must}{may}"
+
+
 def _all_settings(section: type[BaseModel], prefix: str = "") -> list[str]:
     names = []
     for name, field in section.model_fields.items():
         names.append(prefix + name)
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             names += _all_settings(field.annotation, f"{prefix}{name}.")
+    registry = _REGISTRIES.get(section.__name__)
+    if registry is not None:
+        names += [prefix + option for part in registry.names() for option in registry.options(part)]
     return names
 
 

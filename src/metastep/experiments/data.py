@@ -11,10 +11,11 @@ from metastep.errors import InputError
 from metastep.experiments.config import parse
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.schema import Experiment
-from metastep.meta.dataset import Dataset, first_difference
+from metastep.meta.dataset import Dataset
+from metastep.provenance import first_difference
 
 _SECTIONS = ("seed", "env", "policy", "initial", "rollout", "meta", "collect")
-_OF_META = ("num_updates", "stepsize_low", "stepsize_high", "stepsize_scale")
+_OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_scale")
 _ADDED = ("tasks", "collected_with")  # what a dataset records besides the experiment
 
 

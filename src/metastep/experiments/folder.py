@@ -12,7 +12,7 @@ from metastep import storage
 from metastep.errors import InputError
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment, shown
-from metastep.meta.dataset import first_difference
+from metastep.provenance import first_difference
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,17 +108,17 @@ class RunFolder:
         return self.path / "results" / f"{method}.safetensors"
 
 
+_KIND, _REMEDY = "run", "start it again in another folder"
+
+
 def _record(config: Experiment, tasks: NDArray[np.float32] | None) -> dict[str, Any]:
-    return {"experiment": config.to_dict(), "tasks": None if tasks is None else np.asarray(tasks).tolist()}
+    return storage.stamp(_KIND) | {"experiment": config.to_dict(), "tasks": None if tasks is None else np.asarray(tasks).tolist()}
 
 
 def _read(file: Path) -> dict[str, Any]:
     record = storage.read_json(file)
-    if (
-        not isinstance(record, dict)
-        or set(record) != {"experiment", "tasks"}
-        or not isinstance(record["experiment"], dict)
-    ):
+    storage.require_stamp(record, _KIND, file, _REMEDY)
+    if set(record) != {*storage.stamp(_KIND), "experiment", "tasks"} or not isinstance(record["experiment"], dict):
         raise InputError(f"File {file} was not written by metastep: it must hold the keys experiment and tasks.")
     return record
 

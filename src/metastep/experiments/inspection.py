@@ -1,6 +1,6 @@
 """`metastep inspect`: what a model or a dataset is, in plain text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.schema import EnvSection
 from metastep.fqi import Model, load_model
 from metastep.meta.dataset import Dataset
-from metastep.report.compose import recommend
+from metastep.report.compose import importance_shares, recommend
 
 _SLICE = 5  # contexts along each coordinate
 _STARTS = 64
@@ -39,7 +39,7 @@ def _describe_dataset(dataset: Dataset) -> Iterator[str]:
     layout, counts = dataset.layout, dataset.counts()
     yield f"dataset {dataset.folder}"
     yield f"  {counts.transitions} tuples: {layout.num_learners} meta-episodes of {layout.num_updates} updates"
-    yield f"  {layout.num_parameters} parameters; context {', '.join(layout.context_names)}"
+    yield f"  features {_sizes(layout.features.items())}; context {', '.join(layout.context_names)}"
     yield f"  {counts.flagged} flagged, {counts.excluded} excluded as not finite; seed {dataset.seed}"
     yield f"  collected on {dataset.environment.get('device', 'an unknown device')}; checksum {dataset.checksum[:16]}"
 
@@ -49,18 +49,19 @@ def _describe_model(model: Model, dataset: Dataset | None) -> Iterator[str]:
     data = record.training_data
     yield f"model for {_printable(record.environment)}"
     yield f"  trained on {data.tuples} tuples (seed {data.seed}, dataset {_printable(data.fingerprint[:16])})"
-    yield f"  observation: {', '.join(f'{part.name} ({part.size})' for part in record.observation)}"
+    yield f"  observation: {_sizes((part.name, part.size) for part in record.observation)}"
     yield f"  step sizes: {record.num_stepsizes} from {record.stepsize_low:g} to {record.stepsize_high:g} ({record.maximum})"
     heads = model.q_functions[record.selected_iteration - 1].heads
-    trees = sum(head.num_trees for head in heads)
-    yield f"  {len(model.q_functions)} iterations, N = {record.selected_iteration} selected; {len(heads)} forests, {trees} trees"
+    fitted = [_printable(str(record.regressor["name"]))]
+    fitted += [f"{key} {value}" for key, value in record.regressor["options"].items()]
+    yield f"  {len(model.q_functions)} iterations, N = {record.selected_iteration} selected; {len(heads)} heads: {', '.join(fitted)}"
     for curve in record.validation:
         mark = "  selected" if curve.iteration == record.selected_iteration else ""
         yield f"  validation N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}"
-    shares = np.mean([head.importances for head in heads], axis=0)
-    names = (*record.feature_names, "step size")
-    top = [f"{_printable(names[i])} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]
-    yield f"  inputs that matter most: {', '.join(top)}"
+    if (shares := importance_shares(model)) is not None:
+        names = (*record.feature_names, "step size")
+        top = [f"{_printable(names[i])} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]
+        yield f"  inputs that matter most: {', '.join(top)}"
     yield from _slice(model, dataset)
 
 
@@ -106,6 +107,10 @@ def _environment(model: Model) -> envs.Env | envs.HostEnv:
         raise InputError(f"the record does not describe an environment ({type(error).__name__}).") from error
 
 
+def _sizes(parts: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{_printable(name)} ({size})" for name, size in parts)
+
+
 def _printable(text: str) -> str:
     """Text of a file as a terminal may show it: what would move its cursor is escaped."""
     return text if text.isprintable() else ascii(text)
@@ -119,10 +124,10 @@ def _starts(model: Model, dataset: Dataset | None) -> NDArray[np.float32]:
         return first_observations(dataset, tuple(part.name for part in model.record.observation), _STARTS)
     size = {part.name: part.size for part in model.record.observation}
     directions = np.zeros((1, 0), np.float32)
-    if "gradient" in size:
-        unit = np.eye(min(size["gradient"], _STARTS // 2), size["gradient"], dtype=np.float32)
+    if "natural_gradient" in size:
+        unit = np.eye(min(size["natural_gradient"], _STARTS // 2), size["natural_gradient"], dtype=np.float32)
         directions = np.vstack([unit, -unit])
-    columns = {"gradient": directions}
+    columns = {"natural_gradient": directions}
     rows = [columns.get(name, np.zeros((len(directions), num), np.float32)) for name, num in size.items()]
     return np.concatenate(rows, axis=1)
 
@@ -150,7 +155,7 @@ def inspect_coverage(path: Path, task_file: Path) -> str:
 
 def _some_policies(dataset: Dataset) -> NDArray[np.float32]:
     """Up to `_POLICIES` finite policies of any learners and updates, drawn with a seed: (policies, parameters)."""
-    finite = [block.theta[np.isfinite(block.theta).all(axis=-1)] for block in dataset.blocks()]
-    policies = np.concatenate(finite)
+    thetas = [history.features["theta"] for history in dataset.blocks()]
+    policies = np.concatenate([theta[np.isfinite(theta).all(axis=-1)] for theta in thetas])
     chosen = np.random.default_rng(0).choice(len(policies), min(_POLICIES, len(policies)), replace=False)
     return policies[np.sort(chosen)]

@@ -8,7 +8,7 @@ from metastep.experiments.config import list_presets
 
 
 def print_overview() -> None:
-    """Print one row an environment."""
+    """Print one row for each environment."""
     presets = set(list_presets())
     table = Table(title="Environments", title_justify="left")
     for heading in ("name", "context (uniform over)", "observations", "actions", "preset"):

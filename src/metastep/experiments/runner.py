@@ -7,7 +7,6 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep import envs
 from metastep.errors import InputError
 from metastep.evaluation import (
     Comparison,
@@ -19,16 +18,15 @@ from metastep.evaluation import (
     to_parquet,
 )
 from metastep.evaluation.statistics import Metric
+from metastep.experiments.build import build_env, needs_model
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import collect_data, compare_methods, fit_and_select, require_fittable
+from metastep.experiments.stages import collect_data, compare_methods, fit_and_select
 from metastep.fqi import load_model
 from metastep.meta.dataset import Dataset
-from metastep.meta.episodes import observe
 from metastep.progress import Tracker
-from metastep.report.compose import Findings, compose
+from metastep.report.compose import Findings, Fitted, compose, target_of
 from metastep.report.document import write_document
-from metastep.report.style import title_of
 
 _STARTS = 128  # first observations over which the map of step sizes is averaged
 
@@ -41,40 +39,45 @@ def run_experiment(folder: RunFolder, command: str = "", *, tracker: Tracker | N
         command: that repeats it, for a folder that was created without one.
         tracker: is told about the stages.
     """
-    require_fittable(folder.config)
-    collect_data(folder, tracker=tracker)
-    fit_and_select(folder, tracker=tracker)
+    if needs_model(folder.config):
+        collect_data(folder, tracker=tracker)
+        fit_and_select(folder, tracker=tracker)
     compare_methods(folder, tracker=tracker)
     return write_report(folder, command)
 
 
 def write_report(folder: RunFolder, command: str = "") -> Path:
     """Write `report.html`, `report.md`, the figures, `results.parquet` and `differences.csv` from what the stages left."""
+    fits, config = needs_model(folder.config), folder.config
     for file, verb in ((folder.model, "fit"), (folder.comparison, "compare")):
-        if not file.exists():
+        if not file.exists() and (fits or verb != "fit"):
             raise InputError(f"Folder {folder.path} holds no {file.name}; run `metastep {verb} {folder.path}` first.")
-    dataset, model, comparison = Dataset.open(folder.data), load_model(folder.model), load(folder.comparison)
-    names = tuple(part.name for part in model.record.observation)
+    comparison = load(folder.comparison)
     findings = Findings(
-        name=folder.config.env.name,
+        name=config.env.name.rpartition(":")[2],
         command=repeating(folder) or command,
-        config=folder.config.to_dict(),
+        config=config.to_dict(),
         comparison=comparison,
-        validation=load(folder.validation),
-        model=model,
-        counts=dataset.counts(),
-        context_space=envs.make(folder.config.env.name, **folder.config.env.options).context_space,
-        starts=first_observations(dataset, names),
+        # Also where all training happened in one task, the environment's own range is shown.
+        context_space=build_env(config.model_copy(update={"env": config.env.model_copy(update={"fixed_context": None})})).context_space,
+        fitted=_fitted(folder) if fits else None,
     )
     to_parquet(comparison, folder.path / "results.parquet")
-    seed, num_resamples = folder.config.seed, folder.config.compare.num_resamples
     rows = [
         row
         for metric in get_args(Metric)
-        for row in all_differences(comparison, metric, seed=seed, num_resamples=num_resamples)
+        for row in all_differences(
+            comparison, metric, seed=config.seed, num_resamples=config.compare.num_resamples
+        )
     ]
     differences_to_csv(rows, folder.path / "differences.csv")
     return write_document(compose(findings), folder.path)
+
+
+def _fitted(folder: RunFolder) -> Fitted:
+    dataset, model = Dataset.open(folder.data), load_model(folder.model)
+    names = tuple(part.name for part in model.record.observation)
+    return Fitted(model, load(folder.validation), dataset.counts(), first_observations(dataset, names))
 
 
 def repeating(folder: RunFolder) -> str:
@@ -86,11 +89,11 @@ def repeating(folder: RunFolder) -> str:
     return "\n".join([created, *stages])
 
 
-def first_observations(dataset: Dataset, parts: tuple[str, ...], num: int = _STARTS) -> NDArray[np.float32]:
-    """Meta-observations of up to `num` learners before their first update, (learners, features)."""
+def first_observations(dataset: Dataset, names: tuple[str, ...], num: int = _STARTS) -> NDArray[np.float32]:
+    """Meta-observations of up to `num` learners before their first update, (learners, columns)."""
     rows: list[NDArray[np.float32]] = []
-    for block in dataset.blocks():
-        first = observe(block, parts)[0]
+    for history in dataset.blocks():
+        first = history.observe(names)[0]
         rows.append(first[np.isfinite(first).all(axis=1)])
         if sum(map(len, rows)) >= num:
             break
@@ -103,22 +106,22 @@ def print_comparison(comparison: Comparison, config: Experiment) -> None:
     from rich.table import Table
 
     seed, num_resamples = config.seed, config.compare.num_resamples
-    against = {}
-    if "metafqi" in comparison.names:
-        rows = differences(comparison, "metafqi", seed=seed, num_resamples=num_resamples)
-        against = {row.baseline: row for row in rows}
+    target = target_of(comparison)
+    name = comparison.label(target)
+    rows = differences(comparison, target, seed=seed, num_resamples=num_resamples)
+    against = {row.baseline: row for row in rows}
     diverged = any(comparison.num_diverged().values())
     table = Table(
         title=f"{comparison.num_tasks} test tasks; AUC is the mean return over the updates", title_justify="left"
     )
     last = ["diverged tasks"] if diverged else []
-    for heading in ("method", "AUC", "final return", "metaFQI minus it, AUC", "metaFQI is", *last):
+    for heading in ("method", "AUC", "final return", f"{name} minus it, AUC", f"{name} is", *last):
         # In a narrow terminal the numbers break, not the verdict.
-        table.add_column(heading, no_wrap=heading == "metaFQI is")
+        table.add_column(heading, no_wrap=heading == f"{name} is")
     for row in summary(comparison, seed=seed, num_resamples=num_resamples):
         difference = against.get(row.method)
         table.add_row(
-            title_of(row.method),
+            comparison.label(row.method),
             f"{row.auc.mean:.4g} [{row.auc.low:.4g}, {row.auc.high:.4g}]",
             f"{row.final.mean:.4g} [{row.final.low:.4g}, {row.final.high:.4g}]",
             "" if difference is None else f"{difference.mean:.3g} [{difference.low:.3g}, {difference.high:.3g}]",

@@ -1,32 +1,26 @@
-"""The schema of an experiment's configuration: sections, fields with a sentence each, and what is allowed."""
+"""The schema of an experiment's configuration: sections, and fields with a sentence each.
 
+What a class of the library defines (defaults, bounds, sentences) is taken from it; only what no class has is defined here.
+"""
+
+import inspect
 import math
-from itertools import cycle
-from typing import Annotated, Any, Literal, Self, get_args
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Self
 
-import numpy as np
+from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-MethodName = Literal[
-    "metafqi", "fixed", "decay", "rmsprop", "adam", "hoof", "metagrad", "single", "oracle", "geometric-decay"
-]
-ObservationPart = Literal["theta", "gradient", "context", "return"]
+from metastep.fqi import MetaFQI
+from metastep.fqi.qfunction import Stepsizes
+from metastep.gradients import Estimator
+from metastep.mdp import InitialPolicy, MetaMDP
+from metastep.settings import Count, Positive, Several, Share, settings_of
+from metastep.simulation.rollouts import Baseline, Rollout
+from metastep.spaces import HyperparameterSpace, Scale
 
-Count = Annotated[int, Field(ge=1, le=10**9)]
-Several = Annotated[int, Field(ge=2, le=10**9)]  # an interval over tasks needs two
-Positive = Annotated[float, Field(gt=0.0)]
-# Which grids a method is tuned over; the others have nothing to tune.
-GRIDS_OF: dict[str, tuple[str, ...]] = {
-    "fixed": ("fixed",),
-    "decay": ("decay",),
-    "rmsprop": ("rmsprop",),
-    "adam": ("adam",),
-    "hoof": ("hoof",),
-    "metagrad": ("metagrad_stepsize", "metagrad_beta"),
-    "geometric-decay": ("geometric_decay_stepsize", "geometric_decay_alpha"),
-}
-# The paper compares with alpha/t only; the other decay is there for who asks for it.
-DEFAULT_METHODS: tuple[MethodName, ...] = tuple(name for name in get_args(MethodName) if name != "geometric-decay")
+_METHOD_NAME = re.compile(r"([\w.]+:)?\w[\w.=+-]{0,63}", re.ASCII)
 
 
 def shown(value: Any) -> str:
@@ -46,13 +40,26 @@ def _one_or_more(value: Any) -> Any:
     return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    finite = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
+    return finite or (isinstance(value, str) and value.isprintable())
+
+
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
     """Options become keyword arguments, and go into JSON."""
     for name, value in options.items():
-        finite = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
-        if not name.isidentifier() or not (finite or (isinstance(value, str) and value.isprintable())):
-            raise ValueError(f"must map names to true, false, numbers or text, {shown(name)} does not")
+        if not name.isidentifier() or not _is_plain(value):
+            raise ValueError(f"must map names to true, false, numbers, text or lists of them, {shown(name)} does not")
     return options
+
+
+def _of(owner: Callable[..., Any], name: str) -> Any:
+    """The default and the sentence that a class has for a setting."""
+    setting = settings_of(owner)[name]
+    default = {} if setting.default is inspect.Parameter.empty else {"default": setting.default}
+    return Field(description=setting.sentence, **default)
 
 
 PerParameter = Annotated[tuple[float, ...], BeforeValidator(_one_or_more), Field(min_length=1)]
@@ -60,6 +67,55 @@ PerParameter = Annotated[tuple[float, ...], BeforeValidator(_one_or_more), Field
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class _Part(BaseModel):
+    """A part by its name in a registry; a name alone is short for a table, in which options may follow."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
+
+    name: str = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _plain(self.options)
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the part is built with, besides what the experiment gives it."""
+        return dict(self.model_extra or {})
+
+
+class PolicySection(_Part):
+    """The policy that learns; its options, like sigma, stand beside its name."""
+
+    name: str = Field(default="linear", min_length=1, description="Name in the registry of policies, or module:name.")
+
+
+class RuleSection(_Part):
+    """The update rule; its options, like damping, stand beside its name."""
+
+    name: str = Field(default="nga", min_length=1, description="Name in the registry of rules, or module:name.")
+
+
+class ControllerSection(_Part):
+    """What proposes the step sizes of a method; its options stand beside its name."""
+
+    name: str = Field(min_length=1, description="Name in the registry of controllers, or module:name.")
+
+
+class RegressorSection(_Part):
+    """What Q is fitted with; its options, like trees and min_samples_split, stand beside its name."""
+
+    name: str = Field(
+        default="extra-trees", min_length=1, description="Name in the registry of regressors, or module:name."
+    )
 
 
 class EnvSection(_Section):
@@ -76,104 +132,47 @@ class EnvSection(_Section):
     )
 
 
-class PolicySection(_Section):
-    """The policy that learns."""
-
-    kind: Literal["linear", "mlp"] = Field(default="linear", description="The form of the mean action.")
-    sigma: Positive = Field(description="Standard deviation of the actions, fixed.")
-    hidden: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(
-        default=(), description="Sizes of the hidden layers of the mlp, none for the linear policy."
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.kind == "mlp") != bool(self.hidden):
-            needed = "at least one size for the mlp policy" if self.kind == "mlp" else "empty for the linear policy"
-            raise ValueError(f"hidden: {shown(self.hidden)} must be {needed}")
-        return self
-
-
 class InitialSection(_Section):
     """The distribution of the first policy, every parameter independent, in the order (b, W)."""
 
-    kind: Literal["normal", "uniform"] = Field(default="normal", description="The form of the distribution.")
-    mean: PerParameter | None = Field(
-        default=None, description="Means of the normal, one for all parameters or one for each."
-    )
-    variance: PerParameter | None = Field(
-        default=None, description="Variances of the normal, one for all or one for each."
-    )
-    low: PerParameter | None = Field(
-        default=None, description="Lower bounds of the uniform, one for all or one for each."
-    )
-    high: PerParameter | None = Field(
-        default=None, description="Upper bounds of the uniform, one for all or one for each."
-    )
+    kind: Literal["normal", "uniform"] = _of(InitialPolicy, "kind")
+    mean: PerParameter | None = _of(InitialPolicy, "mean")
+    variance: PerParameter | None = _of(InitialPolicy, "variance")
+    low: PerParameter | None = _of(InitialPolicy, "low")
+    high: PerParameter | None = _of(InitialPolicy, "high")
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        names = {"normal": ("mean", "variance"), "uniform": ("low", "high")}[self.kind]
-        for name in ("mean", "variance", "low", "high"):
-            value = getattr(self, name)
-            if (value is not None) != (name in names):
-                rule = "be set" if value is None else "not be set"
-                raise ValueError(f"{name}: {shown(value)} must {rule} where kind is {self.kind!r}")
-        first, second = (getattr(self, name) for name in names)
-        if 1 not in (len(first), len(second)) and len(first) != len(second):
-            raise ValueError(f"{names[1]}: {shown(second)} must have one number, or as many as {names[0]}")
-        if self.kind == "normal" and min(second) < 0.0:
-            raise ValueError(f"variance: {shown(second)} must not be negative")
-        pairs = zip(cycle(first), cycle(second), range(max(len(first), len(second))), strict=False)
-        if self.kind == "uniform" and any(low >= high for low, high, _ in pairs):
-            raise ValueError(f"low: {shown(first)} must lie below high, which is {shown(second)}")
-        return self
+    def build(self) -> InitialPolicy:
+        """The distribution."""
+        return InitialPolicy(**{name: getattr(self, name) for name in type(self).model_fields})
 
 
 class RolloutSection(_Section):
     """How a policy is tried out and its gradient estimated."""
 
-    num_episodes: Count = Field(description="Episodes in the batch of one update (n in the paper).")
-    horizon: Count = Field(description="Steps after which an episode is cut off (H in the paper).")
-    discount: float = Field(default=0.99, ge=0.0, le=1.0, description="Discount of the rewards, gamma.")
-    baseline: Literal["none", "mean", "optimal"] = Field(
-        default="optimal", description="What GPOMDP subtracts from rewards."
-    )
-    damping: float = Field(default=1e-3, gt=0.0, lt=1.0, description="Fisher damping, a share of its mean diagonal.")
-    cg_iterations: Count = Field(
-        default=200, description="Most conjugate-gradient steps to the natural gradient of a network policy."
-    )
-    block_size: Count = Field(
-        default=64, description="Learners simulated together; part of what makes a result repeatable."
-    )
+    num_episodes: Count = _of(Rollout, "num_episodes")
+    horizon: Count = _of(Rollout, "horizon")
+    discount: Share = _of(Rollout, "discount")
+    baseline: Baseline = _of(Rollout, "baseline")
+    cg_iterations: Count = _of(Estimator, "cg_iterations")
+    block_size: Count = _of(MetaMDP, "block_size")
 
 
 class MetaSection(_Section):
-    """The meta-MDP: what is seen, what is chosen."""
+    """The meta-MDP: what is seen, what is chosen, what is done with it."""
 
     num_updates: Count = Field(
         description="Updates of a learner (T) in the trajectories of the training data; the generative method makes one."
     )
-    meta_discount: float = Field(default=1.0, ge=0.0, le=1.0, description="Discount of the improvements, gamma~.")
+    rule: RuleSection = Field(default=RuleSection(), description="The update whose step sizes are chosen.")
+    meta_discount: Share = _of(MetaMDP, "meta_discount")
     stepsize_low: float = Field(default=0.0, ge=0.0, description="Smallest step size.")
     stepsize_high: float = Field(gt=0.0, le=1e9, description="Largest step size.")
-    stepsize_scale: Literal["linear", "log"] = Field(
-        default="linear", description="How step sizes are sampled and gridded."
-    )
-    observation: tuple[ObservationPart, ...] = Field(
-        default=("theta", "gradient", "context"),
-        min_length=1,
-        description="Parts of the meta-observation, in this order.",
-    )
+    stepsize_scale: Scale = Field(default="linear", description="How step sizes are sampled and gridded.")
+    observation: tuple[str, ...] = _of(MetaMDP, "observation")
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.stepsize_low >= self.stepsize_high:
-            raise ValueError(f"stepsize_low: {self.stepsize_low} must lie below stepsize_high = {self.stepsize_high}")
-        if self.stepsize_scale == "log" and self.stepsize_low == 0.0:
-            raise ValueError("stepsize_low: 0.0 must be positive on a log scale")
-        if len(set(self.observation)) != len(self.observation):
-            raise ValueError(f"observation: {shown(self.observation)} must name each part once")
-        return self
+    def space(self, names: tuple[str, ...] = ("stepsize",)) -> HyperparameterSpace:
+        """The step sizes to choose from."""
+        return HyperparameterSpace((self.stepsize_low,), (self.stepsize_high,), (self.stepsize_scale,), names)
 
 
 class CollectSection(_Section):
@@ -191,16 +190,12 @@ class CollectSection(_Section):
 class FQISection(_Section):
     """Fitted Q-Iteration."""
 
-    iterations: int = Field(default=5, ge=1, le=1000, description="Iterations N, each of which is validated.")
-    trees: int = Field(ge=1, le=100_000, description="Trees of a forest.")
-    min_samples_split: float = Field(gt=0.0, le=1.0, description="Smallest share of the data that is split further.")
-    double: bool = Field(default=True, description="Clipped double Q: two forests instead of one.")
-    lam: float = Field(default=1.0, gt=0.5, le=1.0, description="Weight of the smaller of the two forests' values.")
-    forest: Literal["sklearn", "native"] = Field(default="native", description="Which implementation grows the trees.")
-    num_stepsizes: int = Field(default=101, ge=2, le=10_000, description="Step sizes on the grid of the maximum.")
-    maximum: Literal["grid", "continuous"] = Field(
-        default="grid", description="Maximum over the grid or over the interval."
-    )
+    iterations: Annotated[int, Ge(1), Le(1000)] = _of(MetaFQI, "iterations")
+    regressor: RegressorSection = Field(default=RegressorSection(), description="What Q is fitted with.")
+    double: bool = _of(MetaFQI, "double")
+    lam: Annotated[float, Gt(0.5), Le(1.0)] = _of(MetaFQI, "lam")
+    num_stepsizes: Annotated[int, Ge(2), Le(10_000)] = _of(MetaFQI, "num_stepsizes")
+    maximum: Literal["grid", "continuous"] = _of(MetaFQI, "maximum")
 
 
 class SelectionSection(_Section):
@@ -209,45 +204,64 @@ class SelectionSection(_Section):
     num_tasks: Count = Field(description="Validation tasks, none of them in training, tuning or test.")
 
 
-class GridsSection(_Section):
-    """What each baseline is tuned over."""
+class MethodSection(_Section):
+    """One method of the comparison; the name of a registered baseline alone is enough."""
 
-    fixed: tuple[Positive, ...] = Field(default=(), description="Step sizes of NGA.")
-    decay: tuple[Positive, ...] = Field(default=(), description="Initial step sizes alpha of the decay alpha/t.")
-    rmsprop: tuple[Positive, ...] = Field(default=(), description="Learning rates of RMSprop.")
-    adam: tuple[Positive, ...] = Field(default=(), description="Learning rates of Adam.")
-    hoof: tuple[Positive, ...] = Field(default=(1e-4, 1e-3, 1e-2, 2e-2, 5e-2), description="KL bounds of HOOF.")
-    metagrad_stepsize: tuple[Positive, ...] = Field(default=(), description="Initial step sizes h_0 of metagrad.")
-    metagrad_beta: tuple[Positive, ...] = Field(default=(), description="Meta step sizes beta of metagrad.")
-    geometric_decay_stepsize: tuple[Positive, ...] = Field(
-        default=(), description="First step sizes of the geometric decay."
+    name: str = Field(description="Name in tables and files; that of a registered baseline, or module:name, brings the rest.")
+    rule: RuleSection | None = Field(default=None, description="The update; by default the baseline's, or meta.rule.")
+    controller: ControllerSection | None = Field(
+        default=None, description="What proposes the step sizes; by default the baseline's."
     )
-    geometric_decay_alpha: tuple[Positive, ...] = Field(
-        default=(0.5, 0.7, 0.8, 0.9, 0.95, 0.99), description="Factors alpha of the geometric decay."
+    grid: dict[str, tuple[Positive, ...]] = Field(
+        default={}, description="The values that each tuned option of the controller is tried with."
     )
+    label: str = Field(default="", description="The name in figures and tables.", max_length=80)
+    colour: Annotated[str, Field(pattern=r"^(#[0-9a-fA-F]{6})?$")] = Field(
+        default="", description="The colour in figures, like #0072B2."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not _METHOD_NAME.fullmatch(self.name):
+            raise ValueError(f"name: {shown(self.name)} must be letters, digits and . = + - _ only, 64 at most")
+        if self.label and not self.label.isprintable():
+            raise ValueError(f"label: {shown(self.label)} must be printable text")
+        return self
+
+    @property
+    def own_name(self) -> str:
+        """The name without the module that brings it."""
+        return self.name.rpartition(":")[2]
 
 
 class CompareSection(_Section):
     """The comparison on test tasks."""
 
-    methods: tuple[MethodName, ...] = Field(
-        default=DEFAULT_METHODS, min_length=1, description="Methods to compare, in the order of the tables."
+    methods: tuple[MethodSection, ...] = Field(
+        default=(MethodSection(name="metafqi"), MethodSection(name="fixed")),
+        min_length=1,
+        description="Methods to compare, in the order of the tables.",
     )
     num_tasks: Several = Field(default=100, description="Test tasks, the same for every method.")
     num_updates: Count = Field(description="Updates of a learner in the comparison, in tuning and in validation.")
     num_tuning_tasks: Several = Field(default=20, description="Tasks on which the baselines are tuned.")
     num_resamples: Count = Field(default=10_000, description="Bootstrap resamples of the intervals.")
-    grids: GridsSection = Field(default=GridsSection(), description="What each baseline is tuned over.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if len(set(self.methods)) != len(self.methods):
-            raise ValueError(f"methods: {shown(self.methods)} must name each method once")
-        for method in self.methods:
-            for name in GRIDS_OF.get(method, ()):
-                if not getattr(self.grids, name):
-                    raise ValueError(f"grids.{name}: [] must hold at least one number, {method} is compared")
+        names = [method.own_name for method in self.methods]
+        if len(set(names)) != len(names):
+            raise ValueError(f"methods: {shown(names)} must name each method once")
         return self
+
+    def method(self, name: str) -> MethodSection | None:
+        """One method by its name."""
+        return next((method for method in self.methods if method.own_name == name), None)
 
 
 class Experiment(_Section):
@@ -260,17 +274,18 @@ class Experiment(_Section):
     rollout: RolloutSection = Field(description="How a policy is tried out and its gradient estimated.")
     meta: MetaSection = Field(description="What the meta-MDP shows and what is chosen.")
     collect: CollectSection = Field(description="The training data.")
-    fqi: FQISection = Field(description="Fitted Q-Iteration.")
+    fqi: FQISection = Field(default=FQISection(), description="Fitted Q-Iteration.")
     selection: SelectionSection = Field(description="The choice of the iteration.")
     compare: CompareSection = Field(description="The comparison on test tasks.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        low, high, num = self.meta.stepsize_low, self.meta.stepsize_high, self.fqi.num_stepsizes
-        if (np.diff(np.linspace(low, high, num).astype(np.float32)) <= 0.0).any():
-            raise ValueError(
-                f"fqi.num_stepsizes: {num} must be fewer, float32 cannot tell so many apart between {low:g} and {high:g}"
-            )
+        # What the classes behind the sections refuse is refused here, in their words.
+        self.initial.build()
+        self.meta.space()
+        Stepsizes(self.meta.stepsize_low, self.meta.stepsize_high, self.fqi.num_stepsizes)
+        if len(set(self.meta.observation)) != len(self.meta.observation) or not self.meta.observation:
+            raise ValueError(f"meta.observation: {shown(self.meta.observation)} must name one feature or more, each once")
         return self
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,60 +2,28 @@
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep import storage
+from metastep import features, storage
 from metastep.blocks import Stream
 from metastep.controllers import MetaFQIController
-from metastep.controllers.single_action import fit_single_action
 from metastep.errors import InputError
-from metastep.evaluation import (
-    FAMILIES,
-    Comparison,
-    Method,
-    TaskSource,
-    Tuning,
-    TuningTable,
-    compare,
-    load,
-    metafqi_method,
-    oracle_method,
-    save,
-    single_action_method,
-    tune,
-)
-from metastep.experiments.build import build_env, build_mdp, updates_collected
+from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, load, save, tune
+from metastep.experiments.build import build_fqi, build_mdp, build_regressor, method_spec, updates_collected
 from metastep.experiments.data import recorded_with
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.schema import GRIDS_OF, Experiment
-from metastep.fqi import MetaFQI, Model, ObservationPart, TrainingData, ValidationCurve, load_model, save_model
-from metastep.fqi.model import model_from
+from metastep.experiments.schema import Experiment
+from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, load_model, model_from, save_model
+from metastep.fqi.regressors import Regressor
+from metastep.mdp import MetaMDP
 from metastep.meta.collection import collect
-from metastep.meta.dataset import Dataset, first_difference
-from metastep.meta.mdp import MetaMDP
+from metastep.meta.dataset import Dataset
+from metastep.meta.setting import setting_of
 from metastep.progress import Silent, Tracker
-from metastep.rules import NGA
-
-# Which parameter of a method's family each grid of the configuration holds.
-_PARAMETERS = {
-    "metagrad_stepsize": "stepsize",
-    "metagrad_beta": "beta",
-    "decay": "alpha",
-    "geometric_decay_stepsize": "stepsize",
-    "geometric_decay_alpha": "alpha",
-    "hoof": "max_divergence",
-}
-# Settings of a meta-MDP that shape what a model sees or was fitted with, and leave the learners of a comparison alone.
-_OF_THE_MODEL = ("observation", "meta_discount")
-
-
-def require_fittable(config: Experiment) -> None:
-    """Refuse what metaFQI cannot be fitted on, before hours go into collecting it."""
-    if config.meta.stepsize_scale != "linear":
-        raise InputError("meta.stepsize_scale: 'log' cannot be fitted, metaFQI's grid of step sizes is linear.")
 
 
 def collect_data(
@@ -63,8 +31,6 @@ def collect_data(
 ) -> Dataset | None:
     """Collect the training data, or this process' share of it; None while other shares are missing."""
     config = folder.config
-    if "metafqi" in config.compare.methods:
-        require_fittable(config)
     mdp = build_mdp(config)
     return collect(
         dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
@@ -83,35 +49,29 @@ def fit_model(
     config: Experiment, dataset: Dataset, *, tracker: Tracker | None = None, random_state: int | None = None
 ) -> Model:
     """Fit metaFQI on a dataset; every iteration is kept, the last one selected until `select` is through."""
-    meta, fqi = config.meta, config.fqi
-    require_fittable(config)
-    estimator = MetaFQI(
-        iterations=fqi.iterations,
-        trees=fqi.trees,
-        min_samples_split=fqi.min_samples_split,
-        meta_discount=meta.meta_discount,
-        double=fqi.double,
-        lam=fqi.lam,
-        random_state=config.seed if random_state is None else random_state,
-        forest=fqi.forest,
-        stepsize_low=meta.stepsize_low,
-        stepsize_high=meta.stepsize_high,
-        num_stepsizes=fqi.num_stepsizes,
-        maximum=fqi.maximum,
-    )
-    with (tracker or Silent()).stage("fit", fqi.iterations, "iterations") as stage:
-        transitions = dataset.transitions(meta.observation)
+    estimator, observation = build_fqi(config, random_state), config.meta.observation
+    with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
+        transitions = dataset.transitions(observation)
         estimator.fit(transitions, progress=lambda *_: stage.advance(1))
-    layout = dataset.layout
-    sizes = {"theta": layout.num_parameters, "gradient": layout.num_parameters, "context": len(layout.context_names)}
+    mdp = build_mdp(config)
     return model_from(
         estimator,
-        environment=build_env(config).name,
-        observation=[ObservationPart(part, sizes.get(part, 1)) for part in meta.observation],
+        transitions,
+        setting=setting_of(mdp),
+        observation=[ObservationPart(name, size) for name, size in features.sizes(mdp, observation).items()],
         training_data=TrainingData(len(transitions.reward), dataset.seed, dataset.checksum),
-        feature_names=dataset.feature_names(meta.observation),
+        feature_names=features.columns(mdp, observation),
         configuration={"experiment": config.to_dict()},
     )
+
+
+def iteration_methods(config: Experiment, model: Model, contexts: NDArray[np.float32] | None = None) -> list[Method]:
+    """Every iteration of a model as a method; N=i is iteration i."""
+    rule = build_mdp(config).rule
+    return [
+        Method(f"N={i}", rule, MetaFQIController(model, i, contexts), values={"iteration": i})
+        for i in range(1, len(model.q_functions) + 1)
+    ]
 
 
 def validate(
@@ -121,19 +81,14 @@ def validate(
     contexts: NDArray[np.float32] | None = None,
     tracker: Tracker | None = None,
 ) -> Comparison:
-    """Every iteration of a model on the same validation tasks; the method N=i is iteration i.
+    """Every iteration of a model on the same validation tasks.
 
     `contexts` is the task list the model was trained on, if any. The iterations run one after the other, each with all
     tasks in lockstep. Side by side in the lanes of a block, as grid points are tuned, they would not share their simulation
     noise, which belongs to a block's lane; iterations differ by little, so that noise would decide between them.
     """
-    trained = TaskSource("trained", Stream.TRAIN, contexts)
-    methods = [
-        Method(f"N={i}", NGA, MetaFQIController(model, i), values={"iteration": i}, shaped_by=(trained,))
-        for i in range(1, len(model.q_functions) + 1)
-    ]
     return compare(
-        methods,
+        iteration_methods(config, model, contexts),
         build_mdp(config),
         seed=config.seed,
         num_updates=config.compare.num_updates,
@@ -184,7 +139,7 @@ def compare_share(folder: RunFolder, share: tuple[int, int], *, tracker: Tracker
     """Run every n-th method from the i-th on; None while results of other shares are missing."""
     if folder.comparison.exists():
         return load(folder.comparison)
-    names, (index, parts) = folder.config.compare.methods, share
+    names, (index, parts) = [method.own_name for method in folder.config.compare.methods], share
     if parts > len(names):
         raise InputError(f"share: {index}/{parts} must have at most as many shares as there are methods, {len(names)}.")
     own = {name: method_result(folder, name, tracker=tracker) for name in names[index::parts]}
@@ -196,19 +151,18 @@ def compare_share(folder: RunFolder, share: tuple[int, int], *, tracker: Tracker
 
 
 def method_result(folder: RunFolder, name: str, *, tracker: Tracker | None = None) -> Comparison:
-    """One method on the test tasks, tuned where it has something to tune; run only if the folder does not hold it."""
+    """One method on the test tasks, tuned or trained first where it needs to be; run only if the folder does not hold it."""
     if not folder.result(name).exists():
+        spec = method_spec(folder.config, name)
         storage.create_folder(folder.result(name).parent)
-        save(folder.result(name), _one_method(folder, name, tracker))
+        if spec.grid:
+            method, table = tuned(folder.config, spec, tracker=tracker)
+            result = on_test_tasks(folder.config, [method], tuning=[table], tracker=tracker)
+        else:
+            method = prepared(folder, spec, tracker=tracker)
+            result = on_test_tasks(folder.config, [method], tracker=tracker)
+        save(folder.result(name), result)
     return load(folder.result(name))
-
-
-def _one_method(folder: RunFolder, name: str, tracker: Tracker | None) -> Comparison:
-    config = folder.config
-    if name in GRIDS_OF:
-        tuning = tuned(config, name, build_mdp(config), tracker=tracker)
-        return on_test_tasks(config, [tuning.method()], tuning=[tuning.table], tracker=tracker)
-    return on_test_tasks(config, [_learned_method(folder, name, build_mdp(config), tracker)], tracker=tracker)
 
 
 def on_test_tasks(
@@ -231,72 +185,67 @@ def on_test_tasks(
     )
 
 
-def tuned(config: Experiment, name: str, mdp: MetaMDP, *, tracker: Tracker | None = None) -> Tuning:
-    """A baseline tuned on the tuning tasks."""
+def tuned(
+    config: Experiment, spec: MethodSpec, *, num_updates: int | None = None, tracker: Tracker | None = None
+) -> tuple[Method, TuningTable]:
+    """A method tuned on the tuning tasks."""
     return tune(
-        FAMILIES[name],
-        {_PARAMETERS.get(key, "stepsize"): getattr(config.compare.grids, key) for key in GRIDS_OF[name]},
-        mdp,
+        spec,
+        build_mdp(config),
         seed=config.seed,
         num_tasks=config.compare.num_tuning_tasks,
-        num_updates=config.compare.num_updates,
+        num_updates=num_updates or config.compare.num_updates,
         tracker=tracker,
     )
 
 
-def _learned_method(folder: RunFolder, name: str, mdp: MetaMDP, tracker: Tracker | None) -> Method:
-    config = folder.config
-    if name == "metafqi":
-        if not folder.model.exists():
-            raise InputError(f"Folder {folder.path} holds no model; run `metastep fit {folder.path}` first.")
-        return metafqi_method(load_model(folder.model), contexts=folder.tasks)
-    if name == "oracle":
-        return oracle_method(config.fqi.num_stepsizes)
-    return single_action_method(
-        fit_single_action(
-            mdp,
-            seed=config.seed,
-            num_runs=config.collect.num_meta_episodes,
-            num_updates=config.compare.num_updates,
-            num_trees=config.fqi.trees,
-            min_samples_split=config.fqi.min_samples_split,
-            num_stepsizes=config.fqi.num_stepsizes,
-            task_list=folder.tasks,
-            tracker=tracker,
-        ),
-        contexts=folder.tasks,
-    )
+def prepared(folder: RunFolder, spec: MethodSpec, *, tracker: Tracker | None = None) -> Method:
+    """A method with nothing to tune, its controller loaded or trained where it needs to be."""
+    mdp = build_mdp(folder.config)
+    run = ExperimentRun(folder, mdp.with_rule(spec.build_rule(mdp)), tracker or Silent())
+    return spec.method(mdp, controller=spec.build_controller({}).prepared(run))
 
 
-def join(parts: Sequence[Comparison]) -> Comparison:
-    """Comparisons of different methods on the same tasks as one; they must have been run alike."""
-    first = parts[0]
-    for part in parts[1:]:
-        require_alike(first, part)
-    return dataclasses.replace(
-        first,
-        methods=tuple(record for part in parts for record in part.methods),
-        returns=np.concatenate([part.returns for part in parts]),
-        hyperparameters=np.concatenate([part.hyperparameters for part in parts]),
-        flagged=np.concatenate([part.flagged for part in parts]),
-        num_steps=np.concatenate([part.num_steps for part in parts]),
-        diagnostics={name: array for part in parts for name, array in part.diagnostics.items()},
-        tuning=tuple(table for part in parts for table in part.tuning),
-    )
+@dataclass(frozen=True, eq=False)
+class ExperimentRun:
+    """What a run offers to controllers that have to be trained or loaded (`metastep.controllers.Run`)."""
 
+    folder: RunFolder
+    mdp: MetaMDP
+    tracker: Tracker
 
-def require_alike(first: Comparison, second: Comparison, *, but: Sequence[str] = ()) -> None:
-    """Refuse results that cannot stand side by side: of other tasks, learners, software or device; `but` may differ."""
+    @property
+    def seed(self) -> int:
+        """Of everything random."""
+        return self.folder.config.seed
 
-    def setting(comparison: Comparison) -> dict[str, Any]:
-        mdp = {name: value for name, value in comparison.settings.get("mdp", {}).items() if name not in _OF_THE_MODEL}
-        return {name: value for name, value in comparison.settings.items() if name not in but} | {"mdp": mdp}
+    @property
+    def num_updates(self) -> int:
+        """Updates of a learner in the comparison."""
+        return self.folder.config.compare.num_updates
 
-    if difference := first_difference(setting(first), setting(second)):
-        key, before, now = difference
-        raise InputError(
-            f"results: {first.names[0]} was compared with {key} = {before}, {second.names[0]} with {now}; only results of "
-            "the same settings can be joined."
-        )
-    if not np.array_equal(second.context, first.context):
-        raise InputError(f"results: {second.names[0]} was compared on other tasks than {first.names[0]}.")
+    @property
+    def num_training_episodes(self) -> int:
+        """Meta-episodes that the training data has."""
+        return self.folder.config.collect.num_meta_episodes
+
+    @property
+    def num_stepsizes(self) -> int:
+        """Step sizes on the grid of a maximum."""
+        return self.folder.config.fqi.num_stepsizes
+
+    @property
+    def task_list(self) -> NDArray[np.float32] | None:
+        """The contexts to train on in place of the task distribution."""
+        return self.folder.tasks
+
+    def regressor(self) -> Regressor:
+        """The experiment's regressor."""
+        return build_regressor(self.folder.config)
+
+    def model(self) -> Any:
+        """The experiment's fitted and selected model."""
+        if not self.folder.model.exists():
+            path = self.folder.path
+            raise InputError(f"Folder {path} holds no model; run `metastep fit {path}` first.")
+        return load_model(self.folder.model)

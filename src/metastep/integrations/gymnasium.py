@@ -1,7 +1,7 @@
 """The meta-MDP as a Gymnasium environment: whatever trains on Gymnasium can learn step sizes (extra `gym`).
 
 Importing this module registers `metastep/CartPole-v0`, `metastep/Minigolf-v0`, `metastep/Nav2D-v0` and
-`metastep/SwingUp-v0` at the paper's settings (SPEC section 6). Gymnasium imports it by itself when asked for
+`metastep/SwingUp-v0` at the paper's settings. Gymnasium imports it by itself when asked for
 `gymnasium.make("metastep.integrations.gymnasium:metastep/CartPole-v0")`.
 
 One meta-episode is one learner that makes `num_updates` updates. The observation is x = <theta, g, omega>, the action chooses
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from metastep.errors import InputError
 from metastep.experiments.build import build_mdp
-from metastep.experiments.config import Scale, load_preset, parse
+from metastep.experiments.config import Scale, load, parse
 from metastep.integrations.metaepisode import (
     ActionUnit,
     Floats,
@@ -29,7 +29,7 @@ from metastep.integrations.metaepisode import (
     observation_space,
     to_float32,
 )
-from metastep.meta.mdp import MetaMDP
+from metastep.mdp import MetaMDP
 
 # Preset of each registered environment.
 ENVIRONMENTS = {"CartPole": "cartpole", "Minigolf": "minigolf", "Nav2D": "nav2d", "SwingUp": "swingup"}
@@ -86,7 +86,7 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
     `metadata["autoreset_mode"]`: the next step begins the new meta-episodes and ignores its actions (NEXT_STEP), the same step
     does and keeps what ended in `final_obs` and `final_info` (SAME_STEP), or the caller resets (DISABLED).
 
-    `options` are those of `MetaEnv`, with one row for all learners or one a learner; they hold for the meta-episodes begun by
+    `options` are those of `MetaEnv`, with one row for all learners or one for each; they hold for the meta-episodes begun by
     that call of `reset`, as everywhere in Gymnasium.
 
     Args:
@@ -178,7 +178,7 @@ def _configured(
         raise InputError("preset: nothing was given, a preset or a config is needed.")
     if config is not None and given:
         raise InputError(f"config: it is complete already, but {given[0]!r} was given beside it.")
-    experiment = parse(config) if config is not None else load_preset(str(preset), scale, given)
+    experiment = parse(config) if config is not None else load(str(preset), scale, given)
     return build_mdp(experiment), experiment.meta.num_updates
 
 
@@ -186,7 +186,7 @@ def make_env(
     preset: str | None = None,
     *,
     config: Mapping[str, Any] | None = None,
-    scale: Scale = "paper",
+    scale: Scale = "full",
     num_updates: int | None = None,
     num_episodes: int | None = None,
     horizon: int | None = None,
@@ -198,7 +198,7 @@ def make_env(
     Args:
         preset: name of the preset.
         config: all settings, as `Experiment.to_dict` gives them, in place of a preset.
-        scale: which settings of the preset, "paper" or "quick".
+        scale: which settings of the preset, "full" or "quick".
         num_updates, num_episodes, horizon: T, n and H, where they shall differ from the preset's.
         overrides: any other settings, like `"policy.sigma=0.5"`.
         actions: as of `MetaEnv`.
@@ -212,7 +212,7 @@ def make_vector_env(
     *,
     num_envs: int,
     config: Mapping[str, Any] | None = None,
-    scale: Scale = "paper",
+    scale: Scale = "full",
     num_updates: int | None = None,
     num_episodes: int | None = None,
     horizon: int | None = None,

@@ -14,25 +14,18 @@ from numpy.typing import NDArray
 
 from metastep.blocks import Stream
 from metastep.errors import InputError
-from metastep.meta.mdp import Learners, MetaMDP, Tasks, advance, begin, meta_observation
+from metastep.features import make, meta_observation
+from metastep.mdp import Learners, MetaMDP, Tasks, advance, begin
 
 ActionUnit = Literal["normalised", "stepsize"]
 Floats = NDArray[np.float32]
 
-# The largest float32 stands for "any finite number": Gymnasium's checker takes infinite bounds for a mistake.
-_ANY = float(np.finfo(np.float32).max)
-
 
 def observation_space(mdp: MetaMDP) -> Box[np.float32]:
-    """Any finite theta, g and return; the context within the bounds of the task distribution."""
-    contexts = mdp.estimator.rollout.env.context_space
-    anything = np.full(mdp.num_parameters, _ANY, np.float32)
-    low = {"theta": -anything, "gradient": -anything, "context": contexts.low, "return": (-_ANY,)}
-    high = {"theta": anything, "gradient": anything, "context": contexts.high, "return": (_ANY,)}
-    lowest, highest = (
-        np.concatenate([np.asarray(bound[part], np.float32) for part in mdp.observation]) for bound in (low, high)
-    )
-    return Box(lowest, highest, dtype=np.float32)
+    """Whatever the features allow: the context within the bounds of the task distribution, the others any finite number."""
+    bounds = [make(name).bounds(mdp) for name in mdp.observation]
+    low, high = (np.concatenate([np.asarray(bound[end], np.float32) for bound in bounds]) for end in (0, 1))
+    return Box(low, high, dtype=np.float32)
 
 
 def action_space(mdp: MetaMDP, actions: ActionUnit) -> Box[np.float32]:
@@ -90,7 +83,7 @@ class MetaEpisode:
         values = to_float32(actions, "action")
         if values.shape != self._action_shape or not np.all(np.isfinite(values)):
             raise InputError(
-                f"action: {np.asarray(actions).tolist()} must be {self._action_shape[1]} finite number(s) a learner."
+                f"action: {np.asarray(actions).tolist()} must be {self._action_shape[1]} finite number(s) for each learner."
             )
         chosen = _hyperparameters(self.mdp, self.actions, values)
         before = self._moment.mean_return
@@ -114,7 +107,7 @@ class MetaEpisode:
 
 
 def _with_options(mdp: MetaMDP, tasks: Tasks, options: Mapping[str, Any]) -> Tasks:
-    """Replace what `options` fixes: one row for all learners, or one a learner."""
+    """Replace what `options` fixes: one row for all learners, or one for each."""
     for name in options:
         if name not in ("context", "theta"):
             raise InputError(f"options: {name!r} is unknown, allowed are 'context' and 'theta'.")
@@ -125,14 +118,14 @@ def _with_options(mdp: MetaMDP, tasks: Tasks, options: Mapping[str, Any]) -> Tas
     if "theta" in options:
         rows = np.atleast_2d(to_float32(options["theta"], "options.theta"))
         if rows.shape[1:] != (mdp.num_parameters,) or not np.all(np.isfinite(rows)):
-            raise InputError(f"options.theta: {rows.tolist()} must be {mdp.num_parameters} finite numbers a learner.")
+            raise InputError(f"options.theta: {rows.tolist()} must be {mdp.num_parameters} finite numbers for each learner.")
         tasks = tasks._replace(theta=jnp.asarray(_a_row_each(rows, mdp.block_size, "options.theta")))
     return tasks
 
 
 def _a_row_each(rows: Floats, num_learners: int, field: str) -> Floats:
     if len(rows) not in (1, num_learners):
-        raise InputError(f"{field}: got {len(rows)} rows, allowed is one or one a learner ({num_learners}).")
+        raise InputError(f"{field}: got {len(rows)} rows, allowed is one or one for each learner ({num_learners}).")
     return np.broadcast_to(rows, (num_learners, rows.shape[1]))
 
 

@@ -1,7 +1,7 @@
 """Datasets to Minari and back, for offline reinforcement learning with other libraries (extra `gym`).
 
 A Minari episode is a meta-episode: T+1 observations <theta, g, omega>, T actions (step sizes), T rewards (improvements of the
-return), truncated at the end; `infos` holds `mean_return` and `flagged` of every observation. Storage is HDF5: Minari's Arrow
+return), truncated at the end; `infos` holds whatever else is known of every observation. Storage is HDF5: Minari's Arrow
 writer is quadratic in the number of episodes.
 """
 
@@ -26,8 +26,9 @@ from metastep.experiments.build import build_mdp
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment
 from metastep.integrations.metaepisode import action_space, observation_space
-from metastep.meta.dataset import Dataset, DatasetWriter
-from metastep.meta.episodes import DEFAULT_PARTS, Block, Layout, observe, rewards
+from metastep.mdp import DEFAULT_OBSERVATION
+from metastep.meta.dataset import Dataset, DatasetWriter, Layout
+from metastep.meta.history import History, from_arrays
 from metastep.storage import require_free_space
 
 # What HDF5 takes for an episode of Minari beside the numbers.
@@ -52,7 +53,7 @@ def to_minari(dataset: str | Path | Dataset, dataset_id: str, *, root: str | Pat
     if folder.exists():
         raise InputError(f"Minari dataset {dataset_id}: {folder} exists already, use another name or version.")
     layout = dataset.layout
-    numbers = sum(layout.num_bytes(index) for index in range(layout.num_blocks))
+    numbers = sum(layout.num_bytes(index) for index in layout.blocks)
     require_free_space(folder, numbers + layout.num_learners * _EPISODE_BYTES)
     spec = _environment(dataset.config)
     try:
@@ -115,7 +116,7 @@ def from_minari(dataset_id: str, folder: str | Path, *, root: str | Path | None 
     for index in writer.missing_blocks():
         first = index * layout.block_size
         try:
-            episodes = list(storage.get_episodes(range(first, first + layout.learners_in(index))))
+            episodes = list(storage.get_episodes(range(first, first + layout.blocks.num_valid(index))))
             block = _block(episodes, layout)
         except (OSError, ValueError, KeyError) as error:
             raise InputError(f"Minari dataset {dataset_id} is damaged: {_one_line(error)}.") from error
@@ -140,7 +141,7 @@ def _folder(dataset_id: str, root: str | Path | None) -> Path:
 def _environment(config: Mapping[str, Any]) -> EnvSpec:
     """The environment whose observations and actions the exported ones are."""
     known = {name: value for name, value in config.items() if name in Experiment.model_fields}
-    known["meta"] = {**known.get("meta", {}), "observation": list(DEFAULT_PARTS)}
+    known["meta"] = {**known.get("meta", {}), "observation": list(DEFAULT_OBSERVATION)}
     name = str(known.get("env", {}).get("name", "environment"))
     return EnvSpec(f"metastep/{name}-dataset", _ENTRY_POINT, kwargs={"config": known, "actions": "stepsize"})
 
@@ -157,38 +158,46 @@ def _origin(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _fingerprint(block: Block) -> str:
+def _fingerprint(block: History) -> str:
     digest = hashlib.sha256()
-    for array in block:
-        digest.update(np.ascontiguousarray(array).tobytes())
+    for name, array in sorted(block.to_arrays().items()):
+        digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 
-def _episodes(block: Block) -> Iterator[EpisodeBuffer]:
-    observation, reward = observe(block, DEFAULT_PARTS), rewards(block)
+# In the observation or the actions of an episode; all other arrays go into its infos.
+_SEEN = ("context", "hyperparameters", *(f"feature/{name}" for name in DEFAULT_OBSERVATION))
+
+
+def _episodes(block: History) -> Iterator[EpisodeBuffer]:
+    observation, reward = block.observe(DEFAULT_OBSERVATION), block.rewards
+    others = {name: array for name, array in block.to_arrays().items() if name not in _SEEN}
     num_updates, num_learners = reward.shape
     for learner in range(num_learners):
         yield EpisodeBuffer(
             observations=observation[:, learner],
-            actions=block.stepsize[:, learner],
+            actions=block.hyperparameters[:, learner],
             rewards=reward[:, learner],
             terminations=np.zeros(num_updates, np.bool_),
             truncations=np.arange(1, num_updates + 1) == num_updates,
-            infos={"mean_return": block.mean_return[:, learner], "flagged": block.flagged[:, learner]},
+            infos={_key(name): array[:, learner] for name, array in others.items()},
         )
 
 
-def _block(episodes: list[dict[str, Any]], layout: Layout) -> Block:
+def _key(name: str) -> str:
+    """Minari's files take a slash for a folder."""
+    return name.replace("/", ".")
+
+
+def _block(episodes: list[dict[str, Any]], layout: Layout) -> History:
     observation = np.stack([episode["observations"] for episode in episodes], axis=1)
-    theta, gradient, context = np.split(observation, [layout.num_parameters, 2 * layout.num_parameters], axis=2)
-    return Block(
-        context=context[0],
-        theta=theta,
-        gradient=gradient,
-        mean_return=np.stack([episode["infos"]["mean_return"] for episode in episodes], axis=1),
-        stepsize=np.stack([episode["actions"] for episode in episodes], axis=1),
-        flagged=np.stack([episode["infos"]["flagged"] for episode in episodes], axis=1),
-    )
+    sizes = [layout.features[name] for name in DEFAULT_OBSERVATION[:-1]]
+    *seen, context = np.split(observation, np.cumsum(sizes), axis=2)
+    arrays = {f"feature/{name}": array for name, array in zip(DEFAULT_OBSERVATION[:-1], seen, strict=True)}
+    arrays |= {"context": context[0], "hyperparameters": np.stack([e["actions"] for e in episodes], axis=1)}
+    others = [name for name in layout.shapes(0) if name not in _SEEN]
+    arrays |= {name: np.stack([e["infos"][_key(name)] for e in episodes], axis=1) for name in others}
+    return from_arrays(arrays)
 
 
 def _register_namespace(dataset_id: str, folder: Path) -> None:

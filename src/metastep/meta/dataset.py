@@ -1,13 +1,14 @@
-"""The meta-dataset on disk: one safetensors file a block of learners, and a manifest.
+"""The meta-dataset on disk: one safetensors file for each block of learners, and a manifest.
 
     folder/manifest.json             configuration, seed, versions, device, layout and, once complete, all checksums
-    folder/block-00000.safetensors   the tensors of `Block`
+    folder/block-00000.safetensors   the arrays of a `History`; features are columns by name
 
 While a block grows, its parts lie beside it (see `metastep.meta.parts`); a complete dataset has none.
 Files contain neither times nor anything else that depends on how the work was split or how often it was interrupted.
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +17,54 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from metastep import storage
+from metastep.blocks import Blocks
 from metastep.errors import InputError
-from metastep.meta.episodes import DEFAULT_PARTS, Block, Layout, feature_names, observe, rewards, trim, usable
+from metastep.mdp import DEFAULT_OBSERVATION
+from metastep.meta.history import History, Transitions, from_arrays
 from metastep.meta.parts import Parts, remove_parts
-from metastep.meta.transitions import Transitions
+from metastep.provenance import first_difference
 
-_FORMAT = {"format": "metastep dataset", "version": 1}
-_NOT_SET = object()
+_KIND = "dataset"
+_REMEDY = "collect it again with `metastep collect` or `metastep run`"
+_HEADER_BYTES = 8192  # of a block's file, at most
+
+
+class Layout(NamedTuple):
+    """The shape of a dataset: who is in it, what is kept of them, and how it is cut into blocks."""
+
+    context_names: tuple[str, ...]
+    features: dict[str, int]  # the size of each
+    num_updates: int
+    num_learners: int
+    block_size: int
+    num_hyperparameters: int = 1
+
+    @property
+    def blocks(self) -> Blocks:
+        """The blocks of learners; the last one may be smaller."""
+        return Blocks(self.num_learners, self.block_size)
+
+    def shapes(self, block: int) -> dict[str, tuple[int, ...]]:
+        """The shape of every array of one block."""
+        observations, learners = self.num_updates + 1, self.blocks.num_valid(block)
+        return {
+            "context": (learners, len(self.context_names)),
+            **{name: (observations, learners) for name in ("mean_return", "flagged", "num_steps")},
+            "hyperparameters": (self.num_updates, learners, self.num_hyperparameters),
+            **{f"feature/{name}": (observations, learners, size) for name, size in self.features.items()},
+        }
+
+    def num_bytes(self, block: int) -> int:
+        """Disk space that one block takes at most."""
+        return sum(4 * math.prod(shape) for shape in self.shapes(block).values()) + _HEADER_BYTES
+
+    def check(self, index: int, history: History, where: str) -> None:
+        """Refuse a block that does not have the arrays and shapes of this layout."""
+        arrays, expected = history.to_arrays(), self.shapes(index)
+        for name in expected.keys() | arrays.keys():
+            found = arrays[name].shape if name in arrays else "nothing"
+            if found != expected.get(name, "nothing"):
+                raise InputError(f"{where}: {name} has shape {found}, expected is {expected.get(name, 'nothing')}.")
 
 
 class Counts(NamedTuple):
@@ -63,7 +105,7 @@ class DatasetWriter:
     ):
         self.folder, self.layout = Path(folder), layout
         for name, number in layout._asdict().items():
-            if name != "context_names" and number < 1:
+            if isinstance(number, int) and number < 1:
                 raise InputError(f"Dataset {folder}: {name} is {number}, but must be at least 1.")
         environment = storage.environment_record(device, packages)
         identity = {"config": config, "seed": seed, "environment": environment, "layout": layout._asdict()}
@@ -81,17 +123,17 @@ class DatasetWriter:
         """Blocks that are still to be added: not there, or damaged. Reads every block file that is there."""
         return sorted(self._problems())
 
-    def add(self, index: int, block: Block) -> None:
+    def add(self, index: int, history: History) -> None:
         """Write one block in place of its parts; lanes beyond the layout's learners (padding) are cut off."""
-        if not 0 <= index < self.layout.num_blocks:
-            raise InputError(f"Block {index} does not exist: the dataset has blocks 0 to {self.layout.num_blocks - 1}.")
-        learners, valid = len(block.context), self.layout.learners_in(index)
+        if index not in self.layout.blocks:
+            raise InputError(f"Block {index} does not exist: the dataset has blocks 0 to {len(self.layout.blocks) - 1}.")
+        learners, valid = len(history.context), self.layout.blocks.num_valid(index)
         if learners not in (valid, self.layout.block_size):
             allowed = f"{valid} or, padded, {self.layout.block_size}"
             raise InputError(f"Block {index} has {learners} learners, but must have {allowed}.")
-        block = trim(block, valid)
-        self.layout.check(index, block, f"Block {index}")
-        storage.write_tensors(self._path(index), block._asdict(), self._metadata(index))
+        history = history.first(valid)
+        self.layout.check(index, history, f"Block {index}")
+        storage.write_tensors(self._path(index), history.to_arrays(), self._metadata(index))
         remove_parts(self.folder, {index})
 
     def finish(self) -> "Dataset":
@@ -99,7 +141,7 @@ class DatasetWriter:
         if problems := self._problems():
             raise InputError(f"Dataset {self.folder} is not complete: {problems[min(problems)]}")
         remove_parts(self.folder)
-        checksums = [storage.sha256_of(self._path(index)) for index in range(self.layout.num_blocks)]
+        checksums = [storage.sha256_of(self._path(index)) for index in self.layout.blocks]
         before = _read_manifest(self.folder)["blocks"]
         if before is None:
             storage.write_json(self.folder / "manifest.json", _sealed(self._identity, checksums))
@@ -109,7 +151,7 @@ class DatasetWriter:
         return Dataset.open(self.folder, verify=False)
 
     def _create(self) -> None:
-        storage.require_free_space(self.folder, self._num_bytes(range(self.layout.num_blocks)))
+        storage.require_free_space(self.folder, self._num_bytes(self.layout.blocks))
         storage.create_folder(self.folder)
         storage.remove_leftovers(self.folder)
         first = storage.canonical_json(_sealed(self._identity, None))
@@ -134,7 +176,7 @@ class DatasetWriter:
         storage.remove_leftovers(self.folder)
         problems = self._problems()
         self.damaged = tuple(text for index, text in problems.items() if self._path(index).exists())
-        remove_parts(self.folder, set(range(self.layout.num_blocks)) - problems.keys())
+        remove_parts(self.folder, set(self.layout.blocks) - problems.keys())
         storage.require_free_space(self.folder, self._num_bytes(problems))
 
     def _path(self, index: int) -> Path:
@@ -152,7 +194,7 @@ class DatasetWriter:
     def _problems(self) -> dict[int, str]:
         """What is wrong with each block that cannot be used, one sentence each."""
         problems = {}
-        for index in range(self.layout.num_blocks):
+        for index in self.layout.blocks:
             try:
                 if storage.read_tensors(self._path(index)).metadata != self._metadata(index):
                     problems[index] = f"File {self._path(index)} belongs to another dataset or block."
@@ -182,7 +224,7 @@ class Dataset:
         if checksums is None:
             there = len(list(folder.glob("block-*.safetensors")))
             raise InputError(
-                f"Dataset {folder} is not complete: {there} of {layout.num_blocks} blocks are there; "
+                f"Dataset {folder} is not complete: {there} of {len(layout.blocks)} blocks are there; "
                 "run the command that collects it again."
             )
         for index, checksum in enumerate(checksums if verify else ()):
@@ -195,76 +237,36 @@ class Dataset:
         """All tuples, those that `transitions` leaves out included."""
         return self.layout.num_learners * self.layout.num_updates
 
-    @property
-    def num_flagged(self) -> int:
-        """Tuples whose observation or next observation is flagged."""
-        return self.counts().flagged
-
-    @property
-    def num_excluded(self) -> int:
-        """Tuples with a non-finite number."""
-        return self.counts().excluded
-
     def counts(self) -> Counts:
         """Count tuples, flagged tuples and tuples with non-finite numbers, in one pass over the blocks."""
         flagged = excluded = 0
-        for block in self.blocks():
-            flagged += int((block.flagged[:-1] | block.flagged[1:]).sum())
-            excluded += int((~usable(block)).sum())
+        for history in self.blocks():
+            flagged += int((history.flagged[:-1] | history.flagged[1:]).sum())
+            excluded += int((~history.usable).sum())
         return Counts(self.num_transitions, flagged, excluded)
 
-    def block(self, index: int) -> Block:
+    def block(self, index: int) -> History:
         """One block, mapped from its file (which was verified when the dataset was opened)."""
         path = _block_path(self.folder, index)
-        arrays = storage.read_tensors(path, verify=False).arrays
-        if arrays.keys() != set(Block._fields):
-            raise InputError(f"File {path} holds {', '.join(sorted(arrays))} instead of {', '.join(Block._fields)}.")
-        block = Block(**arrays)
-        self.layout.check(index, block, f"File {path}")
-        return block
+        try:
+            history = from_arrays(storage.read_tensors(path, verify=False).arrays)
+        except TypeError:
+            raise InputError(f"File {path} does not hold the arrays of a block.") from None
+        self.layout.check(index, history, f"File {path}")
+        return history
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[History]:
         """All blocks in order, one at a time."""
-        return (self.block(index) for index in range(self.layout.num_blocks))
+        return (self.block(index) for index in self.layout.blocks)
 
-    def feature_names(self, parts: Sequence[str] = DEFAULT_PARTS) -> tuple[str, ...]:
-        """A name for every column of the observations that `transitions` returns."""
-        return feature_names(parts, self.layout.num_parameters, self.layout.context_names)
+    def transitions(self, names: Sequence[str] = DEFAULT_OBSERVATION) -> Transitions:
+        """All usable tuples, episode after episode; the observation is the named features side by side, in that order.
 
-    def transitions(self, parts: Sequence[str] = DEFAULT_PARTS) -> Transitions:
-        """All usable tuples, episode after episode; the observation is the given parts side by side, in that order.
-
-        Tuples with a non-finite number in any part (asked for or not, so that different parts give the same rows) are
-        left out; `num_excluded` says how many. With several hyperparameters `stepsize` is (tuples, hyperparameters).
+        Tuples with a non-finite number in any feature (asked for or not, so that different observations give the same rows)
+        are left out; `counts` says how many.
         """
-        observation = np.empty((self.num_transitions, len(self.feature_names(parts))), np.float32)
-        next_observation = np.empty_like(observation)
-        stepsize = np.empty((self.num_transitions, self.layout.num_hyperparameters), np.float32)
-        reward = np.empty(self.num_transitions, np.float32)
-        start = 0
-        for block in self.blocks():
-            # Learner first, so that an episode's tuples follow one another.
-            keep = usable(block).T  # (learners, updates)
-            features = observe(block, parts).swapaxes(0, 1)  # (learners, updates + 1, features)
-            rows = slice(start, start := start + int(keep.sum()))
-            observation[rows] = features[:, :-1][keep]
-            next_observation[rows] = features[:, 1:][keep]
-            stepsize[rows] = block.stepsize.swapaxes(0, 1)[keep]
-            reward[rows] = rewards(block).T[keep]
-        stepsizes = stepsize[:start, 0] if self.layout.num_hyperparameters == 1 else stepsize[:start]
-        return Transitions(observation[:start], stepsizes, reward[:start], next_observation[:start])
-
-
-def first_difference(old: Any, new: Any, key: str = "") -> tuple[str, str, str] | None:
-    """The first key, dotted and in alphabetical order, whose values differ, with both values as text."""
-    if old == new:
-        return None
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        before, now = ("not set" if value is _NOT_SET else json.dumps(value) for value in (old, new))
-        return key, before, now
-    inner = ((f"{key}.{name}" if key else name, name) for name in sorted(old.keys() | new.keys()))
-    differences = (first_difference(old.get(name, _NOT_SET), new.get(name, _NOT_SET), dotted) for dotted, name in inner)
-    return next(difference for difference in differences if difference is not None)
+        parts = [history.transitions(names) for history in self.blocks()]
+        return Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def _block_path(folder: Path, index: int) -> Path:
@@ -272,15 +274,14 @@ def _block_path(folder: Path, index: int) -> Path:
 
 
 def _sealed(identity: dict[str, Any], checksums: list[str] | None) -> dict[str, Any]:
-    content = _FORMAT | identity | {"blocks": checksums}
+    content = storage.stamp(_KIND) | identity | {"blocks": checksums}
     return content | {"checksum": storage.sha256_of_json(content)}
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     manifest = storage.read_json(path)
-    if not isinstance(manifest, dict) or {key: manifest.get(key) for key in _FORMAT} != _FORMAT:
-        raise InputError(f"File {path} is not the manifest of a metastep dataset of version {_FORMAT['version']}.")
+    storage.require_stamp(manifest, _KIND, path, _REMEDY)
     content = {key: value for key, value in manifest.items() if key != "checksum"}
     if manifest.get("checksum") != storage.sha256_of_json(content):
         raise InputError(f"File {path} is damaged or was edited: its content does not match its checksum.")

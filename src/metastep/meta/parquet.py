@@ -7,16 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep import storage
-from metastep.meta.dataset import Dataset
-from metastep.meta.episodes import Block, Layout, rewards
+from metastep.meta.dataset import Dataset, Layout
+from metastep.meta.history import History
 
 
 def to_parquet(dataset: str | Path | Dataset, path: str | Path) -> None:
     """Write all tuples, one row each, non-finite ones included.
 
-    Columns: `learner`, `update`, `context_<name>`, `theta`, `gradient` (lists), `return`, `flagged`, `stepsize` (a
-    list where there are several hyperparameters), `reward`, and `next_theta`, `next_gradient`, `next_return`,
-    `next_flagged`.
+    Columns: `learner`, `update`, `context_<name>`, the features that the dataset holds (lists where they have several
+    numbers), `return`, `flagged`, `stepsize` (a list where there are several hyperparameters), `reward`, and `next_<name>`
+    for every feature, `return` and `flagged`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -35,7 +35,7 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path) -> None:
     storage.write_atomically(path, sink.getvalue().to_pybytes())
 
 
-def _columns(block: Block, layout: Layout, first_learner: int) -> dict[str, Any]:
+def _columns(block: History, layout: Layout, first_learner: int) -> dict[str, Any]:
     shape = (layout.num_updates, len(block.context))
     learners = np.arange(first_learner, first_learner + shape[1])
     columns: dict[str, NDArray[Any]] = {
@@ -44,10 +44,12 @@ def _columns(block: Block, layout: Layout, first_learner: int) -> dict[str, Any]
     }
     for index, name in enumerate(layout.context_names):
         columns[f"context_{name}"] = np.broadcast_to(block.context[:, index], shape)
-    observed = {"theta": block.theta, "gradient": block.gradient, "return": block.mean_return, "flagged": block.flagged}
+    kept = {name: array[:, :, 0] if array.shape[2] == 1 else array for name, array in block.features.items()}
+    observed = {**kept, "return": block.mean_return, "flagged": block.flagged}
     columns |= {name: array[:-1] for name, array in observed.items()}
-    columns["stepsize"] = block.stepsize[:, :, 0] if layout.num_hyperparameters == 1 else block.stepsize
-    columns["reward"] = rewards(block)
+    chosen = block.hyperparameters
+    columns["stepsize"] = chosen[:, :, 0] if layout.num_hyperparameters == 1 else chosen
+    columns["reward"] = block.rewards
     columns |= {f"next_{name}": array[1:] for name, array in observed.items()}
     return {name: _arrow(array) for name, array in columns.items()}
 

@@ -5,7 +5,7 @@ from metastep.policies.linear import LinearGaussian
 from metastep.policies.network import MLPGaussian
 from metastep.registry import Registry
 
-REGISTRY: Registry[Policy] = Registry("policy.name", "policy")
+REGISTRY: Registry[Policy] = Registry("policy.name", "policy", hidden=("num_observations", "num_actions"))
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
 register("linear", LinearGaussian)

@@ -2,25 +2,40 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metastep.contexts import ContextSpace
-from metastep.evaluation import Comparison, differences, filled_returns, metric_values
-from metastep.evaluation import Difference as PairedDifference
+from metastep.evaluation import Comparison, Difference, differences, filled_returns, metric_values
 from metastep.evaluation.statistics import Metric
 from metastep.fqi import Model
 from metastep.meta.dataset import Counts
-from metastep.report import figures
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Picture, Table
-from metastep.report.style import title_of
+from metastep.report.figures import (
+    WIDE,
+    Panel,
+    curves,
+    importances,
+    line_of,
+    picture,
+    points,
+    stepsize_map,
+    whiskers,
+)
 from metastep.report.tables import bookkeeping_table, comparison_table, tuning_table
 
 _GRID = 41  # step sizes are mapped over this many values of each context coordinate
-_SHOWN_STEPSIZES = ("metafqi", "fixed", "decay", "geometric-decay", "hoof", "metagrad", "single", "oracle")
+
+
+class Fitted(NamedTuple):
+    """What there is to show of a fitted model."""
+
+    model: Model  # the selected one
+    validation: Comparison  # every FQI iteration on the validation tasks; the method N=i is iteration i
+    counts: Counts  # of the training data
+    starts: NDArray[np.float32]  # meta-observations of learners before their first update, (learners, columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,22 +47,27 @@ class Findings:
         command: that repeats it; empty where nobody knows.
         config: the resolved configuration.
         comparison: every method on the test tasks.
-        validation: every FQI iteration on the validation tasks; the method N=i is iteration i.
-        model: the selected model.
-        counts: of the training data.
         context_space: the family of tasks.
-        starts: meta-observations of learners before their first update, (learners, features), in the model's layout.
+        fitted: the model, where a method of the comparison follows one.
     """
 
     name: str
     command: str
     config: dict[str, Any]
     comparison: Comparison
-    validation: Comparison
-    model: Model
-    counts: Counts
     context_space: ContextSpace
-    starts: NDArray[np.float32]
+    fitted: Fitted | None
+
+    @property
+    def target(self) -> str:
+        """The method that the others are compared with: metaFQI, or the first one."""
+        return target_of(self.comparison)
+
+
+def target_of(comparison: Comparison) -> str:
+    """The method that the others are compared with: metaFQI, or the first one that is not a yardstick."""
+    contenders = [record.name for record in comparison.methods if not record.is_yardstick]
+    return "metafqi" if "metafqi" in contenders else (contenders or list(comparison.names))[0]
 
 
 def compose(findings: Findings) -> Document:
@@ -55,9 +75,7 @@ def compose(findings: Findings) -> Document:
     comparison, seed = findings.comparison, int(findings.config["seed"])
     resamples = int(findings.config["compare"]["num_resamples"])
     paired, final = (
-        differences(comparison, "metafqi", metric=metric, seed=seed, num_resamples=resamples)
-        if _has(comparison, "metafqi")
-        else ()
+        differences(comparison, findings.target, metric=metric, seed=seed, num_resamples=resamples)
         for metric in get_args(Metric)
     )
     parts: list[Part] = [
@@ -71,28 +89,40 @@ def compose(findings: Findings) -> Document:
         _stepsizes(findings),
         Heading("Comparison"),
         Paragraph(_explanation(findings)),
-        comparison_table(comparison, paired, final, seed, resamples),
+        comparison_table(comparison, findings.target, paired, final, seed, resamples),
     ]
     if paired:
-        parts.append(_difference_picture(paired))
+        parts.append(_difference_picture(findings, paired))
     if comparison.tuning:
         parts += [Heading("Tuned values"), tuning_table(comparison)]
-    parts += [Heading("Validation by iteration"), _iterations(findings)]
-    parts += [Heading("What the model looks at"), _importances(findings.model)]
-    seen = {part.name for part in findings.model.record.observation}
-    # A run in one task has nothing to map.
-    if "context" in seen and findings.config["env"]["fixed_context"] is None:
-        parts += [Heading("Recommended step size by task"), _map(findings)]
+    if findings.fitted is not None:
+        parts += _about_the_model(findings, findings.fitted)
+    counts, fingerprint = None, ""
+    if findings.fitted is not None:
+        counts, fingerprint = findings.fitted.counts, findings.fitted.model.record.training_data.fingerprint
     parts += [
         Heading("Flags, versions and seeds"),
-        bookkeeping_table(
-            comparison, findings.counts, findings.model.record.training_data.fingerprint, findings.config
-        ),
+        bookkeeping_table(comparison, counts, fingerprint, findings.config),
     ]
     num = comparison.num_tasks
     return Document(
         f"metastep: {findings.name}", f"{num} test tasks, {comparison.returns.shape[2] - 1} updates each", parts
     )
+
+
+def _about_the_model(findings: Findings, fitted: Fitted) -> list[Part]:
+    parts: list[Part] = [Heading("Validation by iteration"), _iterations(findings, fitted)]
+    if (shares := importance_shares(fitted.model)) is not None:
+        names = (*fitted.model.record.feature_names, "step size")
+        caption = "Share of the variance reduction by input, over the forests of the selected iteration."
+        bars = importances("Feature importance", names, shares)
+        size = (WIDE[0], 0.8 + 0.27 * min(len(names), 13))
+        parts += [Heading("What the model looks at"), picture("importances", caption, [[bars]], size)]
+    seen = {part.name for part in fitted.model.record.observation}
+    # A run in one task has nothing to map.
+    if "context" in seen and findings.config["env"]["fixed_context"] is None:
+        parts += [Heading("Recommended step size by task"), _map(findings, fitted)]
+    return parts
 
 
 def _command(findings: Findings) -> list[Part]:
@@ -103,20 +133,21 @@ def _command(findings: Findings) -> list[Part]:
     return [Paragraph(f"{same}; the same seed on the same device gives the same bytes."), Command(findings.command)]
 
 
-def _has(comparison: Comparison, *names: str) -> bool:
-    return set(names) <= set(comparison.names)
-
-
 def _explanation(findings: Findings) -> str:
     """How to read the table of the comparison."""
+    comparison = findings.comparison
     text = (
         "AUC is the mean return over the updates. Intervals are 95 %, from a seeded bootstrap over tasks; all methods had "
-        "the same tasks, first policies and simulation keys. A difference is metaFQI minus the method, paired by task; the "
-        "verdict needs the interval to exclude 0 and a Holm-corrected p-value below 0.05. All pairs of methods are in "
-        "differences.csv. The oracle score is 0 % at the best fixed step and 100 % at the greedy oracle, which spends "
-        f"{findings.config['fqi']['num_stepsizes']} times the samples."
+        f"the same tasks, first policies and simulation keys. A difference is {comparison.label(findings.target)} minus the "
+        "method, paired by task; the verdict needs the interval to exclude 0 and a Holm-corrected p-value below 0.05. All "
+        "pairs of methods are in differences.csv."
     )
-    if any(findings.comparison.num_diverged().values()):
+    if {"fixed", "oracle"} <= set(comparison.names):
+        text += (
+            " The oracle score is 0 % at the best fixed step and 100 % at the greedy oracle, which spends "
+            f"{findings.config['fqi']['num_stepsizes']} times the samples."
+        )
+    if any(comparison.num_diverged().values()):
         text += (
             " Where a return is not finite, it counts as the worst on its task: of the two methods in a difference, of all "
             "methods elsewhere."
@@ -124,29 +155,28 @@ def _explanation(findings: Findings) -> str:
     return text
 
 
-def _headline(findings: Findings, paired: Sequence[PairedDifference]) -> str:
-    iteration = findings.model.record.selected_iteration
+def _headline(findings: Findings, paired: Sequence[Difference]) -> str:
+    comparison, fitted = findings.comparison, findings.fitted
+    name = comparison.label(findings.target)
+    iteration = None if fitted is None else fitted.model.record.selected_iteration
     if not paired:
-        return (
-            f"A model of {iteration} planned updates (FQI iteration N = {iteration}) was selected on validation tasks."
-        )
-    verdicts = {kind: [title_of(row.baseline) for row in paired if row.verdict == kind] for kind in ("better", "worse")}
-    rest = [title_of(row.baseline) for row in paired if row.verdict == "not distinguishable"]
+        chosen = "" if iteration is None else f" (FQI iteration N = {iteration}, selected on validation tasks)"
+        return f"{name}{chosen} was run on {comparison.num_tasks} test tasks."
     clauses = []
-    if verdicts["better"]:
-        clauses.append(f"is better than {_listed(verdicts['better'])}")
-    if verdicts["worse"]:
-        clauses.append(f"is worse than {_listed(verdicts['worse'])}")
-    if rest:
-        clauses.append(f"is not distinguishable from {_listed(rest)}")
-    num = findings.comparison.num_tasks
+    for verdict, words in (
+        ("better", "is better than"),
+        ("worse", "is worse than"),
+        ("not distinguishable", "is not distinguishable from"),
+    ):
+        if labels := [comparison.label(row.baseline) for row in paired if row.verdict == verdict]:
+            clauses.append(f"{words} {_listed(labels)}")
+    num = comparison.num_tasks
     where = f"{num} tasks it had never seen"
     if findings.config["env"]["fixed_context"] is not None:
         where = f"{num} new first policies in the one task it was trained on"
-    return (
-        f"On {where}, metaFQI (iteration N = {iteration}, selected on "
-        f"validation tasks) {_listed(clauses)} in the area under the learning curve."
-    )
+    if iteration is not None and findings.target == "metafqi":
+        name += f" (iteration N = {iteration}, selected on validation tasks)"
+    return f"On {where}, {name} {_listed(clauses)} in the area under the learning curve."
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -156,74 +186,79 @@ def _listed(words: Sequence[str]) -> str:
 def _settings(findings: Findings) -> Table:
     config = findings.config
     rollout, meta, fqi = config["rollout"], config["meta"], config["fqi"]
-    kind = "double" if fqi["double"] else "single"
     rows = [
         ("environment", config["env"]["name"]),
-        ("policy", f"{config['policy']['kind']}, sigma {config['policy']['sigma']:g}"),
+        ("policy", _part(config["policy"])),
+        ("update rule", _part(meta["rule"])),
         ("batch of an update", f"{rollout['num_episodes']} episodes of at most {rollout['horizon']} steps"),
         ("step sizes", f"[{meta['stepsize_low']:g}, {meta['stepsize_high']:g}]"),
-        ("training data", f"{findings.counts.transitions} tuples, {config['collect']['method']} method"),
-        ("forests", f"{fqi['trees']} trees, minimum split {fqi['min_samples_split']:g}, {kind} Q"),
-        ("iterations tried", str(fqi["iterations"])),
-        ("seed", str(config["seed"])),
-    ]  # fmt: skip
-    return Table(("setting", "value"), rows, name="settings")
+    ]
+    if findings.fitted is not None:
+        kind = "double" if fqi["double"] else "single"
+        rows += [
+            ("meta-observation", ", ".join(meta["observation"])),
+            ("training data", f"{findings.fitted.counts.transitions} tuples, {config['collect']['method']} method"),
+            ("regressor", f"{_part(fqi['regressor'])}, {kind} Q"),
+            ("iterations tried", str(fqi["iterations"])),
+        ]
+    return Table(("setting", "value"), [*rows, ("seed", str(config["seed"]))], name="settings")
+
+
+def _part(section: dict[str, Any]) -> str:
+    """A part with its options, in words."""
+    return ", ".join([str(section["name"]), *(f"{key} {value}" for key, value in section.items() if key != "name")])
 
 
 def _curves(findings: Findings) -> Picture:
     comparison = findings.comparison
-    curves = dict(zip(comparison.names, filled_returns(comparison), strict=True))
-    draw = partial(_draw_curves, curves, f"{findings.name}: return")
-    return Picture("learning-curves", "Mean return over the test tasks, with 95 % intervals; higher is better.", draw)
-
-
-def _draw_curves(curves: figures.Curves, title: str, theme: Any) -> Any:
-    return figures.learning_curves(curves, title=title, theme=theme)
+    filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
+    lines = [line_of(comparison, name, values, is_main=name == findings.target) for name, values in filled.items()]
+    caption = "Mean return over the test tasks, with 95 % intervals; higher is better."
+    return picture("learning-curves", caption, [[curves(f"{findings.name}: return", lines)]], WIDE)
 
 
 def _stepsizes(findings: Findings) -> Picture:
-    comparison = findings.comparison
-    chosen = {
-        name: comparison.hyperparameters[comparison.index(name), :, :, 0]
-        for name in _SHOWN_STEPSIZES
-        if _has(comparison, name)
-    }
-    caption = "Step size of each update of the natural gradient, mean over the test tasks with 95 % intervals."
-    return Picture(
-        "step-sizes",
-        caption,
-        lambda theme: figures.stepsize_curves(chosen, title=f"{findings.name}: step size", theme=theme),
+    """Only of methods that share the target's rule: a step of another rule is another thing."""
+    comparison, target = findings.comparison, findings.target
+    rule = comparison.methods[comparison.index(target)].rule
+    lines = [
+        line_of(comparison, record.name, comparison.hyperparameters[index, :, :, 0], is_main=record.name == target)
+        for index, record in enumerate(comparison.methods)
+        if record.rule == rule
+    ]
+    panel = curves(f"{findings.name}: step size", lines, ylabel="step size", first=1)
+    caption = f"Step size of each update ({rule}), mean over the test tasks with 95 % intervals."
+    return picture("step-sizes", caption, [[panel]], WIDE)
+
+
+def _difference_picture(findings: Findings, paired: Sequence[Difference]) -> Picture:
+    name = findings.comparison.label(findings.target)
+    caption = f"Paired difference in AUC, {name} minus each method, with 95 % intervals; right of zero {name} is better."
+    panel = whiskers(f"{name} minus method", findings.comparison, paired)
+    return picture("differences", caption, [[panel]], (WIDE[0], 0.9 + 0.42 * len(paired)))
+
+
+def _iterations(findings: Findings, fitted: Fitted) -> Picture:
+    scores = metric_values(fitted.validation, "auc")
+    selected = fitted.model.record.selected_iteration
+    panel: Panel = points(
+        f"{findings.name}: validation",
+        scores,
+        list(range(1, len(scores) + 1)),
+        xlabel="FQI iteration N",
+        ylabel="mean return over updates",
+        ring=(selected - 1, "selected"),
     )
+    caption = "AUC on the validation tasks by FQI iteration, with 95 % intervals over tasks: N updates are planned ahead."
+    return picture("iterations", caption, [[panel]], (WIDE[0], 3.4))
 
 
-def _difference_picture(paired: Sequence[PairedDifference]) -> Picture:
-    rows = [figures.Difference(row.baseline, row.mean, row.low, row.high, row.verdict) for row in paired]
-    return Picture(
-        "differences",
-        "Paired difference in AUC, metaFQI minus each method, with 95 % intervals; right of zero metaFQI is better.",
-        lambda theme: figures.differences(rows, title="metaFQI minus method", xlabel="difference in AUC", theme=theme),
-    )
-
-
-def _iterations(findings: Findings) -> Picture:
-    scores = metric_values(findings.validation, "auc")
-    selected = findings.model.record.selected_iteration
-    return Picture(
-        "iterations",
-        "AUC on the validation tasks by FQI iteration, with 95 % intervals over tasks: N updates are planned ahead.",
-        lambda theme: figures.iteration_scores(scores, selected, title=f"{findings.name}: validation", theme=theme),
-    )
-
-
-def _importances(model: Model) -> Picture:
+def importance_shares(model: Model) -> NDArray[np.float64] | None:
+    """Importance of every input, mean over the heads; None where the regressor does not tell."""
     heads = model.q_functions[model.record.selected_iteration - 1].heads
-    shares = np.mean([head.importances for head in heads], axis=0)
-    names = (*model.record.feature_names, "step size")
-    return Picture(
-        "importances",
-        "Share of the variance reduction by input, over the forests of the selected iteration.",
-        lambda theme: figures.importances(names, shares, title="Feature importance", theme=theme),
-    )
+    if any(head.importances is None for head in heads):
+        return None
+    return np.asarray(np.mean([head.importances for head in heads], axis=0))
 
 
 def recommend(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
@@ -243,14 +278,11 @@ def recommend(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[
     return chosen.reshape(len(mesh), len(starts)).mean(axis=1).reshape([len(axis) for axis in grid]).astype(np.float64)
 
 
-def _map(findings: Findings) -> Picture:
+def _map(findings: Findings, fitted: Fitted) -> Picture:
     space = findings.context_space
     shown = min(2, space.num_coordinates)
     grid = [np.linspace(space.low[i], space.high[i], _GRID, dtype=np.float32) for i in range(shown)]
     labels = [f"{name} ({unit})" if unit else name for name, unit in zip(space.names, space.units, strict=True)][:shown]
-    stepsizes = recommend(findings.model, findings.starts, grid)
-    return Picture(
-        "step-size-map",
-        f"Step size of the first update by task: mean over {len(findings.starts)} first policies of the training data.",
-        lambda theme: figures.stepsize_map(grid, labels, stepsizes, title="Recommended first step", theme=theme),
-    )
+    panel = stepsize_map("Recommended first step", grid, labels, recommend(fitted.model, fitted.starts, grid))
+    caption = f"Step size of the first update by task: mean over {len(fitted.starts)} first policies of the training data."
+    return picture("step-size-map", caption, [[panel]], (WIDE[0], 4.2 if shown == 2 else 3.2))

@@ -1,30 +1,86 @@
-"""The figures: arrays in, matplotlib figures out. Every interval is 95 % over tasks."""
+"""Panels and the figures made of them: arrays in, figures out. Every band and bar is a 95 % interval over tasks."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from scipy import stats
 
-from metastep.report.style import Ink, Theme, colour, label_lines, themed, title_of
+from metastep.evaluation import Comparison, Difference
+from metastep.report.document import Picture
+from metastep.report.style import MAIN, Ink, Theme, label_lines, themed, tint
 
-Curves = Mapping[str, NDArray[np.floating[Any]]]
+Values = NDArray[np.floating[Any]]
+# A colour of a method, or a family of lines and the place in it, from 0 to 1.
+Shade = str | tuple[Literal["warm", "cool"], float]
+
+_SCALES = {"warm": "YlOrBr", "cool": "YlGnBu"}
+_SMALL = (4.6, 3.0)  # a panel among others, with its labels, in inches
+WIDE = (6.4, 3.9)
+"""The size of a panel that stands alone."""
+_MOST_BARS = 12
 
 
-class Difference(NamedTuple):
-    """One row of a difference plot."""
+class Line(NamedTuple):
+    """A curve over updates, (tasks, points); where bands would cover one another, only some lines have one."""
 
-    name: str
-    value: float
-    low: float
-    high: float
-    verdict: str
+    label: str
+    values: Values
+    shade: Shade = ""
+    is_main: bool = False
+    is_dashed: bool = False
+    has_band: bool = True
 
 
-def mean_and_interval(values: NDArray[np.floating[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
+class Panel(NamedTuple):
+    """One pair of axes: its title and what draws into it."""
+
+    title: str
+    draw: Callable[[Axes, Ink], None]
+
+
+def line_of(comparison: Comparison, name: str, values: Values | None = None, **changes: Any) -> Line:
+    """The returns of a method, or other values, with the method's label and colour; a yardstick is dashed."""
+    record = comparison.methods[comparison.index(name)]
+    shown = comparison.returns[comparison.index(name)] if values is None else values
+    return Line(record.label, shown, record.colour, is_dashed=record.is_yardstick)._replace(**changes)
+
+
+def picture(name: str, caption: str, rows: Sequence[Sequence[Panel]], size: tuple[float, float] = _SMALL) -> Picture:
+    """Panels in rows as one picture."""
+    return Picture(name, caption, partial(_figure, rows, size))
+
+
+def _figure(rows: Sequence[Sequence[Panel]], size: tuple[float, float], theme: Theme) -> Figure:
+    with themed(theme) as ink:
+        num_columns = max(map(len, rows))
+        figure = Figure(figsize=(size[0] * num_columns, size[1] * len(rows)))
+        figure.subplots_adjust(wspace=0.66, hspace=0.5)
+        grid = figure.subplots(len(rows), num_columns, squeeze=False)
+        for row, line in zip(rows, grid, strict=True):
+            for axes in line[len(row) :]:
+                axes.set_visible(False)
+            for panel, axes in zip(row, line, strict=False):
+                axes.set_title(panel.title)
+                panel.draw(axes, ink)
+        return figure
+
+
+def ink_of(shade: Shade, index: int, ink: Ink) -> Any:
+    """A method's colour, or one of the scale of its family; the ends of a scale would vanish on the page."""
+    if isinstance(shade, str):
+        return tint(shade, index, ink)
+    family, place = shade
+    return mpl.colormaps[_SCALES[family]](0.38 + 0.55 * place)
+
+
+def mean_and_interval(values: Values) -> tuple[NDArray[Any], NDArray[Any]]:
     """Mean over tasks (axis 0) and half the width of its 95 % t-interval.
 
     A value that is not finite counts as the worst of its task in this array, so that no task is dropped; the report's own
@@ -39,7 +95,7 @@ def mean_and_interval(values: NDArray[np.floating[Any]]) -> tuple[NDArray[Any], 
     return mean, half
 
 
-def _finite(values: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+def _finite(values: Values) -> Values:
     """Values (tasks, ...) with those that are not finite at their task's worst; at the worst of all without any."""
     finite = np.isfinite(values)
     if finite.all() or not finite.any():
@@ -49,116 +105,105 @@ def _finite(values: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
     return np.where(finite, values, worst.reshape(-1, *[1] * (values.ndim - 1)))
 
 
-def _lines(
-    curves: Curves, first_update: int, xlabel: str, ylabel: str, title: str, ink: Ink, dashed: Sequence[str] = ()
-) -> Figure:
-    figure = Figure(figsize=(6.4, 3.9))
-    axes = figure.add_subplot()
-    ends = []
-    for index, (name, values) in enumerate(curves.items()):
-        mean, half = mean_and_interval(values)
-        updates = first_update + np.arange(len(mean))
-        shade = colour(name, index, ink)
-        style = "--" if name == "oracle" or name in dashed else "-"
-        axes.plot(updates, mean, style, color=shade, linewidth=2.4 if name == "metafqi" else 1.6, zorder=3)
-        axes.fill_between(updates, mean - half, mean + half, color=shade, alpha=0.14, linewidth=0.0)
-        ends.append((title_of(name), float(mean[-1]), shade))
-    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
-    axes.margins(x=0.0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    label_lines(axes, ends)
-    return figure
+def curves(title: str, lines: Sequence[Line], *, ylabel: str = "mean return", first: int = 0) -> Panel:
+    """Curves over updates, labelled at their ends; the first point is after `first` updates."""
 
-
-def learning_curves(curves: Curves, *, title: str, theme: Theme = "light", ylabel: str = "mean return") -> Figure:
-    """Return over updates: one (tasks, updates + 1) array a method."""
-    with themed(theme) as ink:
-        return _lines(curves, 0, "updates", ylabel, title, ink)
-
-
-def stepsize_curves(stepsizes: Curves, *, title: str, theme: Theme = "light") -> Figure:
-    """Chosen step size over updates: one (tasks, updates) array a method."""
-    with themed(theme) as ink:
-        return _lines(stepsizes, 1, "update", "step size", title, ink)
-
-
-def iteration_scores(scores: NDArray[np.floating[Any]], selected: int, *, title: str, theme: Theme = "light") -> Figure:
-    """Validation score by FQI iteration, (iterations, tasks); the selected one (counted from 1) is marked."""
-    with themed(theme) as ink:
-        figure = Figure(figsize=(6.4, 3.4))
-        axes = figure.add_subplot()
-        mean, half = mean_and_interval(scores.T)
-        numbers = np.arange(1, len(mean) + 1)
-        axes.errorbar(numbers, mean, half, color=colour("metafqi", 0, ink), marker="o", capsize=3.0, linewidth=1.4)
-        axes.plot(selected, mean[selected - 1], "o", markersize=13, markerfacecolor="none", color=ink.text)
-        axes.annotate(
-            "selected", (selected, mean[selected - 1]), xytext=(10, -16), textcoords="offset points", fontsize=9.0
-        )
+    def draw(axes: Axes, ink: Ink) -> None:
+        ends = []
+        for index, line in enumerate(lines):
+            mean, half = mean_and_interval(line.values)
+            updates = first + np.arange(len(mean))
+            shade = ink_of(line.shade, index, ink)
+            width, order = (2.4, 4) if line.is_main else (1.5, 3)
+            axes.plot(updates, mean, "--" if line.is_dashed else "-", color=shade, linewidth=width, zorder=order)
+            if line.has_band:
+                axes.fill_between(updates, mean - half, mean + half, color=shade, alpha=0.14, linewidth=0.0)
+            ends.append((line.label, float(mean[-1]), shade))
+        axes.set(xlabel="update" if first else "updates", ylabel=ylabel)
+        axes.margins(x=0.0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(xlabel="FQI iteration N", ylabel="mean return over updates", title=title)
-        return figure
+        label_lines(axes, ends)
+
+    return Panel(title, draw)
 
 
-def differences(rows: Sequence[Difference], *, title: str, xlabel: str, theme: Theme = "light") -> Figure:
-    """Paired differences of metaFQI to each baseline with their intervals; right of zero is better."""
-    with themed(theme) as ink:
-        figure = Figure(figsize=(6.4, 0.9 + 0.42 * max(len(rows), 1)))
-        axes = figure.add_subplot()
+def points(
+    title: str,
+    values: Values,
+    positions: Sequence[float],
+    *,
+    xlabel: str,
+    ylabel: str,
+    shade: Shade = MAIN,
+    ring: tuple[int, str] | None = None,
+) -> Panel:
+    """Means with intervals over tasks of (points, tasks) at positions; `ring` marks one of them, with a word."""
+
+    def draw(axes: Axes, ink: Ink) -> None:
+        mean, half = mean_and_interval(values.T)
+        axes.errorbar(positions, mean, half, color=ink_of(shade, 0, ink), marker="o", capsize=3.0, linewidth=1.4)
+        if ring is not None:
+            index, word = ring
+            axes.plot(positions[index], mean[index], "o", markersize=13, markerfacecolor="none", color=ink.text)
+            axes.annotate(
+                word, (positions[index], mean[index]), xytext=(9, -15), textcoords="offset points", fontsize=9.0
+            )
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+
+    return Panel(title, draw)
+
+
+def whiskers(title: str, comparison: Comparison, rows: Sequence[Difference]) -> Panel:
+    """Paired differences with their intervals; right of zero the target is better."""
+
+    def draw(axes: Axes, ink: Ink) -> None:
         for index, row in enumerate(rows):
             height = len(rows) - 1 - index
-            shade = colour(row.name, index, ink)
+            shade = tint(comparison.methods[comparison.index(row.baseline)].colour, index, ink)
             axes.plot([row.low, row.high], [height, height], color=shade, linewidth=2.2, solid_capstyle="butt")
-            axes.plot(row.value, height, "o", color=shade)
+            axes.plot(row.mean, height, "o", color=shade)
         axes.axvline(0.0, color=ink.text, linewidth=0.9)
-        axes.set_yticks(range(len(rows)), [title_of(row.name) for row in reversed(rows)])
+        axes.set_yticks(range(len(rows)), [comparison.label(row.baseline) for row in reversed(rows)])
         axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.grid(axis="y", visible=False)
-        axes.set(xlabel=xlabel, title=title)
-        return figure
+        axes.set_xlabel(f"{comparison.label(rows[0].target)} minus it, AUC")
+
+    return Panel(title, draw)
 
 
-def stepsize_map(
-    coordinates: Sequence[NDArray[np.floating[Any]]],
-    labels: Sequence[str],
-    stepsizes: NDArray[np.floating[Any]],
-    *,
-    title: str,
-    theme: Theme = "light",
-) -> Figure:
+def stepsize_map(title: str, coordinates: Sequence[Values], labels: Sequence[str], stepsizes: Values) -> Panel:
     """Recommended step size over one context coordinate (a line) or two (a heat map)."""
-    with themed(theme) as ink:
-        figure = Figure(figsize=(6.4, 4.2) if len(coordinates) == 2 else (6.4, 3.2))
-        axes = figure.add_subplot()
-        axes.set_title(title)
+
+    def draw(axes: Axes, ink: Ink) -> None:
         axes.set_xlabel(labels[0])
         if len(coordinates) == 1:
-            axes.plot(coordinates[0], stepsizes, color=colour("metafqi", 0, ink), drawstyle="steps-mid")
+            axes.plot(coordinates[0], stepsizes, color=tint(MAIN, 0, ink), drawstyle="steps-mid")
             axes.set_ylabel("step size")
-            return figure
+            return
         axes.grid(visible=False)
         image = axes.pcolormesh(
             coordinates[0], coordinates[1], stepsizes.T, cmap="cividis", shading="auto", rasterized=True
         )
         axes.set_ylabel(labels[1])
-        bar = figure.colorbar(image, ax=axes, label="step size")
-        bar.outline.set_visible(False)
-        return figure
+        assert axes.figure is not None
+        axes.figure.colorbar(image, ax=axes, label="step size").outline.set_visible(False)
+
+    return Panel(title, draw)
 
 
-def importances(
-    names: Sequence[str], values: NDArray[np.floating[Any]], *, title: str, theme: Theme = "light"
-) -> Figure:
-    """Which features the forests split on, largest first; at most twelve bars, the rest summed up."""
-    order = np.argsort(values)[::-1]
-    shown = [(names[i], float(values[i])) for i in order[:12]]
-    if len(order) > 12:
-        shown.append((f"{len(order) - 12} others", float(values[order[12:]].sum())))
-    with themed(theme) as ink:
-        figure = Figure(figsize=(6.4, 0.8 + 0.27 * len(shown)))
-        axes = figure.add_subplot()
-        heights = range(len(shown) - 1, -1, -1)
-        axes.barh(list(heights), [value for _, value in shown], color=colour("metafqi", 0, ink), height=0.68)
-        axes.set_yticks(list(heights), [name for name, _ in shown])
+def importances(title: str, names: Sequence[str], shares: Values) -> Panel:
+    """Which inputs the forests split on, largest first; at most twelve bars, the rest summed up."""
+    order = np.argsort(shares)[::-1]
+    shown = [(names[i], float(shares[i])) for i in order[:_MOST_BARS]]
+    if len(order) > _MOST_BARS:
+        shown.append((f"{len(order) - _MOST_BARS} others", float(shares[order[_MOST_BARS:]].sum())))
+
+    def draw(axes: Axes, ink: Ink) -> None:
+        heights = list(range(len(shown) - 1, -1, -1))
+        axes.barh(heights, [value for _, value in shown], color=tint(MAIN, 0, ink), height=0.68)
+        axes.set_yticks(heights, [name for name, _ in shown])
         axes.grid(axis="y", visible=False)
-        axes.set(xlabel="share of variance reduction", title=title)
-        return figure
+        axes.set_xlabel("share of variance reduction")
+
+    return Panel(title, draw)

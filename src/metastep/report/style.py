@@ -12,29 +12,9 @@ from matplotlib.figure import Figure
 Theme = Literal["light", "dark"]
 
 # Okabe and Ito's palette: distinguishable with every common colour-vision deficiency.
-_COLOURS = {
-    "metafqi": "#0072B2",
-    "fixed": "#E69F00",
-    "adam": "#009E73",
-    "rmsprop": "#CC79A7",
-    "hoof": "#D55E00",
-    "metagrad": "#56B4E9",
-    "decay": "#8C6D31",
-    "single": "#7A7A7A",
-}
-_SPARE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8C6D31", "#7A7A7A")
-TITLES = {
-    "metafqi": "metaFQI",
-    "fixed": "fixed step",
-    "adam": "Adam",
-    "rmsprop": "RMSprop",
-    "hoof": "HOOF",
-    "metagrad": "metagrad",
-    "decay": "decay",
-    "single": "single step size",
-    "oracle": "greedy oracle",
-    "uniform": "uniform",
-}
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8C6D31", "#7A7A7A")
+MAIN, CONTRAST = PALETTE[0], PALETTE[4]
+"""Colours of what a figure is about, and of what it is compared with."""
 
 
 class Ink(NamedTuple):
@@ -51,18 +31,13 @@ INKS: dict[Theme, Ink] = {
 }
 
 
-def colour(name: str, index: int, ink: Ink) -> str:
-    """A method's own colour, the text colour for the oracle, or the next of the palette."""
-    if name == "oracle":
+def tint(colour: str, index: int, ink: Ink) -> str:
+    """A method's own colour as it is drawn: "text" is that of the text, an empty one the next of the palette."""
+    if colour == "text":
         return ink.text
-    shade = _COLOURS.get(name, _SPARE[index % len(_SPARE)])
+    shade = colour or PALETTE[index % len(PALETTE)]
     # The palette's deep blue is too dark to read on a dark page.
-    return "#4c9fe6" if shade == _COLOURS["metafqi"] and ink == INKS["dark"] else shade
-
-
-def title_of(name: str) -> str:
-    """How a method is called in figures and tables."""
-    return TITLES.get(name, name)
+    return "#4c9fe6" if shade == MAIN and ink == INKS["dark"] else shade
 
 
 @contextmanager
@@ -115,7 +90,7 @@ def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
 
     Args:
         axes: already holding its lines, with final limits.
-        ends: (label, y of the last point, colour) a line.
+        ends: (label, y of the last point, colour) of each line.
     """
     bottom, top = axes.get_ylim()
     spacing = (top - bottom) * 0.062

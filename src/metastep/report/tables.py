@@ -8,7 +8,6 @@ import numpy as np
 from metastep.evaluation import Comparison, Difference, oracle_scores, summary
 from metastep.meta.dataset import Counts
 from metastep.report.document import Table
-from metastep.report.style import title_of
 
 
 def number(value: float) -> str:
@@ -22,9 +21,14 @@ def interval(value: float, low: float, high: float) -> str:
 
 
 def comparison_table(
-    comparison: Comparison, auc: Sequence[Difference], final: Sequence[Difference], seed: int, num_resamples: int
+    comparison: Comparison,
+    target: str,
+    auc: Sequence[Difference],
+    final: Sequence[Difference],
+    seed: int,
+    num_resamples: int,
 ) -> Table:
-    """A row a method: both metrics, the oracle score, metaFQI minus it in both metrics; how many tasks diverged if any did."""
+    """A row for each method: both metrics, the oracle score, the target minus it; how many tasks diverged if any did."""
     scores = {}
     if {"fixed", "oracle"} <= set(comparison.names):
         scores = {row.method: row for row in oracle_scores(comparison, seed=seed, num_resamples=num_resamples)}
@@ -36,7 +40,7 @@ def comparison_table(
         known = score is not None and not np.isnan(score.score)
         rows.append(
             (
-                title_of(row.method),
+                comparison.label(row.method),
                 interval(*row.auc),
                 interval(*row.final),
                 f"{score.score:.0f} % [{score.low:.0f}, {score.high:.0f}]" if score is not None and known else "",
@@ -45,15 +49,16 @@ def comparison_table(
                 *([str(row.num_diverged)] if diverged else []),
             )
         )
+    name = comparison.label(target)
     header = (
         "method",
         "AUC",
         "final return",
         "oracle score",
-        "metaFQI minus it, AUC",
-        "metaFQI is",
-        "metaFQI minus it, final return",
-        "metaFQI is",
+        f"{name} minus it, AUC",
+        f"{name} is",
+        f"{name} minus it, final return",
+        f"{name} is",
         *(["diverged tasks"] if diverged else []),
     )
     return Table(header, rows, numeric=(1, 2, 3, 4, 6, 8), name="comparison")
@@ -70,20 +75,27 @@ def tuning_table(comparison: Comparison) -> Table:
         chosen = ", ".join(f"{name} {value:g}" for name, value in table.chosen.items())
         edge = f"at the edge of its grid: {', '.join(table.at_edge)}" if table.at_edge else ""
         score = f"{number(table.mean[table.best])} ± {number(table.standard_error[table.best])}"
-        rows.append((title_of(table.method), chosen, score, str(table.num_tasks), str(len(table.points)), edge))
+        rows.append((comparison.label(table.method), chosen, score, str(table.num_tasks), str(len(table.points)), edge))
     header = ("method", "tuned", "AUC ± standard error", "tuning tasks", "grid points", "remark")
     return Table(header, rows, numeric=(2, 3, 4), name="tuning")
 
 
-def bookkeeping_table(comparison: Comparison, counts: Counts, fingerprint: str, config: Mapping[str, Any]) -> Table:
+def bookkeeping_table(
+    comparison: Comparison, counts: Counts | None, fingerprint: str, config: Mapping[str, Any]
+) -> Table:
     """What was flagged, what choices rested on, versions and seeds."""
+    trained = []
+    if counts is not None:
+        trained = [
+            ("flagged training tuples", f"{counts.flagged} of {counts.transitions}"),
+            ("training tuples excluded as not finite", f"{counts.excluded} of {counts.transitions}"),
+            ("training data", fingerprint[:16]),
+        ]
     rows = [
-        ("flagged training tuples", f"{counts.flagged} of {counts.transitions}"),
-        ("training tuples excluded as not finite", f"{counts.excluded} of {counts.transitions}"),
-        *((f"flagged estimates, {title_of(name)}", str(count)) for name, count in comparison.num_flagged().items()),
+        *trained,
+        *((f"flagged estimates, {comparison.label(name)}", str(count)) for name, count in comparison.num_flagged().items()),
         *_sample_sizes(comparison, int(config["rollout"]["num_episodes"])),
         *((name, str(value)) for name, value in comparison.settings.get("versions", {}).items()),
-        ("training data", fingerprint[:16]),
         ("seed", str(config["seed"])),
     ]
     return Table(("what", "value"), rows, name="bookkeeping")
@@ -101,7 +113,7 @@ def _sample_sizes(comparison: Comparison, num_episodes: int) -> list[tuple[str, 
         missing = f", {sizes.size - finite.size} not finite" if finite.size < sizes.size else ""
         rows.append(
             (
-                f"effective sample size, {title_of(method)}",
+                f"effective sample size, {comparison.label(method)}",
                 f"{median} of {num_episodes} episodes, median over tasks and updates{missing}",
             )
         )

@@ -1,7 +1,7 @@
 """Hyperparameter spaces: the actions of the meta-MDP."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ Scale = Literal["linear", "log"]
 
 @dataclass(frozen=True)
 class HyperparameterSpace:
-    """A box with a linear or logarithmic scale a coordinate; the paper's experiments have one linear step size.
+    """A box whose coordinates have a linear or a logarithmic scale; the paper's experiments have one linear step size.
 
     Args:
         low, high: bounds; a logarithmic coordinate needs a positive lower one.
@@ -31,14 +31,14 @@ class HyperparameterSpace:
 
     def __post_init__(self) -> None:
         if not len(self.low) == len(self.high) == len(self.scales) == len(self.names):
-            raise InputError("HyperparameterSpace: low, high, scales and names must have one entry a coordinate.")
+            raise InputError("HyperparameterSpace: low, high, scales and names must have one entry for each coordinate.")
         for name, low, high, scale in zip(self.names, self.low, self.high, self.scales, strict=True):
             if not (np.isfinite(low) and np.isfinite(high) and low < high):
-                raise InputError(f"{name}: the bounds [{low}, {high}] must be finite and increasing.")
-            if scale not in get_args(Scale):
-                raise InputError(f"{name}: the scale {scale!r} must be one of {', '.join(get_args(Scale))}.")
+                raise InputError(f"meta.{name}_low: {low} must lie below {name}_high = {high}, and both be finite.")
+            if scale not in ("linear", "log"):
+                raise InputError(f"{name}: the scale {scale!r} must be linear or log.")
             if scale == "log" and low <= 0.0:
-                raise InputError(f"{name}: a logarithmic scale needs a positive lower bound, got {low}.")
+                raise InputError(f"meta.{name}_low: {low} must be positive on a log scale.")
 
     @property
     def num_coordinates(self) -> int:

@@ -1,4 +1,4 @@
-"""Settings of a controller: one number for all learners, or one a learner so that a whole grid runs in lockstep."""
+"""Settings of a controller: one number for all learners, or one for each so that a whole grid runs in lockstep."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def check(field: str, value: PerLearner, *, least: float | None = None) -> None:
     """Refuse a setting that is not finite, or below `least`."""
     array = np.asarray(value)
     if not np.issubdtype(array.dtype, np.number) or array.ndim > 1 or not np.all(np.isfinite(array)):
-        raise InputError(f"{field}: {value!r} must be a finite number, or one a learner.")
+        raise InputError(f"{field}: {value!r} must be a finite number, or one for each learner.")
     if least is not None and np.any(array < least):
         raise InputError(f"{field}: {float(array.min()):g} must be at least {least:g}.")
 

@@ -1,0 +1,38 @@
+"""What a feature is: something a meta-observation can contain."""
+
+from typing import Protocol
+
+import numpy as np
+from jax import Array
+
+from metastep.mdp import Learners, MetaMDP
+
+# The largest float32 stands for "any finite number": Gymnasium's checker takes infinite bounds for a mistake.
+ANY = float(np.finfo(np.float32).max)
+
+
+class Feature(Protocol):
+    """A name, a size and one function of the learners; a feature of your own inherits the rest."""
+
+    @property
+    def name(self) -> str:
+        """Identifier in the registry, in datasets and in models."""
+        ...
+
+    def size(self, mdp: MetaMDP) -> int:
+        """How many numbers it has for each learner."""
+        ...
+
+    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+        """The numbers of every learner: (learners, size)."""
+        ...
+
+    def columns(self, mdp: MetaMDP) -> tuple[str, ...]:
+        """A name for each of the numbers."""
+        size = self.size(mdp)
+        return (self.name,) if size == 1 else tuple(f"{self.name}[{index}]" for index in range(size))
+
+    def bounds(self, mdp: MetaMDP) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The smallest and largest values it can have; by default any finite ones."""
+        size = self.size(mdp)
+        return (-ANY,) * size, (ANY,) * size

@@ -1,0 +1,112 @@
+"""What a learner knows of itself: its policy, its task, and what its last batch says."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jax import Array
+
+from metastep.features.base import Feature
+from metastep.mdp import Learners, MetaMDP
+
+
+class _OfThePolicy(Feature):
+    """One number for each parameter of the policy."""
+
+    def size(self, mdp: MetaMDP) -> int:
+        """As many as theta."""
+        return mdp.num_parameters
+
+    def columns(self, mdp: MetaMDP) -> tuple[str, ...]:
+        """Numbered, also where there is only one."""
+        return tuple(f"{self.name}[{index}]" for index in range(mdp.num_parameters))
+
+
+class Theta(_OfThePolicy):
+    """The policy's parameters."""
+
+    name: ClassVar[str] = "theta"
+
+    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+        """Before the next update."""
+        return learners.theta
+
+
+class Gradient(_OfThePolicy):
+    """The plain gradient of the return."""
+
+    name: ClassVar[str] = "gradient"
+
+    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+        """On the current batch."""
+        return learners.estimate.gradient
+
+
+class NaturalGradient(_OfThePolicy):
+    """The natural gradient, with the damping that the rule asks for."""
+
+    name: ClassVar[str] = "natural_gradient"
+
+    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+        """On the current batch."""
+        return learners.estimate.natural_gradient
+
+
+class Context(Feature):
+    """The task."""
+
+    name: ClassVar[str] = "context"
+
+    def size(self, mdp: MetaMDP) -> int:
+        """The coordinates of the context space."""
+        return mdp.estimator.rollout.env.context_space.num_coordinates
+
+    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+        """The same at every update."""
+        return learners.context
+
+    def columns(self, mdp: MetaMDP) -> tuple[str, ...]:
+        """The coordinates' own names."""
+        return mdp.estimator.rollout.env.context_space.names
+
+    def bounds(self, mdp: MetaMDP) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Those of the task distribution."""
+        space = mdp.estimator.rollout.env.context_space
+        return space.low, space.high
+
+
+class _Number(Feature):
+    """One number for each learner."""
+
+    def size(self, mdp: MetaMDP) -> int:
+        """One."""
+        return 1
+
+
+class Return(_Number):
+    """The mean return of the current batch."""
+
+    name: ClassVar[str] = "return"
+
+    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+        """Estimated."""
+        return learners.estimate.mean_return[:, None]
+
+
+class ReturnError(_Number):
+    """The standard error of the mean return."""
+
+    name: ClassVar[str] = "return_error"
+
+    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+        """Over the episodes of the current batch."""
+        return learners.estimate.return_error[:, None]
+
+
+class UpdateIndex(_Number):
+    """How many updates were made."""
+
+    name: ClassVar[str] = "update"
+
+    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+        """The same for all learners of a block."""
+        return jnp.full((learners.theta.shape[0], 1), learners.update.astype(jnp.float32))

@@ -1,0 +1,221 @@
+"""The meta-MDP: learning as a decision process.
+
+Its state is a block of learners, its action the hyperparameters of their next update, its reward the improvement of the return.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from metastep.blocks import Purpose, Stream, block_key, purpose_key
+from metastep.errors import InputError
+from metastep.gradients import Estimate, Estimator
+from metastep.rules import NGA, Rule, RuleState, Update, unusable
+from metastep.settings import Count, Share, check_fields
+from metastep.spaces import HyperparameterSpace
+
+PerParameter = tuple[float, ...]
+
+DEFAULT_OBSERVATION = ("theta", "natural_gradient", "context")
+"""The meta-observation of the paper."""
+
+_NEEDS = {"normal": ("mean", "variance"), "uniform": ("low", "high")}
+
+
+@dataclass(frozen=True)
+class InitialPolicy:
+    """The distribution rho of theta_0: every parameter independent, in theta's order, (b, W) for a linear policy.
+
+    Args:
+        kind: the form of the distribution.
+        mean: means of the normal, one for all parameters or one for each.
+        variance: variances of the normal, one for all or one for each.
+        low: lower bounds of the uniform, one for all or one for each.
+        high: upper bounds of the uniform, one for all or one for each.
+    """
+
+    kind: Literal["normal", "uniform"] = "normal"
+    mean: PerParameter | None = None
+    variance: PerParameter | None = None
+    low: PerParameter | None = None
+    high: PerParameter | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, "initial")
+        for name in ("mean", "variance", "low", "high"):
+            value = getattr(self, name)
+            if (value is not None) != (name in _NEEDS[self.kind]):
+                must = "be set" if value is None else "not be set"
+                raise InputError(f"initial.{name}: {_listed(value)} must {must} where kind is {self.kind!r}.")
+        first, second = self._numbers
+        if not first or not second or (1 not in (len(first), len(second)) and len(first) != len(second)):
+            one, other = _NEEDS[self.kind]
+            raise InputError(f"initial.{other}: {_listed(second)} must have one number, or as many as {one}.")
+        if self.kind == "normal" and min(second) < 0.0:
+            raise InputError(f"initial.variance: {_listed(second)} must not be negative.")
+        if self.kind == "uniform" and bool(np.any(np.asarray(first) > np.asarray(second))):
+            raise InputError(f"initial.low: {_listed(first)} must not exceed high, which is {_listed(second)}.")
+
+    @property
+    def _numbers(self) -> tuple[PerParameter, PerParameter]:
+        first, second = (getattr(self, name) for name in _NEEDS[self.kind])
+        return first, second
+
+    def require_size(self, num_parameters: int) -> None:
+        """Refuse numbers for another policy."""
+        for name, values in zip(_NEEDS[self.kind], self._numbers, strict=True):
+            if len(values) not in (1, num_parameters):
+                raise InputError(
+                    f"initial.{name}: {_listed(values)} must hold one number, or one for each of the {num_parameters} "
+                    "parameters."
+                )
+
+    def sample(self, key: Array, num: int, num_parameters: int) -> Array:
+        """Draw (num, parameters)."""
+        self.require_size(num_parameters)
+        first, second = (jnp.asarray(values, jnp.float32) for values in self._numbers)
+        if self.kind == "normal":
+            return first + jnp.sqrt(second) * jax.random.normal(key, (num, num_parameters), jnp.float32)
+        return first + (second - first) * jax.random.uniform(key, (num, num_parameters), jnp.float32)
+
+
+def _listed(values: PerParameter | None) -> str:
+    return str(None if values is None else list(values))
+
+
+@dataclass(frozen=True)
+class MetaMDP:
+    """The tuple <X, H, L, gamma~, (CMDP, psi), (Theta, rho), f> as one object.
+
+    Args:
+        estimator: the CMDP with its task distribution psi, the policy space and how a batch is sampled (n, H, gamma).
+        space: the hyperparameters H.
+        initial: the initial-policy distribution rho.
+        rule: the update f.
+        meta_discount: discount of the improvements, gamma~.
+        observation: features that make up the meta-observation X, in this order.
+        block_size: learners simulated together; part of what makes a result repeatable.
+    """
+
+    estimator: Estimator
+    space: HyperparameterSpace
+    initial: InitialPolicy = InitialPolicy(mean=(0.0,), variance=(0.1,))
+    rule: Rule = NGA()
+    meta_discount: Share = 1.0
+    observation: tuple[str, ...] = DEFAULT_OBSERVATION
+    block_size: Count = 64
+
+    def __post_init__(self) -> None:
+        check_fields(self, "meta")
+        if self.space.names != self.rule.hyperparameters:
+            raise InputError(
+                f"space: it names {', '.join(self.space.names)}, but the rule {self.rule.name!r} takes "
+                f"{', '.join(self.rule.hyperparameters)}."
+            )
+        if not self.observation or len(set(self.observation)) < len(self.observation):
+            raise InputError(f"meta.observation: {list(self.observation)} must name one feature or more, each once.")
+        asked, damping = self.rule.damping, self.estimator.damping
+        if asked is not None and damping not in (None, asked):
+            raise InputError(f"damping: {damping} of the estimator must be that of the rule, {asked}, or None.")
+        if asked is not None and damping is None:
+            object.__setattr__(self, "estimator", dataclasses.replace(self.estimator, damping=asked))
+
+    @property
+    def num_parameters(self) -> int:
+        """Length of theta."""
+        return self.estimator.rollout.policy.num_parameters
+
+    def with_rule(self, rule: Rule) -> "MetaMDP":
+        """The same meta-MDP with another update; the estimate's damping follows a rule that asks for one."""
+        damping = self.estimator.damping if rule.damping is None else rule.damping
+        return dataclasses.replace(self, rule=rule, estimator=dataclasses.replace(self.estimator, damping=damping))
+
+    def tasks(
+        self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None
+    ) -> "Tasks":
+        """The tasks and initial policies of one block of a stream.
+
+        A task list (tasks, coordinates) replaces the sampled contexts: learner i gets task i modulo the list's length.
+        """
+        key = block_key(seed, stream, block)
+        space, size = self.estimator.rollout.env.context_space, self.block_size
+        if task_list is None:
+            context = space.sample(purpose_key(key, Purpose.CONTEXT), size)
+        else:
+            context = jnp.asarray(task_list[(block * size + np.arange(size)) % len(task_list)])
+        theta = self.initial.sample(purpose_key(key, Purpose.INITIAL_POLICY), size, self.num_parameters)
+        return Tasks(context, theta, key)
+
+
+class Tasks(NamedTuple):
+    """A block of learners before their first batch."""
+
+    context: Array  # (learners, coordinates)
+    theta: Array  # (learners, parameters)
+    key: Array  # everything random in this block derives from it
+
+
+class Learners(NamedTuple):
+    """A block of learners, all after the same number of updates: the state of the meta-MDP."""
+
+    context: Array  # (learners, coordinates)
+    theta: Array  # (learners, parameters)
+    rule_state: RuleState
+    estimate: Estimate  # of the current theta, on the current batch
+    flagged: (
+        Array  # (learners,): the estimate cannot be followed (zero, not finite), or the last step could not be taken
+    )
+    key: Array  # the block's key
+    update: Array  # how many updates were made
+
+    @property
+    def simulation_key(self) -> Array:
+        """The key of the batch behind `estimate`: simulating again with it gives the very same episodes."""
+        return purpose_key(self.key, Purpose.SIMULATION, self.update)
+
+    @property
+    def controller_key(self) -> Array:
+        """For a controller's own random numbers at this update."""
+        return purpose_key(self.key, Purpose.CONTROLLER, self.update)
+
+
+def _observe_batch(
+    mdp: MetaMDP, context: Array, theta: Array, rule_state: RuleState, key: Array, update: Array
+) -> Learners:
+    estimate = mdp.estimator(theta, context, purpose_key(key, Purpose.SIMULATION, update))
+    flagged = unusable(mdp.rule.direction(estimate)) | ~jnp.isfinite(estimate.mean_return)
+    return Learners(context, theta, rule_state, estimate, flagged, key, update)
+
+
+def _begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
+    start = mdp.rule.init(tasks.theta)
+    return _observe_batch(mdp, tasks.context, tasks.theta, start, tasks.key, jnp.uint32(0))
+
+
+def _update(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Update:
+    return mdp.rule.apply(learners.theta, learners.estimate, hyperparameters, learners.rule_state)
+
+
+def _advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
+    after = mdp.estimator.engine.piece(_update)(mdp, learners, hyperparameters)
+    observed = _observe_batch(
+        mdp, learners.context, after.theta, after.state, learners.key, learners.update + jnp.uint32(1)
+    )
+    # Held back although the estimate could be followed: a step that is not finite, or too large for float32.
+    return observed._replace(flagged=observed.flagged | (after.flagged & ~learners.flagged))
+
+
+def begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
+    """Simulate the first batch of every learner."""
+    return mdp.estimator.engine.whole(_begin)(mdp, tasks)
+
+
+def advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
+    """One transition of the meta-MDP: update every theta, simulate the next batch."""
+    return mdp.estimator.engine.whole(_advance)(mdp, learners, hyperparameters)

@@ -1,0 +1,26 @@
+"""What a model is fitted for, and may be used for: everything that changes what its numbers mean."""
+
+from typing import Any
+
+from metastep import features
+from metastep.mdp import MetaMDP
+from metastep.provenance import describe
+
+
+def setting_of(mdp: MetaMDP) -> dict[str, Any]:
+    """The facts of a meta-MDP that a model must share, as JSON holds them.
+
+    Left out is what only changes how much is known: the number of episodes, their length, the tasks at hand.
+    """
+    rollout = mdp.estimator.rollout
+    observed: dict[str, Any] = describe(features.sizes(mdp, mdp.observation))
+    return {
+        "env": rollout.env.name,
+        "policy": describe(rollout.policy),
+        "rule": {"name": mdp.rule.name, **describe(mdp.rule)},
+        "damping": mdp.estimator.damping,
+        "discount": rollout.discount,
+        "baseline": rollout.baseline,
+        "observation": [[name, size] for name, size in observed.items()],
+        "space": describe(mdp.space),
+    }

@@ -1,0 +1,70 @@
+"""Where a result comes from: a description of what was run, of what ran it, and how two descriptions differ."""
+
+import dataclasses
+import json
+import os
+import platform
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from metastep.storage import environment_record
+
+_NOT_SET = object()
+
+
+def device_name() -> str:
+    """What simulates, as recorded with results: results of different devices differ in the last bits."""
+    device = jax.devices()[0]
+    flags = os.environ.get("XLA_FLAGS", "")
+    kind = _cpu_model() if device.platform == "cpu" else device.device_kind
+    return f"{device.platform} ({kind}){f' XLA_FLAGS={flags}' if flags else ''}"
+
+
+def _cpu_model() -> str:
+    """The processor's name where the system tells: other processors have other vector units, hence other last bits."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "cpu"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
+
+
+def versions_of(packages: tuple[str, ...]) -> dict[str, str]:
+    """What simulates and in which versions; `packages` are those that an environment brings."""
+    return environment_record(device_name(), packages)
+
+
+def describe(value: Any) -> Any:
+    """A tree of dataclasses, tuples and numbers as JSON can hold it; a dataclass names its type, a function itself."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        # A field that does not tell two objects apart decides no number: the threads of a simulator.
+        entries = (entry for entry in dataclasses.fields(value) if entry.compare)
+        return {"type": type(value).__name__, **{entry.name: describe(getattr(value, entry.name)) for entry in entries}}
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if isinstance(value, tuple | list):
+        return [describe(entry) for entry in value]
+    if isinstance(value, dict):
+        return {str(name): describe(entry) for name, entry in value.items()}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, str | int | float | None):
+        return value
+    # Not str(value): it may hold an address, and the same comparison must give the same bytes.
+    return getattr(value, "__qualname__", type(value).__name__)
+
+
+def first_difference(old: Any, new: Any, key: str = "") -> tuple[str, str, str] | None:
+    """The first key, dotted and in alphabetical order, whose values differ, with both values as text."""
+    if old == new:
+        return None
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        before, now = ("not set" if value is _NOT_SET else json.dumps(value) for value in (old, new))
+        return key, before, now
+    inner = ((f"{key}.{name}" if key else name, name) for name in sorted(old.keys() | new.keys()))
+    differences = (first_difference(old.get(name, _NOT_SET), new.get(name, _NOT_SET), dotted) for dotted, name in inner)
+    return next(difference for difference in differences if difference is not None)
