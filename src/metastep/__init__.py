@@ -1,8 +1,87 @@
-"""metastep learns the step size of policy-gradient methods over families of related tasks."""
+"""metastep learns how policy gradients should be updated: the step size of every update, over families of related tasks.
 
+What stands here is imported when it is first used, so that `import metastep` costs next to nothing.
+"""
+
+import importlib
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from metastep import controllers, envs, features, policies, rules, testing
+    from metastep.envs import make as make_env
+    from metastep.errors import InputError
+    from metastep.evaluation import baselines
+    from metastep.evaluation import load as load_comparison
+    from metastep.experiments.config import load as load_experiment
+    from metastep.experiments.runner import run
+    from metastep.experiments.schema import Experiment
+    from metastep.fqi import MetaFQI, Model, load_model, regressors
+    from metastep.gradients import Estimator
+    from metastep.mdp import MetaMDP
+    from metastep.simulation.rollouts import Rollout
 
 try:
     __version__ = version("metastep")
 except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0.0.0"
+
+# Where each public name is, as module or module:name.
+_HOMES = {
+    "Estimator": "metastep.gradients:Estimator",
+    "Experiment": "metastep.experiments.schema:Experiment",
+    "InputError": "metastep.errors:InputError",
+    "MetaFQI": "metastep.fqi:MetaFQI",
+    "MetaMDP": "metastep.mdp:MetaMDP",
+    "Model": "metastep.fqi:Model",
+    "Rollout": "metastep.simulation.rollouts:Rollout",
+    "baselines": "metastep.evaluation.baselines",
+    "controllers": "metastep.controllers",
+    "envs": "metastep.envs",
+    "features": "metastep.features",
+    "load_comparison": "metastep.evaluation:load",
+    "load_experiment": "metastep.experiments.config:load",
+    "load_model": "metastep.fqi:load_model",
+    "make_env": "metastep.envs:make",
+    "policies": "metastep.policies",
+    "regressors": "metastep.fqi.regressors",
+    "rules": "metastep.rules",
+    "run": "metastep.experiments.runner:run",
+    "testing": "metastep.testing",
+}
+
+__all__ = [
+    "Estimator",
+    "Experiment",
+    "InputError",
+    "MetaFQI",
+    "MetaMDP",
+    "Model",
+    "Rollout",
+    "__version__",
+    "baselines",
+    "controllers",
+    "envs",
+    "features",
+    "load_comparison",
+    "load_experiment",
+    "load_model",
+    "make_env",
+    "policies",
+    "regressors",
+    "rules",
+    "run",
+    "testing",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'metastep' has no attribute {name!r}")
+    module, _, attribute = _HOMES[name].partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -55,7 +55,7 @@ class Scale(StrEnum):
     """How large an experiment is."""
 
     quick = "quick"
-    paper = "paper"
+    full = "full"
 
 
 class Device(StrEnum):
@@ -66,7 +66,10 @@ class Device(StrEnum):
 
 
 PresetArgument = Annotated[str, typer.Argument(help="A preset (see `metastep envs`) or the path of a .toml file.")]
-ScaleOption = Annotated[Scale, typer.Option(help="Minutes, or the paper's settings.")]
+ScaleOption = Annotated[
+    Scale | None,
+    typer.Option(help="quick: a minute or two; full: the settings as they stand, for presets the paper's. Default: quick where there is such a table."),
+]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.key=value.")]
 DeviceOption = Annotated[Device | None, typer.Option(help="Simulate on the CPU or on a GPU; default: what JAX finds.")]
@@ -89,15 +92,17 @@ IDS = (
     "fig-robust", "fig-fixed-context", "fig-single-action", "theory",
 )  # fmt: skip
 LISTED_IDS = textwrap.fill(", ".join(IDS), width=50, break_on_hyphens=False)
-OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME-SCALE.")]
+OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")]
+TasksOption = Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")]
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
 
 
-def open_folder(preset: str, out: Path, scale: Scale = Scale.quick, **settings: Any) -> Any:
+def start_run(source: str, out: Path | None, scale: Scale | None = None, **settings: Any) -> Any:
     """Create or resume the run folder of a configuration, with the command that did."""
-    from metastep.experiments.opening import open_folder as opened
+    from metastep.experiments.start import start_run as started
 
-    return opened(preset, scale.value, out, command=this_command(), **settings)
+    path = out or Path("runs") / "-".join([Path(source).stem, *([scale.value] if scale else [])])
+    return started(source, scale.value if scale else None, path, command=this_command(), **settings)
 
 
 def this_command() -> str:
@@ -146,7 +151,7 @@ def demo(
         "compare.num_tuning_tasks=6",
     ]
     methods = ["metafqi", "fixed", "rmsprop", "adam", "hoof", "metagrad", "oracle"]
-    folder = open_folder("minigolf", out, overrides=[*smaller, f"compare.methods={methods}"])
+    folder = start_run("minigolf", out, overrides=[*smaller, f"compare.methods={methods}"])
     page = run_experiment(folder, tracker=terminal)
     print_outcome(folder, page)
 
@@ -155,10 +160,10 @@ def demo(
 def run(
     preset: PresetArgument,
     out: OutOption = None,
-    scale: ScaleOption = Scale.quick,
+    scale: ScaleOption = None,
     seed: SeedOption = None,
     overrides: SetOption = None,
-    tasks: Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")] = None,
+    tasks: TasksOption = None,
     data: Annotated[
         Path | None, typer.Option(help="A run whose training data to use, where only later settings differ.")
     ] = None,
@@ -167,12 +172,11 @@ def run(
     """Collect, fit, select, tune, compare and report; a stopped run resumes where it was."""
     # First of all: an environment may choose its engine by the device, and what is refused must leave no folder behind.
     prepare_jax(device)
-    path = out or Path("runs") / f"{Path(preset).stem}-{scale.value}"
-    folder = open_folder(preset, path, scale, seed=seed, overrides=overrides, tasks=tasks, data=data)
+    folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, data=data)
     from metastep.progress import Terminal
 
     terminal = Terminal()
-    terminal.note(f"{preset} at {scale.value} scale in {folder.path}")
+    terminal.note(f"{preset} in {folder.path}")
     from metastep.experiments.runner import print_outcome, run_experiment
 
     page = run_experiment(folder, tracker=terminal)
@@ -183,10 +187,10 @@ def run(
 def collect(
     preset: PresetArgument,
     out: Annotated[Path, typer.Option(help="Folder of the run; the dataset goes to its subfolder data.")],
-    scale: ScaleOption = Scale.quick,
+    scale: ScaleOption = None,
     seed: SeedOption = None,
     overrides: SetOption = None,
-    tasks: Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")] = None,
+    tasks: TasksOption = None,
     share: Annotated[str, typer.Option(help="I/N: collect only this process' share of the blocks.")] = "0/1",
     device: DeviceOption = None,
 ) -> None:
@@ -196,7 +200,7 @@ def collect(
 
     terminal = Terminal()
     prepare_jax(device)
-    folder = open_folder(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, fits=False)
+    folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks)
     from metastep.experiments.stages import collect_data
 
     dataset = collect_data(folder, tracker=terminal, share=part)
@@ -205,7 +209,7 @@ def collect(
         return
     counts = dataset.counts()
     print(
-        f"{out}: {counts.transitions} tuples in {dataset.layout.num_blocks} blocks, {counts.flagged} flagged, "
+        f"{out}: {counts.transitions} tuples in {len(dataset.layout.blocks)} blocks, {counts.flagged} flagged, "
         f"{counts.excluded} excluded as not finite."
     )
 
@@ -311,7 +315,7 @@ def reproduce(
             help="Folder of everything; default: runs/reproduce-SCALE, and the environments where --env names some."
         ),
     ] = None,
-    scale: ScaleOption = Scale.quick,
+    scale: Annotated[Scale, typer.Option(help="Minutes, or the paper's settings.")] = Scale.quick,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
     env: Annotated[
         list[str] | None,
@@ -332,6 +336,33 @@ def reproduce(
     for outcome in outcomes:
         print(outcome.line())
     print(f"all rows: {folder / 'results.md'}")
+
+
+@verb
+def config(
+    preset: PresetArgument,
+    scale: ScaleOption = None,
+    overrides: SetOption = None,
+) -> None:
+    """Print a resolved configuration as TOML, every field with its sentence: a start for a file of your own."""
+    prepare_jax(Device.cpu)
+    from metastep.experiments.config import load
+    from metastep.experiments.reference import to_toml
+
+    print(to_toml(load(preset, scale.value if scale else None, overrides or ())), end="")
+
+
+@verb
+def results(
+    folders: Annotated[list[Path], typer.Argument(help="Folders that `metastep reproduce` wrote.")],
+    out: Annotated[Path, typer.Option(help="The Markdown file to write.")],
+) -> None:
+    """Write one page on what was reproduced: claims with verdicts, and every method's numbers."""
+    from metastep.experiments.reproduce.results import results_markdown
+    from metastep.storage import write_atomically
+
+    write_atomically(out, results_markdown(folders).encode())
+    print(out)
 
 
 @verb

@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from metastep import controllers, policies, rules
 from metastep.errors import InputError
-from metastep import policies, rules
 from metastep.experiments.schema import Experiment, shown
 from metastep.fqi import regressors
 from metastep.registry import Registry
@@ -24,12 +24,6 @@ __all__ = ["Experiment", "Scale", "list_presets", "load", "parse"]
 
 Scale = Literal["quick", "full"]
 
-# Whose options stand in which section.
-_REGISTRIES: dict[str, Registry[Any]] = {
-    "PolicySection": policies.REGISTRY,
-    "RuleSection": rules.REGISTRY,
-    "RegressorSection": regressors.REGISTRY,
-}
 # Clearer than what pydantic says about these.
 _PLAINER = {
     "model_type": "must be a table of settings",
@@ -214,13 +208,23 @@ def _what_is_needed(name: str) -> str:
     return f"a table [{name}]{must}{may}"
 
 
+def part_registries() -> dict[str, Registry[Any]]:
+    """Whose options stand in which section of the schema."""
+    return {
+        "PolicySection": policies.REGISTRY,
+        "RuleSection": rules.REGISTRY,
+        "ControllerSection": controllers.REGISTRY,
+        "RegressorSection": regressors.REGISTRY,
+    }
+
+
 def _all_settings(section: type[BaseModel], prefix: str = "") -> list[str]:
     names = []
     for name, field in section.model_fields.items():
         names.append(prefix + name)
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             names += _all_settings(field.annotation, f"{prefix}{name}.")
-    registry = _REGISTRIES.get(section.__name__)
+    registry = part_registries().get(section.__name__)
     if registry is not None:
         names += [prefix + option for part in registry.names() for option in registry.options(part)]
     return names

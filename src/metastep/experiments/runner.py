@@ -1,6 +1,7 @@
 """The main job: every stage in order, ending in a report."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -19,8 +20,10 @@ from metastep.evaluation import (
 )
 from metastep.evaluation.statistics import Metric
 from metastep.experiments.build import build_env, needs_model
+from metastep.experiments.config import Scale
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.schema import Experiment
+from metastep.experiments.start import start_run
 from metastep.experiments.stages import collect_data, compare_methods, fit_and_select
 from metastep.fqi import load_model
 from metastep.meta.dataset import Dataset
@@ -29,6 +32,33 @@ from metastep.report.compose import Findings, Fitted, compose, target_of
 from metastep.report.document import write_document
 
 _STARTS = 128  # first observations over which the map of step sizes is averaged
+
+
+def run(
+    source: str | Path,
+    out: str | Path,
+    *,
+    scale: Scale | None = None,
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+    tracker: Tracker | None = None,
+) -> RunFolder:
+    """Run an experiment from Python: everything that `metastep run` does; a stopped run resumes where it was.
+
+    Args:
+        source: the name of a preset, or the path of a .toml file.
+        out: folder of the run.
+        scale: "quick" or "full"; by default quick where the configuration has such a table.
+        seed: of everything random, in place of the configuration's.
+        overrides: further settings, like `"fqi.regressor.trees=20"`.
+        tracker: is told about the stages.
+
+    Returns:
+        The folder: its `config`, and where model, comparison and report are.
+    """
+    folder = start_run(str(source), scale, Path(out), command="", seed=seed, overrides=overrides)
+    run_experiment(folder, tracker=tracker)
+    return folder
 
 
 def run_experiment(folder: RunFolder, command: str = "", *, tracker: Tracker | None = None) -> Path:
