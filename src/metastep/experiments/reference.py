@@ -1,0 +1,88 @@
+"""The configuration reference, written from the schema itself: every section, every setting, its default and its sentence."""
+
+import inspect
+from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from metastep.experiments.schema import Experiment
+
+_HEAD = "| setting | what is allowed | default | meaning |\n|---|---|---|---|"
+_WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", dict: "table", Any: "anything"}
+_NO_LIMIT = 1e9
+_BOUNDS: dict[type, tuple[str, str]] = {
+    Ge: ("ge", "at least"),
+    Gt: ("gt", "above"),
+    Le: ("le", "at most"),
+    Lt: ("lt", "below"),
+}
+
+
+def configuration_markdown(schema: type[BaseModel] = Experiment) -> str:
+    """One heading for each section of a configuration, and below it a table of its settings."""
+    return "\n\n".join(_sections(schema, "", "Settings outside any section."))
+
+
+def _sections(schema: type[BaseModel], path: str, sentence: str) -> Iterator[str]:
+    """A section, then the sections inside it."""
+    inner = {name: field for name, field in schema.model_fields.items() if _is_section(field.annotation)}
+    rows = [_row(name, field) for name, field in schema.model_fields.items() if name not in inner]
+    heading = f"## `[{path}]`" if path else "## Top level"
+    yield "\n\n".join([heading, sentence, "\n".join([_HEAD, *rows])])
+    for name, field in inner.items():
+        kind: Any = field.annotation
+        yield from _sections(kind, f"{path}.{name}".lstrip("."), inspect.getdoc(kind) or field.description or "")
+
+
+def _is_section(kind: Any) -> bool:
+    return inspect.isclass(kind) and issubclass(kind, BaseModel)
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    default = "must be set" if field.is_required() else "not set" if field.default is None else _code(field.default)
+    cells = (f"`{name}`", _allowed(field.annotation, field.metadata), default, field.description or "")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _allowed(kind: Any, metadata: Any = ()) -> str:
+    """A type as a reader of TOML would put it, with its bounds."""
+    if get_origin(kind) is Annotated:
+        kind, *inner = get_args(kind)
+        metadata = (*metadata, *inner)
+    return " ".join([_described(kind), *_bounds(metadata)])
+
+
+def _described(kind: Any) -> str:
+    arguments = get_args(kind)
+    if get_origin(kind) is Literal:
+        return ", ".join(map(_code, arguments))
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_allowed(choice) for choice in arguments if choice is not NoneType)
+    if get_origin(kind) is tuple:
+        return f"list, each {_allowed(arguments[0])}"
+    return _WORDS.get(get_origin(kind) or kind, getattr(kind, "__name__", str(kind)))
+
+
+def _bounds(metadata: Any) -> list[str]:
+    """Bounds of a number, except those that only keep it a number; pydantic wraps those of an annotated type once more."""
+    bounds = [bound for item in metadata for bound in getattr(item, "metadata", [item]) if type(bound) in _BOUNDS]
+    words = ((_BOUNDS[type(bound)][1], getattr(bound, _BOUNDS[type(bound)][0])) for bound in bounds)
+    found = [f"{word} {value:,.10g}" for word, value in words if value < _NO_LIMIT]
+    return [", ".join(found)] if found else []
+
+
+def _code(value: Any) -> str:
+    return f"`{_literal(value)}`"
+
+
+def _literal(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
