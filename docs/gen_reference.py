@@ -37,8 +37,10 @@ PENDING = {
 }
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """What MkDocs calls for every page before it is rendered."""
+    if page.parent is None:  # a page that is a tab by itself has no neighbours to list, and wide tables
+        page.meta["hide"] = ["navigation"]
     markdown = _MARK.sub(lambda mark: GENERATED[mark.group(1)](), markdown)
     return "\n".join(line for line in markdown.split("\n") if line.removeprefix("::: ") not in PENDING)
 
