@@ -19,7 +19,7 @@ from metastep import storage
 from metastep.errors import InputError
 from metastep.meta.episodes import DEFAULT_PARTS, Block, Layout, feature_names, observe, rewards, trim, usable
 from metastep.meta.parts import Parts, remove_parts
-from metastep.meta.transitions import Transitions
+from metastep.meta.history import Transitions
 
 _FORMAT = {"format": "metastep dataset", "version": 1}
 _NOT_SET = object()

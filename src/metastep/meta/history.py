@@ -1,4 +1,4 @@
-"""The flat view of meta-experience that offline learners consume."""
+"""Meta-experience as offline learners take it."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class Transitions(NamedTuple):
-    """Tuples `(x, h, l, x')` of the meta-MDP, one a row (SPEC section 3)."""
+    """Tuples `(x, h, l, x')` of the meta-MDP, one in each row."""
 
     observation: NDArray[np.float32]  # (tuples, features)
     stepsize: NDArray[np.float32]  # (tuples,)
