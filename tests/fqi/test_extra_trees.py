@@ -165,11 +165,10 @@ def test_deep_trees():
         ({"threads": -1}, "threads is -1"),
     ],
 )
-@pytest.mark.parametrize("kind", [ExtraTrees, SklearnExtraTrees])
-def test_bad_input_is_one_sentence(kind, change, sentence):
+def test_bad_input_is_one_sentence(change, sentence):
     good = {"inputs": np.eye(3, 2), "targets": np.arange(3.0), "seed": 0}
     with pytest.raises(InputError, match=sentence):
-        kind(2, 2).fit(**(good | change))
+        ExtraTrees(2, 2).fit(**(good | change))
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@ import pytest
 from sklearn.ensemble import ExtraTreesRegressor
 
 from metastep.errors import InputError
-from metastep.fqi.forest import Forest, from_sklearn, join
+from metastep.fqi.forest import Forest, join
 from metastep.fqi.maximise import maximise, maximise_general, prepare, stepsize_cells, stepsize_grid
+from metastep.fqi.of_sklearn import from_sklearn
 from tests.fqi.problems import HIGH, all_actions, regression
 
 GRID = stepsize_grid(0.0, HIGH, 101)

@@ -8,9 +8,18 @@ from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.neighbors import KNeighborsRegressor
 
-from metastep import fqi
 from metastep.errors import InputError
-from metastep.fqi import ExtraTrees, MetaFQI, ObservationPart, SklearnExtraTrees, TrainingData, load_model, save_model
+from metastep.fqi import (
+    ExtraTrees,
+    MetaFQI,
+    ObservationPart,
+    SklearnExtraTrees,
+    TrainingData,
+    load_model,
+    model_from,
+    regressors,
+    save_model,
+)
 from tests.fqi.problems import HIGH, transitions
 
 
@@ -52,7 +61,7 @@ def _squares(inputs):
     return np.hstack([inputs, inputs**2])
 
 
-fqi.register("least-squares", LeastSquares)
+regressors.register("least-squares", LeastSquares)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +70,7 @@ def data():
 
 
 def _model(fitted):
-    return fqi.model_from(
+    return model_from(
         fitted,
         setting={"env": "x"},
         observation=[ObservationPart("theta", 4)],
@@ -70,13 +79,13 @@ def _model(fitted):
 
 
 def test_names():
-    assert {"extra-trees", "sklearn-extra-trees", "least-squares"} <= set(fqi.names())
-    assert fqi.make("extra-trees", trees=3) == ExtraTrees(3)
-    assert fqi.make("sklearn-extra-trees") == SklearnExtraTrees()
-    assert fqi.make("sklearn-extra-trees") != ExtraTrees()
-    assert isinstance(fqi.make("least-squares"), fqi.Regressor)
+    assert {"extra-trees", "sklearn-extra-trees", "least-squares"} <= set(regressors.names())
+    assert regressors.make("extra-trees", trees=3) == ExtraTrees(3)
+    assert regressors.make("sklearn-extra-trees") == SklearnExtraTrees()
+    assert regressors.make("sklearn-extra-trees") != ExtraTrees()
+    assert isinstance(regressors.make("least-squares"), regressors.Regressor)
     with pytest.raises(InputError, match=r"'tree' is not an option of extra-trees, .* Did you mean 'trees'"):
-        fqi.make("extra-trees", tree=3)
+        regressors.make("extra-trees", tree=3)
 
 
 @pytest.mark.parametrize("regressor", ["least-squares", LeastSquares(0.1), f"{__name__}:least-squares"])
@@ -122,6 +131,6 @@ def test_importances_where_there_are_some(data):
 
 def test_a_file_does_not_import_modules(data, tmp_path, monkeypatch):
     save_model(_model(MetaFQI(1, f"{__name__}:least-squares", stepsize_high=HIGH).fit(data)), tmp_path / "m")
-    monkeypatch.delitem(fqi.REGISTRY._entries, "least-squares")
+    monkeypatch.delitem(regressors.REGISTRY._entries, "least-squares")
     with pytest.raises(InputError, match=r"test_regressors:least-squares' is not registered, .*import the module"):
         load_model(tmp_path / "m")

@@ -16,13 +16,12 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from annotated_types import Ge, Gt, Le
 from numpy.typing import ArrayLike, NDArray
-from sklearn.ensemble import ExtraTreesRegressor
 
 from metastep.errors import InputError
-from metastep.fqi.forest import Forest, from_sklearn, join, load_forest
+from metastep.fqi.forest import Forest, join, load_forest
 from metastep.fqi.grow import grow_tree
 from metastep.settings import check_fields
-from metastep.threads import count_threads, map_threads
+from metastep.threads import map_threads
 
 _LANES = 16
 """Features are padded to a multiple of this many float32: the compiled loops handle 16 at once, fewer one by one."""
@@ -47,7 +46,13 @@ class ExtraTrees:
 
     def fit(self, inputs: ArrayLike, targets: ArrayLike, *, seed: int, threads: int | None = None) -> Forest:
         """Grow the trees, each with a seed of its own, so that the bits do not depend on `threads`."""
-        matrix, y = _checked(inputs, targets)
+        matrix, y = np.asarray(inputs, dtype=np.float32), np.asarray(targets, dtype=np.float64)
+        if matrix.ndim != 2 or 0 in matrix.shape or y.shape != matrix.shape[:1]:
+            raise InputError(
+                f"inputs has shape {matrix.shape} and targets {y.shape}, allowed is (rows, features) and (rows,)."
+            )
+        if not (np.isfinite(matrix).all() and np.isfinite(y).all()):
+            raise InputError("inputs and targets must be finite.")
         num_rows, num_features = matrix.shape
         padded = np.zeros((num_rows, -(-num_features // _LANES) * _LANES), dtype=np.float32)
         padded[:, :num_features] = matrix
@@ -71,35 +76,3 @@ class ExtraTrees:
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> Forest:
         """A forest that was fitted before."""
         return load_forest(arrays)
-
-
-class SklearnExtraTrees(ExtraTrees):
-    """The same trees grown by scikit-learn, the reference.
-
-    Args:
-        trees: trees of each forest.
-        min_samples_split: fewest rows of a node that is split, as a share of all rows (float, rounded up) or as a number (int).
-    """
-
-    name: ClassVar[str] = "sklearn-extra-trees"
-
-    def fit(self, inputs: ArrayLike, targets: ArrayLike, *, seed: int, threads: int | None = None) -> Forest:
-        """Grow the trees."""
-        trees = ExtraTreesRegressor(
-            self.trees, min_samples_split=self.min_samples_split, random_state=seed, n_jobs=count_threads(threads)
-        )
-        matrix, y = _checked(inputs, targets)
-        # Trees read one feature of many rows at a time: columns first halves scikit-learn's time on wide data.
-        return from_sklearn(trees.fit(np.asfortranarray(matrix), y))
-
-
-def _checked(inputs: ArrayLike, targets: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    matrix = np.ascontiguousarray(inputs, dtype=np.float32)
-    y = np.ascontiguousarray(targets, dtype=np.float64)
-    if matrix.ndim != 2 or 0 in matrix.shape or y.shape != matrix.shape[:1]:
-        raise InputError(
-            f"inputs has shape {matrix.shape} and targets {y.shape}, allowed is (rows, features) and (rows,)."
-        )
-    if not (np.isfinite(matrix).all() and np.isfinite(y).all()):
-        raise InputError("inputs and targets must be finite.")
-    return matrix, y

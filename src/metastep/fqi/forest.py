@@ -1,9 +1,4 @@
-"""A regression forest as a few flat arrays: what is fitted, walked, saved and loaded.
-
-scikit-learn keeps a tree as a Python object with float64 thresholds and compares float32 inputs with them. Here all
-trees of a forest share contiguous arrays and thresholds are float32: for a float32 `x` and a float64 `t`,
-`x <= t` holds exactly when `x <= floor32(t)`, so flooring the thresholds changes no comparison.
-"""
+"""A regression forest as a few flat arrays, which all its trees share: what is fitted, walked, saved and loaded."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -89,32 +84,6 @@ def join(forests: Sequence[Forest]) -> Forest:
         offsets=np.concatenate([[0], *(f.offsets[1:] + start for f, start in zip(forests, starts[:-1], strict=True))]),
         importances=shares / shares.sum() if shares.sum() > 0 else shares,
     )
-
-
-def floor_to_float32(values: ArrayLike) -> NDArray[np.float32]:
-    """Largest float32 not above each float64 value."""
-    exact = np.asarray(values, dtype=np.float64)
-    rounded = exact.astype(np.float32)
-    return np.where(rounded > exact, np.nextafter(rounded, np.float32(-np.inf)), rounded)
-
-
-def from_sklearn(regressor: Any) -> Forest:
-    """The flat forest of a fitted scikit-learn ExtraTreesRegressor or RandomForestRegressor with one output."""
-
-    def flat(tree: Any) -> Forest:
-        leaf = tree.feature < 0
-        return Forest(
-            feature=np.where(leaf, LEAF, tree.feature).astype(np.int32),
-            threshold=np.where(leaf, np.float32(0), floor_to_float32(tree.threshold)),
-            left=tree.children_left,  # -1 at a leaf, as here
-            right=tree.children_right,
-            value=tree.value[:, 0, 0],
-            offsets=np.array([0, tree.node_count]),
-            importances=np.zeros(tree.n_features),
-        )
-
-    whole = join([flat(estimator.tree_) for estimator in regressor.estimators_])
-    return whole._replace(importances=np.asarray(regressor.feature_importances_, dtype=np.float64))
 
 
 def as_inputs(inputs: ArrayLike, num_features: int, name: str = "inputs") -> NDArray[np.float32]:

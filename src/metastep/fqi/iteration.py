@@ -141,16 +141,13 @@ def _checked(
     reward = np.asarray(transitions.reward, dtype=np.float64)
     if observation.ndim != 2 or 0 in observation.shape:
         raise InputError(f"observation has shape {observation.shape}, allowed is (tuples, features), not empty.")
-    if following.shape != observation.shape:
-        raise InputError(f"next_observation has shape {following.shape}, allowed is {observation.shape}.")
-    for name, array in (("stepsize", stepsize), ("reward", reward)):
-        if array.shape != observation.shape[:1]:
-            raise InputError(f"{name} has shape {array.shape}, allowed is {observation.shape[:1]}.")
+    for name, array in (("next_observation", following), ("stepsize", stepsize), ("reward", reward)):
+        if array.shape != (wanted := observation.shape if array is following else observation.shape[:1]):
+            raise InputError(f"{name} has shape {array.shape}, allowed is {wanted}.")
     finite = np.isfinite(stepsize) & np.isfinite(reward)
     for matrix in (observation, following):
         finite &= np.isfinite(matrix).all(axis=1)
-    broken = np.flatnonzero(~finite)
-    if len(broken):
+    if len(broken := np.flatnonzero(~finite)):
         raise InputError(
             f"transitions: {len(broken)} tuples are not finite, the first at {broken[0]}; allowed is none."
         )

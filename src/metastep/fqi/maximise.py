@@ -136,24 +136,20 @@ def maximise_general(
     """The same maximum for anything that predicts, by predicting on every (state, step size) row."""
     matrix = np.ascontiguousarray(states, dtype=np.float32)
     points = np.ascontiguousarray(stepsizes, dtype=np.float32)
-    num, features = matrix.shape
+    num = len(matrix)
     value, best = np.empty(num), np.empty(num, dtype=np.int64)
     values = np.empty((num if with_values else 0, len(points)))
     for start in range(0, num, _BLOCK_ROWS):
         block = matrix[start : start + _BLOCK_ROWS]
-        inputs = np.empty((len(block), len(points), features + 1), dtype=np.float32)
-        inputs[:, :, :-1] = block[:, None, :]
-        inputs[:, :, -1] = points
-        flat = inputs.reshape(-1, features + 1)
-        predicted = [np.asarray(h.predict(flat), dtype=np.float64).reshape(len(block), -1) for h in heads]
+        inputs = np.column_stack([np.repeat(block, len(points), axis=0), np.tile(points, len(block))])
+        predicted = [np.asarray(head.predict(inputs), dtype=np.float64).reshape(len(block), -1) for head in heads]
         combined = predicted[0]
         if len(predicted) == 2:
             combined = lam * np.minimum(*predicted) + (1 - lam) * np.maximum(*predicted)
-        chosen = combined.argmax(axis=1)
-        best[start : start + len(block)] = chosen
-        value[start : start + len(block)] = combined[np.arange(len(block)), chosen]
+        rows = slice(start, start + len(block))
+        best[rows], value[rows] = combined.argmax(axis=1), combined.max(axis=1)
         if with_values:
-            values[start : start + len(block)] = combined
+            values[rows] = combined
     return Maximum(value, points[best], values if with_values else None)
 
 

@@ -27,32 +27,25 @@ class ObservationPart:
 class TrainingData:
     """Which dataset a model was fitted on."""
 
-    tuples: Count
-    """Number of tuples fitted; those with a number that is not finite are left out."""
-    seed: Annotated[int, Ge(0)]
-    """Seed the dataset was collected with."""
-    fingerprint: str
-    """The dataset's checksum."""
+    tuples: Count  # that were fitted; those with a number that is not finite are left out
+    seed: Annotated[int, Ge(0)]  # of the collection
+    fingerprint: str  # the dataset's checksum
 
 
 @checked_dataclass(frozen=True, config=_CLOSED)
 class ValidationCurve:
     """How one iteration did on validation tasks."""
 
-    iteration: Count
-    """Iteration, from 1."""
-    score: FiniteFloat
-    """What models are selected by: larger is better."""
-    returns: tuple[FiniteFloat, ...]
-    """Mean return over tasks before each update and after the last."""
+    iteration: Count  # from 1
+    score: FiniteFloat  # what models are selected by: larger is better
+    returns: tuple[FiniteFloat, ...]  # mean return over tasks before each update and after the last
 
 
 @checked_dataclass(frozen=True, config=_CLOSED)
 class RegressorRecord:
     """What fitted the heads of a model."""
 
-    name: str
-    """In the registry, unless the model lives in memory only."""
+    name: str  # in the registry, unless the model lives in memory only
     options: dict[str, Any]
 
 
@@ -60,30 +53,22 @@ class RegressorRecord:
 class ModelRecord:
     """Everything about a model but its heads."""
 
-    setting: dict[str, Any]
-    """What the model was fitted for, as JSON; `env` is the environment."""
-    observation: tuple[ObservationPart, ...]
-    """Layout of the observation, in order."""
-    feature_names: tuple[str, ...]
-    """One name for each number of the observation; the step size follows as the last input of the heads."""
-    feature_low: tuple[FiniteFloat, ...]
-    feature_high: tuple[FiniteFloat, ...]
-    """Range of each number of the observation in the training data."""
+    setting: dict[str, Any]  # what the model was fitted for, as JSON; `env` is the environment
+    observation: tuple[ObservationPart, ...]  # in the order of its numbers
+    feature_names: tuple[str, ...]  # of each number of the observation; heads see the step size after them
+    feature_low: tuple[FiniteFloat, ...]  # smallest value of each number in the training data
+    feature_high: tuple[FiniteFloat, ...]  # largest
     stepsize_low: FiniteFloat
     stepsize_high: FiniteFloat
     num_stepsizes: NumStepsizes
     maximum: Literal["grid", "continuous"]
     lam: Weight
     regressor: RegressorRecord
-    configuration: dict[str, Any]
-    """Settings the model was fitted with, as JSON."""
+    configuration: dict[str, Any]  # settings the model was fitted with, as JSON
     training_data: TrainingData
-    selected_iteration: Count
-    """The iteration that acts unless another is asked for."""
-    validation: tuple[ValidationCurve, ...] = ()
-    """One curve for each validated iteration; empty when the model was not validated."""
-    versions: dict[str, str] = field(default_factory=dict)
-    """Versions of the software that fitted the model, and the device."""
+    selected_iteration: Count  # the one that acts unless another is asked for
+    validation: tuple[ValidationCurve, ...] = ()  # of each iteration that was validated
+    versions: dict[str, str] = field(default_factory=dict)  # of the software that fitted the model, and the device
 
     @property
     def environment(self) -> str:

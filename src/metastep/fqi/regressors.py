@@ -6,17 +6,27 @@ and a line `register("mine", Mine)` gives it a name that configurations can use 
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
-from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
+from numpy.typing import NDArray
 
 from metastep.errors import InputError
-from metastep.fqi.extra_trees import ExtraTrees, SklearnExtraTrees
-from metastep.fqi.forest import from_sklearn
+from metastep.fqi.extra_trees import ExtraTrees
+from metastep.fqi.of_sklearn import OfSklearn, SklearnExtraTrees
 from metastep.registry import Registry
+
+__all__ = [
+    "REGISTRY",
+    "ExtraTrees",
+    "Head",
+    "Regressor",
+    "SklearnExtraTrees",
+    "make",
+    "names",
+    "options_of",
+    "register",
+]
 
 
 class Head(Protocol):
@@ -74,7 +84,7 @@ def resolve(given: Any) -> Regressor:
         if isinstance(given, Regressor):
             return given
         if all(callable(getattr(given, method, None)) for method in ("fit", "predict", "get_params")):
-            return _OfSklearn(given)
+            return OfSklearn(given)
     raise InputError(
         f"fqi.regressor: {given!r} must be a registered name ({', '.join(names())}), a Regressor or a scikit-learn regressor."
     )
@@ -85,56 +95,3 @@ def options_of(regressor: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(regressor):
         return {}
     return {field.name: getattr(regressor, field.name) for field in dataclasses.fields(regressor)}
-
-
-class _SklearnHead(NamedTuple):
-    """A fitted scikit-learn regressor."""
-
-    regressor: Any
-    num_features: int
-
-    @property
-    def importances(self) -> NDArray[np.float64] | None:
-        """Where the regressor tells them."""
-        return getattr(self.regressor, "feature_importances_", None)
-
-    def predict(self, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
-        """What the regressor predicts."""
-        return np.asarray(self.regressor.predict(inputs), dtype=np.float64)
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """None: it lives in memory only."""
-        raise InputError(
-            f"fqi.regressor: {self.regressor!r} cannot be saved, allowed are the registered {', '.join(names())}."
-        )
-
-
-class _OfSklearn(NamedTuple):
-    """Any scikit-learn regressor; its forests become flat ones."""
-
-    given: Any
-
-    @property
-    def name(self) -> str:
-        """How it was made, which is not in the registry."""
-        return repr(self.given)
-
-    def fit(self, inputs: ArrayLike, targets: ArrayLike, *, seed: int, threads: int | None) -> Head:
-        """Fit a copy whose random states come from the seed; threads are the regressor's own matter."""
-        regressor = clone(self.given).set_params(**_random_states(self.given, seed))
-        # Trees read one feature of many rows at a time: columns first halves scikit-learn's time on wide data.
-        regressor.fit(np.asfortranarray(inputs), targets)
-        if isinstance(regressor, ExtraTreesRegressor | RandomForestRegressor):
-            return from_sklearn(regressor)
-        return _SklearnHead(regressor, np.shape(inputs)[1])
-
-    def load(self, arrays: Mapping[str, NDArray[Any]]) -> Head:
-        """Nothing was saved."""
-        raise InputError(f"fqi.regressor: {self.name!r} cannot be loaded.")
-
-
-def _random_states(regressor: Any, seed: int) -> dict[str, int]:
-    """A value for every random state of a regressor: the seed for its own, one derived from it for each inside it."""
-    found = [name for name in sorted(regressor.get_params()) if name.rpartition("__")[2] == "random_state"]
-    inner = np.random.SeedSequence(seed).generate_state(len(found) + 1)
-    return {name: seed if name == "random_state" else int(state) for name, state in zip(found, inner[1:], strict=True)}
