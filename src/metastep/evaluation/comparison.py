@@ -199,13 +199,16 @@ def join(parts: Sequence[Comparison]) -> Comparison:
     first = parts[0]
     for part in parts[1:]:
         require_alike(first, part)
-    arrays = ("returns", "hyperparameters", "flagged", "num_steps", "theta")
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("returns", "hyperparameters", "flagged", "num_steps", "theta")
+    }
     return dataclasses.replace(
         first,
         methods=tuple(record for part in parts for record in part.methods),
         diagnostics={name: array for part in parts for name, array in part.diagnostics.items()},
         tuning=tuple(table for part in parts for table in part.tuning),
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in arrays},
+        **arrays,
     )
 
 

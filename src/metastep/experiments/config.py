@@ -231,9 +231,10 @@ def _all_settings(section: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def _nearest(name: str, candidates: Sequence[str]) -> str:
-    """The likeliest meaning: the same last word in another place, else the most similar name."""
-    last = name.rpartition(".")[2]
-    elsewhere = [candidate for candidate in candidates if candidate.rpartition(".")[2] == last]
+    """The likeliest meaning: the same or nearly the same last word in another place, else the most similar name."""
+    words = {candidate: candidate.rpartition(".")[2] for candidate in candidates}
+    similar = difflib.get_close_matches(name.rpartition(".")[2], words.values(), n=1, cutoff=0.85)
+    elsewhere = [candidate for candidate, word in words.items() if word in similar]
     near = difflib.get_close_matches(name, elsewhere or candidates, n=1, cutoff=0.0)
     return f", did you mean {near[0]!r}?"
 

@@ -260,9 +260,8 @@ def _iterations(findings: Findings, fitted: Fitted) -> Picture:
 def importance_shares(model: Model) -> NDArray[np.float64] | None:
     """Importance of every input, mean over the heads; None where the regressor does not tell."""
     heads = model.q_functions[model.record.selected_iteration - 1].heads
-    if any(head.importances is None for head in heads):
-        return None
-    return np.asarray(np.mean([head.importances for head in heads], axis=0))
+    shares = [head.importances for head in heads if head.importances is not None]
+    return np.asarray(np.mean(shares, axis=0)) if len(shares) == len(heads) else None
 
 
 def recommend(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
