@@ -1,14 +1,28 @@
-"""Outcomes: a claim of the paper, what was measured, and whether the claim holds."""
+"""Outcomes: a claim of the paper, what was measured, and whether the claim holds.
+
+Whether an effect differs from 0 is decided in one place, `metastep.evaluation.resampling.verdict`. What it means for a claim
+follows here, and nothing that is not distinguishable from 0 there refutes a claim here.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from metastep.evaluation import Comparison
+from metastep.evaluation import Comparison, Difference
+from metastep.evaluation.resampling import Verdict as Direction
 from metastep.report.document import Picture
 
 Verdict = Literal["holds", "does not hold", "not distinguishable"]
+
+
+class Effect(NamedTuple):
+    """A measured number, its 95 % interval, and whether it differs from 0."""
+
+    mean: float
+    low: float
+    high: float
+    verdict: Direction
 
 
 class Outcome(NamedTuple):
@@ -26,6 +40,10 @@ class Outcome(NamedTuple):
     detail: str = ""
     id: str = ""  # these two are the same for all rows of an id, and filled in there
     command: str = ""
+
+    def adding(self, *details: str) -> "Outcome":
+        """The outcome with more to say."""
+        return self._replace(detail="; ".join(filter(None, (self.detail, *details))))
 
     def measured(self) -> str:
         """The effect with its interval, as text."""
@@ -47,7 +65,7 @@ class Product:
     """What an id makes.
 
     Args:
-        outcomes: one a claim and environment.
+        outcomes: one for each claim and environment.
         pictures: written as SVG and PNG.
         tables: rows by file name, written as CSV; the keys of the first row are the header.
         curves: comparisons by file name, written as Parquet.
@@ -68,29 +86,38 @@ def number(value: float) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def beats_all(verdicts: Sequence[str]) -> Verdict:
-    """'Better than every one': holds if better than all, not if worse than any, else it cannot be told."""
-    if "worse" in verdicts:
-        return "does not hold"
-    return "holds" if verdicts and all(verdict == "better" for verdict in verdicts) else "not distinguishable"
+Judge = Callable[[Effect | Difference, float], Verdict]
+"""Whether an effect is small, given the margin."""
 
 
-def at_most(low: float, high: float, margin: float) -> Verdict:
+def better(effect: Effect | Difference) -> Verdict:
+    """'Better': as the test says."""
+    words: dict[Direction, Verdict] = {"better": "holds", "worse": "does not hold"}
+    return words.get(effect.verdict, "not distinguishable")
+
+
+def at_most(effect: Effect | Difference, margin: float) -> Verdict:
     """'No larger than the margin': the interval lies below it, above it, or across it."""
-    if high <= margin:
+    if effect.high <= margin:
         return "holds"
-    return "does not hold" if low > margin else "not distinguishable"
+    return "does not hold" if effect.verdict == "better" and effect.low > margin else "not distinguishable"
 
 
-def no_better(low: float, high: float, margin: float) -> Verdict:
+def no_better(effect: Effect | Difference, margin: float) -> Verdict:
     """'No improvement': refuted by any that is certain, confirmed when one beyond the margin is out of the question."""
-    if low > 0.0:
-        return "does not hold"
-    return "holds" if high <= margin else "not distinguishable"
+    return "does not hold" if effect.verdict == "better" else at_most(effect, margin)
 
 
-def within(low: float, high: float, margin: float) -> Verdict:
+def within(effect: Effect | Difference, margin: float) -> Verdict:
     """'Alike, up to the margin': the interval lies inside [-margin, margin], outside, or across an end."""
-    if -margin <= low and high <= margin:
+    if -margin <= effect.low and effect.high <= margin:
         return "holds"
-    return "does not hold" if low > margin or high < -margin else "not distinguishable"
+    is_outside = effect.low > margin or effect.high < -margin
+    return "does not hold" if effect.verdict != "not distinguishable" and is_outside else "not distinguishable"
+
+
+def together(verdicts: Sequence[Verdict]) -> Verdict:
+    """A claim about several: it holds if it does for all, does not if it does not for any, else it cannot be told."""
+    if "does not hold" in verdicts:
+        return "does not hold"
+    return "holds" if set(verdicts) == {"holds"} else "not distinguishable"
