@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from metastep.blocks import Stream
 from metastep.errors import InputError
-from metastep.meta.loop import Controller
 from metastep.mdp import Learners, MetaMDP, Tasks, advance, begin
+from metastep.meta.loop import Controller
 
 
 def check_controller(controller: Controller, mdp: MetaMDP, *, seed: int = 0, num_updates: int = 3) -> None:

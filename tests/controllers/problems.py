@@ -4,9 +4,9 @@ from functools import cache
 from typing import Any
 
 from metastep.gradients import Estimator
-from metastep.meta.mdp import InitialPolicy, MetaMDP
-from metastep.meta.spaces import HyperparameterSpace
+from metastep.mdp import InitialPolicy, MetaMDP
 from metastep.rules import NGA, Rule
+from metastep.spaces import HyperparameterSpace
 from tests.reference import CASES, make_rollout
 
 BLOCK = 8
