@@ -60,6 +60,8 @@ def beats_every(run: Run, comparison: Comparison, target: str, baselines: Sequen
     verdict = together(verdicts)
     hardest = min((row for row, own in zip(rows, verdicts, strict=True) if own == verdict), key=lambda row: row.mean)
     name, won = comparison.label(hardest.baseline), sum(row.verdict == "better" for row in rows)
+    gained = gain(comparison, hardest.baseline)
+    share = hardest.mean / gained if gained > 0.0 else 0.0
     worse = ", ".join(comparison.label(row.baseline) for row in rows if row.verdict == "worse")
     outcome = outcome_of(
         run,
@@ -68,7 +70,7 @@ def beats_every(run: Run, comparison: Comparison, target: str, baselines: Sequen
         claim,
         verdict,
         f"against the hardest, {name}" if len(rows) > 1 else "",
-        share_of_gain(hardest.mean, gain(comparison, hardest.baseline), name),
+        f"{share:+.0%} of the gain of {name}".replace("-", "\N{MINUS SIGN}") if gained > 0.0 else "",
         f"better than {won} of {len(rows)}" if len(rows) > 1 else "",
         f"worse than {worse}" if worse else "",
         _why_not(hardest),
@@ -99,11 +101,6 @@ def small(
     detail = f"the limit is {MARGIN:.0%} of the gain of {labels[of]}, {number(margin)}"
     outcome = outcome_of(run, row, row.num_tasks, claim, verdict, detail, quantity=quantity.format(**labels))
     return Judged(outcome, tuple(rows))
-
-
-def share_of_gain(effect: float, reference: float, name: str) -> str:
-    """A difference as a share of what a method gains; nothing where that gains nothing."""
-    return f"{effect / reference:+.0%} of the gain of {name}".replace("-", "\N{MINUS SIGN}") if reference > 0.0 else ""
 
 
 def _why_not(row: Difference) -> str:

@@ -28,23 +28,14 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the paper, made for one environment after the other.
+    """A figure of the paper, made for one environment after the other."""
 
-    Args:
-        name: its id.
-        caption: what every environment's panels show.
-        column: makes an environment's share.
-        run: opens its run.
-        table: name of the file of its numbers.
-        is_turned: whether an environment has a row instead of a column.
-    """
-
-    name: str
+    name: str  # its id
     caption: str
-    column: Callable[[Run], Column]
-    run: Callable[[Workbench, str], Run] = Workbench.run
-    table: str = "differences"
-    is_turned: bool = False
+    column: Callable[[Run], Column]  # makes an environment's share
+    run: Callable[[Workbench, str], Run] = Workbench.run  # opens its run
+    table: str = "differences"  # name of the file of its numbers
+    is_turned: bool = False  # whether an environment has a row instead of a column
 
     def __call__(self, bench: Workbench) -> Product:
         """Make it for the environments of a bench."""

@@ -62,19 +62,12 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """What an id makes.
+    """What an id makes."""
 
-    Args:
-        outcomes: one for each claim and environment.
-        pictures: written as SVG and PNG.
-        tables: rows by file name, written as CSV; the keys of the first row are the header.
-        curves: comparisons by file name, written as Parquet.
-    """
-
-    outcomes: Sequence[Outcome]
-    pictures: Sequence[Picture] = ()
-    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    curves: Mapping[str, Comparison] = field(default_factory=dict)
+    outcomes: Sequence[Outcome]  # one for each claim and environment
+    pictures: Sequence[Picture] = ()  # written as SVG and PNG
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)  # rows by file name, written as CSV
+    curves: Mapping[str, Comparison] = field(default_factory=dict)  # by file name, written as Parquet
 
 
 def number(value: float) -> str:

@@ -53,17 +53,11 @@ class _Prefixed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The run of an environment and its stages.
+    """The run of a preset and its stages."""
 
-    Args:
-        preset: its name, which is also the environment's.
-        folder: where everything is kept.
-        tracker: is told about the stages.
-    """
-
-    preset: str
-    folder: RunFolder
-    tracker: Tracker
+    preset: str  # its name, which is also the environment's
+    folder: RunFolder  # where everything is kept
+    tracker: Tracker  # is told about the stages
 
     @property
     def config(self) -> Experiment:
@@ -118,23 +112,14 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Workbench:
-    """Settings of a reproduction.
+    """Settings of a reproduction."""
 
-    Args:
-        out: the folder of everything.
-        scale: of the presets.
-        seed: of everything random.
-        overrides: settings for all presets, like `rollout.block_size=3200`.
-        tracker: is told about the stages.
-        environments: those that an id is made for.
-    """
-
-    out: Path
-    scale: Scale
-    seed: int
-    overrides: tuple[str, ...] = ()
-    tracker: Tracker = field(default_factory=Silent)
-    environments: tuple[str, ...] = USUAL
+    out: Path  # the folder of everything
+    scale: Scale  # of the presets
+    seed: int  # of everything random
+    overrides: tuple[str, ...] = ()  # settings for all presets, like `rollout.block_size=3200`
+    tracker: Tracker = field(default_factory=Silent)  # is told about the stages
+    environments: tuple[str, ...] = USUAL  # those that an id is made for
 
     def config(self, preset: str, changes: Sequence[str] = ()) -> Experiment:
         """The preset at the scale, with the overrides and then the changes."""
