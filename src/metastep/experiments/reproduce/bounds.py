@@ -7,11 +7,12 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from metastep.envs import REGISTRY, Env, make
-from metastep.experiments.reproduce.outcome import Outcome, Product, number
+from metastep.experiments.reproduce.outcome import Outcome, Product
 from metastep.experiments.reproduce.workbench import Workbench
 from metastep.policies import LinearGaussian
 from metastep.report.figures import Panel, picture
 from metastep.report.style import CONTRAST, MAIN, Ink, tint
+from metastep.report.tables import number
 from metastep.simulation.rollouts import Rollout
 from metastep.theory.constants import Floats
 from metastep.theory.coverage import Smoothness, measure_smoothness, steepest_of

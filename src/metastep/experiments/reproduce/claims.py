@@ -6,8 +6,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from metastep.evaluation import Comparison, Difference, differences, metric_values
-from metastep.experiments.reproduce.outcome import Effect, Judge, Outcome, Verdict, better, number, together, within
+from metastep.experiments.reproduce.outcome import Effect, Judge, Outcome, Verdict, better, together, within
 from metastep.experiments.reproduce.workbench import Run
+from metastep.report.tables import number
 
 AUC = "difference in AUC"
 MARGIN = 0.1

@@ -12,10 +12,10 @@ from metastep.experiments.build import method_spec, updates_collected
 from metastep.experiments.reproduce import columns
 from metastep.experiments.reproduce.claims import beats_every
 from metastep.experiments.reproduce.columns import Column, Figure, step_name, tuned_step
-from metastep.experiments.reproduce.outcome import number
 from metastep.experiments.reproduce.workbench import Run
 from metastep.experiments.stages import on_test_tasks, prepared, tuned
 from metastep.report.figures import Line, curves, line_of, whiskers
+from metastep.report.tables import interval
 
 BASELINES = ("fixed", "rmsprop", "adam", "hoof", "metagrad")
 _LONGER = 5  # how many times more updates the known-task oracle makes
@@ -87,10 +87,10 @@ def known_task(run: Run, beside: Comparison) -> tuple[Line, str]:
     require_alike(beside, trained, but=("num_updates",))
     gain = final_gain(trained.returns[0].astype(np.float64))
     ends = mean_interval(gain[None], seed=config.seed, num_resamples=config.compare.num_resamples)
-    mean, low, high = (number(float(value)) for value in (gain.mean(), *np.concatenate(ends)))
+    reached = interval(float(gain.mean()), *np.concatenate(ends).tolist())
     level = np.repeat(gain[:, None], num_points, axis=1)
     line = Line(f"oracle, {num_updates} updates", level, "text", is_dashed=True, has_band=False)
-    return line, f"{num_updates} updates on the known task gain {mean} [{low}, {high}]"
+    return line, f"{num_updates} updates on the known task gain {reached}"
 
 
 def final_gain(returns: NDArray[np.float64]) -> NDArray[np.float64]:

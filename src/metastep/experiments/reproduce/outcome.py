@@ -4,7 +4,6 @@ Whether an effect differs from 0 is decided in one place, `metastep.evaluation.r
 follows here, and nothing that is not distinguishable from 0 there refutes a claim here.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from metastep.evaluation import Comparison, Difference
 from metastep.evaluation.resampling import Verdict as Direction
 from metastep.report.document import Picture
+from metastep.report.tables import interval, number
 
 Verdict = Literal["holds", "does not hold", "not distinguishable"]
 
@@ -47,8 +47,9 @@ class Outcome(NamedTuple):
 
     def measured(self) -> str:
         """The effect with its interval, as text."""
-        interval = "" if self.low is None or self.high is None else f" [{number(self.low)}, {number(self.high)}]"
-        return f"{number(self.effect)}{interval}"
+        if self.low is None or self.high is None:
+            return number(self.effect)
+        return interval(self.effect, self.low, self.high)
 
     def line(self) -> str:
         """The outcome in one line."""
@@ -68,15 +69,6 @@ class Product:
     pictures: Sequence[Picture] = ()  # written as SVG and PNG
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)  # rows by file name, written as CSV
     curves: Mapping[str, Comparison] = field(default_factory=dict)  # by file name, written as Parquet
-
-
-def number(value: float) -> str:
-    """Three digits, with a true minus sign."""
-    if not math.isfinite(value):
-        return str(value)
-    digits = 0 if abs(value) >= 100.0 else 1 if abs(value) >= 10.0 else None
-    text = f"{value:.3g}" if digits is None else f"{value:.{digits}f}"
-    return text.replace("-", "\N{MINUS SIGN}")
 
 
 Judge = Callable[[Effect | Difference, float], Verdict]
