@@ -1,6 +1,5 @@
 """Five random states of the forest, and single against double Q (the paper: HalfCheetah; here CartPole, too)."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,35 +95,32 @@ def _outcomes(run: Run, auc: NDArray[np.float64], returns: NDArray[np.float64]) 
     narrower = spread_difference(over_tasks[1], over_tasks[0], **drawn)
     faster = _paired(over_tasks[0] - over_tasks[1], **drawn)
     double, single = (number(deviation) for deviation in auc.mean(axis=2).std(axis=1, ddof=1))
-    on_tasks = partial(outcome_of, run, num=auc.shape[2])
-    return [
-        outcome_of(
-            run,
-            spread,
-            _NUM_STATES,
-            "The random state of the forest matters little",
-            at_most(spread, margin),
-            f"the limit is {MARGIN:.0%} of metaFQI's gain, {number(margin)}",
-            quantity="standard deviation over random states of the mean AUC",
-            counted="random states",
-        ),
-        on_tasks(
+    robust = outcome_of(
+        run,
+        spread,
+        _NUM_STATES,
+        "The random state of the forest matters little",
+        at_most(spread, margin),
+        f"the limit is {MARGIN:.0%} of metaFQI's gain, {number(margin)}",
+        quantity="standard deviation over random states of the mean AUC",
+        counted="random states",
+    )
+    deviations = "single minus double: standard deviation over"
+    about_double = (
+        (
+            "Double Q depends less on the random state than single Q",
+            f"{deviations} random states of a task's AUC, mean over tasks",
             steadier,
-            claim="Double Q depends less on the random state than single Q",
-            verdict=better(steadier),
-            quantity="single minus double: standard deviation over random states of a task's AUC, mean over tasks",
-        ).adding(f"standard deviation of the mean over tasks: single {single}, double {double}"),
-        on_tasks(
-            narrower,
-            claim="Double Q has the lower variance over tasks",
-            verdict=better(narrower),
-            quantity="single minus double: standard deviation over tasks of the AUC",
+            f"standard deviation of the mean over tasks: single {single}, double {double}",
         ),
-        on_tasks(
-            faster,
-            claim="Double Q learns faster than single Q",
-            verdict=better(faster),
-            quantity=f"double minus single, mean over random states: {AUC}",
+        ("Double Q has the lower variance over tasks", f"{deviations} tasks of the AUC", narrower, ""),
+        ("Double Q learns faster than single Q", f"double minus single, mean over random states: {AUC}", faster, ""),
+    )
+    return [
+        robust,
+        *(
+            outcome_of(run, effect, auc.shape[2], claim, better(effect), detail, quantity=quantity)
+            for claim, quantity, effect, detail in about_double
         ),
     ]
 
