@@ -83,7 +83,7 @@ def _for_longer(run: Run) -> Column:
         f"Trained on {trained} updates, metaFQI still learns faster over {num_updates} than the fixed step tuned for "
         f"{num_updates}"
     )
-    ours, fixed = np.mean(comparison.returns[:2, :, -1], axis=1, dtype=np.float64)
+    ours, fixed = comparison.returns[:2, :, -1].astype(np.float64).mean(axis=1)
     judged = beats_every(run, comparison, "metafqi", ["fixed"], claim).adding(
         f"tuned h = {columns.tuned_step(comparison):g}", f"final return {ours:.1f} against {fixed:.1f}"
     )

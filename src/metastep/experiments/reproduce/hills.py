@@ -26,7 +26,7 @@ from metastep.experiments.reproduce.outcome import Outcome, Product, Verdict
 from metastep.experiments.reproduce.workbench import Workbench
 from metastep.fqi import ExtraTrees, MetaFQI
 from metastep.meta.history import Transitions
-from metastep.report.figures import Line, Panel, curves, ink_of, picture
+from metastep.report.figures import Line, Panel, Shade, curves, ink_of, picture
 from metastep.report.style import CONTRAST, MAIN, Ink
 
 START = (-1.0, 0.0)
@@ -135,7 +135,7 @@ def fig1(bench: Workbench) -> Product:
         for update in range(_UPDATES + 1)
     ]
     heights = np.array([[rollout.returns for rollout in run] for run in runs])  # (seeds, iterations, updates + 1)
-    shades = [CONTRAST, *(("cool", index / (_ITERATIONS - 1)) for index in range(1, _ITERATIONS))]
+    shades: list[Shade] = [CONTRAST, *(("cool", index / (_ITERATIONS - 1)) for index in range(1, _ITERATIONS))]
     lines = [Line(f"N = {index + 1}", heights[:, index], shade) for index, shade in enumerate(shades)]
     caption = (
         "Two hills. Left: from the start, the greedy model (N = 1) climbs the low hill; one that plans ahead (N = 2) steps "

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from metastep import envs, storage
 from metastep.errors import InputError
@@ -46,7 +47,7 @@ def results_markdown(folders: Sequence[Path]) -> str:
             parts += _methods(folder, RunFolder.open(path))
     if outcomes:
         parts = [Heading("Claims"), Paragraph(_CLAIMS), claims_table(outcomes), *parts]
-    read = [Heading("How to read it"), Paragraph(HOW_TO_READ), Paragraph(_EFFECTS), Paragraph(_METHODS)]
+    read: list[Part] = [Heading("How to read it"), Paragraph(HOW_TO_READ), Paragraph(_EFFECTS), Paragraph(_METHODS)]
     verdicts = [outcome.verdict for outcome in outcomes]
     held, refuted = verdicts.count("holds"), verdicts.count("does not hold")
     told = f"Of {len(outcomes)} claims {held} hold, {refuted} do not, and for the rest it cannot be told."
@@ -84,7 +85,7 @@ def _methods(parent: Path, run: RunFolder) -> list[Part]:
     if comparison is None:
         return []
     config, target = run.config, target_of(comparison)
-    drawn = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
+    drawn: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
     table = comparison_table(comparison, target, differences(comparison, target, **drawn), (), **drawn)
     tuned = {row[0]: (row[1], row[-1]) for row in tuning_table(comparison).rows}
     rows = [(row[0], tuned.get(row[0], ("", ""))[0], *row[1:6], tuned.get(row[0], ("", ""))[1]) for row in table.rows]

@@ -72,8 +72,7 @@ def _search(title: str, comparison: Comparison, table: TuningTable, parameter: s
         # The grids contain the paper's values; should one not, its line stands between its neighbours.
         place = float(np.interp(np.log(theirs), np.log(values), places))
         axes.axvline(place, color=ink.text, linestyle="--", linewidth=1.0)
-        corner = {"xytext": (3, 0), "xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-        axes.annotate("paper", (place, 0.03), fontsize=8.0, **corner)
+        axes.text(place, 0.03, " paper", transform=axes.get_xaxis_transform(), fontsize=8.0)
         axes.set_xticks(places, [f"{value:g}" for value in values])
         axes.margins(0.09, 0.12)
         axes.grid(axis="x", visible=False)
