@@ -182,7 +182,7 @@ def test_a_folder_belongs_to_one_setting(made, tmp_path):
 @pytest.mark.parametrize(
     ("ids", "override", "words"),
     [
-        (["fig2"], "fqi.tree=2", r"^fqi.tree: is not a setting, did you mean 'fqi.regressor.trees'\?$"),
+        (["fig2"], "fqi.trees=2", r"^fqi.trees: is not a setting, did you mean 'fqi.regressor.trees'\?$"),
         (["theory", "fig-swingup"], "fqi.tree=2", r"^fqi.tree: is not a setting"),
         (["fig-cartpole60"], "env.options.forc=continuous", r"forc"),
         (["fig2"], "initial={mean=[0, 0]}", r"^initial.variance: None must be set"),
@@ -467,7 +467,8 @@ def test_what_is_not_distinguishable_from_zero_refutes_nothing(judge):
 
 def test_the_effect_shown_is_one_that_decides(run):
     rng = np.random.default_rng(1)
-    noisy = curves(rng, 2.3) + np.array([0.0, 1.0, 1.0]) * rng.normal(scale=5.0, size=(40, 1))
+    noise = rng.normal(scale=5.0, size=(40, 1))
+    noisy = curves(rng, 2.3) + np.array([0.0, 1.0, 1.0]) * (noise - noise.mean())
     comparison = comparison_of(metafqi=curves(rng, 2.0), worse=curves(rng, 2.1), noisy=noisy)
     outcome, rows = beats_every(run, comparison, "metafqi", ["worse", "noisy"], "claim")
     assert [row.verdict for row in rows] == ["worse", "not distinguishable"]
