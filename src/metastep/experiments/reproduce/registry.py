@@ -20,28 +20,27 @@ from metastep.experiments.reproduce.workbench import Workbench
 class Entry(NamedTuple):
     """A figure or table of the paper."""
 
-    shows: str
     make: Callable[[Workbench], Product]
     environments: tuple[str, ...] = ()  # what it can be made for, where there is a choice
     usual: tuple[str, ...] = USUAL  # whose presets it runs unless told otherwise
 
 
 REGISTRY: dict[str, Entry] = {
-    "fig1": Entry("two hills: greedy steps and planned ones", fig1, usual=()),
-    "fig2": Entry("metaFQI against fixed step sizes", fig2, CHOICE),
-    "fig3": Entry("metaFQI against tuned baselines", fig3, CHOICE),
-    "fig-swingup": Entry("SwingUp: curves, step sizes, iterations", fig_swingup, usual=("swingup",)),
-    "fig-iterations": Entry("performance by FQI iteration", fig_iterations, CHOICE),
-    "fig-decay": Entry("metaFQI against a decaying step size", fig_decay, USUAL),
-    "table1": Entry("the tuned initial values", table1, CHOICE),
-    "fig-cartpole60": Entry("CartPole for 60 updates, trained on 15", fig_cartpole60, usual=("cartpole",)),
-    "fig-context": Entry("with and without the context in the meta-state", fig_context, USUAL),
+    "fig1": Entry(fig1, usual=()),  # two hills: greedy steps and planned ones
+    "fig2": Entry(fig2, CHOICE),  # metaFQI against fixed step sizes
+    "fig3": Entry(fig3, CHOICE),  # metaFQI against tuned baselines
+    "fig-swingup": Entry(fig_swingup, usual=("swingup",)),
+    "fig-iterations": Entry(fig_iterations, CHOICE),
+    "fig-decay": Entry(fig_decay, USUAL),
+    "table1": Entry(table1, CHOICE),  # the tuned initial values
+    "fig-cartpole60": Entry(fig_cartpole60, usual=("cartpole",)),  # for 60 updates, trained on 15
+    "fig-context": Entry(fig_context, USUAL),
     "fig-robust": Entry(
-        "five random states of the forest; single and double Q", fig_robust, ("cartpole", "halfcheetah"), ("cartpole",)
-    ),
-    "fig-fixed-context": Entry("a single fixed task", fig_fixed_context, USUAL),
-    "fig-single-action": Entry("one learned step size per task", fig_single_action, USUAL),
-    "theory": Entry("Lipschitz constants with respect to the context", theory, usual=()),
+        fig_robust, ("cartpole", "halfcheetah"), usual=("cartpole",)
+    ),  # the forest's random state, double Q
+    "fig-fixed-context": Entry(fig_fixed_context, USUAL),
+    "fig-single-action": Entry(fig_single_action, USUAL),
+    "theory": Entry(theory, usual=()),  # Lipschitz constants with respect to the context
 }
 IDS = tuple(REGISTRY)
 

@@ -9,6 +9,7 @@ from metastep.errors import InputError
 from metastep.evaluation import Comparison, differences, join, load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.reproduce.outcome import Outcome
+from metastep.fqi import load_model
 from metastep.report.compose import target_of
 from metastep.report.document import Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.tables import comparison_table, tuning_table
@@ -80,7 +81,7 @@ def claims_table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _methods(parent: Path, run: RunFolder) -> list[Part]:
-    """The methods of a run: tuned values, both metrics, and the target minus each of them; nothing where none was tested."""
+    """The methods of a run with what was tuned or selected, their metrics, and the target minus each; nothing without a test."""
     comparison = _tested(run)
     if comparison is None:
         return []
@@ -88,14 +89,18 @@ def _methods(parent: Path, run: RunFolder) -> list[Part]:
     drawn: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
     table = comparison_table(comparison, target, differences(comparison, target, **drawn), (), **drawn)
     tuned = {row[0]: (row[1], row[-1]) for row in tuning_table(comparison).rows}
-    rows = [(row[0], tuned.get(row[0], ("", ""))[0], *row[1:6], tuned.get(row[0], ("", ""))[1]) for row in table.rows]
-    header = ("method", "tuned", *table.header[1:6], "remark")
+    if target == "metafqi" and run.model.exists():
+        tuned[comparison.label(target)] = (f"N = {load_model(run.model).record.selected_iteration}", "")
+    rows = [(row[0], tuned.get(row[0], ("", ""))[0], *row[1:], tuned.get(row[0], ("", ""))[1]) for row in table.rows]
+    header = ("method", "tuned", *table.header[1:], "remark")
+    kept = [index for index, column in enumerate(zip(*rows, strict=True)) if any(column)]
+    shown = Table([header[index] for index in kept], [[row[index] for index in kept] for row in rows])
     title = envs.REGISTRY.entry(config.env.name).label
     counted = "tasks" if config.env.fixed_context is None else "first policies in one task"
     num_updates = comparison.returns.shape[2] - 1
     about = f"{comparison.num_tasks} test {counted}, {num_updates} updates each, seed {config.seed}."
     where = parent.name if run.path == parent else f"{parent.name}/runs/{run.path.name}"
-    return [Heading(f"{title}: {where}"), Paragraph(about), Table(header, rows, numeric=(2, 3, 4, 5))]
+    return [Heading(f"{title}: {where}"), Paragraph(about), shown]
 
 
 def _tested(run: RunFolder) -> Comparison | None:
