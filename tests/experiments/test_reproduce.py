@@ -16,18 +16,30 @@ import pytest
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, MethodRecord, load, save
 from metastep.experiments.build import build_env
-from metastep.experiments.config import load_preset
+from metastep.experiments.config import load as load_config
 from metastep.experiments.reproduce import IDS, reproduce, resolve
-from metastep.experiments.reproduce.ablations import one_task
-from metastep.experiments.reproduce.against import handful
-from metastep.experiments.reproduce.gains import final_gain, shown
+from metastep.experiments.reproduce.ablations import run_in_one_task
+from metastep.experiments.reproduce.claims import beats_every, gain, paired, small
+from metastep.experiments.reproduce.columns import handful, shown
+from metastep.experiments.reproduce.comparisons import final_gain
+from metastep.experiments.reproduce.environments import USUAL
 from metastep.experiments.reproduce.iterations import best_validated
-from metastep.experiments.reproduce.judging import alike, beats_every, gain
-from metastep.experiments.reproduce.outcome import Outcome, at_most, beats_all, no_better, number, within
+from metastep.experiments.reproduce.outcome import (
+    Effect,
+    Outcome,
+    at_most,
+    better,
+    no_better,
+    together,
+    within,
+)
 from metastep.experiments.reproduce.registry import REGISTRY
+from metastep.experiments.reproduce.results import results_markdown
 from metastep.experiments.reproduce.robust import spread_difference, standard_deviation
 from metastep.experiments.reproduce.runner import command_of
-from metastep.experiments.reproduce.workbench import ENVIRONMENTS, Workbench
+from metastep.experiments.reproduce.workbench import Run, Workbench
+from metastep.progress import Silent
+from metastep.report.tables import number
 
 VERDICTS = {"holds", "does not hold", "not distinguishable"}
 
@@ -95,6 +107,34 @@ def test_all_rows_are_collected_in_one_table(made):
         assert (out / picture).exists()
 
 
+def test_one_page_shows_claims_and_methods_of_several_folders(made, cheetah):
+    (out, outcomes), (running, more) = made, cheetah
+    text = results_markdown([out, running])
+    held = sum(outcome.verdict == "holds" for outcome in [*outcomes, *more])
+    assert f"Of {len(outcomes) + len(more)} claims {held} hold" in text
+    for outcome in [*outcomes, *more]:
+        assert f"| {outcome.claim} |" in text
+        assert f"`{outcome.command}`" in text
+    for run, title in (("nav2d", "Nav2D"), ("nav2d-one-task", "Nav2D"), ("swingup", "SwingUp")):
+        assert f"## {title}: {out.name}/runs/{run}" in text
+    assert f"## HalfCheetah: {running.name}/runs/halfcheetah" in text
+    assert "metaFQI minus it, AUC" in text
+    fixed = next(line for line in text.splitlines() if line.startswith("| fixed step | stepsize "))
+    assert fixed.count("[") == 3  # both metrics and the difference
+    assert "at the edge of its grid: " in text
+    assert str(out.parent) not in text
+
+
+def test_a_page_needs_results(made, tmp_path):
+    with pytest.raises(InputError, match=r"was written neither by `metastep reproduce` nor by `metastep run`"):
+        results_markdown([tmp_path])
+    (tmp_path / "results.json").write_text('{"claim": 1}')
+    with pytest.raises(InputError, match=r"results.json was not written by `metastep reproduce`"):
+        results_markdown([tmp_path])
+    run = made[0] / "runs" / "swingup"
+    assert f"## SwingUp: {run.name}\n" in results_markdown([run])  # a run of its own has no claims
+
+
 def test_what_is_there_is_not_computed_again(made):
     out, outcomes = made
     times = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
@@ -130,9 +170,9 @@ def test_a_folder_belongs_to_one_setting(made, tmp_path):
     out, _ = made
     with pytest.raises(InputError, match=r"seed = 3, which is now 4; use another folder"):
         reproduce(["fig1"], out, "tiny", 4)
-    with pytest.raises(InputError, match=r"overrides = \[\], which is now \[\"fqi.trees=2\"\]"):
-        reproduce(["fig2"], out, "tiny", 3, overrides=["fqi.trees=2"])
-    with pytest.raises(InputError, match=r"scale: 'huge' must be one of quick, paper, tiny"):
+    with pytest.raises(InputError, match=r"overrides = \[\], which is now \[\"fqi.regressor.trees=2\"\]"):
+        reproduce(["fig2"], out, "tiny", 3, overrides=["fqi.regressor.trees=2"])
+    with pytest.raises(InputError, match=r"scale: 'huge' must be one of quick, full, tiny"):
         reproduce(["fig1"], tmp_path, "huge")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file, a folder is needed"):
@@ -142,15 +182,15 @@ def test_a_folder_belongs_to_one_setting(made, tmp_path):
 @pytest.mark.parametrize(
     ("ids", "override", "words"),
     [
-        (["fig2"], "fqi.tree=2", r"^fqi.tree: is not a setting, did you mean 'fqi.trees'\?$"),
+        (["fig2"], "fqi.trees=2", r"^fqi.trees: is not a setting, did you mean 'fqi.regressor.trees'\?$"),
         (["theory", "fig-swingup"], "fqi.tree=2", r"^fqi.tree: is not a setting"),
         (["fig-cartpole60"], "env.options.forc=continuous", r"forc"),
         (["fig2"], "initial={mean=[0, 0]}", r"^initial.variance: None must be set"),
         (["fig2"], "initial={mean=[0, 0],variance=1}", r"^initial.mean: \[0.0, 0.0\] must hold one number, or one for"),
         (
             ["theory", "fig1"],
-            "fqi.trees=2",
-            r"^--set: 'fqi.trees=2' changes nothing, no preset is run for fig1, theory\.$",
+            "fqi.regressor.trees=2",
+            r"^--set: 'fqi.regressor.trees=2' changes nothing, no preset is run for fig1, theory\.$",
         ),
     ],
 )
@@ -161,10 +201,10 @@ def test_a_wrong_override_leaves_no_folder(tmp_path, ids, override, words):
 
 
 def test_commands_name_overrides_only_where_there_is_a_preset(tmp_path):
-    bench = Workbench(tmp_path, "tiny", 0, ("fqi.trees=2",))
+    bench = Workbench(tmp_path, "tiny", 0, ("fqi.regressor.trees=2",))
     without = dataclasses.replace(bench, environments=REGISTRY["theory"].usual)
     assert command_of("theory", without, named=False) == "metastep reproduce theory --scale tiny --seed 0"
-    assert command_of("fig2", bench, named=False).endswith("--set fqi.trees=2")
+    assert command_of("fig2", bench, named=False).endswith("--set fqi.regressor.trees=2")
 
 
 def test_the_presets_of_ids_without_a_choice_are_known(made):
@@ -185,7 +225,7 @@ def test_ids():
 
 
 def test_environments_of_an_id():
-    assert resolve(["fig2"]) == {"fig2": ENVIRONMENTS}
+    assert resolve(["fig2"]) == {"fig2": USUAL}
     assert resolve(["fig-robust"]) == {"fig-robust": ("cartpole",)}
     assert resolve(["fig3"], ["halfcheetah", "nav2d"]) == {"fig3": ("nav2d", "halfcheetah")}
     assert set(resolve(["all"], ["halfcheetah"])) == {"fig2", "fig3", "fig-iterations", "table1", "fig-robust"}
@@ -258,42 +298,43 @@ def test_figure_2_shows_halfcheetah_for_as_long_as_it_was_trained(tmp_path):
     assert known.returns.shape[2] == 2 * 6 + 1  # twice what is shown, since five times 2 is less
 
 
-def test_gains_leave_differences_as_they_are(folder):
+def test_gains_leave_differences_as_they_are(run):
     rng = np.random.default_rng(0)
     comparison = comparison_of(a=curves(rng, 2.0), b=curves(rng, 1.0))
-    assert shown(folder, comparison) == (comparison, "mean return")
-    cheetah = SimpleNamespace(config=load_preset("halfcheetah"))
-    drawn, quantity = shown(cheetah, comparison)
-    assert quantity == "mean return gain"
+    assert shown(run, comparison) == (comparison, "mean return", "")
+    drawn, quantity, note = shown(run_of("halfcheetah"), comparison)
+    assert (quantity, note) == ("mean return gain", "HalfCheetah: gain over the first return.")
     assert (drawn.returns[:, :, 0] == 0.0).all()
     kept, moved = comparison.returns[0] - comparison.returns[1], drawn.returns[0] - drawn.returns[1]
     assert np.allclose(kept, moved, atol=1e-5)
 
 
 def test_overrides_reach_every_preset(tmp_path):
-    bench = Workbench(tmp_path, "paper", 7, ("rollout.block_size=3200",))
-    for env in (*ENVIRONMENTS, "swingup"):
+    bench = Workbench(tmp_path, "full", 7, ("rollout.block_size=3200",))
+    for env in (*USUAL, "swingup"):
         config = bench.config(env)
-        assert config == load_preset(env, "paper", ["rollout.block_size=3200", "seed=7"])
+        assert config == load_config(env, "full", ["rollout.block_size=3200", "seed=7"])
         assert config.rollout.block_size == 3200
 
 
 def test_fixed_context_runs_have_one_task_but_different_first_policies(made):
     out, _ = made
-    for env in ENVIRONMENTS:
+    bench = Workbench(out, "tiny", 3)
+    tasks = {env: run_in_one_task(bench, env).config.env.fixed_context for env in USUAL}
+    for env, task in tasks.items():
         comparison = load(out / "runs" / f"{env}-one-task" / "results" / "metafqi.safetensors")
-        wanted = np.asarray(one_task(load_preset(env)), np.float32)
+        wanted = np.asarray(task, np.float32)
         assert np.array_equal(comparison.context, np.tile(wanted, (comparison.num_tasks, 1)))
         assert len(np.unique(comparison.returns[0, :, 0])) > 1
-    assert one_task(load_preset("cartpole")) == (1.05, 1.0)
-    assert one_task(load_preset("nav2d")) == (0.25, 0.25)  # the centre is where the learner starts
+    assert tasks["cartpole"] == (1.05, 1.0)
+    assert tasks["nav2d"] == (0.25, 0.25)  # the centre is where the learner starts
 
 
 def test_the_long_test_is_four_times_as_long_as_the_training(made):
     out, _ = made
     updates = pq.read_table(out / "fig-cartpole60" / "cartpole.parquet")["update"].to_numpy()
     assert updates.max() == 4 * 2
-    long_config = load_preset("cartpole", "paper")
+    long_config = load_config("cartpole", "full")
     assert 4 * long_config.compare.num_updates == 60
 
 
@@ -318,19 +359,25 @@ def comparison_of(**returns):
     num_tasks, points = next(iter(returns.values())).shape
     num = len(returns)
     return Comparison(
-        methods=tuple(MethodRecord(name, name, "nga", "x", {}, False) for name in returns),
+        methods=tuple(MethodRecord(name, name, "", "nga", "x", {}, False) for name in returns),
         context_names=("c",),
         context=np.zeros((num_tasks, 1), np.float32),
         returns=np.stack([values.astype(np.float32) for values in returns.values()]),
         hyperparameters=np.zeros((num, num_tasks, points - 1, 1), np.float32),
         flagged=np.zeros((num, num_tasks, points), np.bool_),
         num_steps=np.ones((num, num_tasks)),
+        theta=np.zeros((num, num_tasks, 1), np.float32),
     )
 
 
+def run_of(preset):
+    """A run of which only the settings are asked."""
+    return Run(preset, SimpleNamespace(config=load_config(preset, "quick", ["compare.num_resamples=2000"])), Silent())
+
+
 @pytest.fixture
-def folder():
-    return SimpleNamespace(config=load_preset("nav2d", "quick", ["compare.num_resamples=2000"]))
+def run():
+    return run_of("nav2d")
 
 
 def curves(rng, gain_of_a_task, num_tasks=40):
@@ -349,10 +396,10 @@ def curves(rng, gain_of_a_task, num_tasks=40):
         ((3.0, 1.0), "does not hold", "a"),
     ],
 )
-def test_better_than_every_one(folder, others, verdict, hardest):
+def test_better_than_every_one(run, others, verdict, hardest):
     rng = np.random.default_rng(1)
     comparison = comparison_of(metafqi=curves(rng, 2.0), a=curves(rng, others[0]), b=curves(rng, others[1]))
-    outcome, rows = beats_every(folder, comparison, "metafqi", ["a", "b"], "claim")
+    outcome, rows = beats_every(run, comparison, "metafqi", ["a", "b"], "claim")
     assert outcome.verdict == verdict
     assert outcome.effect == pytest.approx(2.0 - max(others), abs=0.1)
     assert outcome.low < outcome.effect < outcome.high
@@ -377,33 +424,63 @@ def test_better_than_every_one(folder, others, verdict, hardest):
         (3.0, no_better, "holds"),
     ],
 )
-def test_alike(folder, other, judge, verdict):
+def test_alike(run, other, judge, verdict):
     rng = np.random.default_rng(1)
     comparison = comparison_of(metafqi=curves(rng, 2.0), other=curves(rng, other))
-    outcome, _ = alike(folder, comparison, "metafqi", "other", "claim", reference="metafqi", judge=judge)
+    outcome, _ = small(run, comparison, paired(run, comparison, "metafqi", ["other"]), "claim", judge)
     assert outcome.effect == pytest.approx(2.0 - other, abs=0.1)
     assert outcome.verdict == verdict
 
 
+def effect(low, high, verdict=None):
+    """An effect that differs from 0 where its interval says so."""
+    told = "better" if low > 0.0 else "worse" if high < 0.0 else "not distinguishable"
+    return Effect((low + high) / 2.0, low, high, verdict or told)
+
+
 def test_judges():
-    assert beats_all(["better", "better"]) == "holds"
-    assert beats_all(["better", "worse", "not distinguishable"]) == "does not hold"
-    assert beats_all(["better", "not distinguishable"]) == "not distinguishable"
-    assert beats_all([]) == "not distinguishable"
-    assert [at_most(*interval, 1.0) for interval in ((0, 1), (2, 3), (0, 2))] == [
+    assert together(["holds", "holds"]) == "holds"
+    assert together(["holds", "does not hold", "not distinguishable"]) == "does not hold"
+    assert together(["holds", "not distinguishable"]) == "not distinguishable"
+    assert together([]) == "not distinguishable"
+    assert [better(effect(*interval)) for interval in ((1, 2), (-2, -1), (-1, 1))] == [
         "holds",
         "does not hold",
         "not distinguishable",
     ]
-    assert within(-0.5, 1.5, 1.0) == "not distinguishable"
-    assert within(-3.0, -2.0, 1.0) == "does not hold"
-    assert no_better(-1.0, 2.0, 1.0) == "not distinguishable"
-    assert no_better(-1.0, 0.5, 1.0) == "holds"
+    assert [at_most(effect(*interval), 1.0) for interval in ((0, 1), (2, 3), (0, 2))] == [
+        "holds",
+        "does not hold",
+        "not distinguishable",
+    ]
+    assert within(effect(-0.5, 1.5), 1.0) == "not distinguishable"
+    assert within(effect(-3.0, -2.0), 1.0) == "does not hold"
+    assert no_better(effect(-1.0, 2.0), 1.0) == "not distinguishable"
+    assert no_better(effect(-1.0, 0.5), 1.0) == "holds"
+
+
+@pytest.mark.parametrize("judge", [within, at_most, no_better])
+def test_what_is_not_distinguishable_from_zero_refutes_nothing(judge):
+    # The interval alone would say so, the corrected p-value does not.
+    assert judge(effect(2.0, 3.0, "not distinguishable"), 1.0) == "not distinguishable"
+
+
+def test_the_effect_shown_is_one_that_decides(run):
+    rng = np.random.default_rng(1)
+    noise = rng.normal(scale=5.0, size=(40, 1))
+    noisy = curves(rng, 2.3) + np.array([0.0, 1.0, 1.0]) * (noise - noise.mean())
+    comparison = comparison_of(metafqi=curves(rng, 2.0), worse=curves(rng, 2.1), noisy=noisy)
+    outcome, rows = beats_every(run, comparison, "metafqi", ["worse", "noisy"], "claim")
+    assert [row.verdict for row in rows] == ["worse", "not distinguishable"]
+    assert rows[1].mean < rows[0].mean
+    assert outcome.verdict == "does not hold"
+    assert outcome.effect == rows[0].mean
+    assert outcome.high < 0.0
 
 
 def test_spread_over_random_states():
     values = np.random.default_rng(0).normal(scale=2.0, size=(2000, 5))
-    intervals = np.array([standard_deviation(row)[1:] for row in values])
+    intervals = np.array([standard_deviation(row)[1:3] for row in values])
     covered = ((intervals[:, 0] <= 2.0) & (intervals[:, 1] >= 2.0)).mean()
     assert covered == pytest.approx(0.95, abs=0.02)
 
@@ -412,7 +489,7 @@ def test_spread_over_tasks():
     rng = np.random.default_rng(0)
     base = rng.normal(size=60)
     wide = spread_difference(3.0 * base, base, seed=0, num_resamples=1000)
-    assert wide.value == pytest.approx(2.0 * base.std(ddof=1))
+    assert wide.mean == pytest.approx(2.0 * base.std(ddof=1))
     assert wide.verdict == "better"
     assert spread_difference(base, 3.0 * base, seed=0, num_resamples=1000).verdict == "worse"
     other = rng.normal(size=60)
@@ -463,4 +540,4 @@ def test_numbers_are_short():
 )
 def test_a_fixed_context_must_be_a_task_of_the_family(values, message):
     with pytest.raises(InputError, match=message):
-        build_env(load_preset("cartpole", "quick", [f"env.fixed_context={values}"]))
+        build_env(load_config("cartpole", "quick", [f"env.fixed_context={values}"]))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from metastep.experiments.reproduce import bounds
-from metastep.experiments.reproduce.panels import picture
 from metastep.experiments.reproduce.workbench import Workbench
 from metastep.report.document import write_picture
+from metastep.report.figures import picture
 from metastep.theory.coverage import Smoothness
 from metastep.theory.table import BoundRow, Effort
 

@@ -11,8 +11,10 @@ from metastep.report.document import Table
 
 
 def number(value: float) -> str:
-    """Three digits, or one after the point from 10 on."""
-    return f"{value:.3g}" if abs(value) < 10.0 else f"{value:.1f}"
+    """Three digits, with a true minus sign."""
+    size = abs(value)
+    text = f"{value:.3g}" if size < 10.0 else f"{value:.1f}" if size < 100.0 else f"{value:.0f}"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def interval(value: float, low: float, high: float) -> str:

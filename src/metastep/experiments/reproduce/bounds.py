@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
-from metastep.envs import Env, make
-from metastep.experiments.reproduce.outcome import Outcome, Product, number
-from metastep.experiments.reproduce.panels import Panel, picture
-from metastep.experiments.reproduce.workbench import TITLES, Workbench
+from metastep.envs import REGISTRY, Env, make
+from metastep.experiments.reproduce.outcome import Outcome, Product
+from metastep.experiments.reproduce.workbench import Workbench
 from metastep.policies import LinearGaussian
-from metastep.report.style import Ink, colour
+from metastep.report.figures import Panel, picture
+from metastep.report.style import CONTRAST, MAIN, Ink, tint
+from metastep.report.tables import number
 from metastep.simulation.rollouts import Rollout
 from metastep.theory.constants import Floats
 from metastep.theory.coverage import Smoothness, measure_smoothness, steepest_of
@@ -20,7 +21,6 @@ from metastep.theory.policy import policy_from_theta
 from metastep.theory.table import BoundRow, Effort, measure_bounds
 
 _QUANTITIES = (("Q", "|Q - Q'|"), ("J", "|J - J'|"), ("gradient", "|∂J - ∂J'|"))
-_TITLES = {"lqr": "LQR", **TITLES}
 _CAPTION = (
     "Differences between tasks under common noise, with 99 % intervals. Above: against the bounds of the theorems, where the "
     "constants are exact. Below: the return by the distance of the tasks, where they are not."
@@ -41,7 +41,7 @@ class _Size(NamedTuple):
 _SIZES = {
     "tiny": _Size(Effort(1, 2, 1, 50, 1), 1, 2, 50, 8, 1),
     "quick": _Size(Effort(3, 12, 4, 4_000, 5), 3, 16, 4_000, 500, 1),
-    "paper": _Size(Effort(10, 40, 4, 10_000, 5), 5, 40, 20_000, 2_000, 2),
+    "full": _Size(Effort(10, 40, 4, 10_000, 5), 5, 40, 20_000, 2_000, 2),
 }
 
 
@@ -151,7 +151,8 @@ def panels_with_bounds(rows: Sequence[BoundRow]) -> list[list[Panel]]:
     return [
         [
             _bound_panel(
-                f"{_TITLES[env]}: {label}", [r for r in rows if r.env == env and r.quantity.startswith(prefix)]
+                f"{REGISTRY.entry(env).label}: {label}",
+                [r for r in rows if r.env == env and r.quantity.startswith(prefix)],
             )
             for prefix, label in _QUANTITIES
         ]
@@ -169,10 +170,10 @@ def _bound_panel(title: str, rows: Sequence[BoundRow]) -> Panel:
     note = f"n = {len(rows)}, of the bound:\nmedian {np.median(tightness):.2g}, largest {max(tightness):.2g}"
 
     def draw(axes: Axes, ink: Ink) -> None:
-        limit, ends = colour("bound", 4, ink), np.array([bound.min() * 0.8, bound.max() * 1.25])
+        limit, ends = tint(CONTRAST, 0, ink), np.array([bound.min() * 0.8, bound.max() * 1.25])
         axes.plot(ends, ends, color=limit, linewidth=1.4, zorder=2)
         axes.text(ends[1], ends[1], "bound", color=limit, fontsize=8, ha="right", va="bottom")
-        axes.errorbar(bound, shown, yerr=bars, color=colour("measured", 0, ink), **_DOTS)
+        axes.errorbar(bound, shown, yerr=bars, color=tint(MAIN, 0, ink), **_DOTS)
         axes.set(xscale="log", yscale="log", xlabel="bound", ylabel="measured")
         axes.text(0.98, 0.03, note, transform=axes.transAxes, ha="right", va="bottom", fontsize=7)
 
@@ -186,8 +187,8 @@ def smoothness_panel(env: str, policies: Sequence[Smoothness]) -> Panel:
     def draw(axes: Axes, ink: Ink) -> None:
         for index, policy in enumerate(policies):
             bars = np.minimum(policy.half_width, policy.difference), policy.half_width  # |J - J'| is not below 0
-            axes.errorbar(policy.distance, policy.difference, yerr=bars, color=colour("policy", index, ink), **_DOTS)
+            axes.errorbar(policy.distance, policy.difference, yerr=bars, color=tint("", index, ink), **_DOTS)
         axes.set(xlabel="distance of the contexts (box widths)", ylabel="measured")
         axes.text(0.03, 0.97, note, transform=axes.transAxes, ha="left", va="top", fontsize=7)
 
-    return Panel(f"{_TITLES[env]}: |J - J'|, no bound", draw)
+    return Panel(f"{REGISTRY.entry(env).label}: |J - J'|, no bound", draw)

@@ -1,4 +1,4 @@
-"""The paper's figure 1 as a meta-MDP: a low hill on the way, a high one behind it.
+"""Figure 1 as a meta-MDP: a low hill on the way, where planning one update ahead ends, and a high one behind it.
 
     j(theta) = exp(-|theta - (2.5, 2.5)|^2 / 3) + 0.5 exp(-|theta|^2)
 
@@ -14,25 +14,29 @@ later is worth as much as leaving now.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 
+from metastep.experiments.reproduce.outcome import Outcome, Product, Verdict
+from metastep.experiments.reproduce.workbench import Workbench
+from metastep.fqi import ExtraTrees, MetaFQI
 from metastep.meta.history import Transitions
+from metastep.report.figures import Line, Panel, Shade, curves, ink_of, picture
+from metastep.report.style import CONTRAST, MAIN, Ink
 
 START = (-1.0, 0.0)
-"""Where the learner begins."""
-LOCAL_OPTIMUM = (0.0, 0.0)
-"""Top of the low hill, to two digits."""
-GLOBAL_OPTIMUM = (2.5, 2.5)
-"""Top of the high hill."""
-STEPSIZE_LOW, STEPSIZE_HIGH = 0.0, 3.6
-"""Bounds of the step size: enough to cross the low hill."""
-NUM_STEPSIZES = 11
-"""Step sizes a greedy learner chooses from: 0, 0.36, ..., 3.6."""
+LOCAL_OPTIMUM = (0.0, 0.0)  # top of the low hill, to two digits
+GLOBAL_OPTIMUM = (2.5, 2.5)  # top of the high hill
+STEPSIZE_LOW, STEPSIZE_HIGH = 0.0, 3.6  # enough to cross the low hill
+NUM_STEPSIZES = 11  # that a greedy learner chooses from: 0, 0.36, ..., 3.6
 META_DISCOUNT = 0.9
-"""Discount of later improvements."""
+_ITERATIONS, _UPDATES = 5, 5
+_NEAR = 0.5  # distance from a hill's top that counts as having reached it; the tops are 3.5 apart
 
 
 class Rollout(NamedTuple):
@@ -106,3 +110,90 @@ def roll_out(act: Callable[[NDArray[np.float32]], ArrayLike], updates: int, star
         thetas.append(update(thetas[-1], stepsizes[-1]))
     theta = np.stack(thetas)
     return Rollout(theta, np.array(stepsizes), landscape(theta))
+
+
+def fig1(bench: Workbench) -> Product:
+    """Fit on the two hills with several seeds and follow every iteration from the start."""
+    num_seeds, episodes, trees = (2, 400, 10) if bench.scale == "tiny" else (5, 2000, 25)
+    runs = []  # [seed][iteration - 1]
+    with bench.tracker.stage("fig1: fit", num_seeds, "seeds") as stage:
+        for seed in range(bench.seed, bench.seed + num_seeds):
+            runs.append(_followed(seed, episodes, trees))
+            stage.advance(1)
+    rows = [
+        {
+            "seed": bench.seed + seed,
+            "iteration": iteration,
+            "update": update,
+            "theta_0": float(rollout.theta[update, 0]),
+            "theta_1": float(rollout.theta[update, 1]),
+            "stepsize": float(rollout.stepsize[update - 1]) if update else "",
+            "height": float(rollout.returns[update]),
+        }
+        for seed, run in enumerate(runs)
+        for iteration, rollout in enumerate(run, start=1)
+        for update in range(_UPDATES + 1)
+    ]
+    heights = np.array([[rollout.returns for rollout in run] for run in runs])  # (seeds, iterations, updates + 1)
+    shades: list[Shade] = [CONTRAST, *(("cool", index / (_ITERATIONS - 1)) for index in range(1, _ITERATIONS))]
+    lines = [Line(f"N = {index + 1}", heights[:, index], shade) for index, shade in enumerate(shades)]
+    caption = (
+        "Two hills. Left: from the start, the greedy model (N = 1) climbs the low hill; one that plans ahead (N = 2) steps "
+        "across it and then up the high one. Right: height by update, 95 % intervals over seeds."
+    )
+    panels = [_map(runs[0]), curves("Height", lines, ylabel="height")]
+    ends = np.array([[rollout.theta[-1] for rollout in run] for run in runs])  # (seeds, iterations, 2)
+    return Product([_outcome(ends, heights[:, :, -1])], [picture("fig1", caption, [panels])], {"paths": rows})
+
+
+def _outcome(ends: NDArray[np.float64], heights: NDArray[np.float64]) -> Outcome:
+    """Where (seeds, iterations) ended."""
+    num_seeds = len(ends)
+    low_hill = np.linalg.norm(ends - LOCAL_OPTIMUM, axis=2)[:, 0] < _NEAR
+    high_hill = np.linalg.norm(ends - GLOBAL_OPTIMUM, axis=2)[:, 1:] < _NEAR
+    differences = heights[:, 1:].mean(axis=1) - heights[:, 0]
+    half = float(stats.t.ppf(0.975, num_seeds - 1) * differences.std(ddof=1) / np.sqrt(num_seeds))
+    mean = float(differences.mean())
+    verdict: Verdict = "not distinguishable" if high_hill.any() else "does not hold"
+    return Outcome(
+        environment="two hills",
+        claim="Planning one update ahead ends on the low hill, planning two or more on the high one",
+        quantity="final height, N >= 2 minus N = 1",
+        effect=mean,
+        low=mean - half,
+        high=mean + half,
+        num=num_seeds,
+        counted="seeds",
+        verdict="holds" if low_hill.all() and high_hill.all() else verdict,
+        detail=(
+            f"N = 1 ends on the low hill in {low_hill.sum()} of {num_seeds} seeds, N = 2 to {_ITERATIONS} on the high one in "
+            f"{high_hill.sum()} of {high_hill.size} runs"
+        ),
+    )
+
+
+def _followed(seed: int, episodes: int, trees: int) -> list[Rollout]:
+    """What every iteration of a model does, from the start."""
+    model = MetaFQI(
+        iterations=_ITERATIONS,
+        regressor=ExtraTrees(trees=trees, min_samples_split=0.005),
+        meta_discount=META_DISCOUNT,
+        stepsize_high=STEPSIZE_HIGH,
+        num_stepsizes=NUM_STEPSIZES,
+        random_state=seed,
+    ).fit(sample_transitions(episodes, 3, seed))
+    return [roll_out(partial(model.act, iteration=number), _UPDATES) for number in range(1, _ITERATIONS + 1)]
+
+
+def _map(run: list[Rollout]) -> Panel:
+    def draw(axes: Axes, ink: Ink) -> None:
+        x, y = np.meshgrid(np.linspace(-1.8, 4.6, 160), np.linspace(-1.3, 4.2, 160))
+        axes.contour(x, y, landscape(np.stack([x, y], axis=-1)), levels=12, cmap="Greys", linewidths=0.7)
+        for rollout, name, shade in ((run[1], "N = 2", MAIN), (run[0], "N = 1", CONTRAST)):
+            axes.plot(*rollout.theta.T, "o-", color=ink_of(shade, 0, ink), markersize=4.0, label=name)
+        axes.annotate("start", START, xytext=(0, -14), textcoords="offset points", fontsize=9.0, ha="center")
+        axes.set(xlabel="first parameter", ylabel="second parameter", aspect="equal")
+        axes.grid(visible=False)
+        axes.legend(frameon=False, fontsize=9.0, loc="upper left")
+
+    return Panel("Two hills", draw)

@@ -1,14 +1,28 @@
-"""Outcomes: a claim of the paper, what was measured, and whether the claim holds."""
+"""Outcomes: a claim of the paper, what was measured, and whether the claim holds.
 
-import math
-from collections.abc import Mapping, Sequence
+Whether an effect differs from 0 is decided in one place, `metastep.evaluation.resampling.verdict`. What it means for a claim
+follows here, and nothing that is not distinguishable from 0 there refutes a claim here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from metastep.evaluation import Comparison
+from metastep.evaluation import Comparison, Difference
+from metastep.evaluation.resampling import Verdict as Direction
 from metastep.report.document import Picture
+from metastep.report.tables import interval, number
 
 Verdict = Literal["holds", "does not hold", "not distinguishable"]
+
+
+class Effect(NamedTuple):
+    """A measured number, its 95 % interval, and whether it differs from 0."""
+
+    mean: float
+    low: float
+    high: float
+    verdict: Direction
 
 
 class Outcome(NamedTuple):
@@ -27,10 +41,15 @@ class Outcome(NamedTuple):
     id: str = ""  # these two are the same for all rows of an id, and filled in there
     command: str = ""
 
+    def adding(self, *details: str) -> "Outcome":
+        """The outcome with more to say."""
+        return self._replace(detail="; ".join(filter(None, (self.detail, *details))))
+
     def measured(self) -> str:
         """The effect with its interval, as text."""
-        interval = "" if self.low is None or self.high is None else f" [{number(self.low)}, {number(self.high)}]"
-        return f"{number(self.effect)}{interval}"
+        if self.low is None or self.high is None:
+            return number(self.effect)
+        return interval(self.effect, self.low, self.high)
 
     def line(self) -> str:
         """The outcome in one line."""
@@ -44,53 +63,46 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """What an id makes.
+    """What an id makes."""
 
-    Args:
-        outcomes: one a claim and environment.
-        pictures: written as SVG and PNG.
-        tables: rows by file name, written as CSV; the keys of the first row are the header.
-        curves: comparisons by file name, written as Parquet.
-    """
-
-    outcomes: Sequence[Outcome]
-    pictures: Sequence[Picture] = ()
-    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    curves: Mapping[str, Comparison] = field(default_factory=dict)
+    outcomes: Sequence[Outcome]  # one for each claim and environment
+    pictures: Sequence[Picture] = ()  # written as SVG and PNG
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)  # rows by file name, written as CSV
+    curves: Mapping[str, Comparison] = field(default_factory=dict)  # by file name, written as Parquet
 
 
-def number(value: float) -> str:
-    """Three digits, with a true minus sign."""
-    if not math.isfinite(value):
-        return str(value)
-    digits = 0 if abs(value) >= 100.0 else 1 if abs(value) >= 10.0 else None
-    text = f"{value:.3g}" if digits is None else f"{value:.{digits}f}"
-    return text.replace("-", "\N{MINUS SIGN}")
+Judge = Callable[[Effect | Difference, float], Verdict]
+"""Whether an effect is small, given the margin."""
 
 
-def beats_all(verdicts: Sequence[str]) -> Verdict:
-    """'Better than every one': holds if better than all, not if worse than any, else it cannot be told."""
-    if "worse" in verdicts:
-        return "does not hold"
-    return "holds" if verdicts and all(verdict == "better" for verdict in verdicts) else "not distinguishable"
+def better(effect: Effect | Difference) -> Verdict:
+    """'Better': as the test says."""
+    words: dict[Direction, Verdict] = {"better": "holds", "worse": "does not hold"}
+    return words.get(effect.verdict, "not distinguishable")
 
 
-def at_most(low: float, high: float, margin: float) -> Verdict:
+def at_most(effect: Effect | Difference, margin: float) -> Verdict:
     """'No larger than the margin': the interval lies below it, above it, or across it."""
-    if high <= margin:
+    if effect.high <= margin:
         return "holds"
-    return "does not hold" if low > margin else "not distinguishable"
+    return "does not hold" if effect.verdict == "better" and effect.low > margin else "not distinguishable"
 
 
-def no_better(low: float, high: float, margin: float) -> Verdict:
+def no_better(effect: Effect | Difference, margin: float) -> Verdict:
     """'No improvement': refuted by any that is certain, confirmed when one beyond the margin is out of the question."""
-    if low > 0.0:
-        return "does not hold"
-    return "holds" if high <= margin else "not distinguishable"
+    return "does not hold" if effect.verdict == "better" else at_most(effect, margin)
 
 
-def within(low: float, high: float, margin: float) -> Verdict:
+def within(effect: Effect | Difference, margin: float) -> Verdict:
     """'Alike, up to the margin': the interval lies inside [-margin, margin], outside, or across an end."""
-    if -margin <= low and high <= margin:
+    if -margin <= effect.low and effect.high <= margin:
         return "holds"
-    return "does not hold" if low > margin or high < -margin else "not distinguishable"
+    is_outside = effect.low > margin or effect.high < -margin
+    return "does not hold" if effect.verdict != "not distinguishable" and is_outside else "not distinguishable"
+
+
+def together(verdicts: Sequence[Verdict]) -> Verdict:
+    """A claim about several: it holds if it does for all, does not if it does not for any, else it cannot be told."""
+    if "does not hold" in verdicts:
+        return "does not hold"
+    return "holds" if set(verdicts) == {"holds"} else "not distinguishable"

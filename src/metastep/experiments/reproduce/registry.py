@@ -6,41 +6,41 @@ from typing import NamedTuple
 
 from metastep.errors import InputError
 from metastep.experiments.reproduce.ablations import fig_cartpole60, fig_context, fig_fixed_context, fig_single_action
-from metastep.experiments.reproduce.against import fig2, fig3, fig_decay
 from metastep.experiments.reproduce.bounds import theory
+from metastep.experiments.reproduce.comparisons import fig2, fig3, fig_decay
+from metastep.experiments.reproduce.environments import CHOICE, USUAL
+from metastep.experiments.reproduce.hills import fig1
 from metastep.experiments.reproduce.iterations import fig_iterations, fig_swingup
-from metastep.experiments.reproduce.landscape import fig1
 from metastep.experiments.reproduce.outcome import Product
 from metastep.experiments.reproduce.robust import fig_robust
-from metastep.experiments.reproduce.tuned import table1
-from metastep.experiments.reproduce.workbench import ENVIRONMENTS, WITH_CHEETAH, Workbench
+from metastep.experiments.reproduce.tuning import table1
+from metastep.experiments.reproduce.workbench import Workbench
 
 
 class Entry(NamedTuple):
     """A figure or table of the paper."""
 
-    shows: str
     make: Callable[[Workbench], Product]
     environments: tuple[str, ...] = ()  # what it can be made for, where there is a choice
-    usual: tuple[str, ...] = ENVIRONMENTS  # whose presets it runs unless told otherwise
+    usual: tuple[str, ...] = USUAL  # whose presets it runs unless told otherwise
 
 
 REGISTRY: dict[str, Entry] = {
-    "fig1": Entry("two hills: greedy steps and planned ones", fig1, usual=()),
-    "fig2": Entry("metaFQI against fixed step sizes", fig2, WITH_CHEETAH),
-    "fig3": Entry("metaFQI against tuned baselines", fig3, WITH_CHEETAH),
-    "fig-swingup": Entry("SwingUp: curves, step sizes, iterations", fig_swingup, usual=("swingup",)),
-    "fig-iterations": Entry("performance by FQI iteration", fig_iterations, WITH_CHEETAH),
-    "fig-decay": Entry("metaFQI against a decaying step size", fig_decay, ENVIRONMENTS),
-    "table1": Entry("the tuned initial values", table1, WITH_CHEETAH),
-    "fig-cartpole60": Entry("CartPole for 60 updates, trained on 15", fig_cartpole60, usual=("cartpole",)),
-    "fig-context": Entry("with and without the context in the meta-state", fig_context, ENVIRONMENTS),
+    "fig1": Entry(fig1, usual=()),  # two hills: greedy steps and planned ones
+    "fig2": Entry(fig2, CHOICE),  # metaFQI against fixed step sizes
+    "fig3": Entry(fig3, CHOICE),  # metaFQI against tuned baselines
+    "fig-swingup": Entry(fig_swingup, usual=("swingup",)),
+    "fig-iterations": Entry(fig_iterations, CHOICE),
+    "fig-decay": Entry(fig_decay, USUAL),
+    "table1": Entry(table1, CHOICE),  # the tuned initial values
+    "fig-cartpole60": Entry(fig_cartpole60, usual=("cartpole",)),  # for 60 updates, trained on 15
+    "fig-context": Entry(fig_context, USUAL),
     "fig-robust": Entry(
-        "five random states of the forest; single and double Q", fig_robust, ("cartpole", "halfcheetah"), ("cartpole",)
-    ),
-    "fig-fixed-context": Entry("a single fixed task", fig_fixed_context, ENVIRONMENTS),
-    "fig-single-action": Entry("one learned step size per task", fig_single_action, ENVIRONMENTS),
-    "theory": Entry("Lipschitz constants with respect to the context", theory, usual=()),
+        fig_robust, ("cartpole", "halfcheetah"), usual=("cartpole",)
+    ),  # the forest's random state, double Q
+    "fig-fixed-context": Entry(fig_fixed_context, USUAL),
+    "fig-single-action": Entry(fig_single_action, USUAL),
+    "theory": Entry(theory, usual=()),  # Lipschitz constants with respect to the context
 }
 IDS = tuple(REGISTRY)
 
@@ -57,9 +57,9 @@ def resolve(names: Sequence[str], environments: Sequence[str] = ()) -> dict[str,
     if not names:
         raise InputError(f"id: none was given, there are {', '.join(IDS)}, all.")
     for env in environments:
-        if env not in WITH_CHEETAH:
-            near = difflib.get_close_matches(env, WITH_CHEETAH, n=1, cutoff=0.0)[0]
-            raise InputError(f"env: {env!r} must be one of {', '.join(WITH_CHEETAH)}, did you mean {near!r}?")
+        if env not in CHOICE:
+            near = difflib.get_close_matches(env, CHOICE, n=1, cutoff=0.0)[0]
+            raise InputError(f"env: {env!r} must be one of {', '.join(CHOICE)}, did you mean {near!r}?")
     chosen: dict[str, tuple[str, ...]] = {}
     for name, entry in REGISTRY.items():
         possible = tuple(env for env in entry.environments if env in environments) if environments else entry.usual

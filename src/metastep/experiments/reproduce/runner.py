@@ -11,13 +11,14 @@ from typing import Any, get_args
 from metastep import storage
 from metastep.errors import InputError
 from metastep.evaluation import to_parquet
-from metastep.experiments.build import build_mdp, require_available
+from metastep.experiments.build import build_fqi, build_mdp, method_specs, require_available
 from metastep.experiments.reproduce.outcome import Outcome, Product
 from metastep.experiments.reproduce.registry import IDS, REGISTRY, resolve
+from metastep.experiments.reproduce.results import HOW_TO_READ, claims_table
 from metastep.experiments.reproduce.workbench import Scale, Workbench
-from metastep.meta.dataset import first_difference
 from metastep.progress import Silent, Tracker
-from metastep.report.document import write_picture
+from metastep.provenance import first_difference
+from metastep.report.document import Document, to_markdown, write_picture
 
 
 def reproduce(
@@ -58,7 +59,7 @@ def reproduce(
             command = command_of(name, own, named=bool(environments))
             _write(out / name, product, [outcome._replace(id=name, command=command) for outcome in product.outcomes])
             _collect(out)
-        outcomes += _read(out, name)
+        outcomes += _read(out, name)[0]
     _collect(out)
     return outcomes
 
@@ -68,8 +69,10 @@ def _check_presets(wanted: Mapping[str, Sequence[str]], bench: Workbench) -> Non
     presets = dict.fromkeys(env for envs in wanted.values() for env in envs)
     if bench.overrides and not presets:
         raise InputError(f"--set: {bench.overrides[0]!r} changes nothing, no preset is run for {', '.join(wanted)}.")
-    for preset in presets:
-        require_available(build_mdp(bench.config(preset)).estimator.rollout.env)
+    for config in map(bench.config, presets):
+        method_specs(config)
+        build_fqi(config)
+        require_available(build_mdp(config).estimator.rollout.env)
 
 
 def command_of(name: str, bench: Workbench, *, named: bool) -> str:
@@ -87,15 +90,12 @@ def _claim_folder(out: Path, settings: dict[str, Any]) -> None:
     file = out / "settings.json"
     if out.exists() and not out.is_dir():
         raise InputError(f"--out: {out} is a file, a folder is needed.")
-    if file.exists():
-        if difference := first_difference(storage.read_json(file), settings):
-            key, before, now = difference
-            raise InputError(
-                f"Folder {out} holds results with {key} = {before}, which is now {now}; use another folder."
-            )
-        return
-    storage.create_folder(out)
-    storage.write_json(file, settings)
+    if not file.exists():
+        storage.create_folder(out)
+        storage.write_json(file, settings)
+    elif difference := first_difference(storage.read_json(file), settings):
+        key, before, now = difference
+        raise InputError(f"Folder {out} holds results with {key} = {before}, which is now {now}; use another folder.")
 
 
 def _outcome_file(out: Path, name: str) -> Path:
@@ -108,7 +108,11 @@ def _write(folder: Path, product: Product, outcomes: Sequence[Outcome]) -> None:
     for picture in product.pictures:
         write_picture(picture, folder)
     for name, rows in product.tables.items():
-        storage.write_atomically(folder / f"{name}.csv", _csv(rows))
+        buffer = io.StringIO()
+        writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        storage.write_atomically(folder / f"{name}.csv", buffer.getvalue().encode())
     for name, comparison in product.curves.items():
         to_parquet(comparison, folder / f"{name}.parquet")
     lines = "".join(f"{outcome.line()}\n" for outcome in outcomes)
@@ -118,52 +122,22 @@ def _write(folder: Path, product: Product, outcomes: Sequence[Outcome]) -> None:
     storage.write_json(folder / "outcome.json", record)
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue().encode()
-
-
-def _record(out: Path, name: str) -> dict[str, Any]:
+def _read(out: Path, name: str) -> tuple[list[Outcome], dict[str, str]]:
+    """The outcomes of an id, and the captions of its pictures by their names."""
     file = _outcome_file(out, name)
     record = storage.read_json(file)
     if not isinstance(record, dict) or set(record) != {"outcomes", "pictures"}:
         raise InputError(f"File {file} was not written by `metastep reproduce`; remove it to make {name} again.")
-    return record
-
-
-def _read(out: Path, name: str) -> list[Outcome]:
-    return [Outcome(**row) for row in _record(out, name)["outcomes"]]
+    return [Outcome(**row) for row in record["outcomes"]], record["pictures"]
 
 
 def _collect(out: Path) -> None:
-    """All outcomes there are, of this run or an earlier one, as one table."""
-    there = [name for name in IDS if _outcome_file(out, name).exists()]
-    outcomes = [outcome for name in there for outcome in _read(out, name)]
+    """All outcomes there are, of this run or an earlier one, as one table with the pictures below."""
+    found = {name: _read(out, name) for name in IDS if _outcome_file(out, name).exists()}
+    outcomes = [outcome for own, _ in found.values() for outcome in own]
     storage.write_json(out / "results.json", [outcome._asdict() for outcome in outcomes])
-    storage.write_atomically(out / "results.md", _markdown(out, there, outcomes).encode())
-
-
-_HOW_TO_READ = (
-    "AUC is the mean return over the updates. Differences are paired by test task, which no method was trained, selected or "
-    "tuned on; intervals are 95 %, from a seeded bootstrap. Better or worse means that the interval excludes 0 and so does a "
-    "sign-flip test, corrected for the number of baselines by Holm's method. The gain of a method is its AUC over the return "
-    "before the first update."
-)
-
-
-def _markdown(out: Path, there: Sequence[str], outcomes: Sequence[Outcome]) -> str:
-    header = ("id", "environment", "claim", "measured effect [95 % interval]", "n", "verdict", "command")
-    rows = [header, ("---",) * len(header)]
-    for outcome in outcomes:
-        effect = f"{outcome.quantity}: **{outcome.measured()}**" + (f"; {outcome.detail}" if outcome.detail else "")
-        num, verdict, typed = f"{outcome.num} {outcome.counted}", f"**{outcome.verdict}**", f"`{outcome.command}`"
-        rows.append((outcome.id, outcome.environment, outcome.claim, effect, num, verdict, typed))
-    lines = ["# The paper's claims, measured again", "", _HOW_TO_READ, ""]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    for name in there:
-        for picture, caption in _record(out, name)["pictures"].items():
-            lines += ["", f"![{caption}]({name}/{picture}.svg)", "", f"*{picture}: {caption}*"]
-    return "\n".join(lines) + "\n"
+    page = to_markdown(Document("The paper's claims, measured again", HOW_TO_READ, [claims_table(outcomes)]), ".")
+    for name, (_, captions) in found.items():
+        for picture, caption in captions.items():
+            page += f"\n![{caption}]({name}/{picture}.svg)\n\n*{picture}: {caption}*\n"
+    storage.write_atomically(out / "results.md", page.encode())

@@ -1,33 +1,26 @@
 """What all ids share: each environment's data, model and test results, computed once and kept under OUT/runs."""
 
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from metastep import storage
-from metastep.evaluation import Comparison, load, save
-from metastep.experiments.config import Experiment, load_preset
+from metastep import envs, storage
+from metastep.controllers import MetaFQIController
+from metastep.evaluation import Comparison, Method, join, load, save
+from metastep.experiments.build import build_mdp, method_spec
+from metastep.experiments.config import Experiment
+from metastep.experiments.config import load as load_config
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.stages import collect_data, fit_and_select, join, method_result
+from metastep.experiments.reproduce.environments import ENVIRONMENTS, USUAL, Environment
+from metastep.experiments.stages import collect_data, fit_and_select, method_result
 from metastep.fqi import Model
 from metastep.meta.dataset import Dataset
 from metastep.progress import Silent, Stage, Tracker
 
-Scale = Literal["quick", "paper", "tiny"]
-
-TITLES = {
-    "nav2d": "Nav2D",
-    "minigolf": "Minigolf",
-    "cartpole": "CartPole",
-    "swingup": "SwingUp",
-    "halfcheetah": "HalfCheetah",
-}
-ENVIRONMENTS = ("nav2d", "minigolf", "cartpole")
-"""Those of the paper's figures 2 and 3 that take minutes. SwingUp has a figure of its own."""
-WITH_CHEETAH = (*ENVIRONMENTS, "halfcheetah")
-"""HalfCheetah takes hours on a few processors: it is made where it is asked for by name."""
+Scale = Literal["quick", "full", "tiny"]
 
 # Just enough of everything to go through the motions, in the same shapes for all: the tests run every id with this.
 _TINY = (
@@ -37,7 +30,7 @@ _TINY = (
     "meta.num_updates=2",
     "collect.num_meta_episodes=16",
     "fqi.iterations=3",
-    "fqi.trees=3",
+    "fqi.regressor.trees=3",
     "selection.num_tasks=3",
     "compare.num_updates=2",
     "compare.num_tasks=4",
@@ -59,62 +52,83 @@ class _Prefixed(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Workbench:
-    """Settings of a reproduction, and the shared stages.
+class Run:
+    """The run of a preset and its stages."""
 
-    Args:
-        out: the folder of everything.
-        scale: of the presets.
-        seed: of everything random.
-        overrides: settings for all presets, like `rollout.block_size=3200`.
-        tracker: is told about the stages.
-        environments: those that an id is made for, where it can be made for several.
-    """
+    preset: str  # its name, which is also the environment's
+    folder: RunFolder  # where everything is kept
+    tracker: Tracker  # is told about the stages
 
-    out: Path
-    scale: Scale
-    seed: int
-    overrides: tuple[str, ...] = ()
-    tracker: Tracker = field(default_factory=Silent)
-    environments: tuple[str, ...] = ENVIRONMENTS
+    @property
+    def config(self) -> Experiment:
+        """The experiment."""
+        return self.folder.config
 
-    def config(self, env: str, changes: Sequence[str] = ()) -> Experiment:
-        """The preset at the scale, with the overrides and then the changes."""
-        tiny = _TINY if self.scale == "tiny" else ()
-        overrides = [*tiny, *self.overrides, f"seed={self.seed}", *changes]
-        return load_preset(env, "quick" if self.scale == "tiny" else self.scale, overrides)
+    @property
+    def title(self) -> str:
+        """The environment's name in figures and tables."""
+        return envs.REGISTRY.entry(self.config.env.name).label
 
-    def folder(self, env: str, variant: str = "", changes: Sequence[str] = ()) -> RunFolder:
-        """The run of an environment, or of a variant of it with other settings."""
-        name = f"{env}-{variant}" if variant else env
-        return RunFolder.create(self.out / "runs" / name, self.config(env, changes))
+    @property
+    def environment(self) -> Environment:
+        """How the environment appears in the paper."""
+        return ENVIRONMENTS[self.preset]
 
-    def dataset(self, folder: RunFolder) -> Dataset:
-        """The training data of a run."""
-        dataset = collect_data(folder, tracker=self.watching(folder))
+    def dataset(self) -> Dataset:
+        """The training data."""
+        dataset = collect_data(self.folder, tracker=self.tracker)
         assert dataset is not None  # nobody else has a share
         return dataset
 
-    def model(self, folder: RunFolder) -> Model:
-        """The fitted and selected model of a run."""
-        if not (folder.model.exists() and folder.validation.exists()):
-            self.dataset(folder)
-        return fit_and_select(folder, tracker=self.watching(folder))
+    def model(self) -> Model:
+        """The fitted and selected model."""
+        if not (self.folder.model.exists() and self.folder.validation.exists()):
+            self.dataset()
+        return fit_and_select(self.folder, tracker=self.tracker)
 
-    def tested(self, folder: RunFolder, *names: str) -> Comparison:
-        """Methods of a run on its test tasks."""
-        if "metafqi" in names and not folder.result("metafqi").exists():
-            self.model(folder)
-        return join([method_result(folder, name, tracker=self.watching(folder)) for name in names])
+    def tested(self, *names: str) -> Comparison:
+        """Methods of the configuration on the test tasks."""
+        if "metafqi" in names and not self.folder.result("metafqi").exists():
+            self.model()
+        return join([method_result(self.folder, name, tracker=self.tracker) for name in names])
 
-    def kept(self, folder: RunFolder, name: str, make: Callable[[Tracker], Comparison]) -> Comparison:
-        """A further comparison on a run, made only if the folder does not hold it."""
-        path = folder.path / "extra" / f"{name}.safetensors"
+    def kept(self, name: str, make: Callable[[], Comparison]) -> Comparison:
+        """A further comparison, made only if the folder does not hold it."""
+        path = self.folder.path / "extra" / f"{name}.safetensors"
         if not path.exists():
             storage.create_folder(path.parent)
-            save(path, make(self.watching(folder)))
+            save(path, make())
         return load(path)
 
-    def watching(self, folder: RunFolder) -> Tracker:
-        """The tracker, told which run it watches."""
-        return _Prefixed(self.tracker, folder.path.name)
+    def with_values(self, method: str, values: Mapping[str, float], name: str) -> Method:
+        """A method of the configuration with values that nobody tuned, under another name."""
+        spec = dataclasses.replace(method_spec(self.config, method), name=name, label=name, colour="")
+        return spec.method(build_mdp(self.config), values)
+
+    def following(self, model: Model, name: str, label: str) -> Method:
+        """MetaFQI with a model of its own."""
+        return Method(name, build_mdp(self.config).rule, MetaFQIController(model), label=label)
+
+
+@dataclass(frozen=True, eq=False)
+class Workbench:
+    """Settings of a reproduction."""
+
+    out: Path  # the folder of everything
+    scale: Scale  # of the presets
+    seed: int  # of everything random
+    overrides: tuple[str, ...] = ()  # settings for all presets, like `rollout.block_size=3200`
+    tracker: Tracker = field(default_factory=Silent)  # is told about the stages
+    environments: tuple[str, ...] = USUAL  # those that an id is made for
+
+    def config(self, preset: str, changes: Sequence[str] = ()) -> Experiment:
+        """The preset at the scale, with the overrides and then the changes."""
+        tiny = _TINY if self.scale == "tiny" else ()
+        overrides = [*tiny, *self.overrides, f"seed={self.seed}", *changes]
+        return load_config(preset, "quick" if self.scale == "tiny" else self.scale, overrides)
+
+    def run(self, preset: str, variant: str = "", changes: Sequence[str] = ()) -> Run:
+        """The run of a preset, or of a variant of it with other settings."""
+        path = self.out / "runs" / (f"{preset}-{variant}" if variant else preset)
+        folder = RunFolder.create(path, self.config(preset, changes))
+        return Run(preset, folder, _Prefixed(self.tracker, path.name))

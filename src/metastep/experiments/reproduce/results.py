@@ -1,0 +1,112 @@
+"""What was reproduced, on one page: every claim with its verdict, and every method's numbers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from metastep import envs, storage
+from metastep.errors import InputError
+from metastep.evaluation import Comparison, differences, join, load
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.reproduce.outcome import Outcome
+from metastep.fqi import load_model
+from metastep.report.compose import target_of
+from metastep.report.document import Document, Heading, Paragraph, Part, Table, to_markdown
+from metastep.report.tables import comparison_table, tuning_table
+
+HOW_TO_READ = (
+    "AUC is the mean return over the updates. Differences are paired by test task, which no method was trained, selected or "
+    "tuned on; intervals are 95 %. The gain of a method is its AUC over the return before the first update."
+)
+_EFFECTS = (
+    "A method is better or worse than another if the interval of their difference excludes 0 and the p-value, corrected by "
+    "Holm's method for the number of baselines beside it, is below 0.05; else the two are not distinguishable. That number "
+    "differs between tables, and so may the verdict on an effect near the limit."
+)
+_CLAIMS = (
+    "A claim to be better than each of several holds if that is so for all of them and does not hold if it is worse than any. A "
+    "claim that a difference is small, or no improvement, holds if the whole interval lies within a limit, a tenth of what "
+    "learning gains, and does not hold if it lies beyond. A claim that neither holds nor does not is not distinguishable: the "
+    "interval reaches across 0, or across the limit. The effect shown is the one that decides."
+)
+_METHODS = (
+    "The oracle score is 0 % at the tuned fixed step and 100 % at the greedy oracle, which tries every step size on fresh "
+    "episodes before an update. A value at the edge of its grid may be better beyond it."
+)
+
+
+def results_markdown(folders: Sequence[Path]) -> str:
+    """One page on folders that `metastep reproduce` or `metastep run` wrote."""
+    outcomes: list[Outcome] = []
+    parts: list[Part] = []
+    for folder in folders:
+        runs = [path.parent for path in sorted([*folder.glob("config.json"), *folder.glob("runs/*/config.json")])]
+        if not (folder / "results.json").exists() and not runs:
+            raise InputError(f"Folder {folder} was written neither by `metastep reproduce` nor by `metastep run`.")
+        outcomes += read_outcomes(folder / "results.json") if (folder / "results.json").exists() else []
+        for path in runs:
+            parts += _methods(folder, RunFolder.open(path))
+    if outcomes:
+        parts = [Heading("Claims"), Paragraph(_CLAIMS), claims_table(outcomes), *parts]
+    read: list[Part] = [Heading("How to read it"), Paragraph(HOW_TO_READ), Paragraph(_EFFECTS), Paragraph(_METHODS)]
+    verdicts = [outcome.verdict for outcome in outcomes]
+    held, refuted = verdicts.count("holds"), verdicts.count("does not hold")
+    told = f"Of {len(outcomes)} claims {held} hold, {refuted} do not, and for the rest it cannot be told."
+    return to_markdown(Document("Results", told if outcomes else "Every method by environment.", [*read, *parts]), ".")
+
+
+def read_outcomes(file: Path) -> list[Outcome]:
+    """The outcomes that a file of `metastep reproduce` holds."""
+    try:
+        return [Outcome(**row) for row in storage.read_json(file)]
+    except TypeError:
+        raise InputError(f"File {file} was not written by `metastep reproduce`: it must list outcomes.") from None
+
+
+def claims_table(outcomes: Sequence[Outcome]) -> Table:
+    """A row for each claim, with what to type to see it again."""
+    rows = [
+        (
+            outcome.id,
+            outcome.environment,
+            outcome.claim,
+            f"{outcome.quantity}: **{outcome.measured()}**" + (f"; {outcome.detail}" if outcome.detail else ""),
+            f"{outcome.num} {outcome.counted}",
+            f"**{outcome.verdict}**",
+            f"`{outcome.command}`",
+        )
+        for outcome in outcomes
+    ]
+    return Table(("id", "environment", "claim", "measured effect [95 % interval]", "n", "verdict", "command"), rows)
+
+
+def _methods(parent: Path, run: RunFolder) -> list[Part]:
+    """The methods of a run with what was tuned or selected, their metrics, and the target minus each; nothing without a test."""
+    comparison = _tested(run)
+    if comparison is None:
+        return []
+    config, target = run.config, target_of(comparison)
+    drawn: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
+    table = comparison_table(comparison, target, differences(comparison, target, **drawn), (), **drawn)
+    tuned = {row[0]: (row[1], row[-1]) for row in tuning_table(comparison).rows}
+    if target == "metafqi" and run.model.exists():
+        tuned[comparison.label(target)] = (f"N = {load_model(run.model).record.selected_iteration}", "")
+    rows = [(row[0], tuned.get(row[0], ("", ""))[0], *row[1:], tuned.get(row[0], ("", ""))[1]) for row in table.rows]
+    header = ("method", "tuned", *table.header[1:], "remark")
+    kept = [index for index, column in enumerate(zip(*rows, strict=True)) if any(column)]
+    shown = Table([header[index] for index in kept], [[row[index] for index in kept] for row in rows])
+    title = envs.REGISTRY.entry(config.env.name).label
+    counted = "tasks" if config.env.fixed_context is None else "first policies in one task"
+    num_updates = comparison.returns.shape[2] - 1
+    about = f"{comparison.num_tasks} test {counted}, {num_updates} updates each, seed {config.seed}."
+    where = parent.name if run.path == parent else f"{parent.name}/runs/{run.path.name}"
+    return [Heading(f"{title}: {where}"), Paragraph(about), shown]
+
+
+def _tested(run: RunFolder) -> Comparison | None:
+    """Every method on the test tasks, or those that are there, in the order of the configuration."""
+    if run.comparison.exists():
+        return load(run.comparison)
+    results = [run.result(method.own_name) for method in run.config.compare.methods]
+    found = [load(path) for path in results if path.exists()]
+    return join(found) if found else None
