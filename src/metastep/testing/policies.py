@@ -1,0 +1,79 @@
+"""The contract of policies."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from metastep.policies import LinearGaussian, Pieces, Policy, flatten
+from metastep.testing.subject import Results, Subject
+
+_SHAPE = (5, 3)  # episodes, learners
+_TOLERANCE = 1e-3
+
+
+def check_policy(policy: Policy, *, seed: int = 0) -> None:
+    """Raise `InputError` with one sentence unless the policy keeps the contract of `metastep.policies.Policy`.
+
+    Checked are: the declared fields; that it can select a compiled program; number, shapes and dtypes of mean and score in the
+    batched layout; that the same input gives the same bits; that an episode depends neither on other episodes nor on other
+    learners; that the score is the derivative of log pi; and that a policy that says so is linear.
+    """
+    subject = Subject(policy, f"policy {type(policy).__name__}")
+    for field in ("num_observations", "num_actions", "num_parameters"):
+        subject.count(field, getattr(policy, field, None))
+    sigma: Any = getattr(policy, "sigma", None)
+    positive = isinstance(sigma, (int, float)) and 0.0 < sigma < math.inf
+    subject.require(positive, f"`sigma` must be a positive number, got {sigma!r}")
+    subject.flag("is_linear")
+    subject.methods("mean", "score")
+    subject.hashable()
+    keys = jax.random.split(jax.random.key(seed), 4)
+    theta = jax.random.normal(keys[0], (policy.num_parameters, _SHAPE[1]), jnp.float32)
+    observation = tuple(jax.random.normal(keys[1], (policy.num_observations, *_SHAPE), jnp.float32))
+    noise = tuple(jax.random.normal(keys[2], (policy.num_actions, *_SHAPE), jnp.float32))
+    _check_shapes(subject, theta, observation, noise)
+
+    def evaluate(theta: Array, observation: Pieces) -> Results:
+        return {"mean": policy.mean(theta, observation), "score": policy.score(theta, observation, noise)}
+
+    # The first learner has another policy; it and the first episode of every learner see something else.
+    others = theta.at[:, 0].add(1.0), tuple(each.at[0].add(1.0).at[:, 0].add(1.0) for each in observation)
+    found = subject.apart(evaluate, (theta, observation), others, lambda piece: piece[..., 1:, 1:])
+    # In a random combination of the episodes, d log pi / d theta is d mean / d theta times noise / sigma.
+    weight = jax.random.normal(keys[3], _SHAPE, jnp.float32)
+    _, pull_back = jax.vjp(lambda parameters: policy.mean(parameters, observation), theta)
+    (derivative,) = pull_back(tuple(weight * each / policy.sigma for each in noise))
+    score = flatten(tuple(jnp.sum(weight * piece, axis=-2) for piece in found["score"]))
+    wrong = np.argwhere(~np.isclose(score, derivative, _TOLERANCE, _TOLERANCE * np.abs(derivative).max()))
+    subject.require(
+        not len(wrong), f"`score` is not the derivative of log pi with respect to parameter {wrong[:1, :1]}"
+    )
+    if policy.is_linear:
+        linear = LinearGaussian(policy.num_observations, policy.num_actions, policy.sigma)
+        right = linear.num_parameters == policy.num_parameters and np.allclose(
+            linear.mean(theta, observation), found["mean"], _TOLERANCE, _TOLERANCE
+        )
+        subject.require(right, "`is_linear` is True, but the mean is not b + W s with theta = (b, W), W row by row")
+
+
+def _check_shapes(subject: Subject, theta: Array, observation: Pieces, noise: Pieces) -> None:
+    policy: Policy = subject.part
+    mean = subject.trace("mean", policy.mean, theta, observation)
+    score = subject.trace("score", policy.score, theta, observation, noise)
+    for what, pieces in (("mean", mean), ("score", score)):
+        kind = type(pieces).__name__
+        subject.require(isinstance(pieces, tuple), f"`{what}` returns a {kind}, it must return a tuple of arrays")
+        for index, piece in enumerate(pieces):
+            subject.array(
+                f"array {index} of `{what}`", piece, (*(piece.shape[:-2] if what == "score" else ()), *_SHAPE)
+            )
+    for what, found, field in (
+        ("`mean` returns", len(mean), "num_actions"),
+        ("`score` returns", sum(math.prod(piece.shape[:-2]) for piece in score), "num_parameters"),
+    ):
+        declared = getattr(policy, field)
+        subject.require(found == declared, f"{what} {found} numbers for each step, but {field} is {declared}")
