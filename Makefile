@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Compilations are cached on disk between tests and runs.
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 
-.PHONY: setup demo test lint bench soak clean
+.PHONY: setup demo test lint docs bench soak clean
 
 # The lock pins versions; pyproject.toml says what is needed. The demo installs the core only, the tests everything.
 $(VENV)/.core: pyproject.toml requirements.lock
@@ -33,6 +33,14 @@ test: $(VENV)/.dev lint
 soak: $(VENV)/.dev
 	$(BIN)/pytest -m soak -s
 
+# The pages go to site/; they load nothing from a network, neither while they are built nor while they are read.
+$(VENV)/.docs: $(VENV)/.core
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable ".[docs]"
+	touch $@
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir site
+
 # Peers live in virtual environments of their own under benchmarks/.venvs, made on the way.
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/rollouts.py
@@ -42,4 +50,4 @@ bench: $(VENV)/.dev
 
 # What can be made again by a target; runs/ cannot, it holds results.
 clean:
-	rm -rf $(VENV) .cache build dist *.egg-info src/*.egg-info benchmarks/.venvs
+	rm -rf $(VENV) .cache build dist site *.egg-info src/*.egg-info benchmarks/.venvs

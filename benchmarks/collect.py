@@ -37,7 +37,8 @@ def measure(preset: str, block_size: int | None, rounds: int) -> dict[str, Any]:
     from metastep.experiments.build import build_mdp, updates_collected
     from metastep.experiments.config import load_preset
     from metastep.meta.collection import collect
-    from metastep.meta.loop import Exploration, run
+    from metastep.meta.controller import Exploration
+from metastep.meta.loop import run
 
     overrides = [] if block_size is None else [f"rollout.block_size={block_size}"]
     config = load_preset(preset, "paper", overrides)

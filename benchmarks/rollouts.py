@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 CONTENDERS = (
     Contender("a", "gymnasium SyncVectorEnv", "gymnasium", "gymnasium_sync.py", "default", 100.0),
-    Contender("b", "gymnasium vector, one task an object", "gymnasium", "gymnasium_vector.py", "one", 8.0),
+    Contender("b", "gymnasium vector, one object for each task", "gymnasium", "gymnasium_vector.py", "one", 8.0),
     Contender("b", "gymnasium vector, tasks as arrays", "gymnasium", "gymnasium_vector.py", "arrays", 8.0),
     Contender("c", "gymnax, env.step", "gymnax", "gymnax_scan.py", "step", 3.0),
     Contender("c", "gymnax, env.step_env", "gymnax", "gymnax_scan.py", "step_env", 3.0),

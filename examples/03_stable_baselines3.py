@@ -3,8 +3,8 @@
     python examples/03_stable_baselines3.py
 
 PPO trains on one learner after the other, 4,000 updates in all, and is then judged on tasks it has never seen: by how much
-do 20 updates with its step sizes improve the return? So are step sizes drawn at random, and one constant step size.
-With METASTEP_EXAMPLE_QUICK=1 the agent makes 400 updates and 16 tasks judge: the pieces fit together, no more is shown.
+do 20 updates with its step sizes improve the return? Random step sizes and one constant step size are judged the same way.
+With METASTEP_EXAMPLE_QUICK=1 the agent makes 400 updates and is judged on 16 tasks, which only shows that the pieces fit.
 Needs the extras `gym` and `sb3`.
 """
 

@@ -20,14 +20,14 @@ from metastep.testing import check_env
 
 
 def make_pendulum(context):
-    """One task. It is defined once, at the top: its identity tells which environments are equal."""
+    """One task. The function is defined once, at the top, because its identity tells which environments are equal."""
     env = gymnasium.make("Pendulum-v1", disable_env_checker=True)
     env.unwrapped.m = context.mass
     return env
 
 
 def build_pendulum(heaviest: float = 2.0):
-    """What the registry calls, once a stage; equal results share their pendulums. Its arguments become `env.options`."""
+    """What the registry calls, once for each stage; equal results share their pendulums. Its arguments become `env.options`."""
     return GymnasiumEnv(make_pendulum, ContextSpace(("mass",), (0.5,), (heaviest,), ("kg",)), name="pendulum")
 
 
@@ -108,7 +108,7 @@ def main() -> None:
     folder = RunFolder.create(Path("runs/pendulum"), load_file(file, "quick" if quick else "paper"))
     page = run_experiment(folder, "python examples/04_gymnasium_env.py", tracker=None if quick else Terminal())
     print_outcome(folder, page)
-    env.close()  # all pendulums that are still open
+    env.close()  # closes all pendulums that are still open
 
 
 if __name__ == "__main__":

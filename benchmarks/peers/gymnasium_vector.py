@@ -61,7 +61,7 @@ def main() -> None:
         estimates = estimate(0)
         took = measure(work, job.seconds)
         assert estimates.gradient.shape[0] >= min(NUM_COMPARED, job.learners)
-    name = {"one": "one task an object", "arrays": "tasks as arrays"}[job.variant]
+    name = {"one": "one object for each task", "arrays": "tasks as arrays"}[job.variant]
     print_record(record(job, f"gymnasium vector, {name}", gymnasium.__version__, took, estimates))
 
 

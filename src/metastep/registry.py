@@ -65,13 +65,15 @@ class Registry(Generic[Part]):
     def build(self, name: str, options: Mapping[str, Any], given: tuple[Any, ...] = (), field: str = "") -> Part:
         """`make` for a configuration: `given` goes to the factory first, `field` is what sentences name."""
         factory = self.entry(name, field).factory
-        check_options(name, options, factory, skip=len(given), hidden=self.hidden, field=field or self.options_field)
+        place = field or self.options_field
+        check_options(name, options, factory, skip=len(given), hidden=self.hidden, field=place)
+        for missing in _required(factory)[len(given) :]:
+            if missing not in options:
+                raise InputError(f"{place}.{missing}: is missing, {name} cannot be built without it.")
         try:
             return factory(*given, **options)
         except TypeError as error:
-            raise InputError(
-                f"{field or self.options_field}: {name} cannot be built with {dict(options)}: {error}."
-            ) from None
+            raise InputError(f"{place}: {name} cannot be built with {dict(options)}: {error}.") from None
 
 
 def check_options(
@@ -95,15 +97,23 @@ def check_options(
             raise not_registered(field, option, allowed, f"is not an option of {name}")
 
 
-def _parameters(factory: Callable[..., Any]) -> tuple[str, ...] | None:
-    """The names a factory takes; None where it takes any, or does not tell."""
+def _signature(factory: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
+    """What a factory takes; None where it takes anything, or does not tell."""
     try:
-        parameters = inspect.signature(factory).parameters.values()
+        parameters = tuple(inspect.signature(factory).parameters.values())
     except (TypeError, ValueError):
         return None
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return None
-    return tuple(parameter.name for parameter in parameters)
+    return None if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters) else parameters
+
+
+def _parameters(factory: Callable[..., Any]) -> tuple[str, ...] | None:
+    found = _signature(factory)
+    return None if found is None else tuple(parameter.name for parameter in found)
+
+
+def _required(factory: Callable[..., Any]) -> tuple[str, ...]:
+    """The names a factory cannot do without."""
+    return tuple(parameter.name for parameter in _signature(factory) or () if parameter.default is parameter.empty)
 
 
 def _import(module: str, field: str) -> None:

@@ -4,8 +4,8 @@ from functools import cache
 from typing import Any
 
 from metastep.gradients import Estimator
-from metastep.meta.mdp import InitialPolicy, MetaMDP
-from metastep.meta.spaces import HyperparameterSpace
+from metastep.mdp import InitialPolicy, MetaMDP
+from metastep.spaces import HyperparameterSpace
 from metastep.rules import NGA, Rule
 from tests.reference import CASES, make_rollout
 

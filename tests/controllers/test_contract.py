@@ -17,7 +17,7 @@ from metastep.errors import InputError
 from metastep.fqi import MetaFQI, Model, ObservationPart, TrainingData
 from metastep.fqi.model import model_from
 from metastep.fqi.native import fit_forest
-from metastep.meta.mdp import Learners, MetaMDP, begin
+from metastep.mdp import Learners, MetaMDP, begin
 from metastep.meta.transitions import Transitions
 from metastep.testing import check_controller
 from tests.controllers.problems import BLOCK, make_mdp

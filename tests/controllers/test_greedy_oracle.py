@@ -7,7 +7,7 @@ from metastep.controllers import GreedyOracle, Uniform
 from metastep.controllers.greedy_oracle import line_search
 from metastep.errors import InputError
 from metastep.meta.loop import run
-from metastep.meta.mdp import advance, begin
+from metastep.mdp import advance, begin
 from tests.controllers.problems import BLOCK, make_mdp
 
 

@@ -15,7 +15,7 @@ from metastep.errors import InputError
 from metastep.evaluation import Method, compare
 from metastep.gradients import Estimate
 from metastep.meta.loop import run
-from metastep.meta.mdp import Learners, MetaMDP, begin
+from metastep.mdp import Learners, MetaMDP, begin
 from metastep.simulation.rollouts import Trajectories
 from metastep.rules import NGA, Adam, RMSProp, Update
 from tests.controllers.problems import BLOCK, make_mdp

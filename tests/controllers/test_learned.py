@@ -11,7 +11,7 @@ from metastep.errors import InputError
 from metastep.fqi.iteration import MetaFQI
 from metastep.fqi.native import fit_forest
 from metastep.meta.loop import run
-from metastep.meta.mdp import begin, meta_observation
+from metastep.mdp import begin, meta_observation
 from metastep.meta.transitions import Transitions
 from tests.controllers.problems import BLOCK, make_mdp
 

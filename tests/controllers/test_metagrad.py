@@ -6,7 +6,7 @@ from metastep.blocks import Stream
 from metastep.controllers import Metagrad
 from metastep.controllers.metagrad import cosine
 from metastep.errors import InputError
-from metastep.meta.mdp import Learners, begin
+from metastep.mdp import Learners, begin
 from tests.controllers.problems import BLOCK, make_mdp
 
 

@@ -10,7 +10,7 @@ from metastep.blocks import Stream
 from metastep.controllers import HOOF, GreedyOracle
 from metastep.controllers.greedy_oracle import line_search
 from metastep.controllers.hoof import price
-from metastep.meta.mdp import Learners, MetaMDP, begin
+from metastep.mdp import Learners, MetaMDP, begin
 from metastep.testing import check_controller
 from tests.controllers.problems import BLOCK, make_mdp
 from tests.envs.host.twins import Twin

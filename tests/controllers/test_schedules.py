@@ -5,8 +5,8 @@ from metastep.blocks import Stream
 from metastep.controllers import Clip, Decay, Fixed, GeometricDecay, RandomConstant, Uniform
 from metastep.errors import InputError
 from metastep.meta.loop import Controller, run
-from metastep.meta.mdp import begin
-from metastep.meta.spaces import HyperparameterSpace
+from metastep.mdp import begin
+from metastep.spaces import HyperparameterSpace
 from tests.controllers.problems import BLOCK, make_mdp
 
 NUM_UPDATES = 4

@@ -1,4 +1,3 @@
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -6,18 +5,20 @@ import pytest
 from jax import Array
 
 from metastep.blocks import Stream
-from metastep.controllers import HOOF, Decay, Fixed, SingleAction, Uniform
+from metastep.controllers import HOOF, Controller, Decay, Exploration, Fixed, MetaFQIController, SingleAction
 from metastep.errors import InputError
-from metastep.evaluation import Method, TaskSource, compare, metafqi_method, oracle_method, single_action_method
-from metastep.evaluation.comparison import describe
-from metastep.fqi.native import fit_forest
+from metastep.evaluation import Method, baselines, compare
+from metastep.fqi.qfunction import QFunction, Stepsizes
+from metastep.fqi.regressors import ExtraTrees
+from metastep.mdp import Learners, MetaMDP, advance, begin
+from metastep.meta.controller import TaskSource
 from metastep.meta.loop import run
-from metastep.meta.mdp import Learners, MetaMDP, advance, begin
+from metastep.provenance import describe
 from metastep.rules import NGA, Adam, RMSProp
 from tests.controllers.problems import BLOCK, make_mdp
 
 
-class Replay:
+class Replay(Controller):
     """Proposes what it is told, without knowing why."""
 
     name = "replay"
@@ -39,7 +40,7 @@ def test_methods_that_propose_the_same_steps_have_bitwise_the_same_curves() -> N
     """Decay computes its steps, the replay is given them: same tasks, initial policies and simulation keys."""
     mdp = make_mdp()
     steps = np.broadcast_to((1.5 / np.arange(1, 4))[:, None, None], (3, BLOCK, 1))
-    methods = [Method("decay", NGA, Decay(1.5)), Method("replay", NGA, Replay(steps))]
+    methods = [Method("decay", NGA(), Decay(1.5)), Method("replay", NGA(), Replay(steps))]
     result = compare(methods, mdp, seed=0, num_tasks=BLOCK + 3, num_updates=3)
     np.testing.assert_array_equal(result.hyperparameters[0], result.hyperparameters[1])
     np.testing.assert_array_equal(result.returns[0], result.returns[1])
@@ -47,7 +48,7 @@ def test_methods_that_propose_the_same_steps_have_bitwise_the_same_curves() -> N
 
 
 def test_all_rules_start_from_the_same_batch() -> None:
-    methods = [Method(rule.name, rule, Fixed(0.1)) for rule in (NGA, Adam(), RMSProp())]
+    methods = [Method(rule.name, rule, Fixed(0.1)) for rule in (NGA(), Adam(), RMSProp())]
     result = compare(methods, make_mdp(), seed=0, num_tasks=BLOCK, num_updates=2)
     for row in result.returns[1:]:
         np.testing.assert_array_equal(row[:, 0], result.returns[0][:, 0])
@@ -56,19 +57,21 @@ def test_all_rules_start_from_the_same_batch() -> None:
 
 def test_a_comparison_is_the_shared_loop_block_by_block() -> None:
     mdp = make_mdp()
-    result = compare([Method("u", NGA, Uniform())], mdp, seed=5, num_tasks=BLOCK + 3, num_updates=2)
+    result = compare([Method("u", NGA(), Exploration())], mdp, seed=5, num_tasks=BLOCK + 3, num_updates=2)
     for block, lanes in ((0, slice(0, BLOCK)), (1, slice(BLOCK, BLOCK + 3))):
-        episode = run(mdp, Uniform(), mdp.tasks(5, Stream.TEST, block), 2).first(lanes.stop - lanes.start)
+        episode, _ = run(mdp, Exploration(), mdp.tasks(5, Stream.TEST, block), 2, ("theta",))
+        episode = episode.first(lanes.stop - lanes.start)
         np.testing.assert_array_equal(result.context[lanes], episode.context)
         np.testing.assert_array_equal(result.returns[0, lanes], episode.mean_return.T)
         np.testing.assert_array_equal(result.hyperparameters[0, lanes], np.swapaxes(episode.hyperparameters, 0, 1))
         np.testing.assert_array_equal(result.flagged[0, lanes], episode.flagged.T)
         np.testing.assert_array_equal(result.num_steps[0, lanes], episode.num_steps.sum(axis=0))
+        np.testing.assert_array_equal(result.theta[0, lanes], episode.features["theta"][-1])
 
 
 def test_task_7_is_the_same_whether_10_or_20_are_asked_for() -> None:
     few, many = (
-        compare([Method("f", NGA, Fixed(0.5))], make_mdp(), seed=0, num_tasks=num, num_updates=2) for num in (10, 20)
+        compare([Method("f", NGA(), Fixed(0.5))], make_mdp(), seed=0, num_tasks=num, num_updates=2) for num in (10, 20)
     )
     np.testing.assert_array_equal(few.returns, many.returns[:, :10])
 
@@ -76,13 +79,13 @@ def test_task_7_is_the_same_whether_10_or_20_are_asked_for() -> None:
 def test_explicit_tasks_replace_the_sampled_ones() -> None:
     mdp = make_mdp()
     goals = np.random.default_rng(0).uniform(-0.5, 0.5, (BLOCK + 2, 2)).astype(np.float32)
-    result = compare([Method("f", NGA, Fixed(0.5))], mdp, seed=0, num_updates=1, contexts=goals)
+    result = compare([Method("f", NGA(), Fixed(0.5))], mdp, seed=0, num_updates=1, contexts=goals)
     np.testing.assert_array_equal(result.context, goals)
     assert result.settings["listed_tasks"] is True
-    twice = compare([Method("f", NGA, Fixed(0.5))], mdp, seed=0, num_updates=1, contexts=goals[:2], num_tasks=5)
+    twice = compare([Method("f", NGA(), Fixed(0.5))], mdp, seed=0, num_updates=1, contexts=goals[:2], num_tasks=5)
     np.testing.assert_array_equal(twice.context, goals[[0, 1, 0, 1, 0]])
     with pytest.raises(InputError, match="goal_x"):
-        compare([Method("f", NGA, Fixed(0.5))], mdp, seed=0, num_updates=1, contexts=goals * 10.0)
+        compare([Method("f", NGA(), Fixed(0.5))], mdp, seed=0, num_updates=1, contexts=goals * 10.0)
 
 
 class ByHand:
@@ -103,7 +106,7 @@ class ByHand:
 
 @pytest.mark.parametrize("rule", [Adam(), RMSProp()], ids=["adam", "rmsprop"])
 def test_20_updates_of_adam_and_rmsprop_equal_keras_formulas(rule: Any) -> None:
-    mdp = dataclasses.replace(make_mdp(), rule=rule)
+    mdp = make_mdp().with_rule(rule)
     learners = begin(mdp, mdp.tasks(0, Stream.TEST, 0))
     controller = Fixed(np.linspace(0.01, 0.5, BLOCK))
     state = controller.init(mdp, learners)
@@ -121,7 +124,7 @@ def test_20_updates_of_adam_and_rmsprop_equal_keras_formulas(rule: Any) -> None:
 
 
 def test_diagnostics_are_kept() -> None:
-    methods = [Method("hoof", NGA, HOOF(0.05, num_candidates=10)), Method("fixed", NGA, Fixed(0.1))]
+    methods = [Method("hoof", NGA(), HOOF(0.05, num_candidates=10)), Method("fixed", NGA(), Fixed(0.1))]
     result = compare(methods, make_mdp(), seed=0, num_tasks=BLOCK + 1, num_updates=2)
     assert list(result.diagnostics) == ["hoof/effective_sample_size"]
     sizes = result.diagnostics["hoof/effective_sample_size"]
@@ -150,7 +153,7 @@ def test_progress_is_told() -> None:
             self.done += amount
 
     counter = Counter()
-    methods = [Method(name, NGA, Fixed(0.1)) for name in "ab"]
+    methods = [Method(name, NGA(), Fixed(0.1)) for name in "ab"]
     compare(methods, make_mdp(), seed=0, num_tasks=BLOCK + 1, num_updates=1, tracker=counter)
     assert counter.total == counter.done == 4
     compare(methods[:1], make_mdp(), seed=0, num_tasks=1, num_updates=1, tracker=counter)
@@ -163,14 +166,14 @@ GOAL = np.array([[0.25, -0.25]], np.float32)
 
 @pytest.mark.parametrize("use", ["trained", "selected", "tuned"])
 def test_a_method_is_not_judged_on_the_stream_that_shaped_it(use: Any) -> None:
-    method = Method("m", NGA, Fixed(0.1), shaped_by=(TaskSource(use, Stream.TEST),))
+    method = Method("m", NGA(), Fixed(0.1), tuned_on=TaskSource(use, Stream.TEST))
     with pytest.raises(InputError, match=f"'m': was {use} on the test stream"):
         compare([method], make_mdp(), seed=0, num_tasks=2, num_updates=1)
     compare([method], make_mdp(), seed=0, num_tasks=2, num_updates=1, stream=Stream.TUNING)
 
 
 def test_a_method_is_not_judged_on_a_listed_task_that_shaped_it() -> None:
-    method = Method("m", NGA, Fixed(0.1), shaped_by=(TaskSource("tuned", Stream.TUNING, GOAL),))
+    method = Method("m", NGA(), Fixed(0.1), tuned_on=TaskSource("tuned", Stream.TUNING, GOAL))
     listed = np.concatenate([-GOAL, GOAL])
     with pytest.raises(InputError, match=r"tuned on the task \(0.25, -0.25\)"):
         compare([method], make_mdp(), seed=0, num_updates=1, contexts=listed)
@@ -179,17 +182,22 @@ def test_a_method_is_not_judged_on_a_listed_task_that_shaped_it() -> None:
 
 def test_learned_methods_know_what_shaped_them() -> None:
     class Model:
+        record = None
+
         def act(self, observation: Any, iteration: int | None = None) -> np.ndarray:
             return np.full(len(observation), 0.1, np.float32)
 
     rng = np.random.default_rng(0)
-    forest = fit_forest(rng.uniform(size=(50, 3)), rng.uniform(size=50), num_trees=2, min_samples_split=5, seed=0)
-    single = single_action_method(SingleAction(forest, np.linspace(0.0, 1.0, 5, dtype=np.float32)))
-    metafqi = metafqi_method(Model(), 2)
+    inputs, targets = rng.uniform(size=(50, 3)).astype(np.float32), rng.uniform(size=50)
+    head = ExtraTrees(trees=2, min_samples_split=5).fit(inputs, targets, seed=0, threads=1)
+    regression = QFunction((head,), Stepsizes(0.0, 1.0, 5))
+    single = Method("single", NGA(), SingleAction(regression))
+    metafqi = Method("metafqi", NGA(), MetaFQIController(Model()), values={"iteration": 2})
+    oracle = baselines.make("oracle").method(make_mdp(), {"num_stepsizes": 5})
     for method, stream in ((single, Stream.TRAIN), (metafqi, Stream.TRAIN), (metafqi, Stream.VALIDATION)):
         with pytest.raises(InputError, match=f"{stream.name.lower()} stream"):
             compare([method], make_mdp(), seed=0, num_tasks=2, num_updates=1, stream=stream)
-    result = compare([single, metafqi, oracle_method(5)], make_mdp(), seed=0, num_tasks=2, num_updates=1)
+    result = compare([single, metafqi, oracle], make_mdp(), seed=0, num_tasks=2, num_updates=1)
     assert result.names == ("single", "metafqi", "oracle")
     assert [method.is_yardstick for method in result.methods] == [False, False, True]
     assert result.methods[1].values == {"iteration": 2}
@@ -199,11 +207,11 @@ def test_learned_methods_know_what_shaped_them() -> None:
     ("methods", "changes", "complaint"),
     [
         ([], {}, "none to compare"),
-        ([Method("a", NGA, Fixed(0.1))] * 2, {}, "'a' is used more than once"),
-        ([Method("a", NGA, Fixed(0.1))], {"num_tasks": 0}, "at least 1"),
-        ([Method("a", NGA, Fixed(0.1))], {"num_updates": 0}, "at least 1"),
-        ([Method("a", NGA, Fixed(0.1))], {"num_tasks": None}, "at least 1"),
-        ([Method("a", NGA, Fixed(0.1))], {"contexts": np.zeros((0, 2), np.float32)}, "empty"),
+        ([Method("a", NGA(), Fixed(0.1))] * 2, {}, "'a' is used more than once"),
+        ([Method("a", NGA(), Fixed(0.1))], {"num_tasks": 0}, "at least 1"),
+        ([Method("a", NGA(), Fixed(0.1))], {"num_updates": 0}, "at least 1"),
+        ([Method("a", NGA(), Fixed(0.1))], {"num_tasks": None}, "at least 1"),
+        ([Method("a", NGA(), Fixed(0.1))], {"contexts": np.zeros((0, 2), np.float32)}, "empty"),
     ],
 )
 def test_bad_requests_get_one_sentence(methods: list[Method], changes: dict[str, Any], complaint: str) -> None:
@@ -212,7 +220,7 @@ def test_bad_requests_get_one_sentence(methods: list[Method], changes: dict[str,
 
 
 def test_settings_say_what_was_run() -> None:
-    result = compare([Method("a", NGA, Fixed(0.1))], make_mdp(), seed=3, num_tasks=2, num_updates=1)
+    result = compare([Method("a", NGA(), Fixed(0.1))], make_mdp(), seed=3, num_tasks=2, num_updates=1)
     assert {name: result.settings[name] for name in ("seed", "stream", "num_tasks", "num_updates")} == {
         "seed": 3,
         "stream": "test",

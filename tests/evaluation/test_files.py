@@ -11,10 +11,10 @@ from metastep import storage
 from metastep.controllers import HOOF, Fixed
 from metastep.errors import InputError
 from metastep.evaluation import (
-    FAMILIES,
     Comparison,
     Method,
     all_differences,
+    baselines,
     compare,
     differences_to_csv,
     load,
@@ -29,11 +29,10 @@ from tests.controllers.problems import BLOCK, make_mdp
 @pytest.fixture(scope="module")
 def comparison() -> Comparison:
     mdp = make_mdp()
-    tuning = tune(
-        FAMILIES["metagrad"], {"stepsize": (0.1, 0.5), "beta": (0.1,)}, mdp, seed=0, num_tasks=3, num_updates=2
-    )
-    methods = [tuning.method(), Method("hoof", NGA, HOOF(0.05, num_candidates=10), "NGA, HOOF", {"bound": 0.05})]
-    return compare(methods, mdp, seed=0, num_tasks=BLOCK + 1, num_updates=2, tuning=[tuning.table])
+    spec = dataclasses.replace(baselines.make("metagrad"), grid={"stepsize": (0.1, 0.5), "beta": (0.1,)})
+    tuned, table = tune(spec, mdp, seed=0, num_tasks=3, num_updates=2)
+    hoof = Method("hoof", NGA(), HOOF(0.05, num_candidates=10), "HOOF", "#D55E00", {"bound": 0.05})
+    return compare([tuned, hoof], mdp, seed=0, num_tasks=BLOCK + 1, num_updates=2, tuning=[table])
 
 
 def test_a_comparison_survives_the_disk(comparison: Comparison, tmp_path: Path) -> None:
@@ -93,8 +92,9 @@ def rewrite(path: Path, comparison: Comparison, arrays: dict[str, Any], metadata
 @pytest.mark.parametrize(
     ("arrays", "metadata", "complaint"),
     [
-        ({}, {"kind": "model"}, "holds a 'model'"),
-        ({}, {"format": 99}, "format 99"),
+        ({}, {"format": "metastep model"}, "is not a metastep comparison"),
+        ({}, {"version": 99}, "is a comparison of version 99, this metastep reads version 2: compare again"),
+        ({}, {"kind": "comparison", "format": 1}, "is a comparison of version 1"),
         ({"returns": None}, {}, "not a whole comparison: KeyError 'returns'"),
         ({"returns": np.zeros((2, 9), np.float32)}, {}, "3 axes"),
         ({"flagged": np.zeros((2, 9, 2), np.bool_)}, {}, "flagged is bool"),
@@ -152,7 +152,7 @@ def test_a_missing_file_gets_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_fixed_step_in_place_of_a_method_object_is_recorded_by_name(comparison: Comparison) -> None:
-    plain = compare([Method("f", NGA, Fixed(0.1))], make_mdp(), seed=0, num_tasks=2, num_updates=1)
+    plain = compare([Method("f", NGA(), Fixed(0.1))], make_mdp(), seed=0, num_tasks=2, num_updates=1)
     assert plain.methods[0]._asdict() == {
-        "name": "f", "label": "f", "rule": "nga", "controller": "fixed", "values": {}, "is_yardstick": False,
+        "name": "f", "label": "f", "colour": "", "rule": "nga", "controller": "fixed", "values": {}, "is_yardstick": False,
     }  # fmt: skip

@@ -29,13 +29,14 @@ def make_comparison(returns: np.ndarray, names: tuple[str, ...], yardsticks: tup
     """From curves (methods, tasks, updates + 1)."""
     num_methods, num_tasks, num_observations = returns.shape
     return Comparison(
-        methods=tuple(MethodRecord(name, name, "nga", "fixed", {}, name in yardsticks) for name in names),
+        methods=tuple(MethodRecord(name, name, "", "nga", "fixed", {}, name in yardsticks) for name in names),
         context_names=("x",),
         context=np.zeros((num_tasks, 1), np.float32),
         returns=returns.astype(np.float32),
         hyperparameters=np.zeros((num_methods, num_tasks, num_observations - 1, 1), np.float32),
         flagged=np.zeros(returns.shape, np.bool_),
         num_steps=np.zeros((num_methods, num_tasks)),
+        theta=np.zeros((num_methods, num_tasks, 1), np.float32),
     )
 
 

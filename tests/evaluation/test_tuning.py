@@ -1,3 +1,4 @@
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -5,15 +6,20 @@ import pytest
 
 from metastep.blocks import Stream
 from metastep.errors import InputError
-from metastep.evaluation import FAMILIES, compare, tune
+from metastep import controllers
+from metastep.controllers import Controller
+from metastep.evaluation import MethodSpec, baselines, compare, tune
 from metastep.evaluation.methods import refuse_overlap
-from metastep.evaluation.tuning import Family
 from metastep.meta.loop import run
-from metastep.rules import NGA
 from tests.controllers.problems import BLOCK, make_mdp
 
 
-class Peaked:
+def spec(name: str, **grid: Any) -> MethodSpec:
+    """A registered method with another grid."""
+    return dataclasses.replace(baselines.make(name), grid=grid)
+
+
+class Peaked(Controller):
     """Proposes its own settings and so lets the tests see them; the best ones are close to 0.7."""
 
     name = "peaked"
@@ -27,16 +33,13 @@ class Peaked:
     def propose(self, state: None, learners: Any) -> Any:
         return self.steps
 
-    def observe(self, state: None, before: Any, hyperparameters: Any, after: Any) -> None:
-        return
-
 
 def test_every_grid_point_meets_every_task() -> None:
     """6 points on 5 tasks in blocks of 8: the scores are those of the shared loop with the points' own settings."""
     mdp = make_mdp()
-    family = Family("peaked", "peaked", NGA, ("first", "second"), Peaked)
-    tuning = tune(family, {"first": (0.1, 0.5), "second": (0.0, 0.2, 1.0)}, mdp, seed=0, num_tasks=5, num_updates=2)
-    table = tuning.table
+    controllers.register("peaked", Peaked)
+    peaked = MethodSpec("peaked", "peaked", grid={"first": (0.1, 0.5), "second": (0.0, 0.2, 1.0)})
+    _, table = tune(peaked, mdp, seed=0, num_tasks=5, num_updates=2)
     np.testing.assert_allclose(table.points, [[a, b] for a in (0.1, 0.5) for b in (0.0, 0.2, 1.0)])
     assert (table.num_tasks, table.seed) == (5, 0)
     # Lanes 24 to 29 are tasks 4 of point 4 and all tasks of point 5, padded with the last.
@@ -45,7 +48,7 @@ def test_every_grid_point_meets_every_task() -> None:
     block = tasks._replace(
         context=tasks.context[lanes % 5], theta=tasks.theta[lanes % 5], key=mdp.tasks(0, Stream.TUNING, 3).key
     )
-    episode = run(mdp, Peaked(table.points[lanes // 5, 0], table.points[lanes // 5, 1]), block, 2)
+    episode, _ = run(mdp, Peaked(table.points[lanes // 5, 0], table.points[lanes // 5, 1]), block, 2)
     np.testing.assert_allclose(table.mean[5], episode.mean_return[1:, 1:6].mean(), rtol=1e-6)
     scores = episode.mean_return[1:, 1:6].mean(axis=0)
     np.testing.assert_allclose(table.standard_error[5], scores.std(ddof=1) / np.sqrt(5), rtol=1e-4)
@@ -53,40 +56,39 @@ def test_every_grid_point_meets_every_task() -> None:
 
 def test_the_best_point_becomes_a_method_that_knows_its_tasks() -> None:
     mdp = make_mdp()
-    tuning = tune(FAMILIES["fixed"], {"stepsize": (0.0, 0.4, 0.8)}, mdp, seed=0, num_tasks=8, num_updates=3)
-    assert tuning.table.chosen == {"stepsize": tuning.table.points[np.argmax(tuning.table.mean), 0]}
-    assert tuning.table.chosen["stepsize"] > 0.0  # standing still is worst
-    method = tuning.method()
-    assert (method.name, method.values) == ("fixed", tuning.table.chosen)
+    method, table = tune(spec("fixed", stepsize=(0.0, 0.4, 0.8)), mdp, seed=0, num_tasks=8, num_updates=3)
+    assert table.chosen == {"stepsize": table.points[np.argmax(table.mean), 0]}
+    assert table.chosen["stepsize"] > 0.0  # standing still is worst
+    assert (method.name, method.label, method.values) == ("fixed", "fixed step", table.chosen)
     with pytest.raises(InputError, match="tuned on the tuning stream"):
         compare([method], mdp, seed=1, num_tasks=2, num_updates=1, stream=Stream.TUNING)
-    result = compare([method], mdp, seed=0, num_tasks=2, num_updates=1, tuning=[tuning.table])
-    np.testing.assert_array_equal(result.hyperparameters, np.float32(tuning.table.chosen["stepsize"]))
+    result = compare([method], mdp, seed=0, num_tasks=2, num_updates=1, tuning=[table])
+    np.testing.assert_array_equal(result.hyperparameters, np.float32(table.chosen["stepsize"]))
 
 
 @pytest.mark.parametrize("name", ["decay", "geometric-decay", "rmsprop", "adam", "hoof", "metagrad"])
-def test_every_family_can_be_tuned(name: str) -> None:
-    family = FAMILIES[name]
-    grid = dict.fromkeys(family.parameters, (0.05, 0.5))
-    tuning = tune(family, grid, make_mdp(), seed=0, num_tasks=3, num_updates=2)
-    assert len(tuning.table.mean) == 2 ** len(family.parameters)
-    assert np.all(np.isfinite(tuning.table.mean))
-    assert len(set(tuning.table.mean)) > 1
-    assert tuning.method().name == name
+def test_every_baseline_can_be_tuned(name: str) -> None:
+    parameters = baselines.make(name).grid
+    tried = spec(name, **dict.fromkeys(parameters, (0.05, 0.5)))
+    method, table = tune(tried, make_mdp(), seed=0, num_tasks=3, num_updates=2)
+    assert len(table.mean) == 2 ** len(parameters)
+    assert np.all(np.isfinite(table.mean))
+    assert len(set(table.mean)) > 1
+    assert method.name == name
 
 
 def test_a_value_at_the_edge_of_its_grid_is_noticed() -> None:
     mdp = make_mdp()
-    edge = tune(FAMILIES["fixed"], {"stepsize": (0.0, 0.001)}, mdp, seed=0, num_tasks=4, num_updates=2)
-    assert edge.table.at_edge == ("stepsize",)
-    inside = edge.table._replace(points=np.array([[1.0], [2.0], [3.0]]), mean=np.array([0.0, 1.0, 0.5]))
+    _, edge = tune(spec("fixed", stepsize=(0.0, 0.001)), mdp, seed=0, num_tasks=4, num_updates=2)
+    assert edge.at_edge == ("stepsize",)
+    inside = edge._replace(points=np.array([[1.0], [2.0], [3.0]]), mean=np.array([0.0, 1.0, 0.5]))
     assert inside.at_edge == ()
 
 
 def test_a_point_that_diverges_is_never_chosen() -> None:
     """LQR with steps of 1e30: returns overflow, the small step stays."""
     mdp = make_mdp("lqr")
-    table = tune(FAMILIES["fixed"], {"stepsize": (1e30, 0.01)}, mdp, seed=0, num_tasks=4, num_updates=2).table
+    _, table = tune(spec("fixed", stepsize=(1e30, 0.01)), mdp, seed=0, num_tasks=4, num_updates=2)
     assert table.mean[0] == -np.inf
     assert table.num_diverged.tolist() == [4, 0]
     assert table.chosen == {"stepsize": 0.01}
@@ -94,23 +96,21 @@ def test_a_point_that_diverges_is_never_chosen() -> None:
 
 def test_listed_tasks_are_remembered() -> None:
     goals = np.array([[0.1, 0.2], [0.3, 0.4]], np.float32)
-    tuning = tune(
-        FAMILIES["fixed"], {"stepsize": (0.1,)}, make_mdp(), seed=0, num_tasks=2, num_updates=1, contexts=goals
-    )
+    method, _ = tune(spec("fixed", stepsize=(0.1,)), make_mdp(), seed=0, num_tasks=2, num_updates=1, contexts=goals)
     with pytest.raises(InputError, match=r"\(0.3, 0.4\)"):
-        refuse_overlap([tuning.method()], Stream.TEST, goals[1:])
-    refuse_overlap([tuning.method()], Stream.TEST, -goals)
+        refuse_overlap([method], Stream.TEST, goals[1:])
+    refuse_overlap([method], Stream.TEST, -goals)
 
 
 @pytest.mark.parametrize(
     ("grid", "changes", "complaint"),
     [
-        ({"alpha": (1.0,)}, {}, "needed are some for each of stepsize"),
-        ({"stepsize": ()}, {}, "needed are some"),
+        ({"alpha": (1.0,)}, {}, "'alpha' is not an option of fixed, allowed are stepsize"),
+        ({"stepsize": ()}, {}, r"grid.stepsize: \[\] must hold at least one number"),
         ({"stepsize": (1.0,)}, {"num_tasks": 1}, "at least 2 tasks"),
         ({"stepsize": (1.0,)}, {"num_updates": 0}, "1 update"),
     ],
 )
 def test_bad_requests_get_one_sentence(grid: Any, changes: dict[str, int], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
-        tune(FAMILIES["fixed"], grid, make_mdp(), **({"seed": 0, "num_tasks": 2, "num_updates": 1} | changes))
+        tune(spec("fixed", **grid), make_mdp(), **({"seed": 0, "num_tasks": 2, "num_updates": 1} | changes))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from metastep.errors import InputError
-from metastep.experiments.config import load_preset
+from metastep.experiments.config import load
 from metastep.experiments.data import data_settings, find_data, recorded_with, take_over
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.stages import collect_data
@@ -22,7 +22,7 @@ SMALL = [
 
 
 def make_folder(path: Path, *overrides: str, tasks: np.ndarray | None = None) -> RunFolder:
-    return RunFolder.create(path, load_preset("nav2d", "quick", [*SMALL, *overrides]), tasks)
+    return RunFolder.create(path, load("nav2d", "quick", [*SMALL, *overrides]), tasks)
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +37,13 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_later_settings_may_differ(collected: RunFolder, tmp_path: Path) -> None:
-    other = make_folder(tmp_path / "second", "fqi.trees=7", "meta.meta_discount=0.5", "compare.num_tasks=3")
+    other = make_folder(tmp_path / "second", "fqi.regressor.trees=7", "meta.meta_discount=0.5", "compare.num_tasks=3")
     take_over(find_data(collected.path, other.config, None), other)
     assert files(other.data) == files(collected.data)
     dataset = collect_data(other)
     assert dataset is not None
     assert files(other.data) == files(collected.data)  # nothing was collected or rewritten
-    assert recorded_with(other)["fqi"]["trees"] == collected.config.fqi.trees
+    assert recorded_with(other)["fqi"] == collected.config.to_dict()["fqi"]
     before = files(other.data)
     take_over(find_data(collected.data, other.config, None), other)  # the data folder itself; there already
     assert files(other.data) == before
@@ -53,7 +53,8 @@ def test_later_settings_may_differ(collected: RunFolder, tmp_path: Path) -> None
     ("change", "words"),
     [
         ("seed=1", r"seed = 0, which is now 1"),
-        ("rollout.damping=0.1", r"rollout\.damping = 0\.001, which is now 0\.1"),
+        ("meta.rule.damping=0.1", r"meta\.rule\.damping = not set, which is now 0\.1"),
+        ("meta.rule=rmsprop", r'meta\.rule\.name = "nga", which is now "rmsprop"'),
         ("meta.stepsize_high=3.0", r"meta\.stepsize_high = 8\.0, which is now 3\.0"),
         ("rollout.block_size=4", r"collect\.block_size = 8, which is now 4"),
         ("collect.num_meta_episodes=8", r"collect\.num_meta_episodes = 16, which is now 8"),
@@ -61,7 +62,7 @@ def test_later_settings_may_differ(collected: RunFolder, tmp_path: Path) -> None
     ],
 )
 def test_settings_that_shape_data_may_not(collected: RunFolder, tmp_path: Path, change: str, words: str) -> None:
-    config = load_preset("nav2d", "quick", [*SMALL, change])
+    config = load("nav2d", "quick", [*SMALL, change])
     with pytest.raises(InputError, match=rf"^--data: .* was collected with {words}; collect anew\.$"):
         find_data(collected.path, config, None)
     # Copied by hand, the data is refused by the dataset's own check.
@@ -91,9 +92,9 @@ def test_folders_without_usable_data_are_refused(collected: RunFolder, tmp_path:
 def test_every_section_is_either_of_the_data_or_not() -> None:
     """A new section must be put on one side: silently leaving it out would mix data."""
     later = {"fqi", "selection", "compare"}
-    config = load_preset("nav2d")
+    config = load("nav2d")
     assert set(data_settings(config)) | later == set(config.to_dict())
     ours, all_of_meta = set(data_settings(config)["meta"]), set(config.to_dict()["meta"])
     assert all_of_meta - ours == {"meta_discount", "observation"}
-    own = load_preset("nav2d", "quick", ["collect.block_size=32", "rollout.block_size=4"])
-    assert data_settings(own) == data_settings(load_preset("nav2d", "quick", ["rollout.block_size=32"]))
+    own = load("nav2d", "quick", ["collect.block_size=32", "rollout.block_size=4"])
+    assert data_settings(own) == data_settings(load("nav2d", "quick", ["rollout.block_size=32"]))

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from metastep.errors import InputError
-from metastep.experiments.config import load_preset
+from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.stages import collect_data
 from tests.experiments.test_stages import TASKS, TINY
 
 
 def config(*overrides):
-    return load_preset("nav2d", "quick", [*TINY, *overrides])
+    return load("nav2d", "quick", [*TINY, *overrides])
 
 
 def edit(path, change):
@@ -51,7 +51,7 @@ def test_a_setting_that_is_gone_is_named_with_the_file(tmp_path):
     RunFolder.create(tmp_path, config())
     edit(tmp_path, lambda record: record["experiment"]["fqi"].update(tree=3))
     for resume in (lambda: RunFolder.open(tmp_path), lambda: RunFolder.create(tmp_path, config())):
-        with pytest.raises(InputError, match=r"config.json: fqi.tree: is not a setting, did you mean 'fqi.trees'\?"):
+        with pytest.raises(InputError, match=r"config.json: fqi.tree: is not a setting, did you mean 'fqi.regressor.trees'\?"):
             resume()
 
 
@@ -78,6 +78,14 @@ def test_listed_tasks_must_be_tasks_of_the_environment(tmp_path):
         edit(tmp_path, lambda record, tasks=tasks: record.update(tasks=tasks))
         with pytest.raises(InputError, match=words):
             RunFolder.open(tmp_path).check_tasks()
+
+
+def test_a_folder_of_the_first_version_is_refused_with_what_to_do(tmp_path):
+    RunFolder.create(tmp_path, config())
+    edit(tmp_path, lambda record: [record.pop(name) for name in ("format", "version")])
+    for resume in (lambda: RunFolder.open(tmp_path), lambda: RunFolder.create(tmp_path, config())):
+        with pytest.raises(InputError, match=r"config.json is a run of version 1, .* start it again in another folder"):
+            resume()
 
 
 def test_the_first_command_is_kept(tmp_path):

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from metastep.blocks import Stream
-from metastep.controllers import Fixed
+from metastep.controllers import Fixed, single_action
 from metastep.errors import InputError
-from metastep.evaluation import Comparison, Method, compare
+from metastep.evaluation import Comparison, Method, compare, join
 from metastep.experiments import stages
-from metastep.experiments.build import build_mdp
-from metastep.experiments.config import load_preset
+from metastep.experiments.build import build_fqi, build_mdp
+from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.runner import run_experiment
 from metastep.experiments.stages import (
@@ -21,7 +21,6 @@ from metastep.experiments.stages import (
     compare_methods,
     compare_share,
     fit_and_select,
-    join,
     method_result,
 )
 from metastep.meta.dataset import Dataset
@@ -34,20 +33,19 @@ TINY = [
     "rollout.horizon=4",
     "rollout.block_size=8",
     "fqi.iterations=1",
-    "fqi.trees=3",
+    "fqi.regressor.trees=3",
     "fqi.num_stepsizes=11",
     "selection.num_tasks=4",
     "compare.num_tasks=4",
     "compare.num_updates=2",
     "compare.num_tuning_tasks=2",
-    "compare.grids.geometric_decay_stepsize=[1.0]",
-    "compare.grids.geometric_decay_alpha=[0.5]",
+    "compare.methods.geometric-decay.grid={stepsize = [1.0], alpha = [0.5]}",
 ]
 TASKS = np.array([[0.1, 0.2], [-0.3, 0.4]], np.float32)
 
 
 def make_folder(path: Path, *overrides: str, tasks: np.ndarray | None = None) -> RunFolder:
-    return RunFolder.create(path, load_preset("nav2d", "quick", [*TINY, *overrides]), tasks)
+    return RunFolder.create(path, load("nav2d", "quick", [*TINY, *overrides]), tasks)
 
 
 @pytest.fixture(scope="module")
@@ -88,13 +86,11 @@ def test_a_listed_task_is_not_a_test_task(listed: RunFolder) -> None:
 
 def test_single_action_is_fitted_on_the_listed_tasks(listed: RunFolder, monkeypatch: Any) -> None:
     given = []
-    fit = stages.fit_single_action
-    monkeypatch.setattr(
-        stages, "fit_single_action", lambda mdp, **settings: given.append(settings) or fit(mdp, **settings)
-    )
+    fit = single_action.fit_single_action
+    monkeypatch.setattr(single_action, "fit_single_action", lambda run: given.append(run.task_list) or fit(run))
     listed.result("single").unlink(missing_ok=True)
     method_result(listed, "single")
-    np.testing.assert_array_equal(given[0]["task_list"], TASKS)
+    np.testing.assert_array_equal(given[0], TASKS)
 
 
 def test_the_record_counts_the_tuples_fitted(listed: RunFolder, monkeypatch: Any) -> None:
@@ -105,7 +101,7 @@ def test_the_record_counts_the_tuples_fitted(listed: RunFolder, monkeypatch: Any
     )
     model = stages.fit_model(listed.config, dataset)
     assert model.record.training_data.tuples == dataset.num_transitions - 3
-    assert model.record.environment == "nav2d"
+    assert model.record.setting["env"] == "nav2d"
 
 
 def test_geometric_decay_can_be_compared(listed: RunFolder) -> None:
@@ -121,7 +117,7 @@ def changed(part: Comparison, **settings: Any) -> Comparison:
 
 def test_only_results_of_the_same_settings_are_joined(listed: RunFolder) -> None:
     mdp = build_mdp(listed.config)
-    first = compare([Method("fixed", NGA, Fixed(0.5))], mdp, seed=0, num_updates=2, num_tasks=4)
+    first = compare([Method("fixed", NGA(), Fixed(0.5))], mdp, seed=0, num_updates=2, num_tasks=4)
     settings = first.settings
     longer = settings["mdp"] | {"estimator": settings["mdp"]["estimator"] | {"damping": 0.5}}
     for change, words in (
@@ -136,21 +132,23 @@ def test_only_results_of_the_same_settings_are_joined(listed: RunFolder) -> None
     with pytest.raises(InputError, match="other was compared on other tasks"):
         join([first, elsewhere])
     # What a model sees is its own affair: two models with different observations may stand side by side.
-    blind = settings["mdp"] | {"observation": ["theta", "gradient"], "meta_discount": 0.5}
+    blind = settings["mdp"] | {"observation": ["theta", "natural_gradient"], "meta_discount": 0.5}
     assert join([first, changed(first, mdp=blind)]).names == ("fixed", "other")
 
 
-def test_what_cannot_be_fitted_is_refused_before_it_is_collected(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "run", "meta.stepsize_scale=log", "meta.stepsize_low=0.1")
+def test_what_cannot_be_fitted_is_refused() -> None:
+    log = ["meta.stepsize_scale=log", "meta.stepsize_low=0.1"]
     with pytest.raises(InputError, match="stepsize_scale: 'log' cannot be fitted"):
-        collect_data(folder)
-    with pytest.raises(InputError, match="stepsize_scale: 'log' cannot be fitted"):
-        run_experiment(folder, "metastep run")
+        build_fqi(load("nav2d", "quick", [*TINY, *log]))
+
+
+def test_without_a_learned_method_nothing_is_collected(tmp_path: Path) -> None:
+    log = ["meta.stepsize_scale=log", "meta.stepsize_low=0.1"]
+    folder = make_folder(tmp_path / "run", *log, 'compare.methods=["fixed", "adam"]')
+    page = run_experiment(folder)
+    assert page.exists()
     assert not folder.data.exists()
-    without = make_folder(
-        tmp_path / "data", "meta.stepsize_scale=log", "meta.stepsize_low=0.1", 'compare.methods=["fixed"]'
-    )
-    assert collect_data(without) is not None
+    assert not folder.model.exists()
 
 
 def test_collecting_has_a_block_size_of_its_own(tmp_path: Path) -> None:

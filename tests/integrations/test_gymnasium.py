@@ -17,8 +17,8 @@ from metastep.gradients import Estimator
 from metastep.integrations.gymnasium import ENVIRONMENTS, MetaEnv, MetaVectorEnv, make_env, make_vector_env
 from metastep.integrations.metaepisode import action_space, observation_space
 from metastep.meta.loop import run
-from metastep.meta.mdp import MetaMDP
-from metastep.meta.spaces import HyperparameterSpace
+from metastep.mdp import MetaMDP
+from metastep.spaces import HyperparameterSpace
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout
 

@@ -10,9 +10,10 @@ from metastep.envs import make
 from metastep.errors import InputError
 from metastep.gradients import Estimator
 from metastep.meta.collection import collect
-from metastep.meta.loop import Exploration, run
-from metastep.meta.mdp import InitialPolicy, MetaMDP, advance, begin
-from metastep.meta.spaces import HyperparameterSpace
+from metastep.meta.controller import Exploration
+from metastep.meta.loop import run
+from metastep.mdp import InitialPolicy, MetaMDP, advance, begin
+from metastep.spaces import HyperparameterSpace
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout
 
@@ -23,7 +24,7 @@ def small_mdp(name: str = "nav2d", **changes) -> MetaMDP:
     settings = {
         "estimator": Estimator(Rollout(env, policy, num_episodes=8, horizon=5)),
         "space": HyperparameterSpace((0.0,), (8.0,)),
-        "initial": InitialPolicy("normal", (0.0,), (0.1,)),
+        "initial": InitialPolicy(mean=(0.0,), variance=(0.1,)),
         "block_size": 16,
     }
     return MetaMDP(**(settings | changes))
@@ -38,20 +39,20 @@ def trajectories(tmp_path_factory):
 @pytest.fixture(scope="module")
 def generative(tmp_path_factory):
     folder = tmp_path_factory.mktemp("generative")
-    mdp = small_mdp("minigolf", initial=InitialPolicy("uniform", (-2.0, -1.0), (3.5, 2.0)))
+    mdp = small_mdp("minigolf", initial=InitialPolicy("uniform", low=(-2.0, -1.0), high=(3.5, 2.0)))
     return collect(mdp, folder / "data", num_episodes=500, num_updates=1, seed=4, config={})
 
 
 def test_theta_follows_the_update_equation(trajectories):
     for block in trajectories.blocks():
-        gradient = block.gradient[:-1].astype(np.float64)
-        step = block.stepsize * gradient / np.linalg.norm(gradient, axis=-1, keepdims=True)
-        expected = np.where(block.flagged[:-1, :, None], block.theta[:-1], block.theta[:-1] + step)
-        np.testing.assert_allclose(block.theta[1:], expected, rtol=1e-5, atol=1e-5)
+        gradient = block.features["natural_gradient"][:-1].astype(np.float64)
+        step = block.hyperparameters * gradient / np.linalg.norm(gradient, axis=-1, keepdims=True)
+        expected = np.where(block.flagged[:-1, :, None], block.features["theta"][:-1], block.features["theta"][:-1] + step)
+        np.testing.assert_allclose(block.features["theta"][1:], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_reward_is_the_difference_of_the_recorded_returns(trajectories):
-    tuples = trajectories.transitions(("theta", "gradient", "context", "return"))
+    tuples = trajectories.transitions(("theta", "natural_gradient", "context", "return"))
     np.testing.assert_allclose(tuples.reward, tuples.next_observation[:, -1] - tuples.observation[:, -1], atol=1e-6)
     assert np.std(tuples.reward) > 0.0
 
@@ -74,24 +75,24 @@ def test_different_step_sizes_lead_to_different_policies():
 
 
 def test_trajectory_distributions_are_the_declared_ones(trajectories):
-    first = [block.theta[0] for block in trajectories.blocks()]
+    first = [block.features["theta"][0] for block in trajectories.blocks()]
     theta = np.concatenate(first)
     context = np.concatenate([block.context for block in trajectories.blocks()])
-    stepsize = np.concatenate([block.stepsize[..., 0].ravel() for block in trajectories.blocks()])
+    stepsize = np.concatenate([block.hyperparameters[..., 0].ravel() for block in trajectories.blocks()])
     for column in theta.T:
         assert stats.kstest(column, stats.norm(0.0, np.sqrt(0.1)).cdf).pvalue > 0.001
     for column in context.T:
         assert stats.kstest(column, stats.uniform(-0.5, 1.0).cdf).pvalue > 0.001
     assert stats.kstest(stepsize, stats.uniform(0.0, 8.0).cdf).pvalue > 0.001
     # Draws of different updates and of neighbouring learners are unrelated.
-    steps = np.concatenate([block.stepsize[..., 0].T for block in trajectories.blocks()])
+    steps = np.concatenate([block.hyperparameters[..., 0].T for block in trajectories.blocks()])
     assert abs(np.corrcoef(steps[:, 0], steps[:, 1])[0, 1]) < 0.15
     assert abs(np.corrcoef(context[:-1, 0], context[1:, 0])[0, 1]) < 0.15
 
 
 def test_generative_distributions_are_the_declared_ones(generative):
     assert generative.layout.num_updates == 1
-    theta = np.concatenate([block.theta[0] for block in generative.blocks()])
+    theta = np.concatenate([block.features["theta"][0] for block in generative.blocks()])
     context = np.concatenate([block.context for block in generative.blocks()])
     for column, low, high in zip(theta.T, (-2.0, -1.0), (3.5, 2.0), strict=True):
         assert stats.kstest(column, stats.uniform(low, high - low).cdf).pvalue > 0.001
@@ -103,8 +104,8 @@ def test_more_learners_keep_the_first_ones(tmp_path):
     mdp = small_mdp()
     few = collect(mdp, tmp_path / "few", num_episodes=20, num_updates=2, seed=5, config={})
     many = collect(mdp, tmp_path / "many", num_episodes=40, num_updates=2, seed=5, config={})
-    few_theta = np.concatenate([block.theta for block in few.blocks()], axis=1)
-    many_theta = np.concatenate([block.theta for block in many.blocks()], axis=1)
+    few_theta = np.concatenate([block.features["theta"] for block in few.blocks()], axis=1)
+    many_theta = np.concatenate([block.features["theta"] for block in many.blocks()], axis=1)
     np.testing.assert_array_equal(few_theta, many_theta[:, :20])
 
 
@@ -143,9 +144,10 @@ def test_a_rule_with_state_and_an_mlp_run_through_the_same_loop():
     env = make("lqr")
     estimator = Estimator(Rollout(env, MLPGaussian(2, 1, sigma=0.5, hidden=(4,)), num_episodes=8, horizon=5))
     mdp = small_mdp(estimator=estimator, rule=Adam(), space=HyperparameterSpace((0.0,), (0.1,)))
-    episode = run(mdp, Exploration(), mdp.tasks(0, Stream.TRAIN, 0), 3)
-    assert episode.theta.shape == (4, 16, mdp.num_parameters)
-    assert np.isfinite(episode.theta).all()
-    assert not np.array_equal(episode.theta[0], episode.theta[-1])
+    episode, _ = run(mdp, Exploration(), mdp.tasks(0, Stream.TRAIN, 0), 3, ("theta",))
+    theta = episode.features["theta"]
+    assert theta.shape == (4, 16, mdp.num_parameters)
+    assert np.isfinite(theta).all()
+    assert not np.array_equal(theta[0], theta[-1])
     with jax.numpy_dtype_promotion("strict"):
         begin(mdp, mdp.tasks(1, Stream.TRAIN, 0))

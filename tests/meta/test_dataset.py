@@ -13,15 +13,18 @@ import pytest
 
 from metastep import storage
 from metastep.errors import InputError
-from metastep.meta.dataset import Block, Counts, Dataset, DatasetWriter, Layout, first_difference
-from metastep.meta.episodes import OBSERVATION_PARTS, observe
+from metastep.meta.dataset import Counts, Dataset, DatasetWriter, Layout
+from metastep.meta.history import History
 from metastep.meta.parquet import to_parquet
+from metastep.provenance import first_difference
 
-LAYOUT = Layout(("mass", "length"), num_parameters=3, num_updates=4, num_learners=22, block_size=8)
+FEATURES = {"theta": 3, "natural_gradient": 3}
+OBSERVATION = ("theta", "natural_gradient", "context", "return")
+LAYOUT = Layout(("mass", "length"), FEATURES, num_updates=4, num_learners=22, block_size=8)
 CONFIG = {"env": {"name": "toy", "sizes": (1, 2)}, "fqi": {"trees": 50, "lam": 1.0}}
 
 
-def make_block(index: int, layout: Layout = LAYOUT, lanes: int | None = None) -> Block:
+def make_block(index: int, layout: Layout = LAYOUT, lanes: int | None = None) -> History:
     """A block of random numbers that depend on its index only."""
     lanes = lanes or layout.block_size
     rng = np.random.default_rng(index)
@@ -30,13 +33,13 @@ def make_block(index: int, layout: Layout = LAYOUT, lanes: int | None = None) ->
         return rng.standard_normal(shape, np.float32)
 
     times = layout.num_updates + 1
-    return Block(
+    return History(
         context=draw(lanes, len(layout.context_names)),
-        theta=draw(times, lanes, layout.num_parameters),
-        gradient=draw(times, lanes, layout.num_parameters),
+        features={name: draw(times, lanes, size) for name, size in layout.features.items()},
         mean_return=draw(times, lanes),
-        stepsize=draw(layout.num_updates, lanes, layout.num_hyperparameters),
+        hyperparameters=draw(layout.num_updates, lanes, layout.num_hyperparameters),
         flagged=np.zeros((times, lanes), bool),
+        num_steps=np.ones((times, lanes), np.float32),
     )
 
 
@@ -61,15 +64,17 @@ def dataset(tmp_path) -> Dataset:
 
 
 def test_blocks_come_back_without_the_padding(dataset):
-    assert LAYOUT.num_blocks == 3
+    assert len(LAYOUT.blocks) == 3
     blocks = list(dataset.blocks())
     assert [len(block.context) for block in blocks] == [8, 8, 6]
     for index, block in enumerate(blocks):
         lanes, expected = len(block.context), make_block(index)
         np.testing.assert_array_equal(block.context, expected.context[:lanes])
-        for name in ("theta", "gradient", "mean_return", "stepsize", "flagged"):
-            found = getattr(block, name)
-            np.testing.assert_array_equal(found, getattr(expected, name)[:, :lanes])
+        wanted = expected.to_arrays()
+        assert block.to_arrays().keys() == wanted.keys()
+        for name, found in block.to_arrays().items():
+            if name != "context":
+                np.testing.assert_array_equal(found, wanted[name][:, :lanes])
             assert found.dtype == (np.bool_ if name == "flagged" else np.float32)
             assert not found.flags.writeable
 
@@ -94,71 +99,64 @@ def test_the_tuples_are_successive_observations(dataset):
         for learner in range(len(block.context)):
             for t in range(4):
                 for found, time_ in ((tuples.observation, t), (tuples.next_observation, t + 1)):
-                    parts = (block.theta[time_, learner], block.gradient[time_, learner], block.context[learner])
+                    seen = (block.features[name][time_, learner] for name in FEATURES)
+                    parts = (*seen, block.context[learner])
                     np.testing.assert_array_equal(found[row], np.concatenate(parts))
-                assert tuples.stepsize[row] == block.stepsize[t, learner, 0]
+                assert tuples.stepsize[row] == block.hyperparameters[t, learner, 0]
                 assert tuples.reward[row] == block.mean_return[t + 1, learner] - block.mean_return[t, learner]
                 row += 1
     assert {array.dtype for array in tuples} == {np.dtype(np.float32)}
 
 
-def test_observation_parts_are_side_by_side_in_the_order_asked_for(dataset):
-    assert dataset.feature_names() == (
-        *(f"theta[{i}]" for i in range(3)),
-        *(f"gradient[{i}]" for i in range(3)),
-        "mass",
-        "length",
-    )
-    full = dataset.transitions(OBSERVATION_PARTS)
-    names = dataset.feature_names(OBSERVATION_PARTS)
-    for parts in (("return",), ("theta", "gradient"), ("context", "theta")):
-        columns = [names.index(name) for name in dataset.feature_names(parts)]
-        np.testing.assert_array_equal(dataset.transitions(parts).observation, full.observation[:, columns])
-        np.testing.assert_array_equal(dataset.transitions(parts).next_observation, full.next_observation[:, columns])
+def test_features_are_side_by_side_in_the_order_asked_for(dataset):
+    full = dataset.transitions(OBSERVATION)
+    places = {"theta": [0, 1, 2], "natural_gradient": [3, 4, 5], "context": [6, 7], "return": [8]}
+    for names in (("return",), ("theta", "natural_gradient"), ("context", "theta")):
+        columns = [column for name in names for column in places[name]]
+        np.testing.assert_array_equal(dataset.transitions(names).observation, full.observation[:, columns])
+        np.testing.assert_array_equal(dataset.transitions(names).next_observation, full.next_observation[:, columns])
     np.testing.assert_allclose(full.next_observation[:, -1] - full.observation[:, -1], full.reward, atol=1e-6)
-    for parts in ((), ("theta", "theta"), ("thta",)):
-        with pytest.raises(InputError, match="must be one or more of theta, gradient, context, return, each once"):
-            dataset.transitions(parts)
+    with pytest.raises(InputError, match="the data does not hold 'thta', it holds context, return, natural_gradient, theta"):
+        dataset.transitions(("thta",))
 
 
 def test_several_hyperparameters_are_kept_apart(tmp_path):
     dataset = collect(tmp_path / "data", LAYOUT._replace(num_hyperparameters=2))
     block = dataset.block(0)
-    np.testing.assert_array_equal(dataset.transitions().stepsize[:4], block.stepsize[:, 0])
+    np.testing.assert_array_equal(dataset.transitions().stepsize[:4], block.hyperparameters[:, 0])
 
 
 def test_non_finite_tuples_are_counted_and_left_out_whatever_the_parts(tmp_path):
     layout = LAYOUT._replace(num_learners=8)
     block = make_block(0, layout)
-    block.gradient[2, 0, 1] = np.nan  # the tuples of updates 1 and 2
+    block.features["natural_gradient"][2, 0, 1] = np.nan  # the tuples of updates 1 and 2
     block.mean_return[4, 1] = np.inf  # the tuple of update 3
     block.mean_return[3:, 2] = -np.inf  # 2 and 3
     block.mean_return[1:3, 3] = 3e38, -3e38  # finite, but not their difference: 1
-    block.stepsize[0, 4, 0] = np.nan  # 0
+    block.hyperparameters[0, 4, 0] = np.nan  # 0
     block.context[5] = np.nan  # all four
     block.flagged[2, 0] = block.flagged[0, 6] = block.flagged[1, 6] = True  # 1 and 2; 0 and 1
     writer = start(tmp_path, layout)
     writer.add(0, block)
     dataset = writer.finish()
     assert dataset.counts() == Counts(transitions=32, flagged=4, excluded=2 + 1 + 2 + 1 + 1 + 4)
-    assert (dataset.num_flagged, dataset.num_excluded) == (4, 11)
-    for parts in (("theta",), OBSERVATION_PARTS):
+    for parts in (("theta",), OBSERVATION):
         tuples = dataset.transitions(parts)
         assert all(len(array) == 21 and np.isfinite(array).all() for array in tuples)
     kept = dataset.transitions(("theta",)).observation
-    np.testing.assert_array_equal(kept[:2], block.theta[[0, 3], 0])
+    np.testing.assert_array_equal(kept[:2], block.features["theta"][[0, 3], 0])
 
 
 def test_memory_stays_below_the_size_of_the_data_while_streaming(tmp_path):
     import tracemalloc
 
-    layout = Layout(("mass",), num_parameters=50, num_updates=50, num_learners=320, block_size=32)
+    layout = Layout(("mass",), {"theta": 50, "natural_gradient": 50}, num_updates=50, num_learners=320, block_size=32)
     collect(tmp_path, layout)
     block_bytes = layout.num_bytes(0)
     tracemalloc.start()
     dataset = Dataset.open(tmp_path)
     for block in dataset.blocks():
-        assert np.isfinite(block.theta).all()
+        assert np.isfinite(block.features["theta"]).all()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < block_bytes < sum(path.stat().st_size for path in tmp_path.iterdir()) / 9
@@ -327,7 +325,7 @@ def test_a_manifest_edited_by_hand_is_refused(tmp_path, complete):
     path = tmp_path / "manifest.json"
     good = path.read_text()
     edits = [good.replace('"trees": 50', '"trees": 51'), good.replace('"checksum": "', '"checksum": "0'), good[:-20]]
-    edits += ["{}", "[]", "null", good.replace('"version": 1', '"version": 2')]
+    edits += ["{}", "[]", "null", good.replace('"version": 2', '"version": 1')]
     for edited in edits:
         path.write_text(edited)
         for use in (lambda: Dataset.open(tmp_path), lambda: start(tmp_path), writer.finish):
@@ -360,8 +358,8 @@ def test_wrong_blocks_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"^Block 2 has 7 learners, but must have 6 or, padded, 8\.$"):
         writer.add(2, make_block(2, lanes=7))
     block = make_block(0)
-    with pytest.raises(InputError, match=r"^Block 0: theta has shape \(4, 8, 3\), expected is \(5, 8, 3\)\.$"):
-        writer.add(0, block._replace(theta=block.theta[1:]))
+    with pytest.raises(InputError, match=r"^Block 0: feature/theta has shape \(4, 8, 3\), expected is \(5, 8, 3\)\.$"):
+        writer.add(0, block._replace(features=block.features | {"theta": block.features["theta"][1:]}))
     with pytest.raises(InputError, match=r"num_updates is 0, but must be at least 1\.$"):
         start(tmp_path / "other", LAYOUT._replace(num_updates=0))
 
@@ -376,10 +374,18 @@ def test_space_on_disk_is_checked_before_the_start_and_for_what_is_left(tmp_path
     assert asked[1] == asked[0] - LAYOUT.num_bytes(0)
     assert written <= LAYOUT.num_bytes(0)
     monkeypatch.undo()
-    huge = LAYOUT._replace(num_learners=10**9, num_parameters=10**6, block_size=10**8)
+    huge = LAYOUT._replace(num_learners=10**9, features={"theta": 10**6}, block_size=10**8)
     with pytest.raises(InputError, match=r"needs .* MB of free disk space"):
         start(tmp_path / "huge", huge)
     assert not (tmp_path / "huge").exists()
+
+
+def test_datasets_of_the_first_version_are_refused_with_what_to_do(tmp_path):
+    start(tmp_path)
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 1}))
+    with pytest.raises(InputError, match=r"is a dataset of version 1, this metastep reads version 2: collect it again"):
+        Dataset.open(tmp_path)
 
 
 def test_the_first_difference_is_dotted():
@@ -393,12 +399,12 @@ def test_parquet_holds_every_tuple(tmp_path, hyperparameters):
     dataset = collect(tmp_path / "data", LAYOUT._replace(num_hyperparameters=hyperparameters))
     to_parquet(dataset.folder, tmp_path / "data.parquet")
     table = pq.read_table(tmp_path / "data.parquet").to_pydict()
-    tuples = dataset.transitions(OBSERVATION_PARTS)
+    tuples = dataset.transitions(OBSERVATION)
     assert table["learner"] == [learner for learner in range(22) for _ in range(4)]
     assert table["update"] == list(range(4)) * 22
     for prefix, expected in (("", tuples.observation), ("next_", tuples.next_observation)):
         np.testing.assert_array_equal(np.float32(table[f"{prefix}theta"]), expected[:, :3])
-        np.testing.assert_array_equal(np.float32(table[f"{prefix}gradient"]), expected[:, 3:6])
+        np.testing.assert_array_equal(np.float32(table[f"{prefix}natural_gradient"]), expected[:, 3:6])
         np.testing.assert_array_equal(np.float32(table[f"{prefix}return"]), expected[:, 8])
         assert not any(table[f"{prefix}flagged"])
     np.testing.assert_array_equal(np.float32(table["context_mass"]), tuples.observation[:, 6])
@@ -409,6 +415,6 @@ def test_parquet_holds_every_tuple(tmp_path, hyperparameters):
 
 def test_observe_broadcasts_the_context():
     block = make_block(0)
-    observations = observe(block, ("context", "return"))
+    observations = block.observe(("context", "return"))
     assert observations.shape == (5, 8, 3)
     np.testing.assert_array_equal(observations[3, :, :2], block.context)

@@ -7,22 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metastep.errors import InputError
-from metastep.theory.constants import (
-    CmdpConstants,
-    PolicyConstants,
-    ScoreConstants,
-    all_bounds,
-    context_q_constant,
-    contraction,
-    eta_constant,
-    gradient_constant,
-    joint_context_constant,
-    occupancy_context_constant,
-    occupancy_theta_constant,
-    q_constant,
-    v_constant,
-)
+from metastep.theory.constants import Bounds, CmdpConstants, PolicyConstants, ScoreConstants
 
+NAMES = ("L_Q", "L_V", "L_omega_Q", "L_delta_theta", "L_delta_omega", "L_zeta_omega", "L_eta", "L_gradient")
 HAND_CMDP = CmdpConstants(L_P=0.5, L_r=1.0, L_omega_P=0.2, L_omega_r=0.3, gamma=0.8, R_max=1.0)
 HAND_POLICY = PolicyConstants(L_pi=0.5, L_pi_theta=0.7)
 HAND_SCORE = ScoreConstants(M=3.0, L=2.0)
@@ -30,8 +17,8 @@ HAND_SCORE = ScoreConstants(M=3.0, L=2.0)
 
 def test_constants_by_hand() -> None:
     """gamma L_P (1 + L_pi) = 0.6; the rest follows with a pencil."""
-    bounds = all_bounds(HAND_CMDP, HAND_POLICY, HAND_SCORE)
-    assert contraction(HAND_CMDP, HAND_POLICY) == pytest.approx(0.6)
+    bounds = Bounds(HAND_CMDP, HAND_POLICY, HAND_SCORE)
+    assert Bounds(HAND_CMDP, HAND_POLICY).contraction == pytest.approx(0.6)
     assert pytest.approx(2.5) == bounds.L_Q  # 1 / 0.4
     assert pytest.approx(3.75) == bounds.L_V  # 1.5 * 2.5
     assert bounds.L_omega_Q == pytest.approx(4.5)  # (0.3 + 0.8 * 0.2 * 3.75) / 0.2
@@ -44,7 +31,7 @@ def test_constants_by_hand() -> None:
 
 def test_two_steps_by_hand() -> None:
     """H = 2: L_Q = 1 + 0.6, Q_max = 1.8; the state moves by 0.2 once, between the steps."""
-    bounds = all_bounds(HAND_CMDP, HAND_POLICY, HAND_SCORE, horizon=2)
+    bounds = Bounds(HAND_CMDP, HAND_POLICY, HAND_SCORE, horizon=2)
     assert pytest.approx(1.6) == bounds.L_Q
     assert pytest.approx(2.4) == bounds.L_V
     assert bounds.L_omega_Q == pytest.approx(0.3 + 0.8 * 0.2 * 1.5 + 0.8 * 0.3)
@@ -83,10 +70,10 @@ def test_a_hand_made_mdp() -> None:
     assert constants.L_omega_r == pytest.approx(0.2)
     assert policy.L_pi == pytest.approx(0.25)
     # gamma L_P (1 + L_pi) = 0.3; L_V = 1.25 / 0.7; L_omegaQ = (0.2 + 0.8 * 0.05 * L_V) / 0.2
-    assert context_q_constant(constants, policy) == pytest.approx((0.2 + 0.04 * 1.25 / 0.7) / 0.2)
+    assert Bounds(constants, policy).L_omega_Q == pytest.approx((0.2 + 0.04 * 1.25 / 0.7) / 0.2)
     difference = finite.q_function(cmdp, theta, 0, None) - finite.q_function(cmdp, theta, 1, None)
-    assert np.max(np.abs(difference)) <= context_q_constant(constants, policy)
-    assert np.max(np.abs(difference)) >= 0.9 * context_q_constant(constants, policy)
+    assert np.max(np.abs(difference)) <= Bounds(constants, policy).L_omega_Q
+    assert np.max(np.abs(difference)) >= 0.9 * Bounds(constants, policy).L_omega_Q
 
 
 @pytest.mark.parametrize("horizon", [None, 1, 2, 7])
@@ -101,10 +88,10 @@ def test_bounds_hold_on_random_finite_cmdps(horizon: int | None) -> None:
         cmdp = finite.random_cmdp(rng)
         thetas = (rng.normal(size=2), rng.normal(size=2))
         constants, policy, score = finite.constants(cmdp, thetas)
-        if horizon is None and contraction(constants, policy) >= 0.97:
+        if horizon is None and Bounds(constants, policy).contraction >= 0.97:
             continue
         num_checked += 1
-        bounds = all_bounds(constants, policy, score, horizon)
+        bounds = Bounds(constants, policy, score, horizon)
         metric = finite.pair_metric(cmdp)
         apart = metric > 0
         q = [finite.q_function(cmdp, thetas[0], context, horizon) for context in (0, 1)]
@@ -142,49 +129,48 @@ def test_bounds_hold_on_random_finite_cmdps(horizon: int | None) -> None:
     assert tightest["L_omega_Q"] > 0.3
 
 
-@pytest.mark.parametrize(
-    "function", [q_constant, v_constant, context_q_constant, occupancy_theta_constant, occupancy_context_constant]
-)
-def test_violated_condition_is_refused(function) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_violated_conditions_are_refused(name: str) -> None:
     steep = HAND_CMDP._replace(L_P=1.0)  # 0.8 * 1 * 1.5 = 1.2
     with pytest.raises(InputError, match=r"gamma L_P \(1 \+ L_pi\): 1\.2 must be below 1"):
-        function(steep, HAND_POLICY)
-    assert np.isfinite(function(steep, HAND_POLICY, horizon=10))
+        getattr(Bounds(steep, HAND_POLICY, HAND_SCORE), name)
+    assert np.isfinite(getattr(Bounds(steep, HAND_POLICY, HAND_SCORE, horizon=10), name))
 
 
-@pytest.mark.parametrize("function", [eta_constant, gradient_constant])
-def test_violated_condition_is_refused_for_gradients(function) -> None:
-    with pytest.raises(InputError, match="must be below 1"):
-        function(HAND_CMDP._replace(L_P=1.0), HAND_POLICY, HAND_SCORE)
+@pytest.mark.parametrize("name", ["L_omega_Q", "L_eta", "L_gradient"])
+def test_without_a_horizon_the_future_must_be_discounted(name: str) -> None:
     with pytest.raises(InputError, match="gamma: 1 must be below 1"):
-        function(HAND_CMDP._replace(gamma=1.0, L_P=0.1), HAND_POLICY, HAND_SCORE)
+        getattr(Bounds(HAND_CMDP._replace(gamma=1.0, L_P=0.1), HAND_POLICY, HAND_SCORE), name)
 
 
 def test_bad_constants_are_named() -> None:
     with pytest.raises(InputError, match="L_r: -1 must be"):
-        q_constant(HAND_CMDP._replace(L_r=-1.0), HAND_POLICY)
+        Bounds(HAND_CMDP._replace(L_r=-1.0), HAND_POLICY)
     with pytest.raises(InputError, match="M: nan must be"):
-        gradient_constant(HAND_CMDP, HAND_POLICY, ScoreConstants(float("nan"), 1.0))
+        Bounds(HAND_CMDP, HAND_POLICY, ScoreConstants(float("nan"), 1.0))
     with pytest.raises(InputError, match=r"gamma: 1\.1 must lie"):
-        q_constant(HAND_CMDP._replace(gamma=1.1), HAND_POLICY, horizon=3)
+        Bounds(HAND_CMDP._replace(gamma=1.1), HAND_POLICY, horizon=3)
     with pytest.raises(InputError, match="horizon: 0 must be"):
-        q_constant(HAND_CMDP, HAND_POLICY, horizon=0)
+        Bounds(HAND_CMDP, HAND_POLICY, horizon=0)
+    with pytest.raises(InputError, match="horizon: None must be"):
+        _ = Bounds(HAND_CMDP, HAND_POLICY).steps_to_go
 
 
 def test_infinite_constants_do_not_hurt_what_does_not_depend_on_them() -> None:
     """A discontinuous reward (L_r infinite) voids L_V; a context that leaves the dynamics alone does not need it."""
     free = HAND_CMDP._replace(L_r=np.inf, L_omega_P=0.0)
-    assert v_constant(free, HAND_POLICY, horizon=5) == np.inf
-    assert context_q_constant(free, HAND_POLICY, horizon=5) == pytest.approx(0.3 * (1 - 0.8**5) / 0.2)
-    assert joint_context_constant(free, HAND_POLICY, horizon=5) == 0.0
+    bounds = Bounds(free, HAND_POLICY, horizon=5)
+    assert bounds.L_V == bounds.L_gradient == np.inf  # nothing is known of the score
+    assert bounds.L_omega_Q == pytest.approx(0.3 * (1 - 0.8**5) / 0.2)
+    assert bounds.L_zeta_omega == 0.0
 
 
 @pytest.mark.parametrize("horizon", [None, 1, 3])
 def test_without_a_future_its_infinite_constants_do_not_matter(horizon: int | None) -> None:
     """gamma = 0: Q is the reward, so neither values nor laws of later states count; only the first state is occupied."""
     now = CmdpConstants(L_P=np.inf, L_r=np.inf, L_omega_P=np.inf, L_omega_r=0.3, gamma=0.0, R_max=np.inf)
-    bounds = all_bounds(now, HAND_POLICY, ScoreConstants(M=3.0, L=0.0), horizon)
-    assert contraction(now, HAND_POLICY) == 0.0
+    bounds = Bounds(now, HAND_POLICY, ScoreConstants(M=3.0, L=0.0), horizon)
+    assert Bounds(now, HAND_POLICY).contraction == 0.0
     assert np.isinf(bounds.L_Q)
     assert bounds.L_omega_Q == pytest.approx(0.3)
     assert bounds.L_delta_omega == bounds.L_delta_theta == 0.0
@@ -216,15 +202,15 @@ def test_monotone_in_every_argument(records, field, increase, horizon) -> None:
         return CmdpConstants(*flat[:6]), PolicyConstants(*flat[6:8]), ScoreConstants(*flat[8:])
 
     higher = raised()
-    if horizon is None and contraction(higher[0], higher[1]) >= 0.999:
-        shrink = 0.999 / (contraction(higher[0], higher[1]) + 1e-9)
+    if horizon is None and Bounds(higher[0], higher[1]).contraction >= 0.999:
+        shrink = 0.999 / (Bounds(higher[0], higher[1]).contraction + 1e-9)
         records = (records[0]._replace(L_P=records[0].L_P * shrink * 0.9), records[1], records[2])
         higher = raised()
-        if contraction(higher[0], higher[1]) >= 0.999:
+        if Bounds(higher[0], higher[1]).contraction >= 0.999:
             return
-    low, high = all_bounds(*records, horizon), all_bounds(*higher, horizon)
-    for name, before, after in zip(low._fields, low, high, strict=True):
-        assert after >= before * (1 - 1e-12) - 1e-300, name
+    low, high = Bounds(*records, horizon), Bounds(*higher, horizon)
+    for name in NAMES:
+        assert getattr(high, name) >= getattr(low, name) * (1 - 1e-12) - 1e-300, name
 
 
 @settings(max_examples=20, deadline=None)
@@ -232,10 +218,10 @@ def test_monotone_in_every_argument(records, field, increase, horizon) -> None:
 def test_longer_horizons_cost_more_and_approach_the_infinite_one(records, horizon) -> None:
     cmdp, policy, score = records
     cmdp = cmdp._replace(gamma=0.7 * cmdp.gamma)
-    cmdp = cmdp._replace(L_P=cmdp.L_P * 0.7 / max(contraction(cmdp, policy), 0.7))
-    short, long = all_bounds(cmdp, policy, score, horizon), all_bounds(cmdp, policy, score, horizon + 1)
-    nearly, infinite = all_bounds(cmdp, policy, score, 100), all_bounds(cmdp, policy, score)
-    for name in short._fields:
+    cmdp = cmdp._replace(L_P=cmdp.L_P * 0.7 / max(Bounds(cmdp, policy).contraction, 0.7))
+    short, long = Bounds(cmdp, policy, score, horizon), Bounds(cmdp, policy, score, horizon + 1)
+    nearly, infinite = Bounds(cmdp, policy, score, 100), Bounds(cmdp, policy, score)
+    for name in NAMES:
         assert getattr(short, name) <= getattr(long, name) * (1 + 1e-12) + 1e-300, name
         assert getattr(nearly, name) == pytest.approx(getattr(infinite, name), rel=1e-6, abs=1e-12), name
 
@@ -244,6 +230,8 @@ def test_batches_equal_single_calls() -> None:
     batch = CmdpConstants(*(np.array([value, 0.5 * value]) for value in HAND_CMDP))
     single = CmdpConstants(*(0.5 * value for value in HAND_CMDP))
     for horizon in (None, 4):
-        both = all_bounds(batch, HAND_POLICY, HAND_SCORE, horizon)
-        alone = all_bounds(single, HAND_POLICY, HAND_SCORE, horizon)
-        np.testing.assert_allclose([field[1] for field in both], [float(field) for field in alone])
+        both = Bounds(batch, HAND_POLICY, HAND_SCORE, horizon)
+        alone = Bounds(single, HAND_POLICY, HAND_SCORE, horizon)
+        np.testing.assert_allclose(
+            [getattr(both, name)[1] for name in NAMES], [float(getattr(alone, name)) for name in NAMES]
+        )

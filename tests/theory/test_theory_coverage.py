@@ -18,22 +18,24 @@ from metastep.simulation.rollouts import Rollout
 from metastep.theory import coverage as module
 from metastep.theory import lqr
 from metastep.theory.coverage import (
+    Price,
     Smoothness,
     coverage,
     coverage_report,
     describe,
-    known_return_constant,
+    known_price,
     measure_smoothness,
     steepest_of,
 )
 from metastep.theory.measure import Z_99, Difference, measure_return_differences
+from metastep.theory.policy import policy_from_theta
 
 MINIGOLF = Rollout(make("minigolf"), LinearGaussian(1, 1, 0.1), 200, 20, 0.99, "none")
 PUTTERS = np.array([[1.0, 0.15], [0.5, 0.1], [-2.0, -1.0]])  # the last one never moves the ball forward
 
 
 def test_coverage_by_hand() -> None:
-    result = coverage([[0.0, 0.0], [1.0, 0.0]], [[0.0, 0.3], [2.0, 0.0], [1.0, 0.0]], constant=5.0, kind="bound")
+    result = coverage([[0.0, 0.0], [1.0, 0.0]], [[0.0, 0.3], [2.0, 0.0], [1.0, 0.0]], Price(5.0, "bound"))
     np.testing.assert_allclose(result.distance, [0.3, 1.0, 0.0])
     np.testing.assert_array_equal(result.nearest, [0, 1, 1])
     np.testing.assert_array_equal(result.outside, [True, True, False])
@@ -54,8 +56,6 @@ def test_coverage_refuses_bad_input() -> None:
         coverage([[0.0, 0.0]], [[1.0]])
     with pytest.raises(InputError, match="train_contexts: an array of shape"):
         coverage(np.zeros((0, 2)), [[1.0, 1.0]])
-    with pytest.raises(InputError, match="kind: 'unknown' does not fit"):
-        coverage([[0.0]], [[1.0]], constant=1.0)
     with pytest.raises(InputError, match="scale: "):
         coverage([[0.0]], [[1.0]], scale=[0.0])
     with pytest.raises(InputError, match="test_contexts: task 1 is not finite"):
@@ -120,11 +120,10 @@ def test_noise_does_not_outdo_a_resolved_policy() -> None:
 def test_the_steepest_of_several_policies_is_the_price() -> None:
     smooth = [measure_smoothness(MINIGOLF, theta, num_pairs=6, num_blocks=1, seed=0) for theta in PUTTERS]
     assert smooth[1].steepest > smooth[0].steepest > 0.0  # the first one alone would be too cheap
-    assert known_return_constant(MINIGOLF, PUTTERS) is None
+    assert known_price(MINIGOLF, PUTTERS) is None
     result, lines = coverage_report(MINIGOLF, PUTTERS, [[0.8, 0.1]], [[0.95, 0.1]], num_pairs=6)
-    assert result.kind == "measured"
+    assert result.price == Price(smooth[1].steepest, "measured", 3)
     assert result.distance[0] == pytest.approx(0.5)
-    assert result.constant == smooth[1].steepest
     assert "not a guarantee" in lines[-1]
     assert "the steepest of 3 policies" in lines[-1]
     assert "the best policies may be steeper" in lines[-1]
@@ -134,13 +133,15 @@ def test_the_steepest_of_several_policies_is_the_price() -> None:
 
 def test_policies_whose_return_never_changes_set_no_price() -> None:
     result, lines = coverage_report(MINIGOLF, PUTTERS[2], [[0.8, 0.1]], [[0.95, 0.1]], num_pairs=4)
-    assert (result.kind, result.constant, result.scaled) == ("unknown", None, True)
+    assert (result.price, result.return_change, result.scaled) == (None, None, True)
     assert "no price" in lines[-1]
 
 
 def test_few_episodes_are_enough_for_a_run_but_not_for_its_coverage() -> None:
     single = Rollout(MINIGOLF.env, MINIGOLF.policy, 1, 20, 0.99, "none")
-    assert coverage_report(single, PUTTERS, [[0.8, 0.1]], [[0.95, 0.1]], num_pairs=4)[0].kind == "measured"
+    price = coverage_report(single, PUTTERS, [[0.8, 0.1]], [[0.95, 0.1]], num_pairs=4)[0].price
+    assert price is not None
+    assert price.kind == "measured"
 
 
 def nav2d(goal_radius: float, sigma: float = 1.001) -> Rollout:
@@ -149,12 +150,14 @@ def nav2d(goal_radius: float, sigma: float = 1.001) -> Rollout:
 
 def test_the_price_on_nav2d_is_a_bound_for_all_policies_unless_episodes_end() -> None:
     result, lines = coverage_report(nav2d(0.0), np.zeros((4, 6)), [[0.0, 0.0]], [[0.3, 0.4]])
-    assert (result.kind, result.num_policies, result.scaled) == ("bound", None, False)
+    assert result.price is not None
+    assert (result.price.kind, result.price.num_policies, result.scaled) == ("bound", None, False)
     assert result.return_change is not None
     assert result.return_change[0] == pytest.approx(0.5 * sum(0.99**t for t in range(10)))
     assert lines[-1].startswith("The bound says: a policy's return changes by at most 9.56")
     result, lines = coverage_report(nav2d(0.01), np.zeros((4, 6)), [[0.0, 0.0]], [[0.3, 0.4]])
-    assert result.kind == "bound without endings"
+    assert result.price is not None
+    assert result.price.kind == "bound without endings"
     assert lines[-1].startswith(
         "The bound says for episodes that do not end at the goal (an end is a jump, with no bound):"
     )
@@ -165,19 +168,19 @@ def test_an_end_at_the_goal_exceeds_the_bound(goal_radius: float, holds: bool) -
     """Resting at the origin ends at once if the goal is 0.007 away, and pays ten times 0.013 if it is that far."""
     rollout, pair = nav2d(goal_radius, sigma=0.001), np.array([[[0.007, 0.0], [0.013, 0.0]]])
     change = measure_return_differences(rollout, np.zeros(6), pair, num_blocks=1, seed=0)
-    bound = known_return_constant(rollout, np.zeros(6))
-    assert bound is not None
-    assert (abs(change.mean[0]) <= 0.006 * bound * (1 + 1e-4)) == holds
+    price = known_price(rollout, np.zeros(6))
+    assert price is not None
+    assert (abs(change.mean[0]) <= 0.006 * price.constant * (1 + 1e-4)) == holds
 
 
 def test_the_price_on_lqr_is_a_bound_for_its_policies_only() -> None:
     rollout = Rollout(LQR(), LinearGaussian(2, 1, 0.5), 10, 5, 0.9, "none")
     thetas = np.array([[0.2, -0.3, 0.4], [1.0, 2.0, -1.0]])
-    single = [known_return_constant(rollout, theta) for theta in thetas]
-    assert known_return_constant(rollout, thetas) == max(single) > min(single)
+    single = [known_price(rollout, theta).constant for theta in thetas]
+    assert max(single) > min(single)
+    assert known_price(rollout, thetas) == Price(max(single), "bound", 2)
     result, lines = coverage_report(rollout, thetas, [[0.5], [1.1]], [[0.8]])
-    assert (result.kind, result.num_policies) == ("bound", 2)
-    assert result.constant == max(single)
+    assert result.price == Price(max(single), "bound", 2)
     assert "The bound says: the return of the steepest of 2 policies" in lines[-1]
     assert "the best policies may be steeper, and if they are not, that of" in lines[-1]
 
@@ -187,12 +190,12 @@ def test_the_bound_on_lqr_reaches_as_far_as_the_tasks() -> None:
     theta, pair = np.array([0.2, -0.3, 0.4]), np.array([[2.9], [3.0]])
     rollout = Rollout(LQR(), LinearGaussian(2, 1, 0.5), 10, 5, 0.9, "none")
     family = lqr.from_env(LQR(), 0.9, 5)
-    change = np.abs(np.diff(lqr.expected_return(family, lqr.policy_from_theta(theta, 2, 1, 0.5), pair)))[0]
-    in_range = known_return_constant(rollout, theta)
+    change = np.abs(np.diff(lqr.expected_return(family, policy_from_theta(theta, 2, 1, 0.5), pair)))[0]
+    in_range = known_price(rollout, theta)
     result, _ = coverage_report(rollout, theta, pair[:1], pair[1:])
     assert in_range is not None
     assert result.return_change is not None
-    assert in_range * 0.1 < change <= result.return_change[0]
+    assert in_range.constant * 0.1 < change <= result.return_change[0]
 
 
 TINY = [

@@ -11,7 +11,8 @@ from metastep.envs.lqr import LQR
 from metastep.envs.nav2d import Nav2D
 from metastep.errors import InputError
 from metastep.theory.estimate import Samples, estimate_constants, step_function
-from metastep.theory.lqr import from_env, lqr_constants, policy_from_theta, reachable_ball
+from metastep.theory.lqr import from_env, lqr_constants, reachable_ball
+from metastep.theory.policy import policy_from_theta
 from metastep.theory.wasserstein import dual_bound, on_the_line, paired_bounds
 
 

@@ -7,27 +7,17 @@ import pytest
 
 from metastep.envs.lqr import LQR, exact
 from metastep.errors import InputError
-from metastep.theory.constants import (
-    all_bounds,
-    context_q_constant,
-    contraction,
-    gradient_constant,
-    per_coordinate,
-    q_constant,
-    steps_to_go,
-)
+from metastep.theory.constants import Bounds, per_coordinate
 from metastep.theory.lqr import (
-    LinearPolicy,
     LinearQuadratic,
-    evaluate,
     expected_return,
     from_env,
     lqr_constants,
-    policy_from_theta,
     q_functions,
     reachable_ball,
     return_gradient,
 )
+from metastep.theory.policy import LinearPolicy, policy_from_theta
 
 
 def _random_family(rng: np.random.Generator, horizon: int, num_coordinates: int = 2) -> LinearQuadratic:
@@ -59,20 +49,35 @@ def _random_policies(rng: np.random.Generator, family: LinearQuadratic, num: int
     )
 
 
+def _on_spheres(rng, family, policy, omegas) -> np.ndarray:
+    """One point on the spheres of first states and first actions for each pair of contexts."""
+    ball = reachable_ball(family, policy, omegas)
+    s, a = (rng.normal(size=(len(omegas), size)) for size in family.control.shape)
+    s *= ball.start_radius / np.linalg.norm(s, axis=1, keepdims=True)
+    a *= ball.first_action_radius[:, None] / np.linalg.norm(a, axis=1, keepdims=True)
+    return np.concatenate([s, a], axis=1)
+
+
 def _corner_q_difference(rng, family, policy, omegas, num_points: int) -> np.ndarray:
     """Largest |Q - Q'| over points on the spheres, where convex-minus-convex functions are largest in practice."""
-    ball = reachable_ball(family, policy, omegas)
     first, second = (q_functions(family, policy, omegas[:, index])[-1] for index in (0, 1))
-    states, actions = family.control.shape
-    num = len(omegas)
-    largest = np.zeros(num)
-    for _ in range(num_points):
-        direction = rng.normal(size=(num, states))
-        state = ball.start_radius * direction / np.linalg.norm(direction, axis=1, keepdims=True)
-        push = rng.normal(size=(num, actions))
-        action = ball.first_action_radius[:, None] * push / np.linalg.norm(push, axis=1, keepdims=True)
-        largest = np.maximum(largest, np.abs(evaluate(first, state, action) - evaluate(second, state, action)))
-    return largest
+    points = [_on_spheres(rng, family, policy, omegas) for _ in range(num_points)]
+    return np.max([np.abs(first.at(point) - second.at(point)) for point in points], axis=0)
+
+
+def _ratios(rng, family, policy, omegas, horizon: int | None, num_points: int) -> dict[str, np.ndarray]:
+    """Differences of Q, J and gradient over their bounds, for each policy and pair of contexts."""
+    distance = np.linalg.norm(omegas[:, 0] - omegas[:, 1], axis=1)
+    cmdp, constants, score = lqr_constants(family, policy, omegas)
+    in_context = Bounds(cmdp, constants, horizon=horizon).L_omega_Q * distance
+    in_gradient = Bounds(*per_coordinate(cmdp, constants), score, horizon).L_gradient * distance[:, None]
+    returns = [expected_return(family, policy, omegas[:, index]) for index in (0, 1)]
+    gradients = [return_gradient(family, policy, omegas[:, index]) for index in (0, 1)]
+    return {
+        "Q": _corner_q_difference(rng, family, policy, omegas, num_points) / in_context,
+        "J": np.abs(returns[0] - returns[1]) / in_context,
+        "gradient": np.max(np.abs(gradients[0] - gradients[1]) / in_gradient, axis=1),
+    }
 
 
 def test_closed_forms_equal_the_environments() -> None:
@@ -141,33 +146,20 @@ def test_no_violation_over_thousands_of_policies_and_contexts() -> None:
         policy = _random_policies(rng, family, 100)
         omegas = rng.uniform(-1.0, 1.0, size=(100, 2, 2))
         omegas[::2, 1] = omegas[::2, 0] + 0.01 * omegas[::2, 1]  # near pairs, where the constant is sharpest
-        distance = np.linalg.norm(omegas[:, 0] - omegas[:, 1], axis=1)
-        cmdp, constants, score = lqr_constants(family, policy, omegas)
-        in_context = context_q_constant(cmdp, constants, family.horizon)
-        in_gradient = gradient_constant(*per_coordinate(cmdp, constants), score, family.horizon)
-        returns = [expected_return(family, policy, omegas[:, index]) for index in (0, 1)]
-        gradients = [return_gradient(family, policy, omegas[:, index]) for index in (0, 1)]
-        ratios["Q"].append(_corner_q_difference(rng, family, policy, omegas, 20) / (in_context * distance))
-        ratios["J"].append(np.abs(returns[0] - returns[1]) / (in_context * distance))
-        ratios["gradient"].append(
-            np.max(np.abs(gradients[0] - gradients[1]) / (in_gradient * distance[:, None]), axis=1)
-        )
+        for name, ratio in _ratios(rng, family, policy, omegas, family.horizon, 20).items():
+            ratios[name].append(ratio)
         # Q at two random points of the first ball, against L_Q.
-        ball = reachable_ball(family, policy, omegas)
+        num_states = len(family.control)
+        left, right = (
+            _on_spheres(rng, family, policy, omegas)
+            * np.repeat(rng.uniform(0, 1, (100, 2)), family.control.shape, axis=1)
+            for _ in (0, 1)
+        )
+        gap = sum(np.linalg.norm(part, axis=1) for part in np.split(left - right, [num_states], axis=1))
         function = q_functions(family, policy, omegas[:, 0])[-1]
-        points = []
-        for _ in (0, 1):
-            s, a = rng.normal(size=(100, family.control.shape[0])), rng.normal(size=(100, family.control.shape[1]))
-            s *= rng.uniform(0, 1, (100, 1)) * ball.start_radius / np.linalg.norm(s, axis=1, keepdims=True)
-            a *= (
-                rng.uniform(0, 1, (100, 1))
-                * ball.first_action_radius[:, None]
-                / np.linalg.norm(a, axis=1, keepdims=True)
-            )
-            points.append((s, a))
-        gap = sum(np.linalg.norm(left - right, axis=1) for left, right in zip(*points, strict=True))
-        q = [evaluate(function, *point) for point in points]
-        ratios["Q in (s, a)"].append(np.abs(q[0] - q[1]) / (q_constant(cmdp, constants, family.horizon) * gap))
+        cmdp, constants, _ = lqr_constants(family, policy, omegas)
+        steepest = Bounds(cmdp, constants, horizon=family.horizon).L_Q * gap
+        ratios["Q in (s, a)"].append(np.abs(function.at(left) - function.at(right)) / steepest)
     for name, collected in ratios.items():
         ratio = np.concatenate(collected)
         print(
@@ -188,23 +180,12 @@ def test_infinite_horizon_bounds_hold_where_the_condition_does() -> None:
         family = _random_family(rng, horizon=100)._replace(gamma=float(rng.uniform(0.3, 0.8)))
         policy = _random_policies(rng, family, 60)
         omegas = rng.uniform(-0.6, 0.6, size=(60, 2, 2))
-        fine = contraction(*lqr_constants(family, policy, omegas)[:2]) < 0.99
+        fine = Bounds(*lqr_constants(family, policy, omegas)).contraction < 0.99
         if not fine.any():
             continue
         policy, omegas = LinearPolicy(policy.bias[fine], policy.weights[fine], policy.sigma), omegas[fine]
         num_checked += len(omegas)
-        distance = np.linalg.norm(omegas[:, 0] - omegas[:, 1], axis=1)
-        cmdp, constants, score = lqr_constants(family, policy, omegas)
-        in_context = context_q_constant(cmdp, constants)
-        in_gradient = gradient_constant(*per_coordinate(cmdp, constants), score)
-        returns = [expected_return(family, policy, omegas[:, index]) for index in (0, 1)]
-        gradients = [return_gradient(family, policy, omegas[:, index]) for index in (0, 1)]
-        measured = {
-            "Q": _corner_q_difference(rng, family, policy, omegas, 10) / (in_context * distance),
-            "J": np.abs(returns[0] - returns[1]) / (in_context * distance),
-            "gradient": np.abs(gradients[0] - gradients[1]) / (in_gradient * distance[:, None]),
-        }
-        for name, ratio in measured.items():
+        for name, ratio in _ratios(rng, family, policy, omegas, None, 10).items():
             assert ratio.max() <= 1.0 + 1e-8, name
             largest[name] = max(largest[name], float(ratio.max()))
     print(num_checked, largest)
@@ -220,8 +201,9 @@ def test_the_bound_is_not_vacuous_on_the_registered_environment() -> None:
     centre = rng.uniform(0.5, 1.0, size=(500, 1, 1))
     omegas = np.concatenate([centre, centre + 0.05], axis=1)
     cmdp, constants, _ = lqr_constants(family, policy, omegas)
-    bound = 0.05 * context_q_constant(cmdp, constants, 5)
-    trivial = steps_to_go(cmdp, constants, 5).Q_max[-1]  # rewards have one sign, so no two returns differ by more
+    bounds = Bounds(cmdp, constants, horizon=5)
+    bound = 0.05 * bounds.L_omega_Q
+    trivial = bounds.steps_to_go.Q_max[-1]  # rewards have one sign, so no two returns differ by more
     print(f"bound / trivial: median {np.median(bound / trivial):.3f} max {np.max(bound / trivial):.3f}")
     assert np.median(bound / trivial) < 0.25
     assert np.max(bound / trivial) < 1.0
@@ -261,7 +243,7 @@ def test_constants_match_jax_derivatives() -> None:
     family = from_env(LQR(), gamma=0.9, horizon=4)
     policy = policy_from_theta(np.array([0.1, -0.2, 0.3]), 2, 1, 0.5)
     omegas = np.array([[0.6], [1.0]])
-    cmdp, constants, _ = lqr_constants(family, policy, omegas)
+    cmdp, constants, score = lqr_constants(family, policy, omegas)
     ball = reachable_ball(family, policy, omegas)
     angles = np.linspace(0, 2 * np.pi, 721)
     states = ball.state_radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -271,6 +253,7 @@ def test_constants_match_jax_derivatives() -> None:
     assert cmdp.L_r == pytest.approx(steepest, rel=1e-4)
     assert cmdp.L_omega_P == pytest.approx(np.linalg.norm(states @ family.drift[1].T, axis=1).max(), rel=1e-4)
     assert constants.L_pi == pytest.approx(np.hypot(0.2, 0.3))
-    assert all(
-        np.all(np.isfinite(bound)) for bound in all_bounds(cmdp, constants, lqr_constants(family, policy, omegas)[2], 4)
-    )
+    bounds = Bounds(cmdp, constants, score, 4)
+    assert np.isfinite(bounds.L_omega_Q)
+    assert np.isfinite(bounds.L_delta_theta)
+    assert np.all(np.isfinite(bounds.L_gradient))

@@ -1,8 +1,6 @@
-"""Measurements against closed forms and bounds, and the files of the reproduction."""
+"""Measurements against closed forms and bounds."""
 
-import csv
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -16,12 +14,12 @@ from metastep.envs.nav2d import Nav2D
 from metastep.errors import InputError
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout, trajectories
-from metastep.theory import reproduce, table
-from metastep.theory.coverage import Smoothness, known_return_constant
+from metastep.theory import table
+from metastep.theory.coverage import Price, known_price
 from metastep.theory.estimate import step_function, visited_samples
-from metastep.theory.figure import theory_figure
 from metastep.theory.measure import Difference, FromPair, measure_return_differences
 from metastep.theory.nav2d import nav2d_constants
+from metastep.theory.policy import policy_from_theta
 from metastep.theory.table import BoundRow, Effort, measure_bounds
 
 EFFORT = Effort(num_policies=2, num_pairs=4, num_points=2, num_episodes=2_000, num_blocks=2)
@@ -67,9 +65,9 @@ def test_nav2d_bound_is_attained_in_the_limit() -> None:
     theta = np.zeros(6)
     pair = np.array([[[0.1, 0.0, -50.0, 0.0, 0.0, 0.0], [0.4, 0.0, -50.0, 0.0, 0.0, 0.0]]])
     change = measure_return_differences(rollout, theta, pair, num_blocks=1, seed=0)
-    constant = known_return_constant(Rollout(env, LinearGaussian(2, 2, 1.0), 50, 10, 0.99, "none"), theta)
-    assert constant == pytest.approx(sum(0.99**t for t in range(10)))
-    assert abs(change.mean[0]) == pytest.approx(0.3 * constant, rel=1e-3)
+    price = known_price(replace(rollout, env=env), theta)
+    assert price == Price(pytest.approx(sum(0.99**t for t in range(10))), "bound")
+    assert abs(change.mean[0]) == pytest.approx(0.3 * price.constant, rel=1e-3)
 
 
 def test_nav2d_constants_bound_what_policies_reach() -> None:
@@ -78,7 +76,7 @@ def test_nav2d_constants_bound_what_policies_reach() -> None:
     theta = np.array([2.0, 1.0, 0.3, -0.2, 0.5, 0.1])  # runs to a corner as fast as it can
     rollout = Rollout(env, LinearGaussian(2, 2, 1.001), 2_000, 10, 0.99, "none")
     steps = trajectories(rollout, jnp.asarray(theta, jnp.float32)[None], jnp.array([[-0.5, -0.5]]), jax.random.key(0))
-    cmdp, policy, score = nav2d_constants(env, theta, sigma=1.001, gamma=0.99, horizon=10)
+    cmdp, policy, score = nav2d_constants(env, policy_from_theta(theta, 2, 2, 1.001), 0.99, 10)
     assert float(-steps.reward.min()) <= cmdp.R_max * (1 + 1e-6)  # attained: both axes at full speed away from the goal
     assert float(-steps.reward.min()) >= 0.8 * cmdp.R_max
     assert policy.L_pi == pytest.approx(np.linalg.norm([[0.3, -0.2], [0.5, 0.1]], ord=2))
@@ -107,53 +105,12 @@ def test_visited_samples_stop_at_the_end() -> None:
     assert np.all((samples.states >= 0) & (samples.states <= 20))
 
 
-def test_reproduction_writes_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One environment without bounds is enough here; the command runs them all."""
-    monkeypatch.setattr(reproduce, "_OTHERS", {"minigolf": reproduce._OTHERS["minigolf"]})
-    size = reproduce._SIZES["tiny"]._replace(effort=EFFORT, num_episodes=200, num_context_pairs=6)
-    monkeypatch.setitem(reproduce._SIZES, "tiny", size)
-    result = reproduce.reproduce_theory(tmp_path / "theory", "tiny", seed=1)
-    assert result["verdict"] == "holds"
-    assert result["num_rows"] == 2 * 4 * (2 + 1 + 3) + 2 * 4 * (2 + 1 + 6)
-    for name in result["files"]:
-        assert Path(name).stat().st_size > 0
-    assert (tmp_path / "theory" / "theory.txt").read_text() == result["line"] + "\n"
-    with (tmp_path / "theory" / "theory.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == result["num_rows"]
-    assert float(rows[0]["bound"]) > 0.0
-    assert (tmp_path / "theory" / "theory.svg").read_bytes().startswith(b"<?xml")
-    assert (tmp_path / "theory" / "theory.png").read_bytes().startswith(b"\x89PNG")
-    with (tmp_path / "theory" / "theory-estimates.csv").open() as file:
-        assert [row["env"] for row in csv.DictReader(file)] == ["minigolf"]
-
-
-def test_no_error_bar_of_the_figure_reaches_below_zero() -> None:
-    """|J - J'| = 1 ± 3 is drawn from 0 to 4."""
-    one = np.ones(1)
-    smoothness = Smoothness(one, one, 3 * one, num_resolved=0, steepest=4.0, steepest_low=0.0, median=1.0)
-    axes = theory_figure([], {"minigolf": [smoothness]}).axes[0]
-    (bars,) = axes.collections
-    ((_, low), (_, high)) = bars.get_segments()[0]
-    assert (low, high) == (0.0, 4.0)
-
-
-def test_a_violation_is_reported(lqr_rows: list[BoundRow]) -> None:
-    broken = [*lqr_rows[1:], lqr_rows[0]._replace(holds=False)]
-    summary = reproduce.verdict(broken)
-    assert summary["verdict"] == "does not hold"
-    assert "1 of 48 differences exceed" in summary["line"]
-
-
 def test_what_is_not_a_number_does_not_hold() -> None:
     """A return that overflows in one task says nothing, least of all that a bound holds."""
-    nothing = np.array([np.nan])
-    differences = [Difference(shape, shape, 10) for shape in (nothing[:, None], nothing, nothing[:, None])]
-    exact = (nothing[:, None], nothing, nothing[:, None])
+    nothing = np.full((1, 3), np.nan)
     pairs = np.array([[[0.0], [1.0]]])
-    rows = table._rows("lqr", 0, pairs, tuple(differences), np.ones(1), np.ones((1, 1)), exact)
-    assert [row.holds for row in rows] == [False] * 3
-    assert reproduce.verdict(rows)["verdict"] == "does not hold"
+    rows = table._rows("lqr", 0, pairs, Difference(nothing, nothing, 10), np.ones((1, 3)), nothing, num_points=1)
+    assert [(row.quantity, row.holds) for row in rows] == [("Q", False), ("J", False), ("gradient[0]", False)]
 
 
 def test_environments_see_only_the_normals_they_declare() -> None:
@@ -172,13 +129,11 @@ def test_environments_see_only_the_normals_they_declare() -> None:
     assert FromPair(Strict()).context_space.names[2:4] == ("start_0", "start_1")
 
 
+def test_an_unknown_environment_is_refused() -> None:
+    with pytest.raises(InputError, match="env: 'cartpole' has no exact constants"):
+        measure_bounds("cartpole", EFFORT, 0)
+
+
 def test_a_policy_of_another_size_is_named() -> None:
     with pytest.raises(InputError, match="theta: 5 numbers, expected 6"):
-        nav2d_constants(Nav2D(), np.zeros(5), sigma=1.0, gamma=0.9, horizon=3)
-
-
-def test_unknown_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="scale: 'huge' must be one of"):
-        reproduce.reproduce_theory(tmp_path, "huge", 0)
-    with pytest.raises(InputError, match="env: 'cartpole' has no exact constants"):
-        measure_bounds("cartpole", EFFORT, 0)  # type: ignore[arg-type]
+        known_price(Rollout(Nav2D(), LinearGaussian(2, 2, 1.0), 2, 3, 0.9, "none"), np.zeros(5))

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from metastep.theory.constants import (
+    Bounds,
     CmdpConstants,
     PolicyConstants,
     ScoreConstants,
-    gradient_constant,
     printed_gradient_constant,
 )
 
@@ -38,7 +38,7 @@ def test_a_random_walk_exceeds_the_printed_constant(gamma: float) -> None:
     measured = _walk_gradient(gamma, 2.0, 600) - _walk_gradient(gamma, 1.0, 600)  # contexts 1 and 2, distance 1
     assert measured == pytest.approx(gamma / ((1 - gamma) * np.sqrt(1 - gamma**2)), rel=1e-6)
     assert printed_gradient_constant(cmdp, policy, score) == pytest.approx(1 / (1 - gamma))
-    assert measured <= gradient_constant(cmdp, policy, score)
-    assert measured <= gradient_constant(cmdp, policy, score, horizon=600)
+    assert measured <= Bounds(cmdp, policy, score).L_gradient
+    assert measured <= Bounds(cmdp, policy, score, horizon=600).L_gradient
     exceeds = bool(measured > printed_gradient_constant(cmdp, policy, score))
     assert exceeds == (gamma > np.sqrt(0.5))

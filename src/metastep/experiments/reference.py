@@ -1,115 +1,123 @@
-"""Settings that can be found: a configuration as TOML with a sentence for each field, and the reference of all of them."""
+"""Settings that can be found: a configuration as TOML with a sentence for each field, and the reference of all settings."""
 
+import inspect
 import json
 from collections.abc import Iterator
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from metastep.experiments.config import part_registries
-from metastep.experiments.schema import Experiment, MethodSection
-from metastep.settings import settings_of
+from metastep.experiments.schema import Experiment
 
-_LIMITS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), Lt: ("lt", "below")}
+_HEAD = "| setting | what is allowed | default | meaning |\n|---|---|---|---|"
+_WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", dict: "table", Any: "anything"}
+_NO_LIMIT = 1e9
+_BOUNDS: dict[type, tuple[str, str]] = {
+    Ge: ("ge", "at least"),
+    Gt: ("gt", "above"),
+    Le: ("le", "at most"),
+    Lt: ("lt", "below"),
+}
 
 
 def to_toml(config: Experiment) -> str:
     """A configuration as a file that can be edited and run; what is not set stands there as a comment."""
     lines = ["# Every setting of an experiment. Run it with: metastep run FILE.toml", ""]
-    lines += _table(config, "", config.to_dict())
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, *_table(config, "")]).rstrip() + "\n"
 
 
-def _table(section: BaseModel, prefix: str, values: dict[str, Any]) -> Iterator[str]:
+def _table(section: BaseModel, prefix: str) -> Iterator[str]:
     """Plain settings first, then the tables inside."""
-    inner = []
+    inner = {}
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        if isinstance(value, BaseModel) or (isinstance(value, tuple) and value and isinstance(value[0], MethodSection)):
-            inner.append((name, field, value))
+        if _inside(field.annotation) and value is not None:
+            inner[name] = value
             continue
         yield f"# {field.description}"
-        yield f"# {name} =" if value is None else f"{name} = {_toml(values[name])}"
-    for name, value in (section.model_extra or {}).items():
-        yield f"{name} = {_toml(values.get(name, value))}"
-    for name, field, value in inner:
-        dotted = f"{prefix}{name}"
-        yield ""
-        yield f"# {field.description}"
+        yield f"# {name} =" if value is None else f"{name} = {_literal(value)}"
+    yield from (f"{name} = {_literal(value)}" for name, value in (section.model_extra or {}).items())
+    for name, value in inner.items():
+        yield from ("", f"# {type(section).model_fields[name].description}")
         if isinstance(value, BaseModel):
-            yield f"[{dotted}]"
-            yield from _table(value, f"{dotted}.", values[name])
+            yield f"[{prefix}{name}]"
+            yield from _table(value, f"{prefix}{name}.")
             continue
-        for method in values[name]:
-            yield f"[[{dotted}]]"
-            yield from _method(method)
+        for entry in value:
+            yield f"[[{prefix}{name}]]"
+            yield from (f"{key} = {_literal(item)}" for key, item in entry.model_dump(exclude_defaults=True).items())
             yield ""
 
 
-def _method(method: dict[str, Any]) -> Iterator[str]:
-    for name, value in method.items():
-        if value not in (None, "", {}):
-            yield f"{name} = {_toml(value)}"
+def configuration_markdown(schema: type[BaseModel] = Experiment) -> str:
+    """One heading for each section of a configuration, and below it a table of its settings."""
+    return "\n\n".join(_sections(schema, "", "Settings outside any section."))
 
 
-def _toml(value: Any) -> str:
+def _sections(schema: type[BaseModel], path: str, sentence: str) -> Iterator[str]:
+    """A section, then the sections inside it."""
+    inner = {name: field for name, field in schema.model_fields.items() if _inside(field.annotation)}
+    rows = [_row(name, field) for name, field in schema.model_fields.items() if name not in inner]
+    heading = f"## `[{path}]`" if path else "## Top level"
+    yield "\n\n".join([heading, sentence, "\n".join([_HEAD, *rows])])
+    for name, field in inner.items():
+        kind = _inside(field.annotation)
+        assert kind is not None
+        yield from _sections(kind, f"{path}.{name}".lstrip("."), inspect.getdoc(kind) or field.description or "")
+
+
+def _inside(kind: Any) -> type[BaseModel] | None:
+    """The section that a field is, may be, or lists."""
+    choices = [kind, *get_args(kind)]
+    return next((choice for choice in choices if inspect.isclass(choice) and issubclass(choice, BaseModel)), None)
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    default = "must be set" if field.is_required() else "not set" if field.default is None else _code(field.default)
+    cells = (f"`{name}`", _allowed(field.annotation, field.metadata), default, field.description or "")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _allowed(kind: Any, metadata: Any = ()) -> str:
+    """A type as a reader of TOML would put it, with its bounds."""
+    if get_origin(kind) is Annotated:
+        kind, *inner = get_args(kind)
+        metadata = (*metadata, *inner)
+    return " ".join([_described(kind), *_bounds(metadata)])
+
+
+def _described(kind: Any) -> str:
+    arguments = get_args(kind)
+    if get_origin(kind) is Literal:
+        return ", ".join(map(_code, arguments))
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_allowed(choice) for choice in arguments if choice is not NoneType)
+    if get_origin(kind) is tuple:
+        return f"list, each {_allowed(arguments[0])}"
+    return _WORDS.get(get_origin(kind) or kind, getattr(kind, "__name__", str(kind)))
+
+
+def _bounds(metadata: Any) -> list[str]:
+    """Bounds of a number, except those that only keep it a number; pydantic wraps those of an annotated type once more."""
+    bounds = [bound for item in metadata for bound in getattr(item, "metadata", [item]) if type(bound) in _BOUNDS]
+    words = ((_BOUNDS[type(bound)][1], getattr(bound, _BOUNDS[type(bound)][0])) for bound in bounds)
+    found = [f"{word} {value:,.10g}" for word, value in words if value < _NO_LIMIT]
+    return [", ".join(found)] if found else []
+
+
+def _code(value: Any) -> str:
+    return f"`{_literal(value)}`"
+
+
+def _literal(value: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {_toml(item)}" for name, item in value.items()) + " }" if value else "{}"
+        return "{" + ", ".join(f"{name} = {_literal(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return repr(value) if isinstance(value, float) else json.dumps(value)
-
-
-def configuration_markdown() -> str:
-    """The reference of all settings: section by section, each field with what is allowed, its default and its sentence."""
-    return "\n".join(["# Configuration", "", *_reference(Experiment, "")]).rstrip() + "\n"
-
-
-def _reference(section: type[BaseModel], prefix: str) -> Iterator[str]:
-    doc = " ".join((section.__doc__ or "").split())
-    yield f"## `[{prefix.rstrip('.')}]`" if prefix else "## Top level"
-    yield from ("", doc, "", "| setting | allowed | default | |", "|---|---|---|---|")
-    inner = []
-    for name, field in section.model_fields.items():
-        nested = _nested(field)
-        if nested is not None:
-            inner.append((name, nested))
-        yield f"| `{name}` | {_allowed(field)} | {_default(field, nested)} | {field.description} |"
-    registry = part_registries().get(section.__name__)
-    for part in registry.names() if registry else ():
-        options = [option for option in registry.options(part)] if registry else []
-        facts = settings_of(registry.entry(part).factory) if registry else {}
-        for option in options:
-            sentence = facts[option].sentence if option in facts else ""
-            default = facts[option].default if option in facts else ""
-            shown = "" if isinstance(default, type) else f"`{_toml(default)}`"
-            yield f"| `{option}` (of `{part}`) | | {shown} | {sentence} |"
-    yield ""
-    for name, nested in inner:
-        yield from _reference(nested, f"{prefix}{name}.")
-
-
-def _nested(field: FieldInfo) -> type[BaseModel] | None:
-    """The section inside a field, also where the field is a list of them or may be None."""
-    kinds = [field.annotation, *get_args(field.annotation)]
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-
-
-def _allowed(field: FieldInfo) -> str:
-    kind = field.annotation
-    options = get_args(kind) if get_origin(kind) is Literal else ()
-    if options:
-        return ", ".join(f"`{option}`" for option in options)
-    name = getattr(kind, "__name__", str(kind)).replace("NoneType", "None")
-    words = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false", "dict": "table"}
-    limits = [f"{words_} {getattr(bound, key):g}" for bound in field.metadata for key, words_ in [_LIMITS.get(type(bound), ("", ""))] if key]
-    base = "a table" if _nested(field) else words.get(name, "list" if "tuple" in str(kind) else "text or numbers")
-    return " ".join([base, *limits]) if limits else base
-
-
-def _default(field: FieldInfo, nested: type[BaseModel] | None) -> str:
-    if field.is_required():
-        return "must be set"
-    return "" if nested is not None or field.default is None else f"`{_toml(field.default)}`"
+        return f"[{', '.join(map(_literal, value))}]"
+    return json.dumps(value) if isinstance(value, str) else repr(value)

@@ -10,8 +10,6 @@ from typing import Protocol
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.errors import InputError
-
 Pieces = tuple[Array, ...]
 
 
@@ -50,16 +48,6 @@ class Policy(Protocol):
     def score(self, theta: Array, observation: Pieces, noise: Pieces) -> Pieces:
         """d log pi / d theta at the action `mean + sigma * noise`, in pieces."""
         ...
-
-
-def check_sizes(num_observations: int, num_actions: int, sigma: float) -> None:
-    """Refuse a policy that sees or chooses nothing, or whose standard deviation float32 cannot hold."""
-    if num_observations < 1 or num_actions < 1:
-        raise InputError(
-            f"policy: num_observations = {num_observations} and num_actions = {num_actions} must both be at least 1."
-        )
-    if not 0.0 < sigma < float("inf"):
-        raise InputError(f"policy.sigma: {sigma} must be a positive number.")
 
 
 def flatten(pieces: Pieces) -> Array:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.policies.base import Pieces, check_sizes
+from metastep.policies.base import Pieces
+from metastep.settings import Count, Positive, check_fields
 
 # Up to here the score is one array for each parameter: fastest for a few, but many take the compiler half a minute.
 _FEW_PARAMETERS = 32
@@ -13,14 +14,20 @@ _FEW_PARAMETERS = 32
 
 @dataclass(frozen=True)
 class LinearGaussian:
-    """mean = b + W s; theta = (b, W) with W row by row."""
+    """mean = b + W s; theta = (b, W) with W row by row.
 
-    num_observations: int
-    num_actions: int
-    sigma: float
+    Args:
+        num_observations: numbers the policy sees.
+        num_actions: numbers it chooses.
+        sigma: standard deviation of the actions, fixed.
+    """
+
+    num_observations: Count
+    num_actions: Count
+    sigma: Positive
 
     def __post_init__(self) -> None:
-        check_sizes(self.num_observations, self.num_actions, self.sigma)
+        check_fields(self, "policy")
 
     @property
     def num_parameters(self) -> int:

@@ -8,20 +8,28 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.errors import InputError
-from metastep.policies.base import Pieces, check_sizes
+from metastep.policies.base import Pieces
+from metastep.settings import Count, Positive, check_fields
 
 
 @dataclass(frozen=True)
 class MLPGaussian:
-    """A tanh network; theta = (W_1, b_1, W_2, b_2, ...), each W row by row (outputs first)."""
+    """A tanh network; theta = (W_1, b_1, W_2, b_2, ...), each W row by row (outputs first).
 
-    num_observations: int
-    num_actions: int
-    sigma: float
+    Args:
+        num_observations: numbers the policy sees.
+        num_actions: numbers it chooses.
+        sigma: standard deviation of the actions, fixed.
+        hidden: sizes of the hidden layers.
+    """
+
+    num_observations: Count
+    num_actions: Count
+    sigma: Positive
     hidden: tuple[int, ...] = (16,)
 
     def __post_init__(self) -> None:
-        check_sizes(self.num_observations, self.num_actions, self.sigma)
+        check_fields(self, "policy")
         if not self.hidden or min(self.hidden) < 1:
             raise InputError(f"policy.hidden: {list(self.hidden)} must be one or more positive layer sizes.")
 

@@ -1,12 +1,11 @@
 """Lipschitz constants of contextual MDPs, the bounds that follow from them, and how both compare with measurement.
 
 - `constants`: the formulas of the paper's context-Lipschitz section, with their conditions.
-- `scores`: constants of a Gaussian score that keep the gradient theorem true.
+- `policy`: the linear Gaussian policy, with constants of its score that keep the gradient theorem true.
 - `lqr`, `nav2d`: exact constants; closed forms on LQR.
 - `wasserstein`, `estimate`: distances of samples, and constants estimated from below for any environment.
 - `measure`, `table`: differences between tasks with common random numbers, against their bounds.
 - `coverage`: how far test tasks lie from training tasks, and what that can cost.
-- `figure`, `reproduce`: figure, tables and verdict.
 
 docs/theory.md derives what is used.
 """

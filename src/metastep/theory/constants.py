@@ -2,9 +2,9 @@
 
 Everything here is arithmetic on constants (paper, section "Context Lipschitz Continuity" and the appendix of proofs). States,
 actions, parameters and contexts carry a metric each, state-action pairs the sum of the two, laws the Kantorovich (Wasserstein-1)
-distance. Arguments may be arrays, which broadcast: one call serves thousands of policies.
+distance. Constants may be arrays, which broadcast: one call serves thousands of policies.
 
-Every function has two forms. Without a `horizon` it is the paper's infinite sum, which exists only where
+Every bound has two forms. Without a `horizon` it is the paper's infinite sum, which exists only where
 `gamma L_P (1 + L_pi) < 1`. With a `horizon` H it is the finite sum behind it, which always exists, is smaller, and is what an
 experiment with episodes of H steps has to be compared with.
 
@@ -16,6 +16,8 @@ Two formulas differ from the printed ones:
   exceeded; `printed_gradient_constant` keeps it for comparison.
 """
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +25,8 @@ from numpy.typing import NDArray
 
 from metastep.errors import InputError
 
-Number = float | NDArray[np.float64]
+Floats = NDArray[np.float64]
+Number = float | Floats
 
 
 class CmdpConstants(NamedTuple):
@@ -45,50 +48,195 @@ class PolicyConstants(NamedTuple):
 
 
 class ScoreConstants(NamedTuple):
-    """What is known of the score d log pi / d theta_i, one entry a coordinate i where they are arrays.
+    """What is known of the score d log pi / d theta_i; the last axis of arrays is the coordinate i.
 
-    A Gaussian score is unbounded. `metastep.theory.scores` gives numbers that keep the theorem true for it.
+    A Gaussian score is unbounded. `metastep.theory.policy` gives numbers that keep the theorem true for it.
     """
 
     M: Number  # bound of the absolute score
     L: Number  # its Lipschitz constant, in the state-action pair
 
 
+Constants = tuple[CmdpConstants, PolicyConstants, ScoreConstants]
+_UNKNOWN_SCORE = ScoreConstants(np.inf, np.inf)
+
+
 class StepsToGo(NamedTuple):
     """Constants of the value functions with k = 0, 1, ..., H steps left; the first axis is k."""
 
-    L_Q: NDArray[np.float64]  # (steps + 1, ...)
-    L_V: NDArray[np.float64]
-    L_omega_Q: NDArray[np.float64]
-    Q_max: NDArray[np.float64]
+    L_Q: Floats  # (steps + 1, ...)
+    L_omega_Q: Floats
+    Q_max: Floats
 
 
-class Bounds(NamedTuple):
-    """All constants of the two theorems."""
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """The constants of the two theorems; each is computed, and its condition checked, when it is asked for.
 
-    L_Q: Number
-    L_V: Number
-    L_omega_Q: Number  # of Q and, as the start is shared, of the return
-    L_delta_theta: Number
-    L_delta_omega: Number
-    L_zeta_omega: Number
-    L_eta: Number
-    L_gradient: Number
+    Args:
+        cmdp, policy: what is known of the tasks and of the policy.
+        score: what is known of the score, for `L_eta` and `L_gradient`; nothing is known of it unless given.
+        horizon: H of the finite sums; None for the infinite ones.
+    """
+
+    cmdp: CmdpConstants
+    policy: PolicyConstants
+    score: ScoreConstants = _UNKNOWN_SCORE
+    horizon: int | None = None
+
+    def __post_init__(self) -> None:
+        for record in (self.cmdp, self.policy, self.score):
+            for name, value in zip(record._fields, record, strict=True):
+                array = np.asarray(value, np.float64)
+                if array.size and not np.all(array >= 0.0):
+                    raise InputError(f"{name}: {float(np.min(array)):g} must be a number that is at least 0.")
+        if np.any(np.asarray(self.cmdp.gamma) > 1.0):
+            raise InputError(f"gamma: {float(np.max(self.cmdp.gamma)):g} must lie in [0, 1].")
+        if self.horizon is not None and self.horizon < 1:
+            raise InputError(f"horizon: {self.horizon} must be at least 1.")
+
+    @cached_property
+    def growth(self) -> Floats:
+        """`L_P (1 + L_pi)`: the Lipschitz constant of one step under the policy."""
+        return times(self.cmdp.L_P, self._reach)
+
+    @cached_property
+    def contraction(self) -> Floats:
+        """`gamma L_P (1 + L_pi)`: how much of a state difference one discounted step keeps at most."""
+        return times(self.cmdp.gamma, self.growth)
+
+    @cached_property
+    def L_Q(self) -> Number:
+        """`L_r / (1 - gamma L_P (1 + L_pi))`; with a horizon `L_r sum_{k<H} (gamma L_P (1 + L_pi))^k`."""
+        return self.cmdp.L_r / self._lost_share() if self.horizon is None else self.steps_to_go.L_Q[-1]
+
+    @property
+    def L_V(self) -> Number:
+        """`(1 + L_pi) L_Q`, in the state (the paper says "the joint space", but V has no action)."""
+        return times(self._reach, self.L_Q)
+
+    @cached_property
+    def L_omega_Q(self) -> Number:
+        """Theorem 1: `(L_omegar + gamma L_omegaP L_V) / (1 - gamma)`, of Q and, as the start is shared, of the return.
+
+        With a horizon, the recurrence `L^(k+1) = L_omegar + gamma L_omegaP L_V^(k) + gamma L^(k)` from `L^(0) = 0`.
+        """
+        if self.horizon is not None:
+            return self.steps_to_go.L_omega_Q[-1]
+        through_states = times(self.cmdp.gamma, times(self.cmdp.L_omega_P, self.L_V))
+        return (self.cmdp.L_omega_r + through_states) / self._forgotten_share()
+
+    @property
+    def L_delta_theta(self) -> Number:
+        """`gamma L_P L_pi(theta) / (1 - gamma L_P (1 + L_pi))`, of the normalised discounted occupancy."""
+        return self._occupancy(times(self.cmdp.L_P, self.policy.L_pi_theta))
+
+    @property
+    def L_delta_omega(self) -> Number:
+        """`gamma L_omegaP / (1 - gamma L_P (1 + L_pi))`, of the normalised discounted occupancy."""
+        return self._occupancy(self.cmdp.L_omega_P)
+
+    @property
+    def L_zeta_omega(self) -> Number:
+        """`(1 + L_pi) L_delta(omega)`, of the joint law of state and action."""
+        return times(self._reach, self.L_delta_omega)
+
+    @property
+    def L_eta(self) -> Number:
+        """`R_max/(1 - gamma) L_score + M L_Q`, of eta = score * Q in the state-action pair."""
+        if self.horizon is not None:
+            return self._eta(self.steps_to_go.Q_max[-1], self.L_Q)
+        return self._eta(self.cmdp.R_max / self._forgotten_share(), self.L_Q)
+
+    @cached_property
+    def L_gradient(self) -> Number:
+        """`(L_eta (1 + L_pi) L_delta(omega) + M L_omegaQ) / (1 - gamma)` for every coordinate of the gradient.
+
+        The paper prints it without the division (module docstring). With a horizon,
+        `sum_t gamma^t [L_eta^(H-t) (1 + L_pi) L_t + M L_omegaQ^(H-t)]`, where the law of the state at step t is L_t-Lipschitz
+        in the context: `L_0 = 0`, `L_{t+1} = L_P (1 + L_pi) L_t + L_omegaP`.
+        """
+        if self.horizon is None:
+            through_states = times(self.L_eta, self.L_zeta_omega)
+            return (through_states + times(self.score.M, self.L_omega_Q)) / self._forgotten_share()
+        left, total = self.steps_to_go, np.zeros(())
+        weight = np.ones_like(np.asarray(self.cmdp.gamma, np.float64))
+        for t, drift in enumerate(self._state_laws(self.cmdp.L_omega_P, self.horizon)):
+            k = self.horizon - t
+            through_states = times(self._eta(left.Q_max[k], left.L_Q[k]), times(self._reach, drift))
+            total = total + times(weight, through_states + times(self.score.M, left.L_omega_Q[k]))
+            weight = weight * self.cmdp.gamma
+        return total
+
+    @cached_property
+    def steps_to_go(self) -> StepsToGo:
+        """The recurrences behind Theorem 1, from nothing left to all of the horizon.
+
+        L_Q^(k+1) = L_r + gamma L_P (1 + L_pi) L_Q^(k),  L_omegaQ^(k+1) = L_omegar + gamma L_omegaP L_V^(k) + gamma L_omegaQ^(k)
+        """
+        if self.horizon is None:
+            raise InputError("horizon: None must be a number of at least 1 for constants by the number of steps to go.")
+        cmdp, rows = self.cmdp, [(self._zero, self._zero, self._zero)]
+        with np.errstate(over="ignore"):  # an infinite constant is a true answer: the bound is void
+            for _ in range(self.horizon):
+                of_q, in_context, largest = rows[-1]
+                through_states = times(cmdp.L_omega_P, times(self._reach, of_q))
+                of_q = cmdp.L_r + times(self.contraction, of_q)
+                in_context = cmdp.L_omega_r + times(cmdp.gamma, through_states + in_context)
+                rows.append((of_q, in_context, cmdp.R_max + times(cmdp.gamma, largest)))
+        return StepsToGo(*(np.stack(column) for column in zip(*rows, strict=True)))
+
+    @property
+    def _reach(self) -> Floats:
+        return 1.0 + np.asarray(self.policy.L_pi, np.float64)
+
+    @property
+    def _zero(self) -> Floats:
+        return np.zeros(np.broadcast_shapes(*(np.shape(value) for value in (*self.cmdp, *self.policy))))
+
+    def _eta(self, largest_q: Number, of_q: Number) -> Floats:
+        return times(largest_q, self.score.L) + times(self.score.M, of_q)
+
+    def _occupancy(self, one_step: Number) -> Number:
+        gamma = np.asarray(self.cmdp.gamma, np.float64)
+        if self.horizon is None:
+            return times(gamma, one_step) / self._lost_share()
+        weights = [gamma**t for t in range(self.horizon)]
+        laws = self._state_laws(one_step, self.horizon)
+        return sum(times(weight, law) for weight, law in zip(weights, laws, strict=True)) / sum(weights)
+
+    def _state_laws(self, one_step: Number, horizon: int) -> list[Floats]:
+        """Constants of the laws of s_0, ..., s_{H-1}: `L_0 = 0`, `L_{t+1} = L_P (1 + L_pi) L_t + one_step`."""
+        laws = [self._zero]
+        with np.errstate(over="ignore"):
+            for _ in range(horizon - 1):
+                laws.append(times(self.growth, laws[-1]) + one_step)
+        return laws
+
+    def _lost_share(self) -> Floats:
+        """`1 - gamma L_P (1 + L_pi)`, which must be positive without a horizon."""
+        largest = float(np.max(self.contraction))
+        if not largest < 1.0:
+            raise InputError(
+                f"gamma L_P (1 + L_pi): {largest:g} must be below 1 for the infinite-horizon constants to exist; "
+                "give a horizon to get the finite ones."
+            )
+        return 1.0 - self.contraction
+
+    def _forgotten_share(self) -> Floats:
+        """`1 - gamma`, which must be positive without a horizon."""
+        gamma = np.asarray(self.cmdp.gamma, np.float64)
+        if not np.all(gamma < 1.0):
+            raise InputError(f"gamma: {float(np.max(gamma)):g} must be below 1 without a horizon.")
+        return 1.0 - gamma
 
 
-def check_constants(
-    cmdp: CmdpConstants, policy: PolicyConstants | None = None, score: ScoreConstants | None = None
-) -> None:
-    """Refuse negative or undefined constants and a discount outside [0, 1], naming the field."""
-    for record in (cmdp, policy, score):
-        if record is None:
-            continue
-        for name, value in zip(record._fields, record, strict=True):
-            array = np.asarray(value, np.float64)
-            if array.size and not np.all(array >= 0.0):
-                raise InputError(f"{name}: {float(np.min(array)):g} must be a number that is at least 0.")
-    if np.any(np.asarray(cmdp.gamma) > 1.0):
-        raise InputError(f"gamma: {float(np.max(cmdp.gamma)):g} must lie in [0, 1].")
+def printed_gradient_constant(cmdp: CmdpConstants, policy: PolicyConstants, score: ScoreConstants) -> Number:
+    """`L_eta (1 + L_pi) L_delta(omega) + M L_omegaQ` as the paper prints it: a constant of `(1 - gamma) grad J`, not of `grad J`.
+
+    A random walk whose reward is `omega * sign(s)` exceeds it (tests/theory/test_theory_printed.py).
+    """
+    return Bounds(cmdp, policy, score).L_gradient * (1.0 - np.asarray(cmdp.gamma))
 
 
 def per_coordinate(cmdp: CmdpConstants, policy: PolicyConstants) -> tuple[CmdpConstants, PolicyConstants]:
@@ -99,188 +247,9 @@ def per_coordinate(cmdp: CmdpConstants, policy: PolicyConstants) -> tuple[CmdpCo
     )
 
 
-def contraction(cmdp: CmdpConstants, policy: PolicyConstants) -> Number:
-    """`gamma L_P (1 + L_pi)`: how much of a state difference one discounted step keeps at most."""
-    return times(cmdp.gamma, growth(cmdp, policy))
-
-
-def growth(cmdp: CmdpConstants, policy: PolicyConstants) -> Number:
-    """`L_P (1 + L_pi)`: the Lipschitz constant of one step under the policy."""
-    return times(cmdp.L_P, 1.0 + np.asarray(policy.L_pi, np.float64))
-
-
-def q_constant(cmdp: CmdpConstants, policy: PolicyConstants, horizon: int | None = None) -> Number:
-    """`L_Q = L_r / (1 - gamma L_P (1 + L_pi))`; with a horizon `L_r sum_{k<H} (gamma L_P (1 + L_pi))^k`."""
-    if horizon is not None:
-        return steps_to_go(cmdp, policy, horizon).L_Q[-1]
-    _require_contraction(cmdp, policy)
-    return cmdp.L_r / (1.0 - contraction(cmdp, policy))
-
-
-def v_constant(cmdp: CmdpConstants, policy: PolicyConstants, horizon: int | None = None) -> Number:
-    """`L_V = (1 + L_pi) L_Q`, in the state (the paper says "the joint space", but V has no action)."""
-    return times(1.0 + np.asarray(policy.L_pi, np.float64), q_constant(cmdp, policy, horizon))
-
-
-def context_q_constant(cmdp: CmdpConstants, policy: PolicyConstants, horizon: int | None = None) -> Number:
-    """Theorem 1: `L_omegaQ = (L_omegar + gamma L_omegaP L_V) / (1 - gamma)`, of Q and of the return.
-
-    With a horizon, the recurrence `L^(k+1) = L_omegar + gamma L_omegaP L_V^(k) + gamma L^(k)` from `L^(0) = 0`.
-    """
-    if horizon is not None:
-        return steps_to_go(cmdp, policy, horizon).L_omega_Q[-1]
-    _require_discount(cmdp)
-    value = v_constant(cmdp, policy)
-    through_states = times(cmdp.gamma, times(cmdp.L_omega_P, value))
-    return (cmdp.L_omega_r + through_states) / (1.0 - np.asarray(cmdp.gamma))
-
-
-def occupancy_theta_constant(cmdp: CmdpConstants, policy: PolicyConstants, horizon: int | None = None) -> Number:
-    """`L_delta(theta) = gamma L_P L_pi(theta) / (1 - gamma L_P (1 + L_pi))`, of the normalised discounted occupancy."""
-    return _occupancy(cmdp, policy, times(cmdp.L_P, policy.L_pi_theta), horizon)
-
-
-def occupancy_context_constant(cmdp: CmdpConstants, policy: PolicyConstants, horizon: int | None = None) -> Number:
-    """`L_delta(omega) = gamma L_omegaP / (1 - gamma L_P (1 + L_pi))`, of the normalised discounted occupancy."""
-    return _occupancy(cmdp, policy, cmdp.L_omega_P, horizon)
-
-
-def joint_context_constant(cmdp: CmdpConstants, policy: PolicyConstants, horizon: int | None = None) -> Number:
-    """`L_zeta(omega) = (1 + L_pi) L_delta(omega)`, of the joint law of state and action."""
-    return times(1.0 + np.asarray(policy.L_pi, np.float64), occupancy_context_constant(cmdp, policy, horizon))
-
-
-def eta_constant(
-    cmdp: CmdpConstants, policy: PolicyConstants, score: ScoreConstants, horizon: int | None = None
-) -> Number:
-    """`L_eta = R_max/(1 - gamma) L_score + M L_Q`, of eta = score * Q in the state-action pair."""
-    check_constants(cmdp, policy, score)
-    if horizon is not None:
-        constants = steps_to_go(cmdp, policy, horizon)
-        return times(constants.Q_max[-1], score.L) + times(score.M, constants.L_Q[-1])
-    _require_discount(cmdp)
-    largest_q = cmdp.R_max / (1.0 - np.asarray(cmdp.gamma))
-    return times(largest_q, score.L) + times(score.M, q_constant(cmdp, policy))
-
-
-def gradient_constant(
-    cmdp: CmdpConstants, policy: PolicyConstants, score: ScoreConstants, horizon: int | None = None
-) -> Number:
-    """`L_gradJ = (L_eta (1 + L_pi) L_delta(omega) + M L_omegaQ) / (1 - gamma)` for every coordinate of the gradient.
-
-    The paper prints it without the division (module docstring). With a horizon,
-    `sum_t gamma^t [L_eta^(H-t) (1 + L_pi) L_t + M L_omegaQ^(H-t)]`, where the law of the state at step t is L_t-Lipschitz in
-    the context: `L_0 = 0`, `L_{t+1} = L_P (1 + L_pi) L_t + L_omegaP`.
-    """
-    check_constants(cmdp, policy, score)
-    reach = 1.0 + np.asarray(policy.L_pi, np.float64)
-    if horizon is None:
-        _require_discount(cmdp)
-        through_states = times(eta_constant(cmdp, policy, score), joint_context_constant(cmdp, policy))
-        through_values = times(score.M, context_q_constant(cmdp, policy))
-        return (through_states + through_values) / (1.0 - np.asarray(cmdp.gamma))
-    left = steps_to_go(cmdp, policy, horizon)
-    drifts = state_law_constants(cmdp, policy, cmdp.L_omega_P, horizon)
-    total: Number = 0.0
-    weight = np.ones_like(np.asarray(cmdp.gamma, np.float64))
-    for t in range(horizon):
-        k = horizon - t
-        eta = times(left.Q_max[k], score.L) + times(score.M, left.L_Q[k])
-        total = total + times(weight, times(eta, times(reach, drifts[t])) + times(score.M, left.L_omega_Q[k]))
-        weight = weight * cmdp.gamma
-    return total
-
-
-def printed_gradient_constant(cmdp: CmdpConstants, policy: PolicyConstants, score: ScoreConstants) -> Number:
-    """`L_eta (1 + L_pi) L_delta(omega) + M L_omegaQ` as the paper prints it: a constant of `(1 - gamma) grad J`, not of `grad J`.
-
-    A random walk whose reward is `omega * sign(s)` exceeds it (tests/theory/test_theory_printed.py).
-    """
-    return gradient_constant(cmdp, policy, score) * (1.0 - np.asarray(cmdp.gamma))
-
-
-def all_bounds(
-    cmdp: CmdpConstants, policy: PolicyConstants, score: ScoreConstants, horizon: int | None = None
-) -> Bounds:
-    """Every constant at once."""
-    return Bounds(
-        L_Q=q_constant(cmdp, policy, horizon),
-        L_V=v_constant(cmdp, policy, horizon),
-        L_omega_Q=context_q_constant(cmdp, policy, horizon),
-        L_delta_theta=occupancy_theta_constant(cmdp, policy, horizon),
-        L_delta_omega=occupancy_context_constant(cmdp, policy, horizon),
-        L_zeta_omega=joint_context_constant(cmdp, policy, horizon),
-        L_eta=eta_constant(cmdp, policy, score, horizon),
-        L_gradient=gradient_constant(cmdp, policy, score, horizon),
-    )
-
-
-def steps_to_go(cmdp: CmdpConstants, policy: PolicyConstants, horizon: int) -> StepsToGo:
-    """The recurrences behind Theorem 1, from nothing left to `horizon` steps left.
-
-    L_Q^(k+1) = L_r + gamma L_P (1 + L_pi) L_Q^(k),    L_omegaQ^(k+1) = L_omegar + gamma L_omegaP L_V^(k) + gamma L_omegaQ^(k)
-    """
-    check_constants(cmdp, policy)
-    _require_horizon(horizon)
-    gamma, reach = np.asarray(cmdp.gamma, np.float64), 1.0 + np.asarray(policy.L_pi, np.float64)
-    keeps = contraction(cmdp, policy)
-    zero = np.zeros(np.broadcast_shapes(*(np.shape(value) for value in (*cmdp, *policy))))
-    rows = [(zero, zero, zero, zero)]
-    with np.errstate(over="ignore"):  # an infinite constant is a true answer: the bound is void
-        for _ in range(horizon):
-            of_q, of_v, in_context, largest = rows[-1]
-            of_q = cmdp.L_r + times(keeps, of_q)
-            in_context = cmdp.L_omega_r + times(gamma, times(cmdp.L_omega_P, of_v) + in_context)
-            largest = cmdp.R_max + times(gamma, largest)
-            rows.append((of_q + zero, times(reach, of_q) + zero, in_context + zero, largest + zero))
-    return StepsToGo(*(np.stack(column) for column in zip(*rows, strict=True)))
-
-
-def state_law_constants(
-    cmdp: CmdpConstants, policy: PolicyConstants, one_step: Number, horizon: int
-) -> list[NDArray[np.float64]]:
-    """Lipschitz constants of the laws of s_0, ..., s_{H-1}: `L_0 = 0`, `L_{t+1} = L_P (1 + L_pi) L_t + one_step`."""
-    _require_horizon(horizon)
-    constants = [np.zeros(np.broadcast_shapes(np.shape(one_step), *(np.shape(value) for value in (*cmdp, *policy))))]
-    with np.errstate(over="ignore"):
-        for _ in range(horizon - 1):
-            constants.append(times(growth(cmdp, policy), constants[-1]) + one_step)
-    return constants
-
-
-def times(left: Number, right: Number) -> NDArray[np.float64]:
+def times(left: Number, right: Number) -> Floats:
     """A product in which zero wins over infinity: what does not depend on a thing is not hurt by its constant."""
     left, right = np.asarray(left, np.float64), np.asarray(right, np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         product = left * right
     return np.where((left == 0.0) | (right == 0.0), 0.0, product)
-
-
-def _occupancy(cmdp: CmdpConstants, policy: PolicyConstants, one_step: Number, horizon: int | None) -> Number:
-    check_constants(cmdp, policy)
-    if horizon is None:
-        _require_contraction(cmdp, policy)
-        return times(cmdp.gamma, one_step) / (1.0 - contraction(cmdp, policy))
-    laws = state_law_constants(cmdp, policy, one_step, horizon)
-    weights = [np.asarray(cmdp.gamma, np.float64) ** t for t in range(horizon)]
-    return sum(times(weight, law) for weight, law in zip(weights, laws, strict=True)) / sum(weights)
-
-
-def _require_contraction(cmdp: CmdpConstants, policy: PolicyConstants) -> None:
-    check_constants(cmdp, policy)
-    largest = float(np.max(contraction(cmdp, policy)))
-    if not largest < 1.0:
-        raise InputError(
-            f"gamma L_P (1 + L_pi): {largest:g} must be below 1 for the infinite-horizon constants to exist; "
-            "give a horizon to get the finite ones."
-        )
-
-
-def _require_discount(cmdp: CmdpConstants) -> None:
-    if not np.all(np.asarray(cmdp.gamma) < 1.0):
-        raise InputError(f"gamma: {float(np.max(cmdp.gamma)):g} must be below 1 without a horizon.")
-
-
-def _require_horizon(horizon: int) -> None:
-    if horizon < 1:
-        raise InputError(f"horizon: {horizon} must be at least 1.")

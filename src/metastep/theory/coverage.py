@@ -16,35 +16,48 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from metastep.contexts import ContextSpace
-from metastep.envs.host.base import HostEnv
 from metastep.envs.lqr import LQR
 from metastep.envs.nav2d import Nav2D
 from metastep.errors import InputError
+from metastep.simulation.engine import engine_of
 from metastep.simulation.rollouts import Rollout
 from metastep.theory import lqr
-from metastep.theory.constants import context_q_constant, times
-from metastep.theory.measure import Z_99, measure_return_differences
+from metastep.theory.constants import Bounds, Floats, times
+from metastep.theory.measure import Z_99, context_pairs, measure_return_differences
 from metastep.theory.nav2d import nav2d_constants
-
-Floats = NDArray[np.float64]
-Kind = Literal["bound", "bound without endings", "measured", "unknown"]
+from metastep.theory.policy import policy_from_theta
 
 _LEAST_EPISODES = 100  # to measure a difference with: fewer may agree by chance, and seem to be without noise
 
 
+class Price(NamedTuple):
+    """What a distance between tasks may cost."""
+
+    constant: float  # change of the return for a unit of distance
+    # A theorem's constant, one of a theorem that leaves out that episodes may end, or an estimate from below.
+    kind: Literal["bound", "bound without endings", "measured"]
+    num_policies: int | None = None  # of which the constant is the largest; None: it holds for every policy
+
+
 class Coverage(NamedTuple):
-    """One entry a test task."""
+    """Where test tasks lie, and the price of that."""
 
     distance: Floats  # (tests,): to the nearest training task
     nearest: NDArray[np.int64]  # (tests,): which one that is
     outside: NDArray[np.bool_]  # (tests,): beyond the smallest or largest training value of some coordinate
     spacing: float  # median distance of a training task to the nearest other one, 0 where there is none: the scale of distances
     scaled: bool  # distances count widths of the context box
-    constant: float | None  # change of the return a unit of distance
-    kind: Kind  # where the constant comes from
-    num_policies: int | None  # of which it is the largest; None: it holds for every policy
-    return_change: Floats | None  # (tests,): constant * distance
-    return_lost: Floats | None  # (tests,): 2 * constant * distance
+    price: Price | None  # None where nothing is known
+
+    @property
+    def return_change(self) -> Floats | None:
+        """How much the return of a policy may change from the nearest training task to each test task."""
+        return None if self.price is None else times(self.price.constant, self.distance)
+
+    @property
+    def return_lost(self) -> Floats | None:
+        """How much worse the best policy of the nearest training task may be than the best one of each test task."""
+        return None if self.return_change is None else 2.0 * self.return_change
 
 
 class Smoothness(NamedTuple):
@@ -60,50 +73,25 @@ class Smoothness(NamedTuple):
 
 
 def coverage(
-    train_contexts: ArrayLike,
-    test_contexts: ArrayLike,
-    *,
-    constant: float | None = None,
-    kind: Kind = "unknown",
-    num_policies: int | None = None,
-    scale: ArrayLike | None = None,
+    train_contexts: ArrayLike, test_contexts: ArrayLike, price: Price | None = None, scale: ArrayLike | None = None
 ) -> Coverage:
     """Distances from test tasks (tests, coordinates) to training tasks (tasks, coordinates), and their price.
 
     Args:
         train_contexts, test_contexts: the tasks; training tasks may repeat.
-        constant: L, if known.
-        kind: "bound" for a theorem's constant, "bound without endings" where the theorem leaves out that episodes may end,
-            "measured" for an estimate.
-        num_policies: how many policies `constant` is the largest of; None if it holds for every policy.
-        scale: divides each coordinate first; it must be the metric in which `constant` was obtained.
+        price: of a unit of distance, if known.
+        scale: divides each coordinate first; it must be the metric in which the price was obtained.
     """
     train, test = _tasks(train_contexts, "train_contexts"), _tasks(test_contexts, "test_contexts")
     if train.shape[1] != test.shape[1]:
         raise InputError(f"test_contexts: {test.shape[1]} coordinates, expected {train.shape[1]} as in training.")
-    if (constant is None) != (kind == "unknown"):
-        raise InputError(f"kind: {kind!r} does not fit constant = {constant}; without a constant it is 'unknown'.")
     width = np.ones(train.shape[1]) if scale is None else np.asarray(scale, np.float64)
     if width.shape != (train.shape[1],) or not np.all(width > 0.0):
         raise InputError(f"scale: {width.tolist()} must be {train.shape[1]} positive numbers.")
-    tree = cKDTree(train / width)
-    found = tree.query(test / width)
+    found = cKDTree(train / width).query(test / width)
     distance, nearest = np.asarray(found[0], np.float64), np.asarray(found[1], np.int64)
     outside = np.any((test < train.min(axis=0)) | (test > train.max(axis=0)), axis=1)
-    change = None if constant is None else times(constant, distance)
-    lost = None if change is None else 2.0 * change
-    return Coverage(
-        distance,
-        nearest,
-        outside,
-        spacing=_spacing(train / width),
-        scaled=scale is not None,
-        constant=constant,
-        kind=kind,
-        num_policies=num_policies,
-        return_change=change,
-        return_lost=lost,
-    )
+    return Coverage(distance, nearest, outside, _spacing(train / width), scale is not None, price)
 
 
 def describe(result: Coverage, names: tuple[str, ...] = ()) -> list[str]:
@@ -123,29 +111,30 @@ def describe(result: Coverage, names: tuple[str, ...] = ()) -> list[str]:
 
 def _describe_price(result: Coverage, worst: int) -> str:
     """What the farthest test task may cost, in words that promise no more than the constant does."""
-    if result.return_change is None or result.return_lost is None:
+    if result.price is None or result.return_change is None or result.return_lost is None:
         return "No constant is known for this environment, so distances have no price in return."
+    constant, kind, num_policies = result.price
     source = {
         "bound": "The bound says",
         "bound without endings": "The bound says for episodes that do not end at the goal (an end is a jump, with no bound)",
         "measured": "Measured smoothness (an estimate, not a guarantee) says",
-    }[result.kind]
-    least = "about" if result.kind == "measured" else "at most"
+    }[kind]
+    least = "about" if kind == "measured" else "at most"
     lost = f"the nearest training task loses {least} {result.return_lost[worst]:.3g} there"
-    if result.num_policies is None:
+    if num_policies is None:
         whose, loser = "a policy's return", f"the best policy of {lost}"
     else:
-        policies = "the policy" if result.num_policies == 1 else f"the steepest of {result.num_policies} policies"
+        policies = "the policy" if num_policies == 1 else f"the steepest of {num_policies} policies"
         whose = f"the return of {policies} of the training data"
         loser = f"the best policies may be steeper, and if they are not, that of {lost}"
     return (
-        f"{source}: {whose} changes by {least} {result.constant:.3g} a unit of distance, so by {least} "
+        f"{source}: {whose} changes by {least} {constant:.3g} a unit of distance, so by {least} "
         f"{result.return_change[worst]:.3g} for the farthest test task (median {np.median(result.return_change):.3g}); {loser}."
     )
 
 
-def known_return_constant(rollout: Rollout, theta: ArrayLike, tasks: ArrayLike | None = None) -> float | None:
-    """L of the return in the context where the constants are exact; None elsewhere. Euclidean contexts.
+def known_price(rollout: Rollout, theta: ArrayLike, tasks: ArrayLike | None = None) -> Price | None:
+    """Theorem 1 for the return, where the constants are exact; None elsewhere. Euclidean contexts.
 
     On Nav2D it is the same for every policy, and that of the environment that does not end at the goal.
 
@@ -154,33 +143,30 @@ def known_return_constant(rollout: Rollout, theta: ArrayLike, tasks: ArrayLike |
         theta: (..., parameters); of several policies the largest constant.
         tasks: (tasks, coordinates) between which it is to hold; the environment's box unless given.
     """
-    env, sigma, gamma, horizon = rollout.env, rollout.policy.sigma, rollout.discount, rollout.horizon
-    if not rollout.policy.is_linear:
+    env, gamma, horizon = rollout.env, rollout.discount, rollout.horizon
+    if not rollout.policy.is_linear or not isinstance(env, Nav2D | LQR):
         return None
+    policy = policy_from_theta(theta, env.num_observations, env.num_actions, rollout.policy.sigma)
     if isinstance(env, Nav2D):
-        cmdp, policy, _ = nav2d_constants(env, theta, sigma=sigma, gamma=gamma, horizon=horizon)
-    elif isinstance(env, LQR):
-        family = lqr.from_env(env, gamma, horizon)
-        gaussian = lqr.policy_from_theta(theta, env.num_observations, env.num_actions, sigma)
+        cmdp, of_policy, _ = nav2d_constants(env, policy, gamma, horizon)
+    else:
         held = _tasks((env.context_space.low, env.context_space.high) if tasks is None else tasks, "tasks")
         corners = np.array([held.min(axis=0), held.max(axis=0)])  # all there are, for its one coordinate
-        cmdp, policy, _ = lqr.lqr_constants(family, gaussian, corners)
-    else:
-        return None
-    return float(np.max(context_q_constant(cmdp, policy, horizon)))
+        cmdp, of_policy, _ = lqr.lqr_constants(lqr.from_env(env, gamma, horizon), policy, corners)
+    constant = float(np.max(Bounds(cmdp, of_policy, horizon=horizon).L_omega_Q))
+    if isinstance(env, Nav2D):
+        return Price(constant, "bound without endings" if env.goal_radius > 0.0 else "bound")
+    return Price(constant, "bound", policy.L_pi.size)
 
 
 def measure_smoothness(rollout: Rollout, theta: ArrayLike, *, num_pairs: int, num_blocks: int, seed: int) -> Smoothness:
-    """|J - J'| over random pairs of tasks with common random numbers; half of the pairs are neighbours.
+    """|J - J'| over `context_pairs` with common random numbers.
 
     A pair is resolved when it differs at all and the half-width of its interval is at most half of the difference; the others
     count with the lower end of their interval, or, where none is resolved, all with the upper one.
     """
     space = rollout.env.context_space
-    rng = np.random.default_rng(seed)
-    pairs = rng.uniform(space.low, space.high, size=(num_pairs, 2, space.num_coordinates))
-    pairs[::2, 1] = pairs[::2, 0] + 0.1 * (pairs[::2, 1] - pairs[::2, 0])
-    pairs = pairs.astype(np.float32).astype(np.float64)
+    pairs = context_pairs(np.random.default_rng(seed), space, num_pairs)
     change = measure_return_differences(rollout, theta, pairs, num_blocks=num_blocks, seed=seed)
     distance = np.linalg.norm((pairs[:, 1] - pairs[:, 0]) / box_widths(space), axis=1)
     difference, half = np.abs(change.mean), Z_99 * change.standard_error
@@ -226,38 +212,35 @@ def coverage_report(
         train_contexts, test_contexts: (tasks, coordinates), inside the box or not.
         num_pairs, num_blocks, seed: of the measurement, for each policy; its pairs of tasks come from the box.
     """
-    env, space, policies = rollout.env, rollout.env.context_space, np.atleast_2d(np.asarray(theta, np.float64))
+    space, policies = rollout.env.context_space, np.atleast_2d(np.asarray(theta, np.float64))
     train, test = _tasks(train_contexts, "train_contexts"), _tasks(test_contexts, "test_contexts")
-    if isinstance(env, HostEnv) or not len(policies):
-        result = coverage(train, test, scale=box_widths(space))
-    elif (bound := known_return_constant(rollout, policies, np.concatenate([train, test]))) is not None:
-        ends, number = (env.goal_radius > 0.0, None) if isinstance(env, Nav2D) else (False, len(policies))
-        kind: Kind = "bound without endings" if ends else "bound"
-        result = coverage(train, test, constant=bound, kind=kind, num_policies=number)
-    else:
-        enough = replace(rollout, num_episodes=max(rollout.num_episodes, _LEAST_EPISODES))
-        with np.errstate(invalid="ignore"):  # returns that overflowed
-            found = [
-                measure_smoothness(enough, policy, num_pairs=num_pairs, num_blocks=num_blocks, seed=seed)
-                for policy in policies
-            ]
-        result = _priced_by_measurement(found, train, test, box_widths(space))
+    price = None
+    if engine_of(rollout.env).is_compiled and len(policies):
+        price = known_price(rollout, policies, np.concatenate([train, test])) or _measured_price(
+            rollout, policies, num_pairs=num_pairs, num_blocks=num_blocks, seed=seed
+        )
+    is_bound = price is not None and price.kind != "measured"
+    result = coverage(train, test, price, scale=None if is_bound else box_widths(space))
     lines = describe(result, space.names)
     # In float32, the simulation's type: 0.7 is within a bound that was itself rounded from 0.7.
     seen, low, high = (np.asarray(values, np.float32) for values in (test, space.low, space.high))
     beyond = int(np.any((seen < low) | (seen > high), axis=1).sum())
-    if result.kind == "measured" and beyond:
+    if price is not None and not is_bound and beyond:
         lines.append(f"{beyond} of {len(test)} lie outside the environment's range, where nothing was measured.")
     return result, lines
 
 
-def _priced_by_measurement(found: Sequence[Smoothness], train: Floats, test: Floats, widths: Floats) -> Coverage:
+def _measured_price(rollout: Rollout, policies: Floats, *, num_pairs: int, num_blocks: int, seed: int) -> Price | None:
     """Returns that are not finite, or that no pair of tasks changes, say nothing on what a distance costs."""
+    enough = replace(rollout, num_episodes=max(rollout.num_episodes, _LEAST_EPISODES))
+    with np.errstate(invalid="ignore"):  # returns that overflowed
+        found = [
+            measure_smoothness(enough, policy, num_pairs=num_pairs, num_blocks=num_blocks, seed=seed)
+            for policy in policies
+        ]
     finite = [policy for policy in found if np.isfinite(policy.steepest)]
     constant = steepest_of(finite) if finite else 0.0
-    if not constant > 0.0:
-        return coverage(train, test, scale=widths)
-    return coverage(train, test, constant=constant, kind="measured", num_policies=len(finite), scale=widths)
+    return Price(constant, "measured", len(finite)) if constant > 0.0 else None
 
 
 def box_widths(space: ContextSpace) -> Floats:

@@ -15,16 +15,17 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from metastep.contexts import ContextSpace
 from metastep.envs.base import Env
 from metastep.errors import InputError
 from metastep.policies import Policy
+from metastep.theory.constants import Floats
+from metastep.theory.measure import state_structure
 from metastep.theory.wasserstein import paired_bounds
 
-Floats = NDArray[np.float64]
-
-# step(contexts (rows, coordinates), states (rows, .), actions (rows, .), noise (rows, .)) -> next states, rewards, endings
-StepFunction = Callable[[Floats, Floats, Floats, Floats], tuple[Floats, Floats, NDArray[np.bool_]]]
+Moved = tuple[Floats, Floats, NDArray[np.bool_]]
+"""Next states (rows, .), rewards (rows,) and endings (rows,)."""
+StepFunction = Callable[[Floats, Floats, Floats, Floats], Moved]
+"""An environment as a function of contexts, states, actions and noise, (rows, .) each."""
 
 # Closer neighbours than this share of the distance of two sampled points would measure rounding.
 _NEAREST = 0.01
@@ -48,9 +49,8 @@ class EstimatedConstants(NamedTuple):
     R_max: float
     num_pairs: int
     num_draws: int
-    ending_share: (
-        float  # of the pairs that end the episode on one side only: there is no finite constant across an ending
-    )
+    # Share of the pairs that end the episode on one side only: there is no finite constant across an ending.
+    ending_share: float
 
 
 def estimate_constants(
@@ -71,7 +71,7 @@ def estimate_constants(
     if min(len(samples.contexts), len(samples.states)) < 2 or len(samples.states) != len(samples.actions):
         raise InputError(
             f"samples: {len(samples.contexts)} contexts, {len(samples.states)} states and {len(samples.actions)} actions; "
-            "needed are two or more contexts and states, and one action a state."
+            "needed are two or more contexts and states, and one action for each state."
         )
     rng = np.random.default_rng(seed)
     noise = rng.normal(size=(num_draws if num_noise else 1, num_noise))
@@ -83,37 +83,22 @@ def estimate_constants(
     state, action = samples.states[here], samples.actions[here]
     other_state = np.where(which == 2, state, state + scale * (samples.states[there] - state))
     other_action = np.where(which == 1, action, action + scale * (samples.actions[there] - action))
-    gap = np.linalg.norm(other_state - state, axis=1) + np.linalg.norm(other_action - action, axis=1)
-    near = _Outcome(*_simulate(step, context, state, action, noise))
-    moved = _Outcome(*_simulate(step, context, other_state, other_action, noise))
-    law, reward, split = _ratios(near, moved, gap)
-
     other_context = samples.contexts[rng.integers(len(samples.contexts), size=num_pairs)]
     other_context = context + scale * (other_context - context)
-    shifted = _Outcome(*_simulate(step, other_context, state, action, noise))
-    in_context = _ratios(near, shifted, np.linalg.norm(other_context - context, axis=1))
-    return EstimatedConstants(
-        L_P=law,
-        L_r=reward,
-        L_omega_P=in_context[0],
-        L_omega_r=in_context[1],
-        R_max=float(max(np.max(np.abs(outcome.reward)) for outcome in (near, moved, shifted))),
-        num_pairs=num_pairs,
-        num_draws=len(noise),
-        ending_share=(split + in_context[2]) / 2.0,
-    )
+
+    near = _under_all_draws(step, context, state, action, noise)
+    moved = _under_all_draws(step, context, other_state, other_action, noise)
+    shifted = _under_all_draws(step, other_context, state, action, noise)
+    gap = np.linalg.norm(other_state - state, axis=1) + np.linalg.norm(other_action - action, axis=1)
+    L_P, L_r, split = _ratios(near, moved, gap)
+    L_omega_P, L_omega_r, also_split = _ratios(near, shifted, np.linalg.norm(other_context - context, axis=1))
+    R_max = float(max(np.max(np.abs(reward)) for _, reward, _ in (near, moved, shifted)))
+    ending_share = (split + also_split) / 2.0
+    return EstimatedConstants(L_P, L_r, L_omega_P, L_omega_r, R_max, num_pairs, len(noise), ending_share)
 
 
-class _Outcome(NamedTuple):
-    state: Floats  # (pairs, draws, states)
-    reward: Floats  # (pairs, draws)
-    ended: NDArray[np.bool_]  # (pairs, draws)
-
-
-def _simulate(
-    step: StepFunction, context: Floats, state: Floats, action: Floats, noise: Floats
-) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Every pair under every draw."""
+def _under_all_draws(step: StepFunction, context: Floats, state: Floats, action: Floats, noise: Floats) -> Moved:
+    """Every pair under every draw: (pairs, draws, states), (pairs, draws), (pairs, draws)."""
     pairs, draws = len(state), len(noise)
     contexts, states, actions = (np.repeat(array, draws, axis=0) for array in (context, state, action))
     after, reward, ended = step(contexts, states, actions, np.tile(noise, (pairs, 1)))
@@ -124,23 +109,25 @@ def _simulate(
     )
 
 
-def _ratios(left: _Outcome, right: _Outcome, gap: Floats) -> tuple[float, float, float]:
+def _ratios(left: Moved, right: Moved, gap: Floats) -> tuple[float, float, float]:
     """Largest ratio of laws, of mean rewards, and the share of pairs with different endings (left out of the laws)."""
+    (states, rewards, endings), (other_states, other_rewards, other_endings) = left, right
     apart = gap > 1e-9
-    split = np.any(left.ended != right.ended, axis=1)
-    distance, _ = paired_bounds(left.state, right.state)
-    reward = np.abs(left.reward.mean(axis=1) - right.reward.mean(axis=1))
+    split = np.any(endings != other_endings, axis=1)
+    distance, _ = paired_bounds(states, other_states)
+    reward = np.abs(rewards.mean(axis=1) - other_rewards.mean(axis=1))
     safe = np.where(apart, gap, 1.0)
     law = np.where(apart & ~split, distance / safe, 0.0)
     return float(law.max()), float(np.where(apart, reward / safe, 0.0).max()), float(split.mean())
 
 
-def step_function(env: Env) -> StepFunction:
-    """A registered environment as a function of rows; a state is the row of its fields."""
-    space = env.context_space
-    middle = np.asarray([(low + high) / 2 for low, high in zip(space.low, space.high, strict=True)], np.float32)
-    example = env.reset(space.unpack(jnp.asarray(middle)), tuple(jnp.zeros(env.reset_noise, jnp.float32)))
-    structure = jax.tree.structure(example)
+def step_function(env: Env, *, in_box_widths: bool = False) -> StepFunction:
+    """A registered environment as a function of rows; a state is the row of its fields.
+
+    With `in_box_widths` its contexts are in [0, 1]: distances count widths of the context box, whatever the units are.
+    """
+    space, structure = env.context_space, state_structure(env)
+    low, width = (np.asarray(space.low), np.subtract(space.high, space.low)) if in_box_widths else (0.0, 1.0)
 
     def one(context: Array, state: Array, action: Array, noise: Array) -> tuple[Array, Array, Array]:
         after = env.step(space.unpack(context), jax.tree.unflatten(structure, list(state)), tuple(action), tuple(noise))
@@ -148,26 +135,12 @@ def step_function(env: Env) -> StepFunction:
 
     batched = jax.jit(jax.vmap(one))
 
-    def step(
-        contexts: Floats, states: Floats, actions: Floats, noise: Floats
-    ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        rows = (jnp.asarray(array, jnp.float32) for array in (contexts, states, actions, noise))
+    def step(contexts: Floats, states: Floats, actions: Floats, noise: Floats) -> Moved:
+        rows = (jnp.asarray(array, jnp.float32) for array in (low + width * contexts, states, actions, noise))
         after, reward, ended = batched(*rows)
         return np.asarray(after, np.float64), np.asarray(reward, np.float64), np.asarray(ended)
 
     return step
-
-
-def in_box_widths(step: StepFunction, space: ContextSpace) -> StepFunction:
-    """The same environment with contexts in [0, 1]: distances count widths of the box, whatever the units are."""
-    low, width = np.asarray(space.low), np.subtract(space.high, space.low)
-
-    def scaled(
-        contexts: Floats, states: Floats, actions: Floats, noise: Floats
-    ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        return step(low + width * contexts, states, actions, noise)
-
-    return scaled
 
 
 def visited_samples(env: Env, policy: Policy, theta: Floats, contexts: Floats, horizon: int, seed: int) -> Samples:
@@ -188,15 +161,11 @@ def visited_samples(env: Env, policy: Policy, theta: Floats, contexts: Floats, h
             seen = jnp.stack(jax.tree.leaves(state)), jnp.stack(action), alive
             return (after.state, alive & ~after.terminated), seen
 
-        start = env.reset(
-            named, tuple(reset_noise[: env.reset_noise])
-        )  # vmap had to see one normal, the environment not
-        _, seen = lax.scan(advance, (start, jnp.bool_(True)), noise)
-        return seen
+        return lax.scan(advance, (env.reset(named, tuple(reset_noise)), jnp.bool_(True)), noise)[1]
 
     states, actions, alive = jax.jit(jax.vmap(episode))(
         jnp.asarray(contexts, jnp.float32),
-        jax.random.normal(key_reset, (num, max(env.reset_noise, 1))),
+        jax.random.normal(key_reset, (num, env.reset_noise)),
         jax.random.normal(key_step, (num, horizon, policy.num_actions + env.step_noise)),
     )
     taken = np.asarray(alive)

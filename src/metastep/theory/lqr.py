@@ -12,14 +12,13 @@ for the Gaussian one, exactly (docs/theory.md has the proof).
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metastep.envs.lqr import LQR
 from metastep.errors import InputError
-from metastep.theory.constants import CmdpConstants, PolicyConstants, ScoreConstants
-from metastep.theory.scores import MEAN_ABSOLUTE_TWO_POINT, gaussian_score_constants, linear_features
-
-Floats = NDArray[np.float64]
+from metastep.theory.constants import CmdpConstants, Constants, Floats
+from metastep.theory.policy import MEAN_ABSOLUTE_TWO_POINT, LinearPolicy, policy_constants
+from metastep.theory.policy import spectral_norm as _norm
 
 
 class LinearQuadratic(NamedTuple):
@@ -36,20 +35,16 @@ class LinearQuadratic(NamedTuple):
     horizon: int
 
 
-class LinearPolicy(NamedTuple):
-    """a ~ N(b + W s, sigma^2 I); any number of leading batch axes."""
-
-    bias: Floats  # (..., actions)
-    weights: Floats  # (..., actions, states)
-    sigma: float
-
-
 class QuadraticQ(NamedTuple):
     """Q(z) = -(z^T matrix z + 2 linear . z + constant), z = (s, a)."""
 
     matrix: Floats  # (..., states + actions, states + actions)
     linear: Floats  # (..., states + actions)
     constant: Floats  # (...)
+
+    def at(self, point: Floats) -> Floats:
+        """Q at points z (..., states + actions)."""
+        return -(_dot(point, _apply(self.matrix, point) + 2.0 * self.linear) + self.constant)
 
 
 class Ball(NamedTuple):
@@ -79,15 +74,6 @@ def from_env(env: LQR, gamma: float, horizon: int) -> LinearQuadratic:
     )
 
 
-def policy_from_theta(theta: ArrayLike, num_states: int, num_actions: int, sigma: float) -> LinearPolicy:
-    """Split flat parameters (..., parameters) into bias and weights."""
-    flat = np.asarray(theta, np.float64)
-    if flat.shape[-1] != num_actions * (1 + num_states):
-        raise InputError(f"theta: {flat.shape[-1]} numbers, expected {num_actions * (1 + num_states)}.")
-    weights = flat[..., num_actions:].reshape(*flat.shape[:-1], num_actions, num_states)
-    return LinearPolicy(flat[..., :num_actions], weights, sigma)
-
-
 def q_functions(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayLike) -> list[QuadraticQ]:
     """The action-value functions with 1, 2, ..., H steps left, for contexts (..., coordinates)."""
     drift, state_cost = _affine(family.drift, omega), _affine(family.state_cost, omega)
@@ -104,34 +90,27 @@ def q_functions(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayLike)
     slope, level = np.zeros((*batch, num_states)), np.zeros(batch)
     functions = []
     for _ in range(family.horizon):
-        matrix = cost + family.gamma * _t(step) @ value @ step
-        linear = family.gamma * _apply(_t(step), slope)
+        matrix = cost + family.gamma * step.mT @ value @ step
+        linear = family.gamma * _apply(step.mT, slope)
         constant = family.gamma * (level + np.sum(value * noise, axis=(-2, -1)))
         functions.append(QuadraticQ(matrix, linear, constant))
         # V(s) = E Q(s, b + W s + sigma z): put z = loop s + shift + (0, sigma z) into the quadratic form.
         spread = policy.sigma**2 * np.trace(matrix[..., num_states:, num_states:], axis1=-2, axis2=-1)
-        value = _t(loop) @ matrix @ loop
-        slope = _apply(_t(loop), _apply(matrix, shift) + linear)
+        value = loop.mT @ matrix @ loop
+        slope = _apply(loop.mT, _apply(matrix, shift) + linear)
         level = _dot(shift, _apply(matrix, shift) + 2.0 * linear) + constant + spread
     return functions
 
 
-def evaluate(function: QuadraticQ, state: Floats, action: Floats) -> Floats:
-    """Q at (..., states) and (..., actions)."""
-    point = np.concatenate([state, action], axis=-1)
-    return -(_dot(point, _apply(function.matrix, point) + 2.0 * function.linear) + function.constant)
-
-
 def expected_return(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayLike) -> Floats:
-    """J = E[sum_{t<H} gamma^t r_t], one entry a policy and context."""
+    """J = E[sum_{t<H} gamma^t r_t] of every policy and context."""
     last = q_functions(family, policy, omega)[-1]
-    num_states = len(family.start_mean)
+    num_states, num_actions = family.control.shape
     loop, shift = _closed_loop(policy, num_states)
-    point = _apply(loop, family.start_mean) + shift
-    covariance = loop @ family.start_factor @ family.start_factor.T @ _t(loop)
-    covariance[..., num_states:, num_states:] += policy.sigma**2 * np.eye(family.control.shape[1])
-    mean = _dot(point, _apply(last.matrix, point) + 2.0 * last.linear) + last.constant
-    return -(mean + np.sum(last.matrix * covariance, axis=(-2, -1)))
+    covariance = loop @ family.start_factor @ family.start_factor.T @ loop.mT
+    covariance[..., num_states:, num_states:] += policy.sigma**2 * np.eye(num_actions)
+    mean = _apply(loop, family.start_mean) + shift
+    return last.at(mean) - np.sum(last.matrix * covariance, axis=(-2, -1))
 
 
 def return_gradient(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayLike) -> Floats:
@@ -157,7 +136,7 @@ def return_gradient(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayL
         second = covariance + mean[..., :, None] * mean[..., None, :]
         of_bias = of_bias + weight * (_apply(slope, mean) + level)
         of_weights = of_weights + weight * (slope @ second + level[..., :, None] * mean[..., None, :])
-        mean, covariance = _apply(drift, mean) + push, drift @ covariance @ _t(drift) + noise
+        mean, covariance = _apply(drift, mean) + push, drift @ covariance @ drift.mT + noise
     return np.concatenate([of_bias, of_weights.reshape(*of_weights.shape[:-2], -1)], axis=-1)
 
 
@@ -169,35 +148,32 @@ def reachable_ball(family: LinearQuadratic, policy: LinearPolicy, omegas: ArrayL
     """
     drift = _affine(family.drift, omegas)  # (..., contexts, states, states)
     control = family.control
-    num_actions = control.shape[1]
     start = np.linalg.norm(family.start_mean) + np.linalg.norm(family.start_factor)
-    first = _action_radius(policy, start, num_actions)
+    first = _action_radius(policy, start)
     # Only G G^T matters, so the two points of w may lie along its eigenvectors, where |G w| is the Frobenius norm of G.
     noise = np.linalg.norm(family.noise)
     open_norm = np.max(_norm(drift), axis=-1)
     closed_norm = np.max(_norm(drift + (control @ policy.weights)[..., None, :, :]), axis=-1)
-    push = np.linalg.norm(_apply(control, policy.bias), axis=-1) + policy.sigma * np.sqrt(num_actions) * _norm(control)
+    shake = policy.sigma * np.sqrt(control.shape[1]) * _norm(control)
+    push = np.linalg.norm(_apply(control, policy.bias), axis=-1) + shake
     radius = largest = np.broadcast_to(start, np.broadcast_shapes(open_norm.shape, np.shape(first)))
     for t in range(family.horizon - 1):
         free = open_norm * radius + _norm(control) * first + noise
         radius = free if t == 0 else closed_norm * radius + push + noise
         largest = np.maximum(largest, radius)
-    return Ball(largest, _action_radius(policy, largest, num_actions), np.asarray(start), first)
+    return Ball(largest, _action_radius(policy, largest), np.asarray(start), first)
 
 
-def lqr_constants(
-    family: LinearQuadratic, policy: LinearPolicy, omegas: ArrayLike
-) -> tuple[CmdpConstants, PolicyConstants, ScoreConstants]:
+def lqr_constants(family: LinearQuadratic, policy: LinearPolicy, omegas: ArrayLike) -> Constants:
     """All constants on the ball, valid for any two contexts in the convex hull of `omegas` (..., contexts, coordinates).
 
     L_P = max(|A|, |B|), since noise is added: a translated law is as far away as it was moved. L_omegaP = sqrt(sum_k |A_k|^2) R
     and L_omegar = sqrt(sum_k |C_k|^2) R^2, which are attained when the context has one coordinate and bounds otherwise.
     """
     ball = reachable_ball(family, policy, omegas)
+    radius, actions = ball.state_radius, ball.action_radius
     state_cost = np.max(_norm(_affine(family.state_cost, omegas)), axis=-1)
     action_cost = _norm(family.action_cost)
-    radius, actions = ball.state_radius, ball.action_radius
-    weights = _norm(policy.weights)
     cmdp = CmdpConstants(
         L_P=np.maximum(np.max(_norm(_affine(family.drift, omegas)), axis=-1), _norm(family.control)),
         L_r=2.0 * np.maximum(state_cost * radius, action_cost * actions),
@@ -206,17 +182,16 @@ def lqr_constants(
         gamma=family.gamma,
         R_max=state_cost * radius**2 + action_cost * actions**2,
     )
-    bound, lipschitz = linear_features(radius, family.drift.shape[-1], family.control.shape[1])
-    return (
-        cmdp,
-        PolicyConstants(L_pi=weights, L_pi_theta=np.sqrt(1.0 + radius**2)),
-        gaussian_score_constants(policy.sigma, bound, lipschitz, weights[..., None], MEAN_ABSOLUTE_TWO_POINT),
+    of_policy, of_score = policy_constants(
+        policy, largest_coordinate=radius, largest_norm=radius, mean_absolute_noise=MEAN_ABSOLUTE_TWO_POINT
     )
+    return cmdp, of_policy, of_score
 
 
-def _action_radius(policy: LinearPolicy, radius: ArrayLike, num_actions: int) -> Floats:
+def _action_radius(policy: LinearPolicy, radius: ArrayLike) -> Floats:
+    """The largest |b + W s + sigma z| with |s| up to the radius and z of the two-point law."""
     bias = np.linalg.norm(policy.bias, axis=-1)
-    return np.asarray(bias + _norm(policy.weights) * np.asarray(radius) + policy.sigma * np.sqrt(num_actions))
+    return np.asarray(bias + policy.L_pi * np.asarray(radius) + policy.sigma * np.sqrt(policy.bias.shape[-1]))
 
 
 def _affine(parts: Floats, omega: ArrayLike) -> Floats:
@@ -232,14 +207,6 @@ def _closed_loop(policy: LinearPolicy, num_states: int) -> tuple[Floats, Floats]
     identity = np.broadcast_to(np.eye(num_states), (*policy.weights.shape[:-2], num_states, num_states))
     shift = np.concatenate([np.zeros((*policy.bias.shape[:-1], num_states)), policy.bias], axis=-1)
     return np.concatenate([identity, policy.weights], axis=-2), shift
-
-
-def _norm(matrix: Floats) -> Floats:
-    return np.asarray(np.linalg.norm(matrix, ord=2, axis=(-2, -1)))
-
-
-def _t(matrix: Floats) -> Floats:
-    return np.swapaxes(matrix, -1, -2)
 
 
 def _apply(matrix: Floats, vector: Floats) -> Floats:

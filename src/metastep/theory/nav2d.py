@@ -12,37 +12,23 @@ An episode that ends at the goal is a jump that no Lipschitz constant describes:
 """
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from metastep.envs.nav2d import Nav2D
-from metastep.errors import InputError
-from metastep.theory.constants import CmdpConstants, PolicyConstants, ScoreConstants
-from metastep.theory.scores import MEAN_ABSOLUTE_NORMAL, gaussian_score_constants, linear_features
-
-_PLANE = 2
+from metastep.theory.constants import CmdpConstants, Constants
+from metastep.theory.policy import MEAN_ABSOLUTE_NORMAL, LinearPolicy, policy_constants
 
 
-def nav2d_constants(
-    env: Nav2D, theta: ArrayLike, *, sigma: float, gamma: float, horizon: int
-) -> tuple[CmdpConstants, PolicyConstants, ScoreConstants]:
-    """Constants for policies theta (..., 6) and all goals of the context space, for episodes of `horizon` steps."""
-    flat = np.asarray(theta, np.float64)
-    if flat.shape[-1] != _PLANE * (1 + _PLANE):
-        raise InputError(f"theta: {flat.shape[-1]} numbers, expected {_PLANE * (1 + _PLANE)}.")
-    weights = flat[..., _PLANE:]
-    weights = weights.reshape(*weights.shape[:-1], _PLANE, _PLANE)
-    L_pi = np.linalg.norm(weights, ord=2, axis=(-2, -1))
-    space = env.context_space
+def nav2d_constants(env: Nav2D, policy: LinearPolicy, gamma: float, horizon: int) -> Constants:
+    """Constants for policies and all goals of the context space, for episodes of `horizon` steps."""
+    space, diagonal = env.context_space, float(np.sqrt(2.0))
     farthest_goal = np.linalg.norm(np.maximum(np.abs(space.low), np.abs(space.high)))
+    largest_reward = float(diagonal * env.max_move * horizon + farthest_goal)
     farthest = env.max_move * (horizon - 1)  # a coordinate of the state in which the last action is taken
-    cmdp = CmdpConstants(
-        L_P=1.0,
-        L_r=1.0,
-        L_omega_P=0.0,
-        L_omega_r=1.0,
-        gamma=gamma,
-        R_max=float(np.sqrt(_PLANE) * env.max_move * horizon + farthest_goal),
+    of_policy, of_score = policy_constants(
+        policy,
+        largest_coordinate=farthest,
+        largest_norm=diagonal * farthest,
+        mean_absolute_noise=MEAN_ABSOLUTE_NORMAL,
     )
-    policy = PolicyConstants(L_pi=L_pi, L_pi_theta=float(np.sqrt(1.0 + _PLANE * farthest**2)))
-    bound, lipschitz = linear_features(farthest, _PLANE, _PLANE)
-    return cmdp, policy, gaussian_score_constants(sigma, bound, lipschitz, L_pi[..., None], MEAN_ABSOLUTE_NORMAL)
+    cmdp = CmdpConstants(L_P=1.0, L_r=1.0, L_omega_P=0.0, L_omega_r=1.0, gamma=gamma, R_max=largest_reward)
+    return cmdp, of_policy, of_score

@@ -20,9 +20,10 @@ from metastep.evaluation import Method, compare
 from metastep.experiments.build import require_available
 from metastep.gradients import Estimator
 from metastep.meta.collection import collect
-from metastep.meta.loop import Exploration, run
-from metastep.meta.mdp import InitialPolicy, MetaMDP
-from metastep.meta.spaces import HyperparameterSpace
+from metastep.meta.controller import Exploration
+from metastep.meta.loop import run
+from metastep.mdp import InitialPolicy, MetaMDP
+from metastep.spaces import HyperparameterSpace
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout
 from metastep.rules import NGA
@@ -120,7 +121,7 @@ def test_the_meta_loop_runs_on_it():
     mdp = MetaMDP(
         make_estimator(),
         HyperparameterSpace((0.0,), (1.0,)),
-        InitialPolicy("normal", (0.0,), (0.1,)),
+        InitialPolicy(mean=(0.0,), variance=(0.1,)),
         block_size=3,
     )
     tasks = mdp.tasks(0, Stream.TRAIN, 0)

@@ -14,9 +14,10 @@ from metastep.controllers.hoof import HOOF
 from metastep.envs.host import check_host_env
 from metastep.errors import InputError
 from metastep.gradients import Estimator
-from metastep.meta.loop import Exploration, run
-from metastep.meta.mdp import MetaMDP, advance, begin
-from metastep.meta.spaces import HyperparameterSpace
+from metastep.meta.controller import Exploration
+from metastep.meta.loop import run
+from metastep.mdp import MetaMDP, advance, begin
+from metastep.spaces import HyperparameterSpace
 from metastep.simulation.rollouts import Rollout, trajectories
 from metastep.simulation.sums import stream, sums_of
 from tests.envs.host.twins import Twin

@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metastep.contexts import ContextSpace
-from metastep.envs import Env
 from metastep.envs.host import HostStep
+from metastep.envs.wrapper import Wrapper
 
 
 @partial(jax.jit, static_argnums=0)
@@ -32,34 +31,8 @@ def _step(env, context, state, action, noise, alive):
 
 
 @dataclass(frozen=True)
-class Twin:
+class Twin(Wrapper):
     """The same environment, on the host."""
-
-    env: Env
-
-    @property
-    def name(self) -> str:
-        return self.env.name
-
-    @property
-    def context_space(self) -> ContextSpace:
-        return self.env.context_space
-
-    @property
-    def num_observations(self) -> int:
-        return self.env.num_observations
-
-    @property
-    def num_actions(self) -> int:
-        return self.env.num_actions
-
-    @property
-    def reset_noise(self) -> int:
-        return self.env.reset_noise
-
-    @property
-    def step_noise(self) -> int:
-        return self.env.step_noise
 
     def start_episodes(self, context, noise, seeds):
         return _TwinEpisodes(self.env, context, noise)

@@ -17,16 +17,20 @@ import pytest
 from metastep import storage
 from metastep.blocks import Stream
 from metastep.errors import InputError
+from metastep.mdp import MetaMDP, begin
 from metastep.meta import collection
 from metastep.meta.collection import collect
-from metastep.meta.loop import Exploration, follow, joined, run
-from metastep.meta.mdp import MetaMDP, begin
-from metastep.meta.parts import Part, Parts
-from metastep.meta.spaces import HyperparameterSpace
+from metastep.meta.controller import Exploration
+from metastep.meta.history import joined
+from metastep.meta.loop import follow, run
+from metastep.meta.parts import Growth, Parts
 from metastep.rules import Adam
+from metastep.simulation.engine import engine_of
+from metastep.spaces import HyperparameterSpace
 from tests.envs.host.twins import Twin
 from tests.meta.test_collection import small_mdp
 
+DEVICE = engine_of(small_mdp().estimator.rollout.env)
 BATCH_STEPS = 16 * 8 * 5  # learners, episodes, horizon of `small_mdp`
 SETTINGS = {"num_episodes": 28, "num_updates": 7, "seed": 3, "config": {"a": 1}}  # two blocks, the second padded
 HALTS = 4  # of a block: after 2, 4, 6 and 7 updates
@@ -95,7 +99,7 @@ def whole(tmp_path_factory) -> dict[str, bytes]:
 @pytest.fixture
 def short_stretches(monkeypatch):
     """Halts after every second update, each of which leaves a part."""
-    monkeypatch.setattr(collection, "STRETCH_STEPS", 2 * BATCH_STEPS)
+    monkeypatch.setattr(DEVICE, "steps_between_halts", 2 * BATCH_STEPS)
     monkeypatch.setattr(collection, "PART_SECONDS", 0.0)
 
 
@@ -115,7 +119,7 @@ def test_a_stopped_collection_goes_on_inside_the_block(tmp_path, whole, after):
 @pytest.mark.parametrize("make", [small_mdp, on_host, with_rule_state])
 def test_stopped_at_every_halt_the_bytes_are_the_same(tmp_path, monkeypatch, make):
     mdp = make()
-    halts = SETTINGS["num_updates"] if mdp.estimator.on_host else HALTS
+    halts = SETTINGS["num_updates"] if mdp.estimator.engine is not DEVICE else HALTS
     for _ in range(2 * halts):
         stop(tmp_path / "stopped", 1, mdp)
     assert resume(tmp_path / "stopped", mdp).total == 0
@@ -195,9 +199,9 @@ def test_parts_of_another_version_are_collected_again(tmp_path, whole, capsys):
     arrays, metadata = storage.read_tensors(path)
     del arrays["learners.estimate.gradient"]
     storage.write_tensors(path, arrays, metadata)
-    assert resume(tmp_path).total == 16 * BATCH_STEPS
+    assert resume(tmp_path).total == (16 - 3) * BATCH_STEPS
     assert capsys.readouterr().err == (
-        "Block 0 is collected from its start: Its part that ends at update 4 does not hold what this version keeps.\n"
+        f"File {path} does not hold what this version keeps. It is left out, with the parts after it.\n"
     )
     assert files(tmp_path) == whole
 
@@ -240,11 +244,10 @@ def test_parts_without_a_manifest_are_not_replaced(tmp_path):
         resume(tmp_path)
 
 
-class Remembering:
-    """Exploration by a controller that does not say that it is memoryless."""
+class Remembering(Exploration):
+    """Exploration by a controller that says that it is not memoryless."""
 
-    name = "uniform"
-    init, propose, observe = Exploration.init, Exploration.propose, Exploration.observe
+    is_memoryless = False
 
 
 @pytest.mark.parametrize(
@@ -260,10 +263,10 @@ class Remembering:
 def test_where_parts_are_of_no_use_there_are_none(
     tmp_path, whole, monkeypatch, stretch_steps, part_seconds, controller, reports
 ):
-    def refuse(self: Parts, block: int, part: Part) -> None:
+    def refuse(self: Parts, block: int, growth: Growth, since: int) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(collection, "STRETCH_STEPS", stretch_steps)
+    monkeypatch.setattr(DEVICE, "steps_between_halts", stretch_steps)
     monkeypatch.setattr(collection, "PART_SECONDS", part_seconds)
     monkeypatch.setattr(Parts, "write", refuse)
     watch = resume(tmp_path, controller=controller)
@@ -274,7 +277,7 @@ def test_where_parts_are_of_no_use_there_are_none(
 
 def test_a_part_holds_all_that_happened_since_the_last(tmp_path, whole, monkeypatch):
     now = iter(range(1000))
-    monkeypatch.setattr(collection, "STRETCH_STEPS", BATCH_STEPS)
+    monkeypatch.setattr(DEVICE, "steps_between_halts", BATCH_STEPS)
     monkeypatch.setattr(collection, "PART_SECONDS", 3.0)
     monkeypatch.setattr(collection, "time", SimpleNamespace(monotonic=lambda: next(now)))
     stop(tmp_path, 6)
@@ -287,8 +290,8 @@ WORKER = """
 import sys
 from pathlib import Path
 from metastep.meta import collection
-from tests.meta.test_growth import BATCH_STEPS, LONG, small_mdp
-collection.STRETCH_STEPS, collection.PART_SECONDS = BATCH_STEPS, 0.0
+from tests.meta.test_parts import BATCH_STEPS, DEVICE, LONG, small_mdp
+DEVICE.steps_between_halts, collection.PART_SECONDS = BATCH_STEPS, 0.0
 collection.collect(small_mdp(), Path(sys.argv[1]), **LONG)
 """
 LONG = SETTINGS | {"num_episodes": 16, "num_updates": 400}
@@ -321,14 +324,19 @@ def test_stretches_joined_are_the_run_and_a_run_is_one_transfer(monkeypatch):
     tasks = mdp.tasks(0, Stream.TRAIN, 0)
     transfers, device_get = [], jax.device_get
     monkeypatch.setattr(jax, "device_get", lambda tree: transfers.append(tree) or device_get(tree))
-    expected = run(mdp, controller, tasks, 5)
+    record = ("theta", "natural_gradient")
+    expected, _ = run(mdp, controller, tasks, 5, record)
     assert len(transfers) == 1
     learners, pieces = begin(mdp, tasks), []
     state = controller.init(mdp, learners)
     for count in (2, 1, 2):
-        learners, state, piece = follow(mdp, controller, learners, state, count, from_start=not pieces)
+        learners, state, piece = follow(
+            mdp, controller, learners, state, count, from_start=not pieces, record=record
+        )
         pieces.append(piece)
-    assert [len(piece.theta) for piece in pieces] == [3, 1, 2]
-    for found, wanted in zip(joined(pieces), expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
-        assert found.dtype == wanted.dtype
+    assert [len(piece.features["theta"]) for piece in pieces] == [3, 1, 2]
+    found, wanted = joined(pieces).to_arrays(), expected.to_arrays()
+    assert found.keys() == wanted.keys()
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, wanted[name])
+        assert array.dtype == wanted[name].dtype

@@ -1,0 +1,71 @@
+"""Hook of MkDocs: fills in the parts of the reference that are written from the code.
+
+A line `<!-- generated: NAME -->` on a page is replaced by what the function of that name in `GENERATED` returns. So the pages
+cannot fall behind the schema, the command line and the registries.
+"""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from metastep.cli import app
+from metastep.experiments.reference import configuration_markdown
+
+_MARK = re.compile(r"^<!-- generated: (\w+) -->$", flags=re.M)
+_WIDTH = 100  # characters of the help texts
+
+# Where parts are registered, and what a name is good for.
+REGISTRIES = {
+    "metastep.envs": "Environments: `env.name`",
+    "metastep.policies": "Policies: `policy.name`",
+    "metastep.rules": "Update rules: `meta.rule`",
+    "metastep.features": "Features: `meta.observation`",
+    "metastep.controllers": "Controllers: `controller` of a method",
+    "metastep.evaluation.baselines": "Methods: `compare.methods`",
+    "metastep.fqi.regressors": "Regressors: `fqi.regressor`",
+}
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """What MkDocs calls for every page before it is rendered."""
+    if page.parent is None:  # a page that is a tab by itself has no neighbours to list, and wide tables
+        page.meta["hide"] = ["navigation"]
+    return _MARK.sub(lambda mark: GENERATED[mark.group(1)](), markdown)
+
+
+def command_line_markdown() -> str:
+    """One section for each verb: what `metastep VERB --help` prints."""
+    return "\n\n".join(f"## `metastep {verb}`\n\n```text\n{_help(verb)}\n```" for verb in get_command(app).commands)
+
+
+def _help(verb: str) -> str:
+    shown = CliRunner().invoke(app, [verb, "--help"], terminal_width=_WIDTH, prog_name="metastep")
+    if shown.exit_code:
+        raise RuntimeError(f"metastep {verb} --help: {shown.output}")
+    return "\n".join(line.rstrip() for line in shown.output.strip().splitlines())
+
+
+def parts_markdown() -> str:
+    """One table for each registry: every name with its options and the first sentence of its class."""
+    return "\n\n".join("\n".join(_registry(module, title)) for module, title in REGISTRIES.items())
+
+
+def _registry(module: str, title: str) -> Iterator[str]:
+    registry = importlib.import_module(module).REGISTRY
+    yield from (f"## {title}", "", f"Registered in `{module}`.", "", "| name | options | what it is |", "|---|---|---|")
+    for name in registry.names():
+        options = ", ".join(f"`{option}`" for option in registry.options(name))
+        summary = (inspect.getdoc(registry.entry(name).factory) or "").partition("\n\n")[0]
+        yield f"| `{name}` | {options} | {' '.join(summary.split()).replace('|', '&#124;')} |"
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "configuration": configuration_markdown,
+    "command_line": command_line_markdown,
+    "parts": parts_markdown,
+}

@@ -1,0 +1,95 @@
+"""The documentation builds strictly, loads nothing from a network, and shows what the code has."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+# Links that a browser follows only when asked to; whatever else has an address is loaded with the page.
+FOLLOWED = {("a", "href")}
+
+
+class Loaded(HTMLParser):
+    """Addresses that a page loads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if ("rel", "canonical") not in attrs:
+            named = ((name, value) for name, value in attrs if name in ("src", "href", "data", "srcset", "poster"))
+            self.addresses += [value for name, value in named if value and (tag, name) not in FOLLOWED]
+
+
+def loads_from_elsewhere(file: Path) -> list[str]:
+    text = file.read_text("utf-8")
+    if file.suffix == ".css":
+        return re.findall(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]+)", text)
+    parser = Loaded()
+    parser.feed(text)
+    return [address for address in parser.addresses if re.match(r"(https?:)?//", address)]
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """Fenced blocks of all pages, and where each is from."""
+    pages = [ROOT / "README.md", *PAGES]
+    found = ((page, re.findall(rf"```{language}\n(.*?)```", page.read_text(), flags=re.S)) for page in pages)
+    return [(f"{page.name}, block {number}", text) for page, texts in found for number, text in enumerate(texts)]
+
+
+# One test, not many on a shared site: processes that run tests side by side would each build it.
+def test_the_site_builds_strictly_and_loads_nothing_from_a_network(tmp_path):
+    from metastep.cli import app
+    from metastep.experiments.schema import Experiment
+
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},  # an advertisement
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+
+    built = [*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")]
+    assert {file.name for file in built} >= {page.with_suffix(".html").name for page in PAGES}
+    assert {str(file): found for file in built if (found := loads_from_elsewhere(file))} == {}
+    assert not [file for file in built if "generated:" in file.read_text("utf-8")]
+    # Search without a server: the index as a script, and our own stand-in for a worker.
+    assert (tmp_path / "search" / "search_index.js").exists()
+    assert (tmp_path / "assets" / "iframe-worker.js").exists()
+
+    configuration = (tmp_path / "reference" / "configuration.html").read_text("utf-8")
+    for section, field in Experiment.model_fields.items():
+        for setting in getattr(field.annotation, "model_fields", [section]):
+            assert f"<code>{setting}</code>" in configuration or f"[{section}.{setting}]" in configuration, setting
+    command_line = (tmp_path / "reference" / "command-line.html").read_text("utf-8")
+    for command in app.registered_commands:
+        assert f"Usage: metastep {command.callback.__name__}" in command_line
+
+
+@pytest.mark.parametrize(("where", "text"), blocks("python"), ids=[where for where, _ in blocks("python")])
+def test_python_blocks_are_python(where, text):
+    compile(text, where, "exec")
+
+
+@pytest.mark.parametrize(("where", "text"), blocks("toml"), ids=[where for where, _ in blocks("toml")])
+def test_toml_blocks_are_toml(where, text):
+    assert tomllib.loads(text)
+
+
+def test_every_list_has_an_empty_line_before_it():
+    """MkDocs would take it for a part of the paragraph; GitHub would not."""
+    for page in [*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"]:
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+        assert not re.findall(r"^(?![-*\d\s|>#]).+\n(?:[-*]|\d+\.) .*$", text, flags=re.M), page.name
