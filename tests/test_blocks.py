@@ -16,8 +16,8 @@ from metastep.envs import CartPole
 from metastep.errors import InputError
 from metastep.gradients import Estimator
 from metastep.policies import LinearGaussian
-from metastep.simulation.rollouts import Rollout
 from metastep.rules import NGA
+from metastep.simulation.rollouts import Rollout
 
 SEED, SIZE, NUM_BLOCKS = 42, 8, 4
 ESTIMATOR = Estimator(Rollout(CartPole(), LinearGaussian(4, 1, 1.001), num_episodes=12, horizon=20))

@@ -15,8 +15,8 @@ from metastep.envs.lqr import exact
 from metastep.errors import InputError
 from metastep.gradients import Estimate, Estimator
 from metastep.policies import LinearGaussian, MLPGaussian
-from metastep.simulation.rollouts import Baseline, Rollout
 from metastep.rules import NGA
+from metastep.simulation.rollouts import Baseline, Rollout
 from tests import reference
 from tests.reference import CASES, Floats, draw_learners, make_rollout, relative_error
 

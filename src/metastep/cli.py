@@ -68,7 +68,9 @@ class Device(StrEnum):
 PresetArgument = Annotated[str, typer.Argument(help="A preset (see `metastep envs`) or the path of a .toml file.")]
 ScaleOption = Annotated[
     Scale | None,
-    typer.Option(help="quick: a minute or two; full: the settings as they stand, for presets the paper's. Default: quick where there is such a table."),
+    typer.Option(
+        help="quick: a minute or two; full: the settings as they stand, for presets the paper's. Default: quick where there is such a table."
+    ),
 ]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.key=value.")]

@@ -136,9 +136,7 @@ class MetaMDP:
         damping = self.estimator.damping if rule.damping is None else rule.damping
         return dataclasses.replace(self, rule=rule, estimator=dataclasses.replace(self.estimator, damping=damping))
 
-    def tasks(
-        self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None
-    ) -> "Tasks":
+    def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> "Tasks":
         """The tasks and initial policies of one block of a stream.
 
         A task list (tasks, coordinates) replaces the sampled contexts: learner i gets task i modulo the list's length.

@@ -31,7 +31,9 @@ class HyperparameterSpace:
 
     def __post_init__(self) -> None:
         if not len(self.low) == len(self.high) == len(self.scales) == len(self.names):
-            raise InputError("HyperparameterSpace: low, high, scales and names must have one entry for each coordinate.")
+            raise InputError(
+                "HyperparameterSpace: low, high, scales and names must have one entry for each coordinate."
+            )
         for name, low, high, scale in zip(self.names, self.low, self.high, self.scales, strict=True):
             if not (np.isfinite(low) and np.isfinite(high) and low < high):
                 raise InputError(f"meta.{name}_low: {low} must lie below {name}_high = {high}, and both be finite.")

@@ -5,8 +5,8 @@ from typing import Any
 
 from metastep.gradients import Estimator
 from metastep.mdp import InitialPolicy, MetaMDP
-from metastep.spaces import HyperparameterSpace
 from metastep.rules import NGA, Rule
+from metastep.spaces import HyperparameterSpace
 from tests.reference import CASES, make_rollout
 
 BLOCK = 8

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
+from metastep.meta.transitions import Transitions
 from sklearn.neighbors import KNeighborsRegressor
 
 from metastep import controllers
@@ -18,7 +19,6 @@ from metastep.fqi import MetaFQI, Model, ObservationPart, TrainingData
 from metastep.fqi.model import model_from
 from metastep.fqi.native import fit_forest
 from metastep.mdp import Learners, MetaMDP, begin
-from metastep.meta.transitions import Transitions
 from metastep.testing import check_controller
 from tests.controllers.problems import BLOCK, make_mdp
 

@@ -6,8 +6,8 @@ from metastep.blocks import Stream
 from metastep.controllers import GreedyOracle, Uniform
 from metastep.controllers.greedy_oracle import line_search
 from metastep.errors import InputError
-from metastep.meta.loop import run
 from metastep.mdp import advance, begin
+from metastep.meta.loop import run
 from tests.controllers.problems import BLOCK, make_mdp
 
 

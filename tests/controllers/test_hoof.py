@@ -14,10 +14,10 @@ from metastep.controllers.hoof import HOOF, Prices, choose, price
 from metastep.errors import InputError
 from metastep.evaluation import Method, compare
 from metastep.gradients import Estimate
-from metastep.meta.loop import run
 from metastep.mdp import Learners, MetaMDP, begin
-from metastep.simulation.rollouts import Trajectories
+from metastep.meta.loop import run
 from metastep.rules import NGA, Adam, RMSProp, Update
+from metastep.simulation.rollouts import Trajectories
 from tests.controllers.problems import BLOCK, make_mdp
 
 

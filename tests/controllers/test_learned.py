@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from metastep.meta.transitions import Transitions
 from numpy.typing import ArrayLike, NDArray
 
 from metastep.blocks import Stream
@@ -10,9 +11,8 @@ from metastep.controllers.single_action import constant_runs
 from metastep.errors import InputError
 from metastep.fqi.iteration import MetaFQI
 from metastep.fqi.native import fit_forest
-from metastep.meta.loop import run
 from metastep.mdp import begin, meta_observation
-from metastep.meta.transitions import Transitions
+from metastep.meta.loop import run
 from tests.controllers.problems import BLOCK, make_mdp
 
 

@@ -4,8 +4,8 @@ import pytest
 from metastep.blocks import Stream
 from metastep.controllers import Clip, Decay, Fixed, GeometricDecay, RandomConstant, Uniform
 from metastep.errors import InputError
-from metastep.meta.loop import Controller, run
 from metastep.mdp import begin
+from metastep.meta.loop import Controller, run
 from metastep.spaces import HyperparameterSpace
 from tests.controllers.problems import BLOCK, make_mdp
 

@@ -4,10 +4,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metastep.blocks import Stream
-from metastep.errors import InputError
 from metastep import controllers
+from metastep.blocks import Stream
 from metastep.controllers import Controller
+from metastep.errors import InputError
 from metastep.evaluation import MethodSpec, baselines, compare, tune
 from metastep.evaluation.methods import refuse_overlap
 from metastep.meta.loop import run

@@ -2,15 +2,14 @@ import copy
 import json
 import math
 import re
-import tomllib
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from metastep.errors import InputError
 from metastep import features
+from metastep.errors import InputError
 from metastep.evaluation import baselines
 from metastep.experiments import schema
 from metastep.experiments.build import build_mdp, build_regressor, method_spec, method_specs
@@ -386,14 +385,23 @@ def test_wrong_settings_are_named_with_what_is_allowed(override, message):
         ("policy.hiden=[8]", "policy: 'hiden' is not an option of linear, allowed are sigma."),
         ("policy={}", "policy.sigma: is missing, linear cannot be built without it."),
         ("policy.sigma=wide", "policy.sigma: 'wide' must be a positive number."),
-        ("meta.rule=ngaa", "meta.rule: 'ngaa' is not registered, allowed are adam, gradient, nga, rmsprop. Did you mean 'nga'?"),
+        (
+            "meta.rule=ngaa",
+            "meta.rule: 'ngaa' is not registered, allowed are adam, gradient, nga, rmsprop. Did you mean 'nga'?",
+        ),
         ("meta.rule.dampin=0.1", "meta.rule: 'dampin' is not an option of nga, allowed are damping. Did you mean"),
         ("meta.rule.damping=2.0", "meta.rule.damping: 2.0 must lie in (0, 1)."),
         ('meta.observation=["thet"]', "meta.observation: 'thet' is not registered, allowed are"),
-        ("fqi.regressor=tree", "fqi.regressor: 'tree' is not registered, allowed are extra-trees, sklearn-extra-trees."),
+        (
+            "fqi.regressor=tree",
+            "fqi.regressor: 'tree' is not registered, allowed are extra-trees, sklearn-extra-trees.",
+        ),
         ('compare.methods=["adamw"]', "compare.methods: 'adamw' is not registered, allowed are adam, decay,"),
         ('compare.methods=["geometric-decay"]', ""),
-        ('compare.methods=[{name="decay", grid={alpha=[]}}]', "compare.methods.decay.grid.alpha: [] must hold at least"),
+        (
+            'compare.methods=[{name="decay", grid={alpha=[]}}]',
+            "compare.methods.decay.grid.alpha: [] must hold at least",
+        ),
         (
             'compare.methods=[{name="fixed", grid={alpha=[1]}}]',
             "compare.methods.fixed.controller: 'alpha' is not an option of fixed, allowed are stepsize.",

@@ -51,7 +51,9 @@ def test_a_setting_that_is_gone_is_named_with_the_file(tmp_path):
     RunFolder.create(tmp_path, config())
     edit(tmp_path, lambda record: record["experiment"]["fqi"].update(tree=3))
     for resume in (lambda: RunFolder.open(tmp_path), lambda: RunFolder.create(tmp_path, config())):
-        with pytest.raises(InputError, match=r"config.json: fqi.tree: is not a setting, did you mean 'fqi.regressor.trees'\?"):
+        with pytest.raises(
+            InputError, match=r"config.json: fqi.tree: is not a setting, did you mean 'fqi.regressor.trees'\?"
+        ):
             resume()
 
 

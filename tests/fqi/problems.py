@@ -1,9 +1,8 @@
 """Small regression and meta-MDP problems shared by the tests."""
 
 import numpy as np
-from numpy.typing import NDArray
-
 from metastep.meta.transitions import Transitions
+from numpy.typing import NDArray
 
 HIGH = 4.0
 

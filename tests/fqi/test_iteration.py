@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from metastep.meta.transitions import Transitions
 from sklearn.base import clone
 from sklearn.ensemble import BaggingRegressor, ExtraTreesRegressor, RandomForestRegressor
 from sklearn.exceptions import NotFittedError
@@ -12,7 +13,6 @@ from metastep.errors import InputError
 from metastep.fqi import MetaFQI
 from metastep.fqi.iteration import forest_seed
 from metastep.fqi.native import NativeExtraTreesRegressor
-from metastep.meta.transitions import Transitions
 from tests.fqi.problems import HIGH, all_actions, transitions
 
 SMALL = {"iterations": 4, "trees": 8, "min_samples_split": 0.05, "stepsize_high": HIGH, "random_state": 7}

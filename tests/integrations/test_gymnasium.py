@@ -16,11 +16,11 @@ from metastep.errors import InputError
 from metastep.gradients import Estimator
 from metastep.integrations.gymnasium import ENVIRONMENTS, MetaEnv, MetaVectorEnv, make_env, make_vector_env
 from metastep.integrations.metaepisode import action_space, observation_space
-from metastep.meta.loop import run
 from metastep.mdp import MetaMDP
-from metastep.spaces import HyperparameterSpace
+from metastep.meta.loop import run
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout
+from metastep.spaces import HyperparameterSpace
 
 IDS = [f"metastep/{name}-v0" for name in ENVIRONMENTS]
 NAV2D = "metastep/Nav2D-v0"

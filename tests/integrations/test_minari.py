@@ -5,6 +5,7 @@ import h5py
 import minari
 import numpy as np
 import pytest
+from metastep.meta.episodes import Block, observe, rewards
 from minari.dataset.minari_storage import MinariStorage
 
 from metastep.errors import InputError
@@ -14,7 +15,6 @@ from metastep.integrations import minari as bridge
 from metastep.integrations.minari import from_minari, to_minari
 from metastep.meta.collection import collect, layout_of
 from metastep.meta.dataset import Dataset, DatasetWriter
-from metastep.meta.episodes import Block, observe, rewards
 
 NAME = "metastep/nav2d/tiny-v0"
 CONFIG = load_preset("nav2d", "paper", ["rollout.num_episodes=4", "rollout.horizon=3", "rollout.block_size=2"])

@@ -9,13 +9,13 @@ from metastep.blocks import Stream
 from metastep.envs import make
 from metastep.errors import InputError
 from metastep.gradients import Estimator
+from metastep.mdp import InitialPolicy, MetaMDP, advance, begin
 from metastep.meta.collection import collect
 from metastep.meta.controller import Exploration
 from metastep.meta.loop import run
-from metastep.mdp import InitialPolicy, MetaMDP, advance, begin
-from metastep.spaces import HyperparameterSpace
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout
+from metastep.spaces import HyperparameterSpace
 
 
 def small_mdp(name: str = "nav2d", **changes) -> MetaMDP:
@@ -47,7 +47,9 @@ def test_theta_follows_the_update_equation(trajectories):
     for block in trajectories.blocks():
         gradient = block.features["natural_gradient"][:-1].astype(np.float64)
         step = block.hyperparameters * gradient / np.linalg.norm(gradient, axis=-1, keepdims=True)
-        expected = np.where(block.flagged[:-1, :, None], block.features["theta"][:-1], block.features["theta"][:-1] + step)
+        expected = np.where(
+            block.flagged[:-1, :, None], block.features["theta"][:-1], block.features["theta"][:-1] + step
+        )
         np.testing.assert_allclose(block.features["theta"][1:], expected, rtol=1e-5, atol=1e-5)
 
 

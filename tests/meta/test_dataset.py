@@ -116,7 +116,9 @@ def test_features_are_side_by_side_in_the_order_asked_for(dataset):
         np.testing.assert_array_equal(dataset.transitions(names).observation, full.observation[:, columns])
         np.testing.assert_array_equal(dataset.transitions(names).next_observation, full.next_observation[:, columns])
     np.testing.assert_allclose(full.next_observation[:, -1] - full.observation[:, -1], full.reward, atol=1e-6)
-    with pytest.raises(InputError, match="the data does not hold 'thta', it holds context, return, natural_gradient, theta"):
+    with pytest.raises(
+        InputError, match="the data does not hold 'thta', it holds context, return, natural_gradient, theta"
+    ):
         dataset.transitions(("thta",))
 
 

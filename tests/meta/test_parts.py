@@ -330,9 +330,7 @@ def test_stretches_joined_are_the_run_and_a_run_is_one_transfer(monkeypatch):
     learners, pieces = begin(mdp, tasks), []
     state = controller.init(mdp, learners)
     for count in (2, 1, 2):
-        learners, state, piece = follow(
-            mdp, controller, learners, state, count, from_start=not pieces, record=record
-        )
+        learners, state, piece = follow(mdp, controller, learners, state, count, from_start=not pieces, record=record)
         pieces.append(piece)
     assert [len(piece.features["theta"]) for piece in pieces] == [3, 1, 2]
     found, wanted = joined(pieces).to_arrays(), expected.to_arrays()

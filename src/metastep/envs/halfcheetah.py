@@ -146,7 +146,9 @@ def half_cheetah(engine: Engine = "auto", **options: Any) -> HalfCheetahVel | Ha
     kinds: dict[str, type[HalfCheetahVel | HalfCheetahVelMJX]] = {"c": HalfCheetahVel, "mjx": HalfCheetahVelMJX}
     if engine != "auto":
         kind = kinds[engine]
-        check_options(f"halfcheetah on engine {engine!r}", options, kind, field=_OPTIONS, more=("engine",), hidden=_HIDDEN)
+        check_options(
+            f"halfcheetah on engine {engine!r}", options, kind, field=_OPTIONS, more=("engine",), hidden=_HIDDEN
+        )
         return kind(**options)
     known = {kind: {entry.name for entry in dataclasses.fields(kind)} for kind in kinds.values()}
     kind = kinds["c" if jax.default_backend() == "cpu" else "mjx"]

@@ -25,9 +25,7 @@ def build_env(config: Experiment) -> envs.Env | envs.HostEnv:
     if len(values) != len(names):
         raise InputError(f"env.fixed_context: {list(values)} must hold one number for each of {', '.join(names)}.")
     if not dataclasses.is_dataclass(type(env)):
-        raise InputError(
-            f"env.fixed_context: the context of {config.env.name} cannot be fixed, it is not a dataclass."
-        )
+        raise InputError(f"env.fixed_context: the context of {config.env.name} cannot be fixed, it is not a dataclass.")
     record: Any = env  # a protocol says nothing on how it is implemented
     fixed: envs.Env | envs.HostEnv = dataclasses.replace(record, context_space=env.context_space.fixed(values))
     return fixed
@@ -103,7 +101,9 @@ def method_spec(config: Experiment, name: str) -> MethodSpec:
     """One method of the comparison."""
     method = config.compare.method(name)
     if method is None:
-        raise InputError(f"compare.methods: {name!r} is not one of {', '.join(m.own_name for m in config.compare.methods)}.")
+        raise InputError(
+            f"compare.methods: {name!r} is not one of {', '.join(m.own_name for m in config.compare.methods)}."
+        )
     return _spec(config, method)
 
 
@@ -121,9 +121,7 @@ def _spec(config: Experiment, method: MethodSection) -> MethodSpec:
     for name, values in grid.items():
         if not values:
             raise InputError(f"compare.methods.{spec.name}.grid.{name}: [] must hold at least one number.")
-    return dataclasses.replace(
-        spec, grid=grid, label=method.label or spec.label, colour=method.colour or spec.colour
-    )
+    return dataclasses.replace(spec, grid=grid, label=method.label or spec.label, colour=method.colour or spec.colour)
 
 
 def needs_model(config: Experiment) -> bool:

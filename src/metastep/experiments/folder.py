@@ -112,7 +112,10 @@ _KIND, _REMEDY = "run", "start it again in another folder"
 
 
 def _record(config: Experiment, tasks: NDArray[np.float32] | None) -> dict[str, Any]:
-    return storage.stamp(_KIND) | {"experiment": config.to_dict(), "tasks": None if tasks is None else np.asarray(tasks).tolist()}
+    return storage.stamp(_KIND) | {
+        "experiment": config.to_dict(),
+        "tasks": None if tasks is None else np.asarray(tasks).tolist(),
+    }
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from metastep.experiments.build import build_env, needs_model
 from metastep.experiments.config import Scale
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.schema import Experiment
-from metastep.experiments.start import start_run
 from metastep.experiments.stages import collect_data, compare_methods, fit_and_select
+from metastep.experiments.start import start_run
 from metastep.fqi import load_model
 from metastep.meta.dataset import Dataset
 from metastep.progress import Tracker
@@ -89,16 +89,16 @@ def write_report(folder: RunFolder, command: str = "") -> Path:
         config=config.to_dict(),
         comparison=comparison,
         # Also where all training happened in one task, the environment's own range is shown.
-        context_space=build_env(config.model_copy(update={"env": config.env.model_copy(update={"fixed_context": None})})).context_space,
+        context_space=build_env(
+            config.model_copy(update={"env": config.env.model_copy(update={"fixed_context": None})})
+        ).context_space,
         fitted=_fitted(folder) if fits else None,
     )
     to_parquet(comparison, folder.path / "results.parquet")
     rows = [
         row
         for metric in get_args(Metric)
-        for row in all_differences(
-            comparison, metric, seed=config.seed, num_resamples=config.compare.num_resamples
-        )
+        for row in all_differences(comparison, metric, seed=config.seed, num_resamples=config.compare.num_resamples)
     ]
     differences_to_csv(rows, folder.path / "differences.csv")
     return write_document(compose(findings), folder.path)

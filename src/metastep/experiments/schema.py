@@ -207,7 +207,9 @@ class SelectionSection(_Section):
 class MethodSection(_Section):
     """One method of the comparison; the name of a registered baseline alone is enough."""
 
-    name: str = Field(description="Name in tables and files; that of a registered baseline, or module:name, brings the rest.")
+    name: str = Field(
+        description="Name in tables and files; that of a registered baseline, or module:name, brings the rest."
+    )
     rule: RuleSection | None = Field(default=None, description="The update; by default the baseline's, or meta.rule.")
     controller: ControllerSection | None = Field(
         default=None, description="What proposes the step sizes; by default the baseline's."
@@ -285,7 +287,9 @@ class Experiment(_Section):
         self.meta.space()
         Stepsizes(self.meta.stepsize_low, self.meta.stepsize_high, self.fqi.num_stepsizes)
         if len(set(self.meta.observation)) != len(self.meta.observation) or not self.meta.observation:
-            raise ValueError(f"meta.observation: {shown(self.meta.observation)} must name one feature or more, each once")
+            raise ValueError(
+                f"meta.observation: {shown(self.meta.observation)} must name one feature or more, each once"
+            )
         return self
 
     def to_dict(self) -> dict[str, Any]:

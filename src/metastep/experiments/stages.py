@@ -2,15 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metastep import features, storage
 from metastep.blocks import Stream
-from metastep.controllers import MetaFQIController
+from metastep.controllers import MetaFQIController, Run
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, load, save, tune
 from metastep.experiments.build import build_fqi, build_mdp, build_regressor, method_spec, updates_collected
@@ -18,8 +17,6 @@ from metastep.experiments.data import recorded_with
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, load_model, model_from, save_model
-from metastep.fqi.regressors import Regressor
-from metastep.mdp import MetaMDP
 from metastep.meta.collection import collect
 from metastep.meta.dataset import Dataset
 from metastep.meta.setting import setting_of
@@ -201,51 +198,22 @@ def tuned(
 
 def prepared(folder: RunFolder, spec: MethodSpec, *, tracker: Tracker | None = None) -> Method:
     """A method with nothing to tune, its controller loaded or trained where it needs to be."""
-    mdp = build_mdp(folder.config)
-    run = ExperimentRun(folder, mdp.with_rule(spec.build_rule(mdp)), tracker or Silent())
+    config, mdp = folder.config, build_mdp(folder.config)
+
+    def model() -> Model:
+        if not folder.model.exists():
+            raise InputError(f"Folder {folder.path} holds no model; run `metastep fit {folder.path}` first.")
+        return load_model(folder.model)
+
+    run = Run(
+        mdp=mdp.with_rule(spec.build_rule(mdp)),
+        seed=config.seed,
+        num_updates=config.compare.num_updates,
+        num_training_episodes=config.collect.num_meta_episodes,
+        num_stepsizes=config.fqi.num_stepsizes,
+        regressor=partial(build_regressor, config),
+        model=model,
+        task_list=folder.tasks,
+        tracker=tracker or Silent(),
+    )
     return spec.method(mdp, controller=spec.build_controller({}).prepared(run))
-
-
-@dataclass(frozen=True, eq=False)
-class ExperimentRun:
-    """What a run offers to controllers that have to be trained or loaded (`metastep.controllers.Run`)."""
-
-    folder: RunFolder
-    mdp: MetaMDP
-    tracker: Tracker
-
-    @property
-    def seed(self) -> int:
-        """Of everything random."""
-        return self.folder.config.seed
-
-    @property
-    def num_updates(self) -> int:
-        """Updates of a learner in the comparison."""
-        return self.folder.config.compare.num_updates
-
-    @property
-    def num_training_episodes(self) -> int:
-        """Meta-episodes that the training data has."""
-        return self.folder.config.collect.num_meta_episodes
-
-    @property
-    def num_stepsizes(self) -> int:
-        """Step sizes on the grid of a maximum."""
-        return self.folder.config.fqi.num_stepsizes
-
-    @property
-    def task_list(self) -> NDArray[np.float32] | None:
-        """The contexts to train on in place of the task distribution."""
-        return self.folder.tasks
-
-    def regressor(self) -> Regressor:
-        """The experiment's regressor."""
-        return build_regressor(self.folder.config)
-
-    def model(self) -> Any:
-        """The experiment's fitted and selected model."""
-        if not self.folder.model.exists():
-            path = self.folder.path
-            raise InputError(f"Folder {path} holds no model; run `metastep fit {path}` first.")
-        return load_model(self.folder.model)

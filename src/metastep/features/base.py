@@ -1,6 +1,6 @@
 """What a feature is: something a meta-observation can contain."""
 
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 from jax import Array
@@ -11,21 +11,18 @@ from metastep.mdp import Learners, MetaMDP
 ANY = float(np.finfo(np.float32).max)
 
 
-class Feature(Protocol):
-    """A name, a size and one function of the learners; a feature of your own inherits the rest."""
+class Feature:
+    """A name, a size and one function of the learners. A feature of your own inherits from this."""
 
-    @property
-    def name(self) -> str:
-        """Identifier in the registry, in datasets and in models."""
-        ...
+    name: ClassVar[str]  # identifier in the registry, in datasets and in models
 
     def size(self, mdp: MetaMDP) -> int:
         """How many numbers it has for each learner."""
-        ...
+        return 1
 
     def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
         """The numbers of every learner: (learners, size)."""
-        ...
+        raise NotImplementedError
 
     def columns(self, mdp: MetaMDP) -> tuple[str, ...]:
         """A name for each of the numbers."""

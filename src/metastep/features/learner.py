@@ -74,15 +74,7 @@ class Context(Feature):
         return space.low, space.high
 
 
-class _Number(Feature):
-    """One number for each learner."""
-
-    def size(self, mdp: MetaMDP) -> int:
-        """One."""
-        return 1
-
-
-class Return(_Number):
+class Return(Feature):
     """The mean return of the current batch."""
 
     name: ClassVar[str] = "return"
@@ -92,7 +84,7 @@ class Return(_Number):
         return learners.estimate.mean_return[:, None]
 
 
-class ReturnError(_Number):
+class ReturnError(Feature):
     """The standard error of the mean return."""
 
     name: ClassVar[str] = "return_error"
@@ -102,7 +94,7 @@ class ReturnError(_Number):
         return learners.estimate.return_error[:, None]
 
 
-class UpdateIndex(_Number):
+class UpdateIndex(Feature):
     """How many updates were made."""
 
     name: ClassVar[str] = "update"

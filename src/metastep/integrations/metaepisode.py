@@ -118,7 +118,9 @@ def _with_options(mdp: MetaMDP, tasks: Tasks, options: Mapping[str, Any]) -> Tas
     if "theta" in options:
         rows = np.atleast_2d(to_float32(options["theta"], "options.theta"))
         if rows.shape[1:] != (mdp.num_parameters,) or not np.all(np.isfinite(rows)):
-            raise InputError(f"options.theta: {rows.tolist()} must be {mdp.num_parameters} finite numbers for each learner.")
+            raise InputError(
+                f"options.theta: {rows.tolist()} must be {mdp.num_parameters} finite numbers for each learner."
+            )
         tasks = tasks._replace(theta=jnp.asarray(_a_row_each(rows, mdp.block_size, "options.theta")))
     return tasks
 

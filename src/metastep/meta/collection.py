@@ -89,9 +89,7 @@ def collect(
     tasks_digest = None if task_list is None else sha256_of_json(np.asarray(task_list).tolist())
     recorded = {**config, "collected_with": {"controller": controller.name, "task_list": tasks_digest}}
     rollout = mdp.estimator.rollout
-    writer = DatasetWriter(
-        folder, layout, recorded, seed=seed, device=device_name(), packages=rollout.env.packages
-    )
+    writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name(), packages=rollout.env.packages)
     for sentence in writer.damaged:
         print(f"{sentence} It is collected again.", file=sys.stderr)
     missing = [block for block in writer.missing_blocks() if block % shares == index]

@@ -1,6 +1,8 @@
 """What a controller is: whatever proposes the hyperparameters of the next update."""
 
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jax import Array
@@ -9,7 +11,7 @@ from numpy.typing import NDArray
 from metastep.blocks import Stream
 from metastep.errors import InputError
 from metastep.mdp import Learners, MetaMDP
-from metastep.progress import Tracker
+from metastep.progress import Silent, Tracker
 
 ControllerState = Any
 
@@ -22,70 +24,41 @@ class TaskSource(NamedTuple):
     contexts: NDArray[np.float32] | None = None  # (tasks, coordinates)
 
 
-class Run(Protocol):
-    """What an experiment offers to a controller that has to be trained or loaded before it can propose."""
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What an experiment offers to a controller that has to be trained or loaded before it can propose.
 
-    @property
-    def mdp(self) -> MetaMDP:
-        """The meta-MDP of the method, its rule included."""
-        ...
+    Args:
+        mdp: the meta-MDP of the method, its rule included.
+        seed: of everything random.
+        num_updates: updates of a learner in the comparison.
+        num_training_episodes: meta-episodes that the training data has.
+        num_stepsizes: step sizes on the grid of a maximum.
+        regressor: gives the experiment's regressor (`metastep.fqi.regressors`).
+        model: gives the experiment's fitted and selected model (`metastep.fqi.Model`).
+        task_list: the contexts to train on in place of the task distribution.
+        tracker: is told about long work.
+    """
 
-    @property
-    def seed(self) -> int:
-        """Of everything random."""
-        ...
-
-    @property
-    def num_updates(self) -> int:
-        """Updates of a learner in the comparison."""
-        ...
-
-    @property
-    def num_training_episodes(self) -> int:
-        """Meta-episodes that the training data has."""
-        ...
-
-    @property
-    def num_stepsizes(self) -> int:
-        """Step sizes on the grid of a maximum."""
-        ...
-
-    @property
-    def task_list(self) -> NDArray[np.float32] | None:
-        """The contexts to train on in place of the task distribution."""
-        ...
-
-    @property
-    def tracker(self) -> Tracker:
-        """Is told about long work."""
-        ...
-
-    def regressor(self) -> Any:
-        """The experiment's regressor (`metastep.fqi.regressors`)."""
-        ...
-
-    def model(self) -> Any:
-        """The experiment's fitted and selected model (`metastep.fqi.Model`)."""
-        ...
+    mdp: MetaMDP
+    seed: int
+    num_updates: int
+    num_training_episodes: int
+    num_stepsizes: int
+    regressor: Callable[[], Any]
+    model: Callable[[], Any]
+    task_list: NDArray[np.float32] | None = None
+    tracker: Tracker = field(default_factory=Silent)
 
 
-class Controller(Protocol):
-    """One call serves all learners of a block. A controller of your own inherits these defaults."""
+class Controller:
+    """One call serves all learners of a block. A controller of your own inherits from this."""
 
-    @property
-    def name(self) -> str:
-        """Identifier in the registry, in tables and in files."""
-        ...
-
-    @property
-    def is_memoryless(self) -> bool:
-        """Whether `init` gives the state at any update, so that a block can be resumed between two of them."""
-        return False
-
-    @property
-    def is_yardstick(self) -> bool:
-        """Whether it may use what a contender must not, so that it takes part in no test."""
-        return False
+    name: ClassVar[str]  # identifier in the registry, in tables and in files
+    is_memoryless: ClassVar[bool] = (
+        False  # `init` gives the state at any update: a block can be resumed between two of them
+    )
+    is_yardstick: ClassVar[bool] = False  # it may use what a contender must not, so that it takes part in no test
 
     @property
     def shaped_by(self) -> tuple[TaskSource, ...]:
@@ -98,11 +71,11 @@ class Controller(Protocol):
 
     def init(self, mdp: MetaMDP, learners: Learners) -> ControllerState:
         """State before the first proposal."""
-        ...
+        raise NotImplementedError
 
     def propose(self, state: ControllerState, learners: Learners) -> Array:
         """Hyperparameters for every learner: (learners, coordinates)."""
-        ...
+        raise NotImplementedError
 
     def observe(
         self, state: ControllerState, before: Learners, hyperparameters: Array, after: Learners
@@ -127,8 +100,8 @@ def require_one_coordinate(name: str, mdp: MetaMDP) -> None:
 class Exploration(Controller):
     """h ~ U(H) at every update: what collects the training data, called uniform in tables."""
 
-    name = "uniform"
-    is_memoryless = True
+    name: ClassVar[str] = "uniform"
+    is_memoryless: ClassVar[bool] = True
 
     def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
         """Remember the space."""

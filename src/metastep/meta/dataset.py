@@ -49,7 +49,7 @@ class Layout(NamedTuple):
         observations, learners = self.num_updates + 1, self.blocks.num_valid(block)
         return {
             "context": (learners, len(self.context_names)),
-            **{name: (observations, learners) for name in ("mean_return", "flagged", "num_steps")},
+            **dict.fromkeys(("mean_return", "flagged", "num_steps"), (observations, learners)),
             "hyperparameters": (self.num_updates, learners, self.num_hyperparameters),
             **{f"feature/{name}": (observations, learners, size) for name, size in self.features.items()},
         }
@@ -126,7 +126,9 @@ class DatasetWriter:
     def add(self, index: int, history: History) -> None:
         """Write one block in place of its parts; lanes beyond the layout's learners (padding) are cut off."""
         if index not in self.layout.blocks:
-            raise InputError(f"Block {index} does not exist: the dataset has blocks 0 to {len(self.layout.blocks) - 1}.")
+            raise InputError(
+                f"Block {index} does not exist: the dataset has blocks 0 to {len(self.layout.blocks) - 1}."
+            )
         learners, valid = len(history.context), self.layout.blocks.num_valid(index)
         if learners not in (valid, self.layout.block_size):
             allowed = f"{valid} or, padded, {self.layout.block_size}"

@@ -106,7 +106,9 @@ class Parts:
             try:
                 arrays, metadata = storage.read_tensors(path)
                 if metadata != self._metadata(block, updates, end):
-                    raise InputError(f"File {path} belongs to another dataset or block, or the part before it is missing.")
+                    raise InputError(
+                        f"File {path} belongs to another dataset or block, or the part before it is missing."
+                    )
                 piece, learners = _restored(arrays, mdp, tasks, f"File {path}")
             except InputError as error:
                 _remove(path for _, path in files[position:])
@@ -119,9 +121,7 @@ class Parts:
         return {**self.identity, "block": block, "since": since, "updates": updates}
 
 
-def _restored(
-    arrays: Mapping[str, NDArray[Any]], mdp: MetaMDP, tasks: Tasks, where: str
-) -> tuple[History, Learners]:
+def _restored(arrays: Mapping[str, NDArray[Any]], mdp: MetaMDP, tasks: Tasks, where: str) -> tuple[History, Learners]:
     blank = _blank(mdp, tasks)
     kinds = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(blank).items()}
     if {name: (a.shape, a.dtype) for name, a in arrays.items() if not name.startswith(_PIECE)} != kinds:

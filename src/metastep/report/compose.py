@@ -233,7 +233,9 @@ def _stepsizes(findings: Findings) -> Picture:
 
 def _difference_picture(findings: Findings, paired: Sequence[Difference]) -> Picture:
     name = findings.comparison.label(findings.target)
-    caption = f"Paired difference in AUC, {name} minus each method, with 95 % intervals; right of zero {name} is better."
+    caption = (
+        f"Paired difference in AUC, {name} minus each method, with 95 % intervals; right of zero {name} is better."
+    )
     panel = whiskers(f"{name} minus method", findings.comparison, paired)
     return picture("differences", caption, [[panel]], (WIDE[0], 0.9 + 0.42 * len(paired)))
 
@@ -249,7 +251,9 @@ def _iterations(findings: Findings, fitted: Fitted) -> Picture:
         ylabel="mean return over updates",
         ring=(selected - 1, "selected"),
     )
-    caption = "AUC on the validation tasks by FQI iteration, with 95 % intervals over tasks: N updates are planned ahead."
+    caption = (
+        "AUC on the validation tasks by FQI iteration, with 95 % intervals over tasks: N updates are planned ahead."
+    )
     return picture("iterations", caption, [[panel]], (WIDE[0], 3.4))
 
 
@@ -284,5 +288,7 @@ def _map(findings: Findings, fitted: Fitted) -> Picture:
     grid = [np.linspace(space.low[i], space.high[i], _GRID, dtype=np.float32) for i in range(shown)]
     labels = [f"{name} ({unit})" if unit else name for name, unit in zip(space.names, space.units, strict=True)][:shown]
     panel = stepsize_map("Recommended first step", grid, labels, recommend(fitted.model, fitted.starts, grid))
-    caption = f"Step size of the first update by task: mean over {len(fitted.starts)} first policies of the training data."
+    caption = (
+        f"Step size of the first update by task: mean over {len(fitted.starts)} first policies of the training data."
+    )
     return picture("step-size-map", caption, [[panel]], (WIDE[0], 4.2 if shown == 2 else 3.2))

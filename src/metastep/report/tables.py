@@ -93,7 +93,10 @@ def bookkeeping_table(
         ]
     rows = [
         *trained,
-        *((f"flagged estimates, {comparison.label(name)}", str(count)) for name, count in comparison.num_flagged().items()),
+        *(
+            (f"flagged estimates, {comparison.label(name)}", str(count))
+            for name, count in comparison.num_flagged().items()
+        ),
         *_sample_sizes(comparison, int(config["rollout"]["num_episodes"])),
         *((name, str(value)) for name, value in comparison.settings.get("versions", {}).items()),
         ("seed", str(config["seed"])),

@@ -3,7 +3,7 @@
 All arrays are learners first.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -21,32 +21,21 @@ class Update(NamedTuple):
     flagged: Array  # (learners,): the direction was zero or not finite, so theta and state stayed
 
 
-class Rule(Protocol):
-    """theta' = f(theta, h, batch). A rule of your own is a frozen dataclass that inherits these defaults."""
+class Rule:
+    """theta' = f(theta, h, batch). A rule of your own is a frozen dataclass that inherits from this."""
 
-    @property
-    def name(self) -> str:
-        """Identifier in the registry."""
-        ...
-
-    @property
-    def hyperparameters(self) -> tuple[str, ...]:
-        """Names of the numbers a controller chooses for every update."""
-        return ("stepsize",)
+    name: ClassVar[str]  # identifier in the registry
+    hyperparameters: ClassVar[tuple[str, ...]] = ("stepsize",)  # the numbers a controller chooses for every update
+    is_along_a_line: ClassVar[bool] = False  # theta' - theta is h times a vector that depends on neither h nor theta
 
     @property
     def damping(self) -> float | None:
         """Damping of the natural gradient that the rule follows; None for a rule that follows another direction."""
         return None
 
-    @property
-    def is_along_a_line(self) -> bool:
-        """Whether theta' - theta is h times a vector that depends on neither h nor theta."""
-        return False
-
     def direction(self, estimate: Estimate) -> Array:
         """The part of the estimate that the rule follows, (learners, parameters); learners without one are flagged."""
-        ...
+        raise NotImplementedError
 
     def init(self, theta: Array) -> RuleState:
         """State before the first update; every leaf is learners first."""
@@ -54,7 +43,7 @@ class Rule(Protocol):
 
     def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: RuleState) -> Update:
         """One update of every learner; hyperparameters is (learners, len(self.hyperparameters))."""
-        ...
+        raise NotImplementedError
 
 
 def unusable(direction: Array) -> Array:

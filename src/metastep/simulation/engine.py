@@ -6,7 +6,7 @@ between programs, so that only the pieces before and after it are compiled.
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,79 +28,45 @@ def compiled(function: Function) -> Function:
     return jax.jit(function, static_argnums=0)
 
 
-class Engine(Protocol):
-    """How batches are simulated, and how the functions around that are compiled."""
+class Engine:
+    """How batches are simulated, and how the functions around that are compiled: here by JAX, as part of a program."""
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether simulation can be part of a compiled program."""
-        ...
-
-    @property
-    def steps_between_halts(self) -> int:
-        """Environment steps after which a long simulation may pause without losing speed."""
-        ...
+    is_compiled = True
+    """Whether simulation can be part of a compiled program."""
+    steps_between_halts = 10_000_000
+    """Environment steps after which a long simulation may pause: seconds on MJX, more than a block of CartPole has."""
 
     def stream(self, rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
         """Everything an estimate needs of a batch, reduced on the fly."""
-        ...
-
-    def trajectories(self, rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
-        """The same batch, every step returned."""
-        ...
-
-    def mean_return(self, rollout: Rollout, theta: Array, context: Array, key: Array) -> Array:
-        """The mean return of every learner, (learners,)."""
-        ...
-
-    def whole(self, function: Function) -> Function:
-        """Make a program of a function that simulates; its first argument is static."""
-        ...
-
-    def piece(self, function: Function) -> Function:
-        """Make a program of a function that does not simulate, unless it is part of one already."""
-        ...
-
-    def map(self, function: Callable[[Array], Array], values: Array, side_by_side: int) -> Array:
-        """The results of a function that simulates, one for each value."""
-        ...
-
-    def start(self, env: Any) -> None:
-        """Begin an episode, so that whatever is missing for it is noticed."""
-        ...
-
-
-class _Device:
-    """JAX simulates."""
-
-    is_compiled = True
-    # Seconds on MJX, more than a block of CartPole has.
-    steps_between_halts = 10_000_000
-
-    def stream(self, rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
         return sums.stream(rollout, theta, context, key)
 
     def trajectories(self, rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
+        """The same batch, every step returned."""
         return rollouts.trajectories(rollout, theta, context, key)
 
     def mean_return(self, rollout: Rollout, theta: Array, context: Array, key: Array) -> Array:
+        """The mean return of every learner, (learners,)."""
         return jnp.mean(rollouts.discounted_returns(rollout, theta, context, key), axis=0)
 
     def whole(self, function: Function) -> Function:
+        """Make a program of a function that simulates; its first argument is static."""
         return compiled(function)
 
     def piece(self, function: Function) -> Function:
+        """Make a program of a function that does not simulate, unless it is part of one already."""
         return function
 
     def map(self, function: Callable[[Array], Array], values: Array, side_by_side: int) -> Array:
+        """The results of a function that simulates, one for each value."""
         return lax.map(function, values, batch_size=side_by_side)
 
-    def start(self, env: Env) -> None:
+    def start(self, env: Any) -> None:
+        """Begin an episode, so that whatever is missing for it is noticed."""
         context = env.context_space.unpack(jnp.asarray(env.context_space.low, jnp.float32))
         jax.eval_shape(env.reset, context, tuple(jnp.zeros((env.reset_noise,), jnp.float32)))
 
 
-class _Host:
+class _Host(Engine):
     """A simulator of its own steps between compiled pieces; it is waited for after every step anyway."""
 
     is_compiled = False
@@ -124,12 +90,12 @@ class _Host:
     def map(self, function: Callable[[Array], Array], values: Array, side_by_side: int) -> Array:
         return jnp.stack([function(value) for value in values])
 
-    def start(self, env: HostEnv) -> None:
+    def start(self, env: Any) -> None:
         noise = np.zeros((1, 1, env.reset_noise), np.float32)
         env.start_episodes(np.asarray([env.context_space.low], np.float32), noise, np.zeros((1, 1), np.uint32))
 
 
-_DEVICE, _HOST = _Device(), _Host()
+_DEVICE, _HOST = Engine(), _Host()
 
 
 def engine_of(env: Env | HostEnv) -> Engine:

@@ -19,14 +19,14 @@ from metastep.errors import InputError
 from metastep.evaluation import Method, compare
 from metastep.experiments.build import require_available
 from metastep.gradients import Estimator
+from metastep.mdp import InitialPolicy, MetaMDP
 from metastep.meta.collection import collect
 from metastep.meta.controller import Exploration
 from metastep.meta.loop import run
-from metastep.mdp import InitialPolicy, MetaMDP
-from metastep.spaces import HyperparameterSpace
 from metastep.policies import LinearGaussian
-from metastep.simulation.rollouts import Rollout
 from metastep.rules import NGA
+from metastep.simulation.rollouts import Rollout
+from metastep.spaces import HyperparameterSpace
 from tests.envs.host.cheetah import gymnasium_episode, start_episodes, start_noise
 
 POLICY = LinearGaussian(17, 6, 1.001)

@@ -14,12 +14,12 @@ from metastep.controllers.hoof import HOOF
 from metastep.envs.host import check_host_env
 from metastep.errors import InputError
 from metastep.gradients import Estimator
+from metastep.mdp import MetaMDP, advance, begin
 from metastep.meta.controller import Exploration
 from metastep.meta.loop import run
-from metastep.mdp import MetaMDP, advance, begin
-from metastep.spaces import HyperparameterSpace
 from metastep.simulation.rollouts import Rollout, trajectories
 from metastep.simulation.sums import stream, sums_of
+from metastep.spaces import HyperparameterSpace
 from tests.envs.host.twins import Twin
 from tests.reference import draw_learners, make_rollout, relative_error
 
