@@ -1,6 +1,7 @@
 """The contract of environments in JAX."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from metastep.simulation.engine import engine_of
 from metastep.simulation.rollouts import Rollout, trajectories
 from metastep.testing.episodes import Contexts, Played, check_episodes, corners, declared
 from metastep.testing.host_envs import check_host_env
-from metastep.testing.subject import Results, Subject, same
+from metastep.testing.subject import Subject, same
 
 _NUM_PROBES = 64  # single moves from as many first states
 
@@ -85,11 +86,11 @@ def _check_shapes(subject: Subject, env: Env) -> None:
 def _check_moves(subject: Subject, env: Env, sigma: float, seed: int) -> None:
     """Single moves from first states: the same twice, and every declared action and normal changes some result."""
 
-    def move(context: Array, action: Array, reset_noise: Array, step_noise: Array) -> Results:
+    def move(context: Array, action: Array, reset_noise: Array, step_noise: Array) -> tuple[Any, ...]:
         task = env.context_space.unpack(context)
         start = env.reset(task, tuple(reset_noise))
         after = env.step(task, start, tuple(action), tuple(step_noise))
-        return {"reset": start, "observe": env.observe(task, start), "step": after}
+        return start, env.observe(task, start), after
 
     sizes = {"num_actions": env.num_actions, "reset_noise": env.reset_noise, "step_noise": env.step_noise}
     first, *keys = jax.random.split(jax.random.key(seed), 4)
@@ -98,7 +99,7 @@ def _check_moves(subject: Subject, env: Env, sigma: float, seed: int) -> None:
         field: (sigma if field == "num_actions" else 1.0) * jax.random.normal(key, (_NUM_PROBES, size), jnp.float32)
         for key, (field, size) in zip(keys, sizes.items(), strict=True)
     }
-    usual = subject.repeat(jax.vmap(move), context, *inputs.values())
+    usual = subject.repeat(("reset", "observe", "step"), jax.vmap(move), context, *inputs.values())
     program = jax.jit(jax.vmap(move))
     names = ("action", "normal of the reset", "normal of the step")
     for what, (field, values) in zip(names, inputs.items(), strict=True):

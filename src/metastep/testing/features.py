@@ -7,7 +7,7 @@ import numpy as np
 from metastep.blocks import Stream
 from metastep.features import Feature
 from metastep.mdp import Learners, MetaMDP, begin
-from metastep.testing.subject import Results, named, other_first
+from metastep.testing.subject import named, other_first
 
 
 def check_feature(feature: Feature, mdp: MetaMDP, *, seed: int = 0) -> None:
@@ -34,11 +34,11 @@ def check_feature(feature: Feature, mdp: MetaMDP, *, seed: int = 0) -> None:
     low, high = np.asarray(bounds, np.float64)
     subject.require((low <= high).all(), f"the lower `bounds` must not exceed the upper ones, got {bounds!r}")
 
-    def evaluate(learners: Learners) -> Results:
-        return {"__call__": feature(mdp, learners)}
+    def evaluate(learners: Learners) -> tuple[Any]:
+        return (feature(mdp, learners),)
 
     tasks = mdp.tasks(seed, Stream.VALIDATION, 0)
     learners, others = (begin(mdp, each) for each in (tasks, other_first(subject, mdp, tasks)))
-    found = subject.trace("__call__", evaluate, learners)["__call__"]
+    (found,) = subject.trace("__call__", evaluate, learners)
     subject.array("what `__call__` returns", found, (mdp.block_size, size))
-    subject.apart(evaluate, (learners,), (others,))
+    subject.apart(("__call__",), evaluate, (learners,), (others,))

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from metastep.policies import LinearGaussian, Pieces, Policy, flatten
-from metastep.testing.subject import Results, Subject
+from metastep.testing.subject import Subject
 
 _SHAPE = (5, 3)  # episodes, learners
 _TOLERANCE = 1e-3
@@ -37,25 +37,34 @@ def check_policy(policy: Policy, *, seed: int = 0) -> None:
     noise = tuple(jax.random.normal(keys[2], (policy.num_actions, *_SHAPE), jnp.float32))
     _check_shapes(subject, theta, observation, noise)
 
-    def evaluate(theta: Array, observation: Pieces) -> Results:
-        return {"mean": policy.mean(theta, observation), "score": policy.score(theta, observation, noise)}
+    def evaluate(theta: Array, observation: Pieces) -> tuple[Pieces, Pieces]:
+        return policy.mean(theta, observation), policy.score(theta, observation, noise)
 
     # The first learner has another policy; it and the first episode of every learner see something else.
     others = theta.at[:, 0].add(1.0), tuple(each.at[0].add(1.0).at[:, 0].add(1.0) for each in observation)
-    found = subject.apart(evaluate, (theta, observation), others, lambda piece: piece[..., 1:, 1:])
-    # In a random combination of the episodes, d log pi / d theta is d mean / d theta times noise / sigma.
-    weight = jax.random.normal(keys[3], _SHAPE, jnp.float32)
-    _, pull_back = jax.vjp(lambda parameters: policy.mean(parameters, observation), theta)
-    (derivative,) = pull_back(tuple(weight * each / policy.sigma for each in noise))
-    score = flatten(tuple(jnp.sum(weight * piece, axis=-2) for piece in found["score"]))
-    wrong = np.argwhere(~np.isclose(score, derivative, _TOLERANCE, _TOLERANCE * np.abs(derivative).max()))
-    subject.require(
-        not len(wrong), f"`score` is not the derivative of log pi with respect to parameter {wrong[:1, :1]}"
+    inputs, methods = (theta, observation), ("mean", "score")
+    mean, pieces = subject.apart(
+        methods, evaluate, inputs, others, lambda piece: piece[..., 1:, 1:], "other learners or episodes"
     )
+    # A random combination of the episodes' scores, and of their log densities.
+    weight = jax.random.normal(keys[3], _SHAPE, jnp.float32)
+
+    def log_density(theta: Array) -> Array:
+        """Of the actions with these means and this noise; its constant does not matter."""
+        apart = zip(mean, noise, policy.mean(theta, observation), strict=True)
+        return sum(
+            (-0.5 * jnp.sum(weight * (z + (m - now) / policy.sigma) ** 2) for m, z, now in apart), jnp.float32(0)
+        )
+
+    score = jax.jit(lambda: flatten(tuple(jnp.sum(weight * piece, axis=-2) for piece in pieces)))()
+    derivative = np.asarray(jax.jit(jax.grad(log_density))(theta))
+    close = np.isclose(score, derivative, _TOLERANCE, _TOLERANCE * np.abs(derivative).max()).all(axis=1)
+    wrong = f"`score` is not the derivative of log pi with respect to parameter {close.argmin()} of theta"
+    subject.require(close.all(), wrong)
     if policy.is_linear:
         linear = LinearGaussian(policy.num_observations, policy.num_actions, policy.sigma)
         right = linear.num_parameters == policy.num_parameters and np.allclose(
-            linear.mean(theta, observation), found["mean"], _TOLERANCE, _TOLERANCE
+            linear.mean(theta, observation), mean, _TOLERANCE, _TOLERANCE
         )
         subject.require(right, "`is_linear` is True, but the mean is not b + W s with theta = (b, W), W row by row")
 

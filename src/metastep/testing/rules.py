@@ -9,7 +9,7 @@ from jax import Array
 
 from metastep.gradients import Estimate
 from metastep.rules import Rule, Update, unusable
-from metastep.testing.subject import Results, Subject, named, same
+from metastep.testing.subject import Subject, named, same
 
 _LEARNERS, _PARAMETERS = 5, 3
 _TOLERANCE = 1e-4
@@ -40,18 +40,19 @@ def check_rule(rule: Rule, *, seed: int = 0) -> None:
     chosen = jax.random.uniform(keys[4], (_LEARNERS, len(names)), jnp.float32, 0.1, 0.9)
     _check_shapes(subject, rule, theta, estimate, chosen)
 
-    def evaluate(theta: Array, estimate: Estimate, chosen: Array) -> Results:
+    def evaluate(theta: Array, estimate: Estimate, chosen: Array) -> tuple[Any, ...]:
         """Two updates, so that the state is not the one it starts as."""
         start = rule.init(theta)
         first = rule.apply(theta, estimate, chosen, start)
         second = rule.apply(first.theta, estimate, chosen, first.state)
-        return {"init": start, "direction": rule.direction(estimate), "apply": second}
+        return start, rule.direction(estimate), second
 
     inputs = theta, estimate, chosen
-    usual = subject.apart(evaluate, inputs, jax.tree.map(lambda array: array.at[0].add(0.5), inputs))
-    _check_unusable(subject, rule, usual["apply"], estimate, chosen)
+    others = jax.tree.map(lambda array: array.at[0].add(0.5), inputs)
+    *_, last = subject.apart(("init", "direction", "apply"), evaluate, inputs, others)
+    _check_unusable(subject, rule, last, estimate, chosen)
     if rule.is_along_a_line:
-        _check_line(subject, rule, usual["apply"], estimate)
+        _check_line(subject, rule, last, estimate)
 
 
 def _check_shapes(subject: Subject, rule: Rule, theta: Array, estimate: Estimate, chosen: Array) -> None:

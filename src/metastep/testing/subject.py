@@ -12,8 +12,6 @@ import numpy as np
 from metastep.errors import InputError
 from metastep.mdp import MetaMDP, Tasks
 
-Results = dict[str, Any]  # by the name of the method that gave them
-
 
 @dataclass(frozen=True)
 class Subject:
@@ -45,32 +43,34 @@ class Subject:
         """Shapes and dtypes of what a function returns; nothing is computed."""
         return self.call(what, jax.eval_shape, function, *arguments)
 
-    def repeat(self, function: Callable[..., Results], *inputs: Any) -> Results:
-        """The results of a compiled function, after checking that the same input gives the same bits.
+    def repeat(self, methods: tuple[str, ...], function: Callable[..., Any], *inputs: Any) -> Any:
+        """The results of a compiled function, one for each method, after checking that the same input gives the same bits.
 
         The same program runs twice, for calls back to Python; traced again, for numbers drawn while tracing.
         """
         program, again = (jax.jit(lambda *given: function(*given)) for _ in range(2))
         first, *others = (self.call("jax.jit", each, *inputs) for each in (program, program, again))
-        for what in first:
+        for index, method in enumerate(methods):
             self.require(
-                all(same(first[what], other[what]) for other in others),
-                f"`{what}` gives different results for the same input; randomness must come from what it is given",
+                all(same(first[index], other[index]) for other in others),
+                f"`{method}` gives different results for the same input; randomness must come from what it is given",
             )
         return first
 
     def apart(
         self,
-        function: Callable[..., Results],
+        methods: tuple[str, ...],
+        function: Callable[..., Any],
         inputs: tuple[Any, ...],
         changed: tuple[Any, ...],
         rest: Callable[[Any], Any] = lambda array: array[1:],
-    ) -> Results:
-        """The results, after checking that the `rest` of them is the same where only others were changed."""
-        usual, beside = self.repeat(function, *inputs), jax.jit(function)(*changed)
-        for what in usual:
-            alone = same(*(jax.tree.map(rest, each[what]) for each in (usual, beside)))
-            self.require(alone, f"what `{what}` gives for a learner must not depend on other learners")
+        others: str = "other learners",
+    ) -> Any:
+        """The same, after checking that the `rest` of the results stays where only others were changed."""
+        usual, beside = self.repeat(methods, function, *inputs), jax.jit(function)(*changed)
+        for method, *results in zip(methods, usual, beside, strict=True):
+            alone = same(*(jax.tree.map(rest, each) for each in results))
+            self.require(alone, f"what `{method}` gives for a learner must not depend on {others}")
         return usual
 
     def array(self, what: str, value: Any, shape: tuple[int, ...], dtype: Any = np.float32) -> None:
