@@ -66,27 +66,15 @@ class Device(StrEnum):
 
 
 PresetArgument = Annotated[str, typer.Argument(help="A preset (see `metastep envs`) or the path of a .toml file.")]
-ScaleOption = Annotated[
-    Scale | None,
-    typer.Option(
-        help="quick: a minute or two; full: the settings as they stand, for presets the paper's. Default: quick where there is such a table."
-    ),
-]
+_SCALE_HELP = "quick: a minute or two; full: the paper's settings. Default: quick where the file has such a table."
+ScaleOption = Annotated[Scale | None, typer.Option(help=_SCALE_HELP)]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.key=value.")]
 DeviceOption = Annotated[Device | None, typer.Option(help="Simulate on the CPU or on a GPU; default: what JAX finds.")]
-
-
-def parse_share(share: str) -> tuple[int, int]:
-    """I/N as two numbers."""
-    first, separator, second = share.partition("/")
-    if not (separator and first.isdigit() and second.isdigit()):
-        raise InputError(f"--share: {share!r} must be I/N, such as 0/4.")
-    index, parts = int(first), int(second)
-    if index >= parts:
-        raise InputError(f"--share: {share} must be I/N with I below N.")
-    return index, parts
-
+OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")]
+TasksOption = Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")]
+ShareOption = Annotated[str, typer.Option(help="I/N: do only this process' share of the work.")]
+FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
 
 # Spelt out here because the registry imports everything that makes them.
 IDS = (
@@ -94,9 +82,17 @@ IDS = (
     "fig-robust", "fig-fixed-context", "fig-single-action", "theory",
 )  # fmt: skip
 LISTED_IDS = textwrap.fill(", ".join(IDS), width=50, break_on_hyphens=False)
-OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")]
-TasksOption = Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")]
-FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
+
+
+def parse_share(share: str) -> tuple[int, int]:
+    """I/N as two numbers."""
+    first, separator, second = share.partition("/")
+    if not (separator and first.isdecimal() and second.isdecimal() and share.isascii()):
+        raise InputError(f"--share: {share!r} must be I/N, such as 0/4.")
+    index, parts = int(first), int(second)
+    if index >= parts:
+        raise InputError(f"--share: {share} must be I/N with I below N.")
+    return index, parts
 
 
 def start_run(source: str, out: Path | None, scale: Scale | None = None, **settings: Any) -> Any:
@@ -105,6 +101,24 @@ def start_run(source: str, out: Path | None, scale: Scale | None = None, **setti
 
     path = out or Path("runs") / "-".join([Path(source).stem, *([scale.value] if scale else [])])
     return started(source, scale.value if scale else None, path, command=this_command(), **settings)
+
+
+def finish_run(folder: Any, terminal: Any) -> None:
+    """Run every stage of a folder and print the outcome."""
+    from metastep.experiments.runner import print_outcome, run_experiment
+
+    print_outcome(folder, run_experiment(folder, tracker=terminal))
+
+
+def watch(device: Device | None) -> Any:
+    """Choose the device, and return what shows progress.
+
+    First of all: an environment may choose its engine by the device, and what is refused must leave no folder behind.
+    """
+    from metastep.progress import Terminal
+
+    prepare_jax(device)
+    return Terminal()
 
 
 def this_command() -> str:
@@ -137,14 +151,10 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"), device: DeviceOption = None
 ) -> None:
     """Run the main job on Minigolf, end to end, in a minute or two, and write a report."""
-    from metastep.progress import Terminal
-
-    terminal = Terminal()
+    terminal = watch(device)
     terminal.note(
         "Minigolf: learn from 2,048 simulated updates which step size to take when, then compare on new tasks."
     )
-    prepare_jax(device)
-    from metastep.experiments.runner import print_outcome, run_experiment
 
     smaller = [
         "collect.num_meta_episodes=2048",
@@ -154,8 +164,7 @@ def demo(
     ]
     methods = ["metafqi", "fixed", "rmsprop", "adam", "hoof", "metagrad", "oracle"]
     folder = start_run("minigolf", out, overrides=[*smaller, f"compare.methods={methods}"])
-    page = run_experiment(folder, tracker=terminal)
-    print_outcome(folder, page)
+    finish_run(folder, terminal)
 
 
 @verb
@@ -172,17 +181,10 @@ def run(
     device: DeviceOption = None,
 ) -> None:
     """Collect, fit, select, tune, compare and report; a stopped run resumes where it was."""
-    # First of all: an environment may choose its engine by the device, and what is refused must leave no folder behind.
-    prepare_jax(device)
+    terminal = watch(device)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, data=data)
-    from metastep.progress import Terminal
-
-    terminal = Terminal()
     terminal.note(f"{preset} in {folder.path}")
-    from metastep.experiments.runner import print_outcome, run_experiment
-
-    page = run_experiment(folder, tracker=terminal)
-    print_outcome(folder, page)
+    finish_run(folder, terminal)
 
 
 @verb
@@ -193,15 +195,11 @@ def collect(
     seed: SeedOption = None,
     overrides: SetOption = None,
     tasks: TasksOption = None,
-    share: Annotated[str, typer.Option(help="I/N: collect only this process' share of the blocks.")] = "0/1",
+    share: ShareOption = "0/1",
     device: DeviceOption = None,
 ) -> None:
     """Collect training data; a stopped collection resumes where it was."""
-    part = parse_share(share)
-    from metastep.progress import Terminal
-
-    terminal = Terminal()
-    prepare_jax(device)
+    part, terminal = parse_share(share), watch(device)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks)
     from metastep.experiments.stages import collect_data
 
@@ -219,14 +217,11 @@ def collect(
 @verb
 def fit(folder: FolderArgument, device: DeviceOption = None) -> None:
     """Fit metaFQI on a run's data and select the iteration on validation tasks."""
+    terminal = watch(device)
     from metastep.experiments.folder import RunFolder
-    from metastep.progress import Terminal
-
-    prepare_jax(device)
-    opened = RunFolder.open(folder).check_tasks()
     from metastep.experiments.stages import fit_and_select
 
-    model = fit_and_select(opened, tracker=Terminal())
+    model = fit_and_select(RunFolder.open(folder).check_tasks(), tracker=terminal)
     for curve in model.record.validation:
         mark = " selected" if curve.iteration == model.record.selected_iteration else ""
         print(f"N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}")
@@ -235,20 +230,17 @@ def fit(folder: FolderArgument, device: DeviceOption = None) -> None:
 @verb
 def compare(
     folder: FolderArgument,
-    share: Annotated[str, typer.Option(help="I/N: run only this process' share of the methods.")] = "0/1",
+    share: ShareOption = "0/1",
     device: DeviceOption = None,
 ) -> None:
     """Tune the baselines and compare every method on a run's test tasks."""
-    part = parse_share(share)
+    part, terminal = parse_share(share), watch(device)
     from metastep.experiments.folder import RunFolder
-    from metastep.progress import Terminal
-
-    prepare_jax(device)
-    opened = RunFolder.open(folder).check_tasks()
     from metastep.experiments.runner import print_comparison
     from metastep.experiments.stages import compare_share
 
-    comparison = compare_share(opened, part, tracker=Terminal())
+    opened = RunFolder.open(folder).check_tasks()
+    comparison = compare_share(opened, part, tracker=terminal)
     if comparison is None:
         print(f"{folder}: this share is done; the comparison is complete once the other shares are.")
         return
@@ -311,26 +303,17 @@ def inspect(
 @verb
 def reproduce(
     ids: Annotated[list[str], typer.Argument(help=f"What to reproduce, or all:\n\n\b\n{LISTED_IDS}")],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of everything; default: runs/reproduce-SCALE, and the environments where --env names some."
-        ),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; default: runs/reproduce-SCALE and the named --env.")] = None,
     scale: Annotated[Scale, typer.Option(help="Minutes, or the paper's settings.")] = Scale.quick,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
     env: Annotated[
-        list[str] | None,
-        typer.Option(help="Environment to make them for (repeat for more); halfcheetah is made only when named here."),
+        list[str] | None, typer.Option(help="Environment (repeat for more); halfcheetah only if named.")
     ] = None,
     overrides: SetOption = None,
     device: DeviceOption = None,
 ) -> None:
     """Make figures and tables of the paper, each with a claim, the measured effect and a verdict."""
-    from metastep.progress import Terminal
-
-    terminal = Terminal()
-    prepare_jax(device)
+    terminal = watch(device)
     from metastep.experiments import reproduce as paper
 
     folder = out or Path("runs") / "-".join(["reproduce", scale.value, *sorted(set(env or ()))])

@@ -1,5 +1,6 @@
 """What a feature is: something a meta-observation can contain."""
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from metastep.mdp import Learners, MetaMDP
 ANY = float(np.finfo(np.float32).max)
 
 
-class Feature:
+class Feature(ABC):
     """A name, a size and one function of the learners. A feature of your own inherits from this."""
 
     name: ClassVar[str]  # identifier in the registry, in datasets and in models
@@ -20,9 +21,9 @@ class Feature:
         """How many numbers it has for each learner."""
         return 1
 
+    @abstractmethod
     def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
         """The numbers of every learner: (learners, size)."""
-        raise NotImplementedError
 
     def columns(self, mdp: MetaMDP) -> tuple[str, ...]:
         """A name for each of the numbers."""

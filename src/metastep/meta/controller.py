@@ -1,5 +1,6 @@
 """What a controller is: whatever proposes the hyperparameters of the next update."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -51,7 +52,7 @@ class Run:
     tracker: Tracker = field(default_factory=Silent)
 
 
-class Controller:
+class Controller(ABC):
     """One call serves all learners of a block. A controller of your own inherits from this."""
 
     name: ClassVar[str]  # identifier in the registry, in tables and in files
@@ -69,13 +70,13 @@ class Controller:
         """The controller for an experiment: one that has to be trained or loaded first does so here."""
         return self
 
+    @abstractmethod
     def init(self, mdp: MetaMDP, learners: Learners) -> ControllerState:
         """State before the first proposal."""
-        raise NotImplementedError
 
+    @abstractmethod
     def propose(self, state: ControllerState, learners: Learners) -> Array:
         """Hyperparameters for every learner: (learners, coordinates)."""
-        raise NotImplementedError
 
     def observe(
         self, state: ControllerState, before: Learners, hyperparameters: Array, after: Learners

@@ -3,6 +3,7 @@
 All arrays are learners first.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ class Update(NamedTuple):
     flagged: Array  # (learners,): the direction was zero or not finite, so theta and state stayed
 
 
-class Rule:
+class Rule(ABC):
     """theta' = f(theta, h, batch). A rule of your own is a frozen dataclass that inherits from this."""
 
     name: ClassVar[str]  # identifier in the registry
@@ -33,17 +34,17 @@ class Rule:
         """Damping of the natural gradient that the rule follows; None for a rule that follows another direction."""
         return None
 
+    @abstractmethod
     def direction(self, estimate: Estimate) -> Array:
         """The part of the estimate that the rule follows, (learners, parameters); learners without one are flagged."""
-        raise NotImplementedError
 
     def init(self, theta: Array) -> RuleState:
         """State before the first update; every leaf is learners first."""
         return None
 
+    @abstractmethod
     def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: RuleState) -> Update:
         """One update of every learner; hyperparameters is (learners, len(self.hyperparameters))."""
-        raise NotImplementedError
 
 
 def unusable(direction: Array) -> Array:
