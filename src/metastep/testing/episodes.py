@@ -55,7 +55,7 @@ def check_episodes(subject: Subject, play: Callable[[Contexts], Played], seed: i
     space: ContextSpace = subject.part.context_space
     lower, upper = corners(space)
     drawn = np.asarray(space.sample(jax.random.key(seed), len(lower)))
-    for tasks in (drawn, lower, upper):
+    for tasks in (lower, drawn, upper):
         episodes = play(tasks)
         _check_finite(subject, space, tasks, episodes)
         check_frozen(subject, episodes)
