@@ -64,17 +64,14 @@ class Row(NamedTuple):
 def measure_metastep(size: Size, data: Data, threads: int) -> None:
     """The second iteration of `MetaFQI`, stage by stage."""
     from metastep import __version__
-    from metastep.fqi.native import fit_forest
+    from metastep.fqi import ExtraTrees
     from metastep.fqi.qfunction import QFunction, Stepsizes
 
     inputs = np.column_stack([data.observation, data.stepsize])
-    stepsizes = Stepsizes(0.0, size.high, NUM_STEPSIZES)
+    regressor, stepsizes = ExtraTrees(size.trees, size.min_split), Stepsizes(0.0, size.high, NUM_STEPSIZES)
 
     def fit(rows: Any, targets: Any, seed: int) -> QFunction:
-        forest = fit_forest(
-            rows, targets, num_trees=size.trees, min_samples_split=size.min_split, seed=seed, threads=threads
-        )
-        return QFunction((forest,), stepsizes)
+        return QFunction((regressor.fit(rows, targets, seed=seed, threads=threads),), stepsizes)
 
     fit(inputs[:200], data.reward[:200], 0).maximum(data.next_observation[:2])  # compiles
     first = fit(inputs, data.reward, 0)

@@ -229,7 +229,7 @@ def test_json_is_canonical(tmp_path):
         storage.write_json(tmp_path / "c", float("nan"))
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": 1} x'])
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": 1} x', b'{"a": NaN}', b"-Infinity"])
 def test_bad_json_is_one_sentence(tmp_path, text):
     (tmp_path / "file.json").write_bytes(text)
     with pytest.raises(InputError, match=r"^File .*/file\.json is not valid JSON: .*\.$"):
@@ -242,6 +242,14 @@ def test_missing_files_are_named(tmp_path):
             read(tmp_path / "none")
         with pytest.raises(InputError, match=r"^File .* cannot be read: .*\.$"):
             read(tmp_path)
+
+
+def test_only_plain_files_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for read in (storage.read_json, storage.read_tensors, storage.sha256_of):
+        for path in (tmp_path / "pipe", "/dev/zero", tmp_path):
+            with pytest.raises(InputError, match=r"^File .* cannot be read: it is not a plain file\.$"):
+                read(path)
 
 
 DTYPES = [np.bool_, np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.uint64, np.int64]
@@ -309,10 +317,41 @@ def test_every_flipped_bit_and_every_truncation_is_noticed(tmp_path, with_checks
         assert "\n" not in str(error.value)
 
 
+def test_a_number_written_otherwise_is_damage_too(tmp_path):
+    path = tmp_path / "tensors"
+    storage.write_tensors(path, {"a": np.zeros(2)}, {"rate": 1e-9})
+    path.write_bytes(path.read_bytes().replace(b"1e-09", b"1E-09"))
+    with pytest.raises(InputError, match="is damaged: its content does not match the checksum in its header"):
+        storage.read_tensors(path)
+
+
+def test_a_header_that_cannot_be_is_not_read(tmp_path):
+    path = tmp_path / "tensors"
+    for length, rest in ((2**63, b"{}"), (3, b"{}"), (20 << 20, b" " * (20 << 20))):
+        path.write_bytes(length.to_bytes(8, "little") + rest)
+        with pytest.raises(InputError, match=rf"its header would end at byte {length + 8} of {8 + len(rest)}\.$"):
+            storage.read_tensors(path)
+
+
+def test_stamps():
+    found = storage.stamp("model") | {"more": 1}
+    storage.require_stamp(found, "model", "m", "fit it again")
+    for other, sentence in (
+        (found | {"version": 9}, "File m is a model of version 9, this metastep reads version 2: fit it again."),
+        ({"format": "metastep-model", "version": "1"}, "File m is a model of version 1, .*: fit it again."),
+        ({"kind": "model"}, "File m is a model of version 1, .*: fit it again."),
+        (storage.stamp("dataset"), "File m is not a metastep model."),
+        ([], "File m is not a metastep model."),
+    ):
+        with pytest.raises(InputError, match=f"^{sentence}$"):
+            storage.require_stamp(other, "model", "m", "fit it again")
+
+
 def test_foreign_tensor_files_are_refused(tmp_path):
     from safetensors.numpy import save
 
-    for metadata in (None, {"metastep": "[]"}, {"metastep": "{"}, {"metastep": '{"checksum": "", "metadata": 1}'}):
+    wrong = ("[]", "{", '{"checksum": "", "metadata": 1}', '{"checksum": "", "metadata": {"a": NaN}}')
+    for metadata in (None, {"format": "pt"}, *({"metastep": text} for text in wrong)):
         (tmp_path / "tensors").write_bytes(save({"a": np.zeros(2)}, metadata=metadata))
         with pytest.raises(InputError, match=r"is damaged or was not written by metastep: .*\.$"):
             storage.read_tensors(tmp_path / "tensors", verify=False)

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable
 from functools import cache
+from numbers import Integral, Real
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -26,6 +27,7 @@ _BOUNDS: dict[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
     Le: ("le", "must be less than or equal to", lambda value, bound: value <= bound),
     Lt: ("lt", "must be less than", lambda value, bound: value < bound),
 }
+_NUMBERS: dict[type, tuple[type, str]] = {int: (Integral, "a whole number"), float: (Real, "a number")}
 
 
 class Setting(NamedTuple):
@@ -59,7 +61,7 @@ def _sentences(docstring: str) -> dict[str, str]:
     """What `Args:` says of each parameter, as one line that starts with a capital."""
     _, _, block = docstring.partition("Args:\n")
     block = re.split(r"\n\S", f"\n{block}")[0]
-    found = {}
+    found: dict[str, str] = {}
     for names, text in re.findall(r"\n {4}([a-z_, ]+): (.*?)(?=\n {4}[a-z_, ]+: |\n\n|\Z)", block, re.DOTALL):
         line = " ".join(text.split())
         found |= dict.fromkeys(names.split(", "), line[:1].upper() + line[1:])
@@ -67,21 +69,28 @@ def _sentences(docstring: str) -> dict[str, str]:
 
 
 def check_fields(owner: Any, section: str) -> None:
-    """Refuse a dataclass with a number beyond the bounds of its type, or a word that its type does not list."""
-    for name, kind in _hints(type(owner)).items():
+    """Refuse an object with a number beyond the bounds of its type, or a word that its type does not list."""
+    kinds: Callable[..., Any] = type(owner)
+    for name, kind in _hints(kinds).items():
         if problem := _problem(kind, value := getattr(owner, name, None)):
             raise InputError(f"{section}.{name}: {value!r} {problem}.")
 
 
 def _problem(kind: Any, value: Any) -> str:
     if get_origin(kind) in (Union, UnionType):
-        problems = [_problem(option, value) for option in get_args(kind) if option is not type(None)]
+        options = [option for option in get_args(kind) if option is not type(None)]
+        # Where a whole number and a share are both allowed, 1 is the number and 1.0 the share.
+        exact = [option for option in options if get_args(option)[:1] == (type(value),)]
+        problems = [_problem(option, value) for option in exact or options]
         return "" if value is None or "" in problems else problems[0]
     if get_origin(kind) is Literal and value not in get_args(kind):
         return f"must be one of {', '.join(map(str, get_args(kind)))}"
     if get_origin(kind) is not Annotated:
         return ""
-    if isinstance(value, float) and not math.isfinite(value):
+    number, words = _NUMBERS.get(get_args(kind)[0], (object, ""))
+    if not isinstance(value, number) or (words and isinstance(value, bool)):
+        return f"must be {words}"
+    if isinstance(value, Real) and not math.isfinite(value):
         return "must be a finite number"
     for bound in kind.__metadata__:
         attribute, words, holds = _BOUNDS.get(type(bound), ("", "", None))

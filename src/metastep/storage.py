@@ -5,49 +5,34 @@ is killed on the way leaves a temporary file, which `remove_leftovers` recognise
 nobody holds its lock any more.
 """
 
+import errno
 import fcntl
 import hashlib
 import importlib.metadata
-import json
 import os
 import platform
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from numpy.typing import ArrayLike
 
 from metastep.errors import InputError
+from metastep.tensors import Tensors as Tensors
+from metastep.tensors import canonical_json as canonical_json
+from metastep.tensors import decode, encode, parse_json
 
 PACKAGES = ("metastep", "jax", "numpy", "scikit-learn", "numba")
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
-_DTYPES = {
-    "BOOL": np.dtype("bool"),
-    "U8": np.dtype("<u1"),
-    "I8": np.dtype("<i1"),
-    "U16": np.dtype("<u2"),
-    "I16": np.dtype("<i2"),
-    "U32": np.dtype("<u4"),
-    "I32": np.dtype("<i4"),
-    "U64": np.dtype("<u8"),
-    "I64": np.dtype("<i8"),
-    "F16": np.dtype("<f2"),
-    "F32": np.dtype("<f4"),
-    "F64": np.dtype("<f8"),
-}
 VERSION = 2
 """Of all files; metastep 0.1 wrote version 1."""
-
-# safetensors writes several metadata entries in no fixed order, so everything goes into one.
-_METADATA_KEY = "metastep"
 
 
 class Disk(NamedTuple):
@@ -63,13 +48,6 @@ class Disk(NamedTuple):
 
 
 DISK = Disk()
-
-
-class Tensors(NamedTuple):
-    """What a tensor file holds: read-only arrays mapped from the file, and the caller's metadata."""
-
-    arrays: dict[str, NDArray[Any]]
-    metadata: dict[str, Any]
 
 
 def write_atomically(path: str | Path, data: bytes, *, overwrite: bool = True) -> bool:
@@ -177,13 +155,13 @@ def require_free_space(folder: str | Path, num_bytes: int) -> None:
         )
 
 
-def sha256_of(path: str | Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise _unreadable(path, error) from error
+def _plain(path: str, flags: int) -> int:
+    """An opener that refuses pipes and devices, which may make us wait or never end."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a plain file")
+    return descriptor
 
 
 def _unreadable(path: str | Path, error: OSError) -> InputError:
@@ -192,9 +170,13 @@ def _unreadable(path: str | Path, error: OSError) -> InputError:
     return InputError(f"File {path} cannot be read: {error.strerror or error}.")
 
 
-def canonical_json(value: Any) -> bytes:
-    """The one JSON text of a value: sorted keys, two spaces, a newline at the end, no NaN or infinity."""
-    return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+def sha256_of(path: str | Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    try:
+        with open(path, "rb", opener=_plain) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def sha256_of_json(value: Any) -> str:
@@ -210,40 +192,24 @@ def write_json(path: str | Path, value: Any) -> None:
 def read_json(path: str | Path) -> Any:
     """Read a JSON file."""
     try:
-        return json.loads(Path(path).read_bytes())
+        with open(path, "rb", opener=_plain) as file:
+            text = file.read()
     except OSError as error:
         raise _unreadable(path, error) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"File {path} is not valid JSON: {str(error) or 'nested too deeply'}.") from error
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise InputError(f"File {path} is not valid JSON: {error}.") from error
 
 
 def write_tensors(path: str | Path, arrays: Mapping[str, ArrayLike], metadata: Mapping[str, Any] | None = None) -> str:
     """Write named arrays and JSON metadata as one safetensors file, atomically; returns the file's SHA-256.
 
-    The same content gives the same bytes. The header carries a checksum of names, types, shapes, metadata and values,
-    so that damage is found without another file.
+    The same content gives the same bytes, and a checksum in the header finds damage without another file.
     """
-    tensors = {name: _little_endian(name, np.asarray(array)) for name, array in sorted(arrays.items())}
-    metadata = dict(metadata or {})
-    header = {"checksum": _content_checksum(tensors, metadata), "metadata": metadata}
-    data = save(tensors, metadata={_METADATA_KEY: canonical_json(header).decode()})
+    data = encode(arrays, metadata or {})
     write_atomically(path, data)
     return hashlib.sha256(data).hexdigest()
-
-
-def _little_endian(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    array = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
-    if array.dtype not in _DTYPES.values():
-        raise InputError(f"Tensor {name} has type {array.dtype}, allowed are {', '.join(map(str, _DTYPES.values()))}.")
-    return array
-
-
-def _content_checksum(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> str:
-    described = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
-    digest = hashlib.sha256(canonical_json({"metadata": metadata, "tensors": described}))
-    for name in sorted(arrays):
-        digest.update(arrays[name].reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
 
 
 def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify: bool = True) -> Tensors:
@@ -255,38 +221,18 @@ def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify
     if verify and expected_sha256 is not None and (found := sha256_of(path)) != expected_sha256:
         raise InputError(f"File {path} is damaged: its SHA-256 is {found}, expected is {expected_sha256}.")
     try:
-        arrays, header = _map_tensors(Path(path))
-        metadata, checksum = header["metadata"], header["checksum"]
-        if not isinstance(metadata, dict):
-            raise TypeError("the metadata is not a table")
-        damaged = verify and expected_sha256 is None and _content_checksum(arrays, metadata) != checksum
+        with open(path, "rb", opener=_plain) as file:
+            content = np.memmap(file, np.uint8, "r") if os.fstat(file.fileno()).st_size else np.empty(0, np.uint8)
     except OSError as error:
         raise _unreadable(path, error) from error
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"File {path} is damaged or was not written by metastep: {_one_line(error)}.") from error
-    if damaged:
+    try:
+        tensors = decode(content, verify=verify and expected_sha256 is None)
+    except ValueError as error:
+        sentence = " ".join(str(error).split()).rstrip(".")
+        raise InputError(f"File {path} is damaged or was not written by metastep: {sentence}.") from error
+    if tensors is None:
         raise InputError(f"File {path} is damaged: its content does not match the checksum in its header.")
-    return Tensors(arrays, metadata)
-
-
-def _map_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
-    # The library checks the header (lengths, offsets, that the tensors cover the file) but copies every tensor it
-    # returns; tensors lie in the order of `offset_keys` without gaps, which is all that mapping them needs.
-    with safe_open(path, framework="numpy") as file:
-        header = json.loads((file.metadata() or {})[_METADATA_KEY])
-        slices = {name: file.get_slice(name) for name in file.offset_keys()}
-        kinds = {name: (_DTYPES[part.get_dtype()], tuple(part.get_shape())) for name, part in slices.items()}
-    mapped = np.memmap(path, np.uint8, "r")
-    offset = 8 + int.from_bytes(mapped[:8].tobytes(), "little")
-    arrays = {}
-    for name, (dtype, shape) in kinds.items():
-        arrays[name] = np.ndarray(shape, dtype, buffer=mapped, offset=offset)
-        offset += arrays[name].nbytes
-    return arrays, header
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__} {error}".split()).rstrip(".")
+    return tensors
 
 
 def stamp(kind: str) -> dict[str, Any]:
@@ -314,7 +260,7 @@ def _is_of_first_version(found: Any, kind: str) -> bool:
         return False
     if kind == "run":
         return set(found) == {"experiment", "tasks"}
-    return found.get("kind") == kind or found.get("format") == kind
+    return found.get("kind") == kind or found.get("format") in (kind, f"metastep-{kind}")
 
 
 def environment_record(device: str, packages: Sequence[str] = ()) -> dict[str, str]:

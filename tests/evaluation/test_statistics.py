@@ -1,8 +1,5 @@
-import time
-
 import numpy as np
 import pytest
-from scipy import stats
 
 from metastep.errors import InputError
 from metastep.evaluation import (
@@ -14,15 +11,7 @@ from metastep.evaluation import (
     oracle_scores,
     summary,
 )
-from metastep.evaluation.resampling import (
-    PairedTest,
-    bootstrap_interval,
-    holm,
-    mean_interval,
-    paired_test,
-    sign_flip_p_values,
-    verdict,
-)
+from metastep.evaluation.resampling import holm
 
 
 def make_comparison(returns: np.ndarray, names: tuple[str, ...], yardsticks: tuple[str, ...] = ()) -> Comparison:
@@ -47,72 +36,6 @@ def simulated(shifts: tuple[float, ...], num_tasks: int, seed: int = 0, noise: f
     return tasks + np.asarray(shifts)[:, None, None] + noise * rng.normal(size=(len(shifts), num_tasks, 5))
 
 
-NULLS = {
-    "normal": lambda rng, shape: rng.normal(size=shape),
-    "heavy tails": lambda rng, shape: rng.standard_t(3, size=shape),
-    "Laplace": lambda rng, shape: rng.exponential(size=shape) - rng.exponential(size=shape),
-    "skewed": lambda rng, shape: rng.exponential(size=shape) - 1.0,
-}
-
-
-@pytest.mark.parametrize("kind", NULLS)
-def test_calibration_over_2000_null_comparisons(kind: str) -> None:
-    """100 tasks, 10,000 resamples: 95 % intervals cover in 93.5 to 96.5 %, false wins stay under 6 %.
-
-    The random states are fixed: the coverage of a run scatters by half a percent around its own.
-    """
-    null = NULLS[kind](np.random.default_rng(1), (2000, 100))
-    parts = [paired_test(rows, seed=index) for index, rows in enumerate(np.split(null, 4))]
-    test = PairedTest(*map(np.concatenate, zip(*parts, strict=True)))
-    covered = np.mean((test.low <= 0.0) & (test.high >= 0.0))
-    wins = np.mean([verdict(*row, 0.95) != "not distinguishable" for row in zip(*test[1:], strict=True)])
-    families = test.p_value.reshape(400, 5)
-    family_wins = np.mean([(holm(family) < 0.05).any() for family in families])
-    print(f"{kind}: coverage {covered:.4f}, false wins {wins:.4f}, families of 5 with any false win {family_wins:.4f}")
-    assert 0.935 <= covered <= 0.965
-    assert wins < 0.06
-    assert family_wins < 0.075  # 400 families: 0.05 plus 2.3 standard errors
-
-
-def test_small_samples_keep_their_coverage() -> None:
-    """20 tasks, the paper's number: the plain percentile interval would cover in 92 %."""
-    null = np.random.default_rng(2).normal(size=(2000, 20))
-    test = paired_test(null, seed=0, num_resamples=2000)
-    assert 0.935 <= np.mean((test.low <= 0.0) & (test.high >= 0.0)) <= 0.965
-
-
-def test_skewed_differences_are_covered_better_than_by_the_percentile_interval() -> None:
-    """20 tasks of skewness 2: the percentile interval covers in 91.7 %, the studentised one in 93.3 %."""
-    null = np.random.default_rng(3).exponential(size=(2000, 20)) - 1.0
-    plain = bootstrap_interval((null,), np.mean, seed=0, num_resamples=2000)
-    covered = [
-        np.mean((low <= 0.0) & (high >= 0.0)) for low, high in (mean_interval(null, seed=0, num_resamples=2000), plain)
-    ]
-    assert covered[0] >= 0.925
-    assert covered[0] > covered[1] + 0.01
-
-
-def test_intervals_of_a_pair_take_a_fraction_of_a_second() -> None:
-    values = np.random.default_rng(0).normal(size=(1, 100))
-    began = time.perf_counter()
-    paired_test(values)
-    assert time.perf_counter() - began < 1.0
-
-
-def test_a_single_task_that_differs_decides_nothing() -> None:
-    """Most resamples of it have no spread, so that their t statistic is infinite."""
-    values = np.zeros((1, 100))
-    values[0, 7] = 5.0
-    test = paired_test(values)
-    assert np.isfinite([test.low, test.high]).all()
-    assert verdict(test.low[0], test.high[0], test.p_value[0], 0.95) == "not distinguishable"
-
-
-def test_equal_differences_have_an_interval_without_length() -> None:
-    low, high = mean_interval(np.full((1, 30), 0.1), seed=0)
-    np.testing.assert_allclose([low[0], high[0]], 0.1, rtol=1e-12)
-
-
 def test_pairing_finds_small_differences_between_very_different_tasks() -> None:
     comparison = make_comparison(simulated((0.0, 0.5, -0.5, 0.0), 100), ("a", "b", "c", "d"))
     found = {row.baseline: row for row in differences(comparison, "a")}
@@ -131,7 +54,8 @@ def test_differences_are_antisymmetric_and_seeded() -> None:
     )
     assert forward.p_value == backward.p_value
     assert differences(comparison, "a", seed=3) == (forward,)
-    assert differences(comparison, "a", seed=4) != (forward,)
+    other = differences(comparison, "a", seed=4)[0]
+    assert other._replace(p_value=forward.p_value, p_holm=forward.p_holm) == forward  # only sign flips are drawn
 
 
 def test_yardsticks_are_no_baselines_unless_named() -> None:
@@ -195,30 +119,6 @@ def test_identical_methods_are_not_distinguishable() -> None:
     curves = simulated((0.0,), 30)
     (row,) = differences(make_comparison(np.concatenate([curves, curves]), ("a", "b")), "a")
     assert (row.mean, row.low, row.high, row.p_value, row.verdict) == (0.0, 0.0, 0.0, 1.0, "not distinguishable")
-
-
-def test_intervals_agree_with_the_t_interval_on_normal_data() -> None:
-    values = np.random.default_rng(0).normal(size=(1, 60))
-    expected = stats.ttest_1samp(values[0], 0.0).confidence_interval()
-    for low, high in (
-        bootstrap_interval((values,), np.mean, seed=0, num_resamples=50_000),
-        mean_interval(values, seed=0, num_resamples=50_000),
-    ):
-        np.testing.assert_allclose([low[0], high[0]], [expected.low, expected.high], atol=0.02)
-
-
-def test_p_values_agree_with_scipys_permutation_test() -> None:
-    values = np.random.default_rng(3).normal(0.4, 1.0, size=(1, 25))
-    expected = stats.permutation_test(
-        (values[0],), np.mean, permutation_type="samples", n_resamples=20_000, rng=np.random.default_rng(0)
-    ).pvalue
-    found = sign_flip_p_values(values, seed=1, num_flips=20_000)
-    np.testing.assert_allclose(found[0], expected, rtol=0.15)
-
-
-def test_holm_by_hand() -> None:
-    np.testing.assert_allclose(holm(np.array([0.04, 0.01, 0.03, 0.5])), [0.09, 0.04, 0.09, 0.5])
-    np.testing.assert_allclose(holm(np.array([0.9, 0.8])), [1.0, 1.0])
 
 
 def test_oracle_scores_measure_the_way_from_fixed_to_oracle() -> None:

@@ -1,8 +1,10 @@
 """Small regression and meta-MDP problems shared by the tests."""
 
 import numpy as np
-from metastep.meta.transitions import Transitions
 from numpy.typing import NDArray
+
+from metastep.fqi.forest import LEAF, Forest
+from metastep.meta.history import Transitions
 
 HIGH = 4.0
 
@@ -22,6 +24,11 @@ def transitions(tuples: int, features: int, seed: int) -> Transitions:
     observation, stepsize = inputs[:, :-1], inputs[:, -1]
     following = (0.8 * observation + 0.1 * stepsize[:, None]).astype(np.float32)
     return Transitions(observation, stepsize, reward.astype(np.float32), following)
+
+
+def leaf_counts(forest: Forest) -> NDArray[np.int64]:
+    """Number of leaves of each tree."""
+    return np.add.reduceat((forest.feature == LEAF).astype(np.int64), forest.offsets[:-1])
 
 
 def all_actions(observation: NDArray[np.float32], stepsizes: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 
 from metastep.errors import InputError
-from metastep.fqi.forest import Forest, check_structure, depth, floor_to_float32, from_sklearn, leaf_counts, predict
-from tests.fqi.problems import regression
+from metastep.fqi.forest import Forest, check_structure, depth, join, load_forest
+from metastep.fqi.of_sklearn import floor_to_float32, from_sklearn
+from tests.fqi.problems import leaf_counts, regression
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +18,7 @@ def fitted():
 
 def test_predictions_equal_scikit_learn_bit_for_bit(fitted):
     unseen, _ = regression(1000, 5, seed=2)
-    assert np.array_equal(predict(from_sklearn(fitted), unseen), fitted.predict(unseen))
+    assert np.array_equal(from_sklearn(fitted).predict(unseen), fitted.predict(unseen))
 
 
 def test_inputs_at_a_threshold_go_where_scikit_learn_sends_them(fitted):
@@ -30,7 +31,7 @@ def test_inputs_at_a_threshold_go_where_scikit_learn_sends_them(fitted):
             if feature >= 0:
                 rows.append(unseen[0].copy())
                 rows[-1][feature] = near
-    assert np.array_equal(predict(from_sklearn(fitted), rows), fitted.predict(np.array(rows)))
+    assert np.array_equal(from_sklearn(fitted).predict(rows), fitted.predict(np.array(rows)))
 
 
 @given(st.floats(-1e30, 1e30))
@@ -43,7 +44,7 @@ def test_structure_is_scikit_learns(fitted):
     forest = from_sklearn(fitted)
     check_structure(forest)
     assert list(leaf_counts(forest)) == [estimator.get_n_leaves() for estimator in fitted.estimators_]
-    assert depth(forest) == max(estimator.get_depth() for estimator in fitted.estimators_)
+    assert depth(forest.left, forest.right) == max(estimator.get_depth() for estimator in fitted.estimators_)
     assert forest.num_trees == 7
     assert forest.importances == pytest.approx(fitted.feature_importances_)
 
@@ -51,19 +52,19 @@ def test_structure_is_scikit_learns(fitted):
 def test_random_forests_convert_too():
     inputs, targets = regression(200, 4, seed=1)
     fitted = RandomForestRegressor(5, random_state=0).fit(inputs, targets)
-    assert np.array_equal(predict(from_sklearn(fitted), inputs), fitted.predict(inputs))
+    assert np.array_equal(from_sklearn(fitted).predict(inputs), fitted.predict(inputs))
 
 
 def test_a_forest_of_single_leaves():
     fitted = ExtraTreesRegressor(3, random_state=0).fit(np.zeros((4, 2)), [1.0, 2.0, 3.0, 4.0])
     forest = from_sklearn(fitted)
     check_structure(forest)
-    assert predict(forest, np.zeros((2, 2))) == pytest.approx([2.5, 2.5])
+    assert forest.predict(np.zeros((2, 2))) == pytest.approx([2.5, 2.5])
 
 
 def test_wrong_width_is_one_sentence(fitted):
     with pytest.raises(InputError, match=r"inputs has shape \(3, 4\), allowed is \(rows, 5\)\."):
-        predict(from_sklearn(fitted), np.zeros((3, 4)))
+        from_sklearn(fitted).predict(np.zeros((3, 4)))
 
 
 def _changed(forest: Forest, name: str, index: int, value: float) -> Forest:
@@ -109,3 +110,27 @@ def test_lengths_must_agree(fitted):
     forest = from_sklearn(fitted)
     with pytest.raises(InputError, match="left has"):
         check_structure(forest._replace(left=forest.left[:-1]))
+
+
+def test_trees_are_joined_in_order(fitted):
+    forest = from_sklearn(fitted)
+    unseen, _ = regression(50, 5, seed=2)
+    twice = join([forest, forest])
+    check_structure(twice)
+    assert twice.num_trees == 14
+    assert twice.predict(unseen) == pytest.approx(forest.predict(unseen))
+    assert twice.importances == pytest.approx(forest.importances)
+
+
+def test_a_forest_is_loaded_from_its_arrays(fitted):
+    forest = from_sklearn(fitted)
+    arrays = forest.arrays()
+    assert all(np.array_equal(a, b) for a, b in zip(load_forest(arrays), forest, strict=True))
+    for change, sentence in (
+        ({"extra": forest.left}, "has the arrays .*, allowed are feature, threshold"),
+        ({"left": forest.left.astype(np.int64)}, r"left is int64 of shape .*, allowed is a list of int32"),
+        ({"value": forest.value[None]}, r"value is float64 of shape \(1, "),
+        ({"right": forest.right[:-1]}, "right has"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            load_forest(arrays | change)

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from metastep.meta.transitions import Transitions
 from sklearn.base import clone
 from sklearn.ensemble import BaggingRegressor, ExtraTreesRegressor, RandomForestRegressor
 from sklearn.exceptions import NotFittedError
@@ -10,12 +9,13 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import ExtraTreeRegressor
 
 from metastep.errors import InputError
-from metastep.fqi import MetaFQI
+from metastep.fqi import ExtraTrees, MetaFQI, SklearnExtraTrees
 from metastep.fqi.iteration import forest_seed
-from metastep.fqi.native import NativeExtraTreesRegressor
+from metastep.meta.history import Transitions
+from metastep.settings import settings_of
 from tests.fqi.problems import HIGH, all_actions, transitions
 
-SMALL = {"iterations": 4, "trees": 8, "min_samples_split": 0.05, "stepsize_high": HIGH, "random_state": 7}
+SMALL = {"iterations": 4, "regressor": ExtraTrees(8, 0.05), "stepsize_high": HIGH, "random_state": 7}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,9 @@ def data():
 
 @pytest.mark.parametrize(("double", "lam", "discount"), [(False, 1.0, 1.0), (True, 1.0, 0.9), (True, 0.7, 1.0)])
 def test_equals_a_plain_implementation_iteration_by_iteration(data, double, lam, discount):
-    fitted = MetaFQI(**SMALL, double=double, lam=lam, meta_discount=discount, forest="sklearn").fit(data)
+    fitted = MetaFQI(
+        **(SMALL | {"regressor": SklearnExtraTrees(8, 0.05)}), double=double, lam=lam, meta_discount=discount
+    ).fit(data)
 
     grid = np.linspace(0, HIGH, 101)
     inputs = np.column_stack([data.observation, data.stepsize])
@@ -92,14 +94,12 @@ def _policy_value(stepsizes: np.ndarray, following: np.ndarray, discount: float)
     return total
 
 
-@pytest.mark.parametrize("forest", ["native", "sklearn"])
+@pytest.mark.parametrize("forest", [ExtraTrees, SklearnExtraTrees])
 @pytest.mark.parametrize("double", [False, True])
 def test_greedy_policy_is_optimal_from_the_horizon_on(forest, double):
     data, following = _line()
     discount = 0.95
-    fitted = MetaFQI(6, 5, 2, discount, double, forest=forest, stepsize_high=3.0, num_stepsizes=13, random_state=1).fit(
-        data
-    )
+    fitted = MetaFQI(6, forest(5, 2), discount, double, stepsize_high=3.0, num_stepsizes=13, random_state=1).fit(data)
     places = np.arange(7.0)[:, None]
     best = _optimal_values(following, discount, 50).max(axis=1)
     for iteration in range(1, 7):
@@ -113,9 +113,10 @@ def test_greedy_policy_is_optimal_from_the_horizon_on(forest, double):
             assert (best - achieved).max() > 0.5  # one step ahead, it stays on the first hill
 
 
-@pytest.mark.parametrize("forest", ["native", "sklearn"])
+@pytest.mark.parametrize("forest", [ExtraTrees, SklearnExtraTrees])
 def test_fit_does_not_depend_on_threads(data, forest):
-    one, many = (MetaFQI(**SMALL, forest=forest, threads=threads).fit(data) for threads in (1, 3))
+    settings = SMALL | {"regressor": forest(8, 0.05)}
+    one, many = (MetaFQI(**settings, threads=threads).fit(data) for threads in (1, 3))
     for iteration in range(1, 5):
         assert np.array_equal(one.values(data.observation, iteration), many.values(data.observation, iteration))
         for left, right in zip(
@@ -140,7 +141,7 @@ def test_continuous_maximum(data):
 
 
 def test_any_regressor_takes_the_general_path(data):
-    fitted = MetaFQI(**SMALL, regressor=KNeighborsRegressor(5)).fit(data)
+    fitted = MetaFQI(**(SMALL | {"regressor": KNeighborsRegressor(5)})).fit(data)
     neighbours = KNeighborsRegressor(5).fit(
         np.column_stack([data.observation, data.stepsize]), data.reward.astype(float)
     )
@@ -152,7 +153,8 @@ def test_any_regressor_takes_the_general_path(data):
 
 
 def test_a_forest_as_regressor_takes_the_fast_path(data):
-    fitted = MetaFQI(**SMALL, regressor=RandomForestRegressor(5, max_depth=4), maximum="continuous").fit(data)
+    settings = SMALL | {"regressor": RandomForestRegressor(5, max_depth=4)}
+    fitted = MetaFQI(**settings, maximum="continuous").fit(data)
     assert fitted.q_functions_[-1].is_forest
     first, second = fitted.q_functions_[-1].heads
     assert not np.array_equal(first.threshold, second.threshold)  # the heads' random states were set
@@ -178,23 +180,25 @@ def test_follows_scikit_learns_manner(data):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"iterations": 0}, "iterations is 0"),
-        ({"trees": 0}, "trees is 0"),
-        ({"meta_discount": 1.5}, "meta_discount is 1.5"),
-        ({"lam": 0.5}, "lam is 0.5, allowed is above 0.5"),
-        ({"random_state": -1}, "random_state is -1"),
-        ({"forest": "pine"}, "forest is 'pine', allowed is 'native' or 'sklearn'"),
-        ({"maximum": "peak"}, "maximum is 'peak'"),
-        ({"maximum": "continuous", "regressor": KNeighborsRegressor()}, "with a regressor that is no forest"),
-        ({"min_samples_split": 0.0}, "min_samples_split is 0.0"),
+        ({"iterations": 0}, "fqi.iterations: 0 must be greater than or equal to 1"),
+        ({"iterations": 1001}, "fqi.iterations: 1001 must be less than or equal to 1000"),
+        ({"iterations": "many"}, "fqi.iterations: 'many' must be a whole number"),
+        ({"meta_discount": 1.5}, "fqi.meta_discount: 1.5 must be less than or equal to 1"),
+        ({"lam": 0.5}, "fqi.lam: 0.5 must be greater than 0.5"),
+        ({"random_state": -1}, "fqi.random_state: -1 must be greater than or equal to 0"),
+        ({"regressor": "pine"}, "fqi.regressor: 'pine' is not registered, allowed are extra-trees"),
+        ({"regressor": 3}, "fqi.regressor: 3 must be a registered name"),
+        ({"regressor": KNeighborsRegressor}, "must be a registered name"),
+        ({"maximum": "peak"}, "fqi.maximum: 'peak' must be one of grid, continuous"),
+        ({"maximum": "continuous", "regressor": KNeighborsRegressor()}, "regressor whose heads are not forests"),
         ({"stepsize_high": 1.0}, "stepsize spans"),
         ({"stepsize_low": 5.0}, "low is 5.0 and high 4.0"),
         ({"stepsize_low": -np.inf}, "low < high that are finite in float32"),
         ({"stepsize_high": 1e39}, "high 1e\\+39, allowed are low < high that are finite in float32"),
-        ({"num_stepsizes": 1}, "num_stepsizes is 1"),
-        ({"num_stepsizes": 10**9}, "num_stepsizes is 1000000000"),
+        ({"num_stepsizes": 1}, "fqi.num_stepsizes: 1 must be greater than or equal to 2"),
+        ({"num_stepsizes": 10**9}, "fqi.num_stepsizes: 1000000000 must be less than or equal to 10000"),
         ({"stepsize_low": 1e6, "stepsize_high": 1e6 + 1}, "too many"),
-        ({"threads": 0}, "threads is 0"),
+        ({"threads": 0}, "fqi.threads: 0 must be greater than or equal to 1"),
     ],
 )
 def test_bad_settings_are_one_sentence(data, settings, sentence):
@@ -233,7 +237,7 @@ def test_every_random_state_inside_a_regressor_is_set(data):
     first, again = (MetaFQI(1, stepsize_high=HIGH, regressor=regressor).fit(data) for _ in range(2))
     heads = first.q_functions_[0].heads
     states = [
-        [value for name, value in sorted(head.get_params().items()) if name.endswith("__random_state")]
+        [value for name, value in sorted(head.regressor.get_params().items()) if name.endswith("__random_state")]
         for head in heads
     ]
     assert len(states[0]) == 2
@@ -244,13 +248,32 @@ def test_every_random_state_inside_a_regressor_is_set(data):
     assert not np.array_equal(heads[0].predict(inputs), heads[1].predict(inputs))
 
 
-def test_our_own_regressor_takes_the_fast_path(data):
-    regressor = NativeExtraTreesRegressor(8, min_samples_split=0.05)
-    fitted = MetaFQI(**SMALL, regressor=regressor).fit(data)
-    assert all(function.is_forest for function in fitted.q_functions_)
-    plain = MetaFQI(**SMALL, forest="native").fit(data)
-    np.testing.assert_array_equal(fitted.values(data.observation), plain.values(data.observation))
-    MetaFQI(1, stepsize_high=HIGH, regressor=regressor, maximum="continuous").fit(data)
+def test_a_name_stands_for_its_regressor_with_default_options(data):
+    named, made = (MetaFQI(1, regressor, stepsize_high=HIGH).fit(data) for regressor in ("extra-trees", ExtraTrees()))
+    assert all(function.is_forest for function in named.q_functions_)
+    assert named.regressor_ == ExtraTrees(50, 0.01)
+    np.testing.assert_array_equal(named.values(data.observation), made.values(data.observation))
+
+
+def test_an_observation_that_is_not_finite_gets_the_smallest_step_size(data):
+    observation = data.observation[:4].astype(float)
+    observation[1, 0], observation[2, 3] = np.nan, 1e300
+    for regressor in (ExtraTrees(5, 0.1), KNeighborsRegressor(3)):
+        fitted = MetaFQI(1, regressor, stepsize_low=-0.5, stepsize_high=HIGH).fit(data)
+        chosen = fitted.act(observation)
+        assert list(chosen[1:3]) == [-0.5, -0.5]
+        np.testing.assert_array_equal(chosen[[0, 3]], fitted.act(data.observation[[0, 3]]))
+
+
+def test_every_setting_has_a_sentence():
+    settings = settings_of(MetaFQI)
+    assert settings.keys() == MetaFQI().get_params().keys()
+    assert all(setting.sentence for setting in settings.values())
+    assert settings["lam"].sentence == "Weight of the smaller of the two values."
+    assert {name: setting.default for name, setting in settings_of(ExtraTrees).items()} == {
+        "trees": 50,
+        "min_samples_split": 0.01,
+    }
 
 
 def test_a_dataset_is_fitted_as_its_transitions(data):
@@ -259,7 +282,7 @@ def test_a_dataset_is_fitted_as_its_transitions(data):
             return data
 
     observation = data.observation[:20]
-    stored, plain = (MetaFQI(1, 3, 0.1, stepsize_high=HIGH).fit(given) for given in (Stored(), data))
+    stored, plain = (MetaFQI(1, ExtraTrees(3, 0.1), stepsize_high=HIGH).fit(given) for given in (Stored(), data))
     np.testing.assert_array_equal(stored.values(observation), plain.values(observation))
     for wrong in (data.observation, [1, 2], None):
         with pytest.raises(InputError, match=f"fit: got a {type(wrong).__name__}, allowed are Transitions"):

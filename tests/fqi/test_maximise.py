@@ -3,8 +3,9 @@ import pytest
 from sklearn.ensemble import ExtraTreesRegressor
 
 from metastep.errors import InputError
-from metastep.fqi.forest import Forest, from_sklearn, predict
+from metastep.fqi.forest import Forest, join
 from metastep.fqi.maximise import maximise, maximise_general, prepare, stepsize_cells, stepsize_grid
+from metastep.fqi.of_sklearn import from_sklearn
 from tests.fqi.problems import HIGH, all_actions, regression
 
 GRID = stepsize_grid(0.0, HIGH, 101)
@@ -54,7 +55,7 @@ def test_continuous_maximum_is_never_below_the_grid_and_is_attained(heads):
     assert (anywhere.value >= on_grid.value).all()
     assert (anywhere.value > on_grid.value).any()
     assert ((anywhere.stepsize >= 0) & (anywhere.stepsize <= HIGH)).all()
-    there = [predict(forest, np.column_stack([states, anywhere.stepsize])) for forest in forests]
+    there = [forest.predict(np.column_stack([states, anywhere.stepsize])) for forest in forests]
     attained = 0.9 * np.minimum(*there) + 0.1 * np.maximum(*there) if heads == 2 else there[0]
     assert attained == pytest.approx(anywhere.value, abs=1e-13)
 
@@ -64,7 +65,7 @@ def test_continuous_maximum_is_above_every_step_size_tried():
     states = regression(50, 3, seed=9)[0][:, :-1]
     found = maximise(prepare(forests, stepsize_cells(forests, 0.5, 2.0)), states)
     tried = np.random.default_rng(0).uniform(0.5, 2.0, 3000).astype(np.float32)
-    values = predict(forests[0], all_actions(states, tried)).reshape(len(states), -1)
+    values = forests[0].predict(all_actions(states, tried)).reshape(len(states), -1)
     assert (found.value >= values.max(axis=1) - 1e-13).all()
     assert ((found.stepsize >= 0.5) & (found.stepsize <= 2.0)).all()
 
@@ -79,19 +80,6 @@ def _stump(threshold: float, below: float, above: float, feature: int = 1, num_f
         offsets=np.array([0, 3]),
         importances=np.full(num_features, 1 / num_features),
     )
-
-
-def _joined(*forests: Forest) -> Forest:
-    starts = np.cumsum([0] + [len(forest.feature) for forest in forests])
-
-    def shifted(name: str):
-        parts = [
-            np.where(getattr(f, name) >= 0, getattr(f, name) + s, -1) for f, s in zip(forests, starts, strict=False)
-        ]
-        return np.concatenate(parts).astype(np.int32)
-
-    whole = {name: np.concatenate([getattr(f, name) for f in forests]) for name in ("feature", "threshold", "value")}
-    return Forest(**whole, left=shifted("left"), right=shifted("right"), offsets=starts, importances=np.full(2, 0.5))
 
 
 def _dip(start: float, stop: float, outside: float, inside: float) -> Forest:
@@ -112,7 +100,7 @@ def test_ties_go_to_the_smallest_step_size():
     draw = np.random.default_rng(0)
     for _ in range(50):
         trees = [_dip(*np.sort(draw.uniform(0.1, 3.9, 2)), draw.normal(), -10 + draw.normal()) for _ in range(20)]
-        found = maximise(prepare([_joined(*trees)], GRID), np.zeros((1, 1)), with_values=True)
+        found = maximise(prepare([join(trees)], GRID), np.zeros((1, 1)), with_values=True)
         assert found.values[0, 0] == found.values[0, -1] == found.value[0]
         assert found.stepsize[0] == 0.0
 
@@ -134,14 +122,14 @@ def test_smallest_step_size_above_a_threshold_is_exact():
 
 @pytest.mark.parametrize("value", [1e-250, 1e-5, 1.0, 1e9, 1e300])
 def test_any_scale_of_values(value):
-    forest = _joined(*[_stump(t, value * t, -value) for t in (0.3, 0.7, 1.1)])
+    forest = join([_stump(t, value * t, -value) for t in (0.3, 0.7, 1.1)])
     found = maximise(prepare([forest], GRID), np.zeros((1, 1)), with_values=True)
-    expected = predict(forest, all_actions(np.zeros((1, 1), np.float32), GRID))
+    expected = forest.predict(all_actions(np.zeros((1, 1), np.float32), GRID))
     assert found.values[0] == pytest.approx(expected, rel=1e-12, abs=1e-13 * value)
 
 
 def test_sums_beyond_the_largest_float_are_no_problem():
-    forest = _joined(*[_stump(1.0, 1.6e308, -1.6e308)] * 3)
+    forest = join([_stump(1.0, 1.6e308, -1.6e308)] * 3)
     found = maximise(prepare([forest], [0.5, 1.5]), np.zeros((1, 1)), with_values=True)
     assert found.values[0] == pytest.approx([1.6e308, -1.6e308])
 

@@ -1,37 +1,48 @@
-import json
+import warnings
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from pydantic import ValidationError
 from sklearn.ensemble import RandomForestRegressor
-from sklearn.neighbors import KNeighborsRegressor
 
 from metastep.errors import InputError
-from metastep.fqi import MetaFQI, Model, ObservationPart, TrainingData, ValidationCurve
-from metastep.fqi.model import model_from, record_from_json, record_to_json
+from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, ValidationCurve, model_from
+from metastep.fqi.record import record_from_json, record_to_json
 from tests.fqi.problems import HIGH, transitions
 
-PARTS = (ObservationPart("theta", 2), ObservationPart("gradient", 2), ObservationPart("context", 1))
+PARTS = (ObservationPart("theta", 2), ObservationPart("natural_gradient", 2), ObservationPart("context", 1))
 DATA = TrainingData(tuples=300, seed=5, fingerprint="abc")
+SETTING = {"env": "nav2d", "rule": {"name": "nga"}}
 
 
 @pytest.fixture(scope="module")
 def fitted():
-    return MetaFQI(3, 6, 0.05, stepsize_high=HIGH).fit(transitions(300, 5, seed=5))
+    return MetaFQI(3, ExtraTrees(6, 0.05), stepsize_high=HIGH).fit(transitions(300, 5, seed=5))
 
 
-@pytest.fixture(scope="module")
+def _model(fitted, parts=PARTS) -> Model:
+    return model_from(fitted, setting=SETTING, observation=parts, training_data=DATA, configuration={"name": "x"})
+
+
+@pytest.fixture
 def model(fitted) -> Model:
-    return model_from(fitted, environment="nav2d", observation=PARTS, training_data=DATA, configuration={"name": "x"})
+    return _model(fitted)
 
 
 def test_record_tells_where_the_model_comes_from(model):
     record = model.record
-    assert record.feature_names == ("theta[0]", "theta[1]", "gradient[0]", "gradient[1]", "context")
+    data = transitions(300, 5, seed=5)
+    assert record.feature_names == ("theta[0]", "theta[1]", "natural_gradient[0]", "natural_gradient[1]", "context")
+    assert record.feature_low == tuple(data.observation.min(axis=0).tolist())
+    assert record.feature_high == tuple(data.observation.max(axis=0).tolist())
     assert record.selected_iteration == 3
+    assert record.setting == SETTING
+    assert record.environment == "nav2d"
     assert record.configuration["name"] == "x"
-    assert record.configuration["fqi"]["trees"] == 6
+    assert record.configuration["fqi"]["meta_discount"] == 1.0
+    assert (record.regressor.name, record.regressor.options) == ("extra-trees", {"trees": 6, "min_samples_split": 0.05})
     assert record.versions["numba"]
     assert record_from_json(record_to_json(record)) == record
 
@@ -43,28 +54,64 @@ def test_acts_as_the_estimator_does(fitted, model):
     assert np.array_equal(model.values(observation, iteration=2), fitted.values(observation, 2))
 
 
+def test_rows_that_are_not_finite_get_the_smallest_step_size(model):
+    observation = transitions(4, 5, seed=6).observation
+    broken = observation.astype(float)
+    broken[0, 0], broken[2, 4], broken[3, 1] = np.nan, np.inf, 1e300
+    chosen = model.act(broken)
+    assert list(chosen[[0, 2, 3]]) == [0.0, 0.0, 0.0]
+    assert chosen[1] == model.act(observation)[1]
+
+
 def test_one_learner_in_a_plain_loop(model):
     theta, gradient, context = np.array([0.5, -1.0]), [[0.1], [2.0]], 0.3
-    stepsize = model.stepsize(theta, gradient, context)
+    stepsize = model.stepsize(theta=theta, natural_gradient=gradient, context=context)
     assert isinstance(stepsize, float)
     assert stepsize == float(model.act([[0.5, -1.0, 0.1, 2.0, 0.3]])[0])
 
 
+def test_numbers_of_other_libraries(model):
+    torch = pytest.importorskip("torch")
+    expected = model.stepsize(theta=[0.5, -1.0], natural_gradient=[0.125, 2.0], context=0.25)
+    theta = torch.tensor([0.5, -1.0], requires_grad=True)
+    for gradient in (torch.tensor([0.125, 2.0], dtype=torch.bfloat16), jnp.array([0.125, 2.0], jnp.bfloat16)):
+        assert model.stepsize(theta=theta, natural_gradient=gradient, context=jnp.float32(0.25)) == expected
+
+
 def test_parts_in_the_order_of_the_record(fitted):
-    parts = (ObservationPart("return", 1), ObservationPart("context", 2), ObservationPart("theta", 2))
-    model = model_from(fitted, environment="x", observation=parts, training_data=DATA)
-    assert model.stepsize(theta=[3.0, 4.0], context=[1.0, 2.0], estimated_return=-1.0) == float(
-        model.act([[-1.0, 1.0, 2.0, 3.0, 4.0]])[0]
-    )
+    parts = (ObservationPart("mine:returns", 1), ObservationPart("context", 2), ObservationPart("theta", 2))
+    model = _model(fitted, parts)
+    given = {"theta": [0.5, 1.0], "context": [0.1, 0.2], "returns": -1.0}
+    assert model.stepsize(**given) == float(model.act([[-1.0, 0.1, 0.2, 0.5, 1.0]])[0])
     # What the model does not look at may be given all the same: a loop need not know.
-    model.stepsize(theta=[3.0, 4.0], gradient=[9.0], context=[1.0, 2.0], estimated_return=-1.0)
+    model.stepsize(**given, natural_gradient=[9.0])
+
+
+def test_what_is_not_finite_gets_the_smallest_step_size(model):
+    for theta in ([np.nan, 0.0], [0.0, -np.inf], [1e300, 0.0]):
+        assert model.stepsize(theta=theta, natural_gradient=[0.0, 0.0], context=0.0) == 0.0
+
+
+def test_the_first_number_outside_of_the_training_data_is_warned_of(model):
+    sentence = r"theta\[1\] is 50, outside of the -\d\.\d+ to \d\.\d+ of the training data"
+    with pytest.warns(UserWarning, match=sentence) as caught:
+        stepsize = model.stepsize(theta=[0.0, 50.0], natural_gradient=[0.0, 0.0], context=0.0)
+    assert caught[0].filename == __file__
+    assert stepsize == float(model.act([[0.0, 50.0, 0.0, 0.0, 0.0]])[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.stepsize(theta=[70.0, 50.0], natural_gradient=[0.0, 0.0], context=0.0)
 
 
 def test_missing_or_wrong_parts_are_one_sentence(model):
     with pytest.raises(InputError, match="context is missing, allowed is 1 numbers"):
-        model.stepsize(theta=[0.0, 0.0], gradient=[0.0, 0.0])
-    with pytest.raises(InputError, match="gradient has 3 numbers, allowed is 2"):
-        model.stepsize([0.0, 0.0], [0.0, 0.0, 0.0], [0.0])
+        model.stepsize(theta=[0.0, 0.0], natural_gradient=[0.0, 0.0])
+    with pytest.raises(InputError, match="natural_gradient has 3 numbers, allowed is 2"):
+        model.stepsize(theta=[0.0, 0.0], natural_gradient=[0.0, 0.0, 0.0], context=[0.0])
+    with pytest.raises(InputError, match="theta is 'far', allowed is 2 numbers"):
+        model.stepsize(theta="far", natural_gradient=[0.0, 0.0], context=[0.0])
+    with pytest.raises(InputError, match=r"'gradient' is not what the model .* Did you mean 'natural_gradient'\?"):
+        model.stepsize(theta=[0.0, 0.0], gradient=[0.0, 0.0], context=[0.0])
     with pytest.raises(InputError, match=r"observation has shape \(1, 4\), allowed is \(rows, 5\)"):
         model.act(np.zeros((1, 4)))
 
@@ -89,41 +136,35 @@ def test_inconsistent_records_are_refused(model):
 
     with pytest.raises(InputError, match="selected_iteration is 9"):
         with_record(selected_iteration=9)
-    with pytest.raises(InputError, match="feature_names has 1 names, allowed is 5"):
+    with pytest.raises(InputError, match="feature_names has 1 entries, allowed is 5"):
         with_record(feature_names=("theta",))
+    with pytest.raises(InputError, match="feature_high has 2 entries, allowed is 5"):
+        with_record(feature_high=(1.0, 2.0))
+    with pytest.raises(InputError, match="named twice"):
+        with_record(observation=(ObservationPart("mine:theta", 2), PARTS[0], PARTS[2]))
     with pytest.raises(InputError, match="named twice"):
         with_record(observation=(PARTS[0], PARTS[0], PARTS[2]))
-    with pytest.raises(InputError, match="forest: has 6 features, allowed is 3"):
-        with_record(observation=PARTS[:1], feature_names=("a", "b"))
+    with pytest.raises(InputError, match="a head has 6 features, allowed is 3"):
+        with_record(observation=PARTS[:1], feature_names=("a", "b"), feature_low=(0.0, 0.0), feature_high=(1.0, 1.0))
     with pytest.raises(ValidationError):
-        ObservationPart("velocity", 1)
+        ObservationPart("velocity", 0)
 
 
 def test_wrong_json_is_one_sentence(model):
-    good = json.loads(record_to_json(model.record))
+    good = record_to_json(model.record)
     for change in ({"lam": 2.0}, {"lam": "1"}, {"num_stepsizes": 10**9}, {"surprise": 1}, {"observation": 3}):
         with pytest.raises(InputError, match=f"model record: {next(iter(change))}") as caught:
-            record_from_json(json.dumps(good | change))
+            record_from_json(good | change)
         assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="model record: "):
-        record_from_json("[" * 100_000)
-
-
-def test_only_forests_make_models():
-    fitted = MetaFQI(1, stepsize_high=HIGH, regressor=KNeighborsRegressor()).fit(transitions(50, 5, seed=0))
-    with pytest.raises(InputError, match="regressor is no forest"):
-        model_from(fitted, environment="x", observation=PARTS, training_data=DATA)
+        record_from_json(None)
+    for wrong in (float("nan"), object()):
+        with pytest.raises(InputError, match="model record: cannot be written as JSON"):
+            record_to_json(replace(model.record, configuration={"a": wrong}))
 
 
 def test_the_record_names_a_regressor_of_ones_own():
     regressor = RandomForestRegressor(3, max_depth=2)
-    fitted = MetaFQI(1, stepsize_high=HIGH, regressor=regressor).fit(transitions(50, 5, seed=0))
-    settings = model_from(fitted, environment="x", observation=PARTS, training_data=DATA).record.configuration["fqi"]
-    assert settings["regressor"] == repr(regressor)
-    assert not {"trees", "forest", "min_samples_split"} & set(settings)
-
-
-def test_the_record_names_our_forests(model):
-    settings = model.record.configuration["fqi"]
-    assert (settings["forest"], settings["trees"], settings["min_samples_split"]) == ("native", 6, 0.05)
-    assert "regressor" not in settings
+    fitted = MetaFQI(1, regressor, stepsize_high=HIGH).fit(transitions(50, 5, seed=0))
+    assert _model(fitted).record.regressor.name == repr(regressor)
+    assert _model(fitted).record.regressor.options == {}

@@ -52,8 +52,9 @@ class MetaFQIController(Controller):
 
     @property
     def shaped_by(self) -> tuple[TaskSource, ...]:
-        """Trained on the training tasks, its iteration selected on the validation tasks."""
-        return TaskSource("trained", Stream.TRAIN, self.contexts), TaskSource("selected", Stream.VALIDATION)
+        """Trained on the training tasks; unless it is given, the iteration was selected on the validation tasks."""
+        trained = TaskSource("trained", Stream.TRAIN, self.contexts)
+        return (trained,) if self.iteration is not None else (trained, TaskSource("selected", Stream.VALIDATION))
 
     def prepared(self, run: Run) -> "MetaFQIController":
         """With the experiment's model."""

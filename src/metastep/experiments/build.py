@@ -17,7 +17,7 @@ from metastep.simulation.rollouts import Rollout
 
 def build_env(config: Experiment) -> envs.Env | envs.HostEnv:
     """The environment, every task equal where the configuration fixes the context."""
-    env = envs.make(config.env.name, **config.env.options)
+    env = whole_family(config)
     values = config.env.fixed_context
     if values is None:
         return env
@@ -29,6 +29,11 @@ def build_env(config: Experiment) -> envs.Env | envs.HostEnv:
     record: Any = env  # a protocol says nothing on how it is implemented
     fixed: envs.Env | envs.HostEnv = dataclasses.replace(record, context_space=env.context_space.fixed(values))
     return fixed
+
+
+def whole_family(config: Experiment) -> envs.Env | envs.HostEnv:
+    """The environment with all of its tasks, also where the experiment fixes one."""
+    return envs.make(config.env.name, **config.env.options)
 
 
 def require_available(env: envs.Env | envs.HostEnv) -> None:

@@ -52,9 +52,9 @@ def _describe_model(model: Model, dataset: Dataset | None) -> Iterator[str]:
     yield f"  observation: {_sizes((part.name, part.size) for part in record.observation)}"
     yield f"  step sizes: {record.num_stepsizes} from {record.stepsize_low:g} to {record.stepsize_high:g} ({record.maximum})"
     heads = model.q_functions[record.selected_iteration - 1].heads
-    fitted = [_printable(str(record.regressor["name"]))]
-    fitted += [f"{key} {value}" for key, value in record.regressor["options"].items()]
-    yield f"  {len(model.q_functions)} iterations, N = {record.selected_iteration} selected; {len(heads)} heads: {', '.join(fitted)}"
+    options = [f"{key} {value}" for key, value in record.regressor.options.items()]
+    fitted = _printable(", ".join([f"{len(heads)} heads of {record.regressor.name}", *options]))
+    yield f"  {len(model.q_functions)} iterations, N = {record.selected_iteration} selected; {fitted}"
     for curve in record.validation:
         mark = "  selected" if curve.iteration == record.selected_iteration else ""
         yield f"  validation N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}"

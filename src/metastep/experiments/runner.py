@@ -19,7 +19,7 @@ from metastep.evaluation import (
     to_parquet,
 )
 from metastep.evaluation.statistics import Metric
-from metastep.experiments.build import build_env, needs_model
+from metastep.experiments.build import needs_model, whole_family
 from metastep.experiments.config import Scale
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.schema import Experiment
@@ -88,10 +88,7 @@ def write_report(folder: RunFolder, command: str = "") -> Path:
         command=repeating(folder) or command,
         config=config.to_dict(),
         comparison=comparison,
-        # Also where all training happened in one task, the environment's own range is shown.
-        context_space=build_env(
-            config.model_copy(update={"env": config.env.model_copy(update={"fixed_context": None})})
-        ).context_space,
+        context_space=whole_family(config).context_space,
         fitted=_fitted(folder) if fits else None,
     )
     to_parquet(comparison, folder.path / "results.parquet")

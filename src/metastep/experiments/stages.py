@@ -51,15 +51,17 @@ def fit_model(
         transitions = dataset.transitions(observation)
         estimator.fit(transitions, progress=lambda *_: stage.advance(1))
     mdp = build_mdp(config)
-    return model_from(
+    model = model_from(
         estimator,
-        transitions,
         setting=setting_of(mdp),
         observation=[ObservationPart(name, size) for name, size in features.sizes(mdp, observation).items()],
         training_data=TrainingData(len(transitions.reward), dataset.seed, dataset.checksum),
         feature_names=features.columns(mdp, observation),
         configuration={"experiment": config.to_dict()},
     )
+    # As it was asked for: `module:name` says where a user's own regressor comes from.
+    fitted_with = dataclasses.replace(model.record.regressor, name=config.fqi.regressor.name)
+    return dataclasses.replace(model, record=dataclasses.replace(model.record, regressor=fitted_with))
 
 
 def iteration_methods(config: Experiment, model: Model, contexts: NDArray[np.float32] | None = None) -> list[Method]:

@@ -1,10 +1,6 @@
-"""A regression forest as a few flat arrays: what is fitted, walked, saved and loaded.
+"""A regression forest as a few flat arrays, which all its trees share: what is fitted, walked, saved and loaded."""
 
-scikit-learn keeps a tree as a Python object with float64 thresholds and compares float32 inputs with them. Here all
-trees of a forest share contiguous arrays and thresholds are float32: for a float32 `x` and a float64 `t`,
-`x <= t` holds exactly when `x <= floor32(t)`, so flooring the thresholds changes no comparison.
-"""
-
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numba
@@ -42,58 +38,61 @@ class Forest(NamedTuple):
         """Number of input features."""
         return len(self.importances)
 
+    def predict(self, inputs: ArrayLike) -> NDArray[np.float64]:
+        """Mean over trees of each input's leaf value, `(rows,)`; trees are summed in order, so bits never vary."""
+        matrix = as_inputs(inputs, self.num_features)
+        return _predict(matrix, self.feature, self.threshold, self.left, self.right, self.value, self.offsets)
 
-def floor_to_float32(values: ArrayLike) -> NDArray[np.float32]:
-    """Largest float32 not above each float64 value."""
-    exact = np.asarray(values, dtype=np.float64)
-    rounded = exact.astype(np.float32)
-    return np.where(rounded > exact, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What `load_forest` takes."""
+        return self._asdict()
 
 
-def from_sklearn(regressor: Any) -> Forest:
-    """The flat forest of a fitted scikit-learn ExtraTreesRegressor or RandomForestRegressor with one output."""
-    trees = [estimator.tree_ for estimator in regressor.estimators_]
-    offsets = np.concatenate([[0], np.cumsum([tree.node_count for tree in trees])]).astype(np.int64)
-    feature = np.concatenate([tree.feature for tree in trees])
-    leaf = feature < 0
+_KINDS = (np.int32, np.float32, np.int32, np.int32, np.float64, np.int64, np.float64)
+_TYPES = {name: np.dtype(kind) for name, kind in zip(Forest._fields, _KINDS, strict=True)}
+
+
+def load_forest(arrays: Mapping[str, NDArray[Any]]) -> Forest:
+    """The forest of arrays that may come from anywhere: whatever would break a walk is an `InputError`."""
+    if arrays.keys() != _TYPES.keys():
+        raise InputError(f"forest: has the arrays {sorted(arrays)!r:.200}, allowed are {', '.join(_TYPES)}.")
+    for name, array in arrays.items():
+        if array.dtype != (kind := _TYPES[name]) or array.ndim != 1:
+            raise InputError(f"forest: {name} is {array.dtype} of shape {array.shape}, allowed is a list of {kind}.")
+    check_structure(forest := Forest(**arrays))
+    return forest
+
+
+def join(forests: Sequence[Forest]) -> Forest:
+    """The trees of all forests as one; those that never split count nothing in the importances, as in scikit-learn."""
+    starts = np.cumsum([0] + [len(forest.feature) for forest in forests])
+
+    def joined(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(forest, name) for forest in forests])
 
     def children(name: str) -> NDArray[np.int32]:
-        shifted = [getattr(tree, name) + start for tree, start in zip(trees, offsets[:-1], strict=True)]
-        return np.where(leaf, LEAF, np.concatenate(shifted)).astype(np.int32)
+        shift = np.repeat(starts[:-1], np.diff(starts))
+        return np.where((own := joined(name)) >= 0, own + shift, LEAF).astype(np.int32)
 
+    shares = np.sum([forest.importances for forest in forests], axis=0)
     return Forest(
-        feature=np.where(leaf, LEAF, feature).astype(np.int32),
-        threshold=np.where(leaf, np.float32(0), floor_to_float32(np.concatenate([t.threshold for t in trees]))),
-        left=children("children_left"),
-        right=children("children_right"),
-        value=np.concatenate([tree.value[:, 0, 0] for tree in trees]),
-        offsets=offsets,
-        importances=np.asarray(regressor.feature_importances_, dtype=np.float64),
+        feature=joined("feature"),
+        threshold=joined("threshold"),
+        left=children("left"),
+        right=children("right"),
+        value=joined("value"),
+        offsets=np.concatenate([[0], *(f.offsets[1:] + start for f, start in zip(forests, starts[:-1], strict=True))]),
+        importances=shares / shares.sum() if shares.sum() > 0 else shares,
     )
 
 
 def as_inputs(inputs: ArrayLike, num_features: int, name: str = "inputs") -> NDArray[np.float32]:
     """Inputs as a C-ordered float32 matrix `(rows, num_features)`, or one sentence on what is wrong."""
-    matrix = np.ascontiguousarray(inputs, dtype=np.float32)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
+        matrix = np.ascontiguousarray(inputs, dtype=np.float32)
     if matrix.ndim != 2 or matrix.shape[1] != num_features:
         raise InputError(f"{name} has shape {matrix.shape}, allowed is (rows, {num_features}).")
     return matrix
-
-
-def predict(forest: Forest, inputs: ArrayLike) -> NDArray[np.float64]:
-    """Mean over trees of each input's leaf value, `(rows,)`; trees are summed in order, so bits never vary."""
-    matrix = as_inputs(inputs, forest.num_features)
-    return _predict(matrix, forest.feature, forest.threshold, forest.left, forest.right, forest.value, forest.offsets)
-
-
-def leaf_counts(forest: Forest) -> NDArray[np.int64]:
-    """Number of leaves of each tree, `(trees,)`."""
-    return np.add.reduceat((forest.feature == LEAF).astype(np.int64), forest.offsets[:-1])
-
-
-def depth(forest: Forest) -> int:
-    """Number of splits on the longest path of any tree."""
-    return int(_depth(forest.left, forest.right, forest.offsets))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -109,86 +108,47 @@ def _predict(inputs, feature, threshold, left, right, value, offsets):  # type: 
 
 
 @numba.njit(cache=True, nogil=True)
-def _depth(left, right, offsets):  # type: ignore[no-untyped-def]
+def depth(left, right):  # type: ignore[no-untyped-def]
+    """Number of splits on the longest path of any tree of a forest, from the children of its nodes."""
     # Children come after their parent, so one pass in order knows every parent's level before its children's.
     level = np.zeros(left.size, dtype=np.int32)
     deepest = 0
     for node in range(left.size):
         if left[node] >= 0:
-            level[left[node]] = level[node] + 1
-            level[right[node]] = level[node] + 1
+            level[left[node]] = level[right[node]] = level[node] + 1
             deepest = max(deepest, level[node] + 1)
     return deepest
 
 
-_PROBLEMS = {
-    1: "offsets must start at 0, increase and end at the number of nodes",
-    2: "feature must be -1 at a leaf and otherwise below the number of features",
-    3: "left and right must be -1 at a leaf",
-    4: "left and right must point to later nodes of the same tree",
-    5: "every node but a root must have exactly one parent",
-    6: "threshold must be finite",
-    7: "value must be finite",
-}
-
-
 def check_structure(forest: Forest) -> None:
-    """Raise `InputError` unless every walk through the forest ends and every value in it is finite.
+    """Raise `InputError` unless every walk through the forest ends and every value in it is finite."""
 
-    Trusts nothing but the arrays' own lengths; allocates one byte per node.
-    """
-    nodes = len(forest.feature)
+    def require(holds: NDArray[np.bool_], problem: str) -> None:
+        if not holds.all():
+            raise InputError(f"forest: {problem} (at position {int(np.argmin(holds))}).")
+
+    feature, left, right, offsets = forest.feature, forest.left, forest.right, forest.offsets
+    nodes = len(feature)
     for name in ("threshold", "left", "right", "value"):
-        if len(getattr(forest, name)) != nodes:
-            raise InputError(
-                f"forest: {name} has {len(getattr(forest, name))} nodes, allowed is {nodes} as in feature."
-            )
+        if (length := len(getattr(forest, name))) != nodes:
+            raise InputError(f"forest: {name} has {length} nodes, allowed is {nodes} as in feature.")
     if forest.num_trees < 1 or forest.num_features < 1:
         raise InputError(f"forest: has {forest.num_trees} trees and {forest.num_features} features, at least 1 each.")
-    if not np.isfinite(forest.importances).all():
-        raise InputError("forest: importances must be finite.")
-    problem, where = _find_problem(
-        forest.feature,
-        forest.threshold,
-        forest.left,
-        forest.right,
-        forest.value,
-        forest.offsets,
-        forest.num_features,
-    )
-    if problem:
-        raise InputError(f"forest: {_PROBLEMS[problem]} (at position {where}).")
-
-
-@numba.njit(cache=True, nogil=True)
-def _find_problem(feature, threshold, left, right, value, offsets, num_features):  # type: ignore[no-untyped-def]
-    nodes = feature.size
-    if offsets[0] != 0 or offsets[-1] != nodes:
-        return 1, 0
-    for tree in range(offsets.size - 1):
-        # Both bounds are checked before use: a huge offset must not become a subscript.
-        if offsets[tree + 1] <= offsets[tree] or offsets[tree + 1] > nodes:
-            return 1, tree
-    has_parent = np.zeros(nodes, dtype=np.uint8)
-    for tree in range(offsets.size - 1):
-        start, stop = offsets[tree], offsets[tree + 1]
-        for node in range(start, stop):
-            if node > start and has_parent[node] != 1:
-                return 5, node
-            if not np.isfinite(value[node]):
-                return 7, node
-            if not np.isfinite(threshold[node]):
-                return 6, node
-            if feature[node] == LEAF:
-                if left[node] != LEAF or right[node] != LEAF:
-                    return 3, node
-                continue
-            if feature[node] < 0 or feature[node] >= num_features:
-                return 2, node
-            for child in (left[node], right[node]):
-                if child <= node or child >= stop:
-                    return 4, node
-                if has_parent[child]:
-                    return 5, child
-                has_parent[child] = 1
-    return 0, 0
+    for name in ("threshold", "value", "importances"):
+        require(np.isfinite(getattr(forest, name)), f"{name} must be finite")
+    ends = (offsets[:1] == 0) & (offsets[-1:] == nodes)
+    increasing = np.concatenate([ends, offsets[1:] > offsets[:-1]])
+    require(increasing, "offsets must start at 0, increase and end at the number of nodes")
+    in_range = (feature >= LEAF) & (feature < forest.num_features)
+    require(in_range, "feature must be -1 at a leaf and otherwise below the number of features")
+    leaf = feature == LEAF
+    node, stop = np.arange(nodes, dtype=np.int32), np.repeat(offsets[1:].astype(np.int32), np.diff(offsets))
+    for child in (left, right):
+        require(~leaf | (child == LEAF), "left and right must be -1 at a leaf")
+        require(leaf | ((child > node) & (child < stop)), "left and right must point to later nodes of the same tree")
+    # As many children as nodes that are no roots, and no node left out: each has exactly one parent.
+    inner, reached = np.flatnonzero(~leaf), np.zeros(nodes, np.bool_)
+    for children in (left[inner], right[inner], offsets[:-1]):
+        reached[children] = True
+    reached &= 2 * len(inner) + forest.num_trees == nodes
+    require(reached, "every node but a root must have exactly one parent")

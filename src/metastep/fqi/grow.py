@@ -1,25 +1,13 @@
-"""How one extremely randomised tree grows: the compiled part of `native`."""
-
-from typing import NamedTuple
+"""How one extremely randomised tree grows: the compiled part of `extra_trees`."""
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.fqi.forest import LEAF
+from metastep.fqi.forest import LEAF, Forest
 
 _CONSTANT = np.float32(1e-7)
 """A feature whose range in a node is at most this is constant there, as in scikit-learn."""
-
-
-class Tree(NamedTuple):
-    """One tree in depth-first order, left before right: the left child of a node is the next node."""
-
-    feature: NDArray[np.int32]  # (nodes,), LEAF at a leaf
-    threshold: NDArray[np.float32]  # (nodes,)
-    right: NDArray[np.int32]  # (nodes,), LEAF at a leaf
-    value: NDArray[np.float64]  # (nodes,)
-    importances: NDArray[np.float64]  # (features,), share of the variance reduction
 
 
 def grow_tree(
@@ -30,102 +18,71 @@ def grow_tree(
     seed: np.uint64,
     low: NDArray[np.float32],  # (padded features,), the smallest value of each feature
     high: NDArray[np.float32],  # (padded features,), the largest
-) -> Tree:
-    """Grow one tree whose nodes of at least `fewest` rows are split."""
-    num_rows = len(data)
-    # A split needs `fewest` rows and takes at least one away. Memory that is not written to is never claimed.
-    most_splits = max(num_rows - fewest + 1, 0)
-    most_nodes = 2 * most_splits + 1
-    work = _Work(
-        ids=np.arange(num_rows, dtype=np.uint32),
-        targets=targets.copy(),
-        spare_ids=np.empty(num_rows, np.uint32),
-        spare_targets=np.empty(num_rows),
-        pending=np.empty((most_splits + 1, 3), np.int64),
-        low=low.copy(),
-        high=high.copy(),
-        state=np.array([seed], dtype=np.uint64),
-        feature=np.empty(most_nodes, np.int32),
-        threshold=np.empty(most_nodes, np.float32),
-        right=np.empty(most_nodes, np.int32),
-        value=np.empty(most_nodes),
-        importances=np.zeros(num_features),
-    )
-    nodes = _grow(data, fewest, work)
-    total = work.importances.sum()
-    return Tree(
-        work.feature[:nodes].copy(),
-        work.threshold[:nodes].copy(),
-        work.right[:nodes].copy(),
-        work.value[:nodes].copy(),
-        work.importances / total if total > 0 else work.importances,
-    )
-
-
-class _Work(NamedTuple):
-    """Arrays a tree grows in. A node is a range of `ids`, and of `targets`, which are kept in the same order."""
-
-    ids: NDArray[np.uint32]  # (rows,)
-    targets: NDArray[np.float64]  # (rows,)
-    spare_ids: NDArray[np.uint32]  # (rows,)
-    spare_targets: NDArray[np.float64]  # (rows,)
-    pending: NDArray[np.int64]  # (splits + 1, 3), stack of right children: start, stop, parent
-    low: NDArray[np.float32]  # (padded features,), range in the node at hand; to begin with, in the root
-    high: NDArray[np.float32]  # (padded features,)
-    state: NDArray[np.uint64]  # (1,), of the random numbers
-    feature: NDArray[np.int32]  # (most nodes,), and so on as in Tree
-    threshold: NDArray[np.float32]
-    right: NDArray[np.int32]
-    value: NDArray[np.float64]
-    importances: NDArray[np.float64]  # (features,), not yet shares
+) -> Forest:
+    """Grow one tree whose nodes of at least `fewest` rows are split; depth first, left before right."""
+    state = np.array([seed], dtype=np.uint64)
+    nodes, *arrays, importances = _grow(data, targets.copy(), num_features, fewest, state, low.copy(), high.copy())
+    feature, threshold, right, value = (array[:nodes].copy() for array in arrays)
+    left = np.where(feature >= 0, np.arange(1, nodes + 1), LEAF).astype(np.int32)  # a left child is the next node
+    total = importances.sum()
+    shares = importances / total if total > 0 else importances
+    return Forest(feature, threshold, left, right, value, np.array([0, nodes]), shares)
 
 
 @numba.njit(cache=True, nogil=True)
-def _grow(data, fewest, work):  # type: ignore[no-untyped-def]
-    """Fill the node arrays and return the number of nodes.
+def _grow(data, y, num_features, fewest, state, low, high):  # type: ignore[no-untyped-def]
+    """The number of nodes, then their features, thresholds, right children and values, and the importance of each feature.
 
-    Plain loops, no array expressions, here and below: those take several times as long to compile.
+    A node is a range of `ids`, and of the targets `y`, which are kept in the same order; `low` and `high` are the ranges of
+    the features in the node at hand. Plain loops, no array expressions, here and below: those take several times as long to
+    compile.
     """
     num_rows, width = data.shape
-    ids, y, low, high, state, pending = work.ids, work.targets, work.low, work.high, work.state, work.pending
-    num_features = work.importances.size
-    threshold = np.zeros(width, np.float32)
-    count, left_sum = np.empty(width, np.int32), np.empty(width)
-    nodes = 0
+    ids, spare_ids, spare_y = np.empty(num_rows, np.uint32), np.empty(num_rows, np.uint32), np.empty(num_rows)
+    for row in range(num_rows):
+        ids[row] = row
+    # A split needs `fewest` rows and takes at least one away. Memory that is not written to is never claimed.
+    most_splits = max(num_rows - fewest + 1, 0)
+    most_nodes = 2 * most_splits + 1
+    feature, right = np.empty(most_nodes, np.int32), np.empty(most_nodes, np.int32)
+    threshold, value = np.empty(most_nodes, np.float32), np.empty(most_nodes)
+    importances = np.zeros(num_features)
+    drawn, count, left_sum = np.zeros(width, np.float32), np.empty(width, np.int32), np.empty(width)
+    pending = np.empty((most_splits + 1, 3), np.int64)  # stack of right children: start, stop, parent
     pending[0, 0], pending[0, 1], pending[0, 2] = 0, num_rows, LEAF
-    height = 1
+    nodes, height = 0, 1
     while height > 0:
         height -= 1
         start, stop, parent = pending[height, 0], pending[height, 1], pending[height, 2]
         if parent >= 0:
-            work.right[parent] = nodes
+            right[parent] = nodes
         while True:  # down the left children, until a leaf
             node = nodes
             nodes += 1
             size = stop - start
             total, spread = _moments(y, start, stop)
-            work.feature[node], work.threshold[node], work.right[node] = LEAF, 0, LEAF
-            work.value[node] = total / size
+            feature[node], threshold[node], right[node] = LEAF, 0, LEAF
+            value[node] = total / size
             # The tolerance on the variance is scikit-learn's.
             if size < fewest or spread <= 2.220446049250313e-16 * size:
                 break
             if node > 0:
                 _ranges(data, ids, start, stop, low, high)
             for f in range(num_features):
-                drawn = np.float32(low[f] + _uniform(state) * (np.float64(high[f]) - low[f]))
-                threshold[f] = low[f] if drawn >= high[f] else drawn
-            _left_statistics(data, ids, y, start, stop, threshold, count, left_sum)
+                draw = np.float32(low[f] + _uniform(state) * (np.float64(high[f]) - low[f]))
+                drawn[f] = low[f] if draw >= high[f] else draw
+            _left_statistics(data, ids, y, start, stop, drawn, count, left_sum)
             best = _best_feature(low, high, count, left_sum, total, size, num_features, state)
             if best < 0:
                 break
             difference = left_sum[best] / count[best] - (total - left_sum[best]) / (size - count[best])
-            work.importances[best] += difference * difference * count[best] * (size - count[best]) / size
-            middle = _partition(data, best, threshold[best], ids, y, start, stop, work.spare_ids, work.spare_targets)
-            work.feature[node], work.threshold[node] = best, threshold[best]
+            importances[best] += difference * difference * count[best] * (size - count[best]) / size
+            middle = _partition(data, best, drawn[best], ids, y, start, stop, spare_ids, spare_y)
+            feature[node], threshold[node] = best, drawn[best]
             pending[height, 0], pending[height, 1], pending[height, 2] = middle, stop, node
             height += 1
             stop = middle
-    return nodes
+    return nodes, feature, threshold, right, value, importances
 
 
 @numba.njit(cache=True, nogil=True)
@@ -169,7 +126,7 @@ def _moments(y, start, stop):  # type: ignore[no-untyped-def]
 def _ranges(data, ids, start, stop, low, high):  # type: ignore[no-untyped-def]
     """Minimum and maximum of every feature over the rows of a node.
 
-    Four rows a pass spare loads of the running values. They come from the four quarters of the node: four forward
+    Four rows in each pass spare loads of the running values. They come from the four quarters of the node: four forward
     streams far apart are what the processor prefetches; four neighbouring rows are not, at a third of the speed.
     """
     for f in range(data.shape[1]):

@@ -1,24 +1,20 @@
-"""Fitted Q-Iteration on the meta-MDP (the paper's section 5; SPEC section 4)."""
+"""Fitted Q-Iteration on the meta-MDP (the paper's section 5)."""
 
 import time
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, Self, cast
+from typing import Annotated, Any, Literal, Protocol, Self, cast
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, clone
-from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from metastep.errors import InputError
-from metastep.fqi.forest import as_inputs, from_sklearn
-from metastep.fqi.native import NativeExtraTreesRegressor, fit_forest, minimum_split
-from metastep.fqi.qfunction import QFunction, Stepsizes
-from metastep.fqi.threads import count_threads
-from metastep.meta.transitions import Transitions
-
-_FORESTS = (ExtraTreesRegressor, RandomForestRegressor, NativeExtraTreesRegressor)
-"""Regressors that become flat forests, which the interval walk maximises."""
+from metastep.fqi.qfunction import NumStepsizes, QFunction, Stepsizes, Weight, pick_iteration
+from metastep.fqi.regressors import Regressor, resolve
+from metastep.meta.history import Transitions
+from metastep.settings import Count, Share, check_fields
 
 
 class HasTransitions(Protocol):
@@ -41,48 +37,40 @@ class MetaFQI(BaseEstimator):
 
     Args:
         iterations: number of iterations N.
-        trees: trees of each forest.
-        min_samples_split: fewest rows of a node that is split: a share of all rows (float) or a number (int).
-        meta_discount: discount `gamma` of future improvements, in [0, 1].
-        double: two forests per iteration, combined as `lam*min + (1-lam)*max` (clipped double Q); else one.
-        lam: weight of the smaller of the two, in (0.5, 1].
-        random_state: seed from which every forest's own is derived.
-        forest: "native" (Numba) or "sklearn" (the reference).
-        regressor: any scikit-learn regressor, used instead of `forest`; the maximum is slower unless it is a forest.
+        regressor: what learns the Q function, as a registered name, a `Regressor` with its options, or any scikit-learn
+            regressor (whose models cannot be saved).
+        meta_discount: discount of future improvements, gamma.
+        double: whether two regressors learn every Q function, combined as `lam*min + (1-lam)*max` (clipped double Q).
+        lam: weight of the smaller of the two values.
+        random_state: seed from which that of every regressor is derived.
         stepsize_low: smallest step size.
         stepsize_high: largest step size.
         num_stepsizes: evenly spaced step sizes among which the maximum is taken.
-        maximum: "grid" takes the maximum over those, "continuous" over all of `[low, high]` (forests only).
-        threads: threads used; None takes all processors. No result depends on it.
+        maximum: whether the maximum is taken over those (grid) or over the whole interval (continuous, forests only).
+        threads: threads used, by default as many as there are processors; no result depends on it.
     """
 
     def __init__(
         self,
-        iterations: int = 10,
-        trees: int = 50,
-        min_samples_split: int | float = 0.01,
-        meta_discount: float = 1.0,
+        iterations: Annotated[int, Ge(1), Le(1000)] = 5,
+        regressor: str | Regressor | BaseEstimator = "extra-trees",
+        meta_discount: Share = 1.0,
         double: bool = True,
-        lam: float = 1.0,
-        random_state: int = 0,
+        lam: Weight = 1.0,
+        random_state: Annotated[int, Ge(0)] = 0,
         *,
-        forest: Literal["native", "sklearn"] = "native",
-        regressor: Any = None,
         stepsize_low: float = 0.0,
         stepsize_high: float = 1.0,
-        num_stepsizes: int = 101,
+        num_stepsizes: NumStepsizes = 101,
         maximum: Literal["grid", "continuous"] = "grid",
-        threads: int | None = None,
+        threads: Count | None = None,
     ) -> None:
         self.iterations = iterations
-        self.trees = trees
-        self.min_samples_split = min_samples_split
+        self.regressor = regressor
         self.meta_discount = meta_discount
         self.double = double
         self.lam = lam
         self.random_state = random_state
-        self.forest = forest
-        self.regressor = regressor
         self.stepsize_low = stepsize_low
         self.stepsize_high = stepsize_high
         self.num_stepsizes = num_stepsizes
@@ -94,7 +82,8 @@ class MetaFQI(BaseEstimator):
 
         `progress(iteration, seconds)` is called after each.
         """
-        self._check_settings()
+        check_fields(self, "fqi")
+        regressor = resolve(self.regressor)
         stepsizes = Stepsizes(
             self.stepsize_low, self.stepsize_high, self.num_stepsizes, continuous=self.maximum == "continuous"
         )
@@ -107,93 +96,30 @@ class MetaFQI(BaseEstimator):
             if q_functions:
                 following = q_functions[-1].maximum(next_observation, self.threads).value
                 targets = reward + self.meta_discount * following
-            heads = range(2 if self.double else 1)
-            fitted = tuple(
-                self._fit_head(inputs, targets, forest_seed(self.random_state, iteration, head)) for head in heads
-            )
-            q_functions.append(QFunction(fitted, stepsizes, float(self.lam)))
+            seeds = [forest_seed(self.random_state, iteration, head) for head in range(2 if self.double else 1)]
+            heads = tuple(regressor.fit(inputs, targets, seed=seed, threads=self.threads) for seed in seeds)
+            q_functions.append(QFunction(heads, stepsizes, float(self.lam)))
             seconds.append(time.perf_counter() - began)
             if progress is not None:
                 progress(iteration, seconds[-1])
         self.q_functions_ = tuple(q_functions)
         self.seconds_ = tuple(seconds)
+        self.regressor_ = regressor
         self.n_features_in_ = inputs.shape[1] - 1
+        self.feature_low_, self.feature_high_ = inputs[:, :-1].min(axis=0), inputs[:, :-1].max(axis=0)
         return self
 
     def act(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float32]:
         """Greedy step sizes of observations `(rows, features)` after `iteration` (from 1; None is the last)."""
-        function = self._function(iteration)
-        return function.maximum(as_inputs(observation, self.n_features_in_, "observation"), self.threads).stepsize
+        return self._function(iteration).act(observation, self.threads)
 
     def values(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float64]:
         """Values of observations `(rows, features)` at every step size of the grid, `(rows, num_stepsizes)`."""
-        function = self._function(iteration)
-        return function.values(as_inputs(observation, self.n_features_in_, "observation"), self.threads)
+        return self._function(iteration).values(observation, self.threads)
 
     def _function(self, iteration: int | None) -> QFunction:
         check_is_fitted(self, "q_functions_")
         return pick_iteration(self.q_functions_, iteration)
-
-    def _fit_head(self, inputs: NDArray[np.float32], targets: NDArray[np.float64], seed: int) -> Any:
-        if self.regressor is None and self.forest == "native":
-            return fit_forest(
-                inputs,
-                targets,
-                num_trees=self.trees,
-                min_samples_split=self.min_samples_split,
-                seed=seed,
-                threads=self.threads,
-            )
-        if self.regressor is None:
-            regressor: Any = ExtraTreesRegressor(
-                self.trees,
-                min_samples_split=self.min_samples_split,
-                random_state=seed,
-                n_jobs=count_threads(self.threads),
-            )
-        else:
-            regressor = clone(self.regressor)
-            regressor.set_params(**_random_states(regressor, seed))
-        # Trees read one feature of many rows at a time: columns first halves scikit-learn's time on wide data.
-        regressor.fit(np.asfortranarray(inputs), targets)
-        if isinstance(regressor, NativeExtraTreesRegressor):
-            return regressor.forest_
-        return from_sklearn(regressor) if isinstance(regressor, _FORESTS) else regressor
-
-    def _check_settings(self) -> None:
-        problems = {
-            f"iterations is {self.iterations}, allowed is at least 1.": self.iterations < 1,
-            f"trees is {self.trees}, allowed is at least 1.": self.trees < 1,
-            f"meta_discount is {self.meta_discount}, allowed is 0 to 1.": not 0 <= self.meta_discount <= 1,
-            f"lam is {self.lam}, allowed is above 0.5 and at most 1.": not 0.5 < self.lam <= 1,
-            f"random_state is {self.random_state}, allowed is 0 or more.": self.random_state < 0,
-            f"forest is {self.forest!r}, allowed is 'native' or 'sklearn'.": self.forest not in ("native", "sklearn"),
-            f"maximum is {self.maximum!r}, allowed is 'grid' or 'continuous'.": self.maximum
-            not in ("grid", "continuous"),
-            "maximum is 'continuous', allowed is only 'grid' with a regressor that is no forest.": self.maximum
-            == "continuous"
-            and not (self.regressor is None or isinstance(self.regressor, _FORESTS)),
-        }
-        for sentence, wrong in problems.items():
-            if wrong:
-                raise InputError(sentence)
-        minimum_split(self.min_samples_split, 2)
-        count_threads(self.threads)
-
-
-def pick_iteration(q_functions: tuple[QFunction, ...], iteration: int | None) -> QFunction:
-    """The Q function of an iteration counted from 1; None is the last."""
-    chosen = len(q_functions) if iteration is None else iteration
-    if not 1 <= chosen <= len(q_functions):
-        raise InputError(f"iteration is {iteration}, allowed is 1 to {len(q_functions)}.")
-    return q_functions[chosen - 1]
-
-
-def _random_states(regressor: Any, seed: int) -> dict[str, int]:
-    """A value for every random state of a regressor: the seed for its own, one derived from it for each inside it."""
-    names = [name for name in sorted(regressor.get_params()) if name.rpartition("__")[2] == "random_state"]
-    inner = np.random.SeedSequence(seed).generate_state(len(names) + 1)
-    return {name: seed if name == "random_state" else int(state) for name, state in zip(names, inner[1:], strict=True)}
 
 
 def _transitions_of(data: Any) -> Transitions:
@@ -215,16 +141,13 @@ def _checked(
     reward = np.asarray(transitions.reward, dtype=np.float64)
     if observation.ndim != 2 or 0 in observation.shape:
         raise InputError(f"observation has shape {observation.shape}, allowed is (tuples, features), not empty.")
-    if following.shape != observation.shape:
-        raise InputError(f"next_observation has shape {following.shape}, allowed is {observation.shape}.")
-    for name, array in (("stepsize", stepsize), ("reward", reward)):
-        if array.shape != observation.shape[:1]:
-            raise InputError(f"{name} has shape {array.shape}, allowed is {observation.shape[:1]}.")
+    for name, array in (("next_observation", following), ("stepsize", stepsize), ("reward", reward)):
+        if array.shape != (wanted := observation.shape if array is following else observation.shape[:1]):
+            raise InputError(f"{name} has shape {array.shape}, allowed is {wanted}.")
     finite = np.isfinite(stepsize) & np.isfinite(reward)
     for matrix in (observation, following):
         finite &= np.isfinite(matrix).all(axis=1)
-    broken = np.flatnonzero(~finite)
-    if len(broken):
+    if len(broken := np.flatnonzero(~finite)):
         raise InputError(
             f"transitions: {len(broken)} tuples are not finite, the first at {broken[0]}; allowed is none."
         )

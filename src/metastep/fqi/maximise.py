@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metastep.errors import InputError
-from metastep.fqi.forest import Forest, as_inputs, depth
-from metastep.fqi.threads import count_threads, map_threads
+from metastep.fqi.forest import Forest, as_inputs, depth, join
+from metastep.threads import count_threads, map_threads
 
 _BLOCK_ROWS = 1024
 """States walked together: a block of columns and its sums stay in the second-level cache."""
@@ -79,29 +79,23 @@ def prepare(forests: Sequence[Forest], stepsizes: ArrayLike, lam: float = 1.0) -
     if len(forests) not in (1, 2) or len({forest.num_features for forest in forests}) != 1:
         raise InputError(f"forests: got {len(forests)}, allowed are one or two with the same number of features.")
     last = forests[0].num_features - 1
-    starts = np.cumsum([0] + [len(forest.feature) for forest in forests])[:-1]
-    feature = np.concatenate([forest.feature for forest in forests])
-    threshold = np.concatenate([forest.threshold for forest in forests])
-
-    def shifted(name: str) -> NDArray[np.int32]:
-        children = np.concatenate([getattr(f, name) + start for f, start in zip(forests, starts, strict=True)])
-        return np.where(feature >= 0, children, -1).astype(np.int32)
-
+    trees = join(forests)
     shifts = [_fixed_point_shift(forest) for forest in forests]
     fixed = [np.rint(np.ldexp(forest.value, shift)) for forest, shift in zip(forests, shifts, strict=True)]
+    cut = np.searchsorted(points, trees.threshold, side="right")
     return Plan(
         stepsizes=points,
-        feature=feature,
-        threshold=threshold,
-        left=shifted("left"),
-        right=shifted("right"),
+        feature=trees.feature,
+        threshold=trees.threshold,
+        left=trees.left,
+        right=trees.right,
         fixed=np.concatenate(fixed).astype(np.int64),
-        cut=np.where(feature == last, np.searchsorted(points, threshold, side="right"), -1).astype(np.int32),
-        roots=np.concatenate([f.offsets[:-1] + start for f, start in zip(forests, starts, strict=True)]),
+        cut=np.where(trees.feature == last, cut, -1).astype(np.int32),
+        roots=trees.offsets[:-1],
         trees_until=np.cumsum([forest.num_trees for forest in forests]),
         unit=np.array([np.ldexp(1.0, -s) / f.num_trees for f, s in zip(forests, shifts, strict=True)]),
         num_features=last,
-        depth=max(depth(forest) for forest in forests),
+        depth=int(depth(trees.left, trees.right)),
         lam=float(lam),
     )
 
@@ -137,29 +131,25 @@ def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_
 
 
 def maximise_general(
-    regressors: Sequence[Any], states: ArrayLike, stepsizes: ArrayLike, lam: float = 1.0, *, with_values: bool = False
+    heads: Sequence[Any], states: ArrayLike, stepsizes: ArrayLike, lam: float = 1.0, *, with_values: bool = False
 ) -> Maximum:
-    """The same maximum for any scikit-learn regressors, by predicting on every (state, step size) row."""
+    """The same maximum for anything that predicts, by predicting on every (state, step size) row."""
     matrix = np.ascontiguousarray(states, dtype=np.float32)
     points = np.ascontiguousarray(stepsizes, dtype=np.float32)
-    num, features = matrix.shape
+    num = len(matrix)
     value, best = np.empty(num), np.empty(num, dtype=np.int64)
     values = np.empty((num if with_values else 0, len(points)))
     for start in range(0, num, _BLOCK_ROWS):
         block = matrix[start : start + _BLOCK_ROWS]
-        inputs = np.empty((len(block), len(points), features + 1), dtype=np.float32)
-        inputs[:, :, :-1] = block[:, None, :]
-        inputs[:, :, -1] = points
-        flat = inputs.reshape(-1, features + 1)
-        predicted = [np.asarray(r.predict(flat), dtype=np.float64).reshape(len(block), -1) for r in regressors]
+        inputs = np.column_stack([np.repeat(block, len(points), axis=0), np.tile(points, len(block))])
+        predicted = [np.asarray(head.predict(inputs), dtype=np.float64).reshape(len(block), -1) for head in heads]
         combined = predicted[0]
         if len(predicted) == 2:
             combined = lam * np.minimum(*predicted) + (1 - lam) * np.maximum(*predicted)
-        chosen = combined.argmax(axis=1)
-        best[start : start + len(block)] = chosen
-        value[start : start + len(block)] = combined[np.arange(len(block)), chosen]
+        rows = slice(start, start + len(block))
+        best[rows], value[rows] = combined.argmax(axis=1), combined.max(axis=1)
         if with_values:
-            values[start : start + len(block)] = combined
+            values[rows] = combined
     return Maximum(value, points[best], values if with_values else None)
 
 
@@ -170,31 +160,22 @@ def _maximise_rows(plan, states, first, last, block, value, best, values):  # ty
     columns = np.empty((states.shape[1], block), dtype=np.float32)
     sums = np.empty((num_forests, cells, block), dtype=np.int64)
     previous = np.empty(block, dtype=np.int64)
-    ids = np.arange(block).astype(np.uint32)
     stack = np.empty((plan.depth + 2, 5), dtype=np.int64)
     running = np.empty((num_forests, block), dtype=np.int64)
-    highest = np.empty(block)
-    where = np.empty(block, dtype=np.int64)
     for start in range(first, last, block):
         rows = min(block, last - start)
+        ids = np.arange(rows).astype(np.uint32)
         for column in range(states.shape[1]):
             for row in range(rows):
                 columns[column, row] = states[start + row, column]
-        if rows < block:
-            ids = np.arange(rows).astype(np.uint32)
-        for forest in range(num_forests):
-            for cell in range(cells):
-                for row in range(rows):
-                    sums[forest, cell, row] = 0
+        sums.fill(0)
         tree = 0
         for forest in range(num_forests):
             while tree < plan.trees_until[forest]:
                 _add_tree(plan, plan.roots[tree], rows, columns, ids, stack, previous, sums[forest])
                 tree += 1
-        _take_maximum(rows, sums, plan.unit, plan.lam, running, highest, where, values[start : start + rows])
-        for row in range(rows):
-            value[start + row] = highest[row]
-            best[start + row] = where[row]
+        stop = start + rows
+        _take_maximum(sums, plan.unit, plan.lam, running, value[start:stop], best[start:stop], values[start:stop])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -265,8 +246,9 @@ def _add_leaf(leaf, ids, start, stop, low, previous, sums):  # type: ignore[no-u
 
 
 @numba.njit(cache=True, nogil=True)
-def _take_maximum(rows, sums, unit, lam, running, highest, where, values):  # type: ignore[no-untyped-def]
+def _take_maximum(sums, unit, lam, running, highest, where, values):  # type: ignore[no-untyped-def]
     """Prefix sums over the cells, combined between forests, and their first maximum."""
+    rows = highest.size
     for row in range(rows):
         highest[row] = -np.inf
         where[row] = 0

@@ -1,26 +1,23 @@
 """The Q function of one iteration: one or two regressors over (observation, step size) that act greedily together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 from numpy.typing import ArrayLike, NDArray
 
 from metastep.errors import InputError
-from metastep.fqi.forest import Forest
-from metastep.fqi.maximise import (
-    Maximum,
-    Plan,
-    maximise,
-    maximise_general,
-    prepare,
-    stepsize_cells,
-    stepsize_grid,
-)
+from metastep.fqi.forest import Forest, as_inputs
+from metastep.fqi.maximise import Maximum, Plan, maximise, maximise_general, prepare, stepsize_cells, stepsize_grid
+from metastep.fqi.regressors import Head
 
-MOST_STEPSIZES = 10_000
-"""Most step sizes of a grid; the continuous maximum is cheaper than a grid as fine as that."""
+NumStepsizes = Annotated[int, Ge(2), Le(10_000)]
+"""Of a grid; the continuous maximum is cheaper than a grid finer than that."""
+Weight = Annotated[float, Gt(0.5), Le(1.0)]
+"""Of the smaller of two values."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,7 @@ class Stepsizes:
 
     low: float = 0.0
     high: float = 1.0
-    num: int = 101
+    num: NumStepsizes = 101
     continuous: bool = False
 
     def __post_init__(self) -> None:
@@ -39,8 +36,6 @@ class Stepsizes:
             raise InputError(
                 f"step sizes: low is {self.low} and high {self.high}, allowed are low < high that are finite in float32."
             )
-        if not 2 <= self.num <= MOST_STEPSIZES:
-            raise InputError(f"num_stepsizes is {self.num}, allowed is 2 to {MOST_STEPSIZES}.")
         if not (np.isfinite(self.grid).all() and (self.grid[1:] > self.grid[:-1]).all()):
             raise InputError(
                 f"num_stepsizes is {self.num}, too many between {self.low} and {self.high} to tell apart in float32."
@@ -54,30 +49,38 @@ class Stepsizes:
 
 @dataclass(frozen=True)
 class QFunction:
-    """`lam*min(Q1, Q2) + (1-lam)*max(Q1, Q2)` of two heads, or the value of the only one (SPEC section 4).
+    """`lam*min(Q1, Q2) + (1-lam)*max(Q1, Q2)` of two heads, or the value of the only one.
 
-    A head is a `Forest`, or any fitted scikit-learn regressor; forests are maximised by the interval walk, others by
-    predicting on every step size of the grid.
+    Forests are maximised by the interval walk, other heads by predicting on every step size of the grid.
     """
 
-    heads: tuple[Any, ...]
+    heads: tuple[Head, ...]
     stepsizes: Stepsizes
     lam: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.stepsizes.continuous and not self.is_forest:
+            raise InputError("fqi.maximum: 'continuous' must be 'grid' with a regressor whose heads are not forests.")
 
     @property
     def is_forest(self) -> bool:
         """Whether every head is a flat forest."""
         return all(isinstance(head, Forest) for head in self.heads)
 
+    @property
+    def _forests(self) -> list[Forest]:
+        return [head for head in self.heads if isinstance(head, Forest)]
+
     @cached_property
     def _grid_plan(self) -> Plan:
-        return prepare(self.heads, self.stepsizes.grid, self.lam)
+        return prepare(self._forests, self.stepsizes.grid, self.lam)
 
     @cached_property
     def _greedy_plan(self) -> Plan:
         if not self.stepsizes.continuous:
             return self._grid_plan
-        return prepare(self.heads, stepsize_cells(self.heads, self.stepsizes.low, self.stepsizes.high), self.lam)
+        cells = stepsize_cells(self._forests, self.stepsizes.low, self.stepsizes.high)
+        return prepare(self._forests, cells, self.lam)
 
     def maximum(self, observation: ArrayLike, threads: int | None = None) -> Maximum:
         """The best step size of each observation `(rows, features)` and its value; ties go to the smallest."""
@@ -85,11 +88,33 @@ class QFunction:
             return maximise(self._greedy_plan, observation, threads=threads)
         return maximise_general(self.heads, observation, self.stepsizes.grid, self.lam)
 
+    def act(self, observation: ArrayLike, threads: int | None = None) -> NDArray[np.float32]:
+        """The best step size of each observation, `(rows,)`; one that is not finite gets the smallest.
+
+        It is that of a diverged learner: no step would bring it back, and a regressor may refuse what is not finite.
+        """
+        matrix = self._checked(observation)
+        finite = np.isfinite(matrix).all(axis=1, keepdims=True)
+        best = self.maximum(np.where(finite, matrix, np.float32(0.0)), threads).stepsize
+        return np.where(finite.ravel(), best, self.stepsizes.grid[0])
+
     def values(self, observation: ArrayLike, threads: int | None = None) -> NDArray[np.float64]:
         """Values of every observation at every step size of the grid, `(rows, num)`."""
+        matrix = self._checked(observation)
         if self.is_forest:
-            found = maximise(self._grid_plan, observation, threads=threads, with_values=True)
+            found = maximise(self._grid_plan, matrix, threads=threads, with_values=True)
         else:
-            found = maximise_general(self.heads, observation, self.stepsizes.grid, self.lam, with_values=True)
+            found = maximise_general(self.heads, matrix, self.stepsizes.grid, self.lam, with_values=True)
         assert found.values is not None
         return found.values
+
+    def _checked(self, observation: ArrayLike) -> NDArray[np.float32]:
+        return as_inputs(observation, self.heads[0].num_features - 1, "observation")
+
+
+def pick_iteration(q_functions: Sequence[QFunction], iteration: int | None) -> QFunction:
+    """The Q function of an iteration counted from 1; None is the last."""
+    chosen = len(q_functions) if iteration is None else iteration
+    if not 1 <= chosen <= len(q_functions):
+        raise InputError(f"iteration is {iteration}, allowed is 1 to {len(q_functions)}.")
+    return q_functions[chosen - 1]

@@ -9,7 +9,6 @@ with v the forward displacement over the duration of the step and a the action c
 """
 
 import importlib.util
-import os
 import warnings
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,6 +24,7 @@ from metastep.contexts import ContextSpace
 from metastep.envs.host.base import Bools, Floats, HostStep, Seeds
 from metastep.errors import InputError
 from metastep.noise import to_uniform
+from metastep.threads import count_threads
 
 NUM_JOINTS = 9  # the forward position comes first; it is not observed
 NUM_MOTORS = 6
@@ -51,11 +51,6 @@ def load_model() -> Any:
         # Through MjSpec, because MjModel.from_xml_path writes the same warning into a log file in the working directory.
         warnings.filterwarnings("ignore", message=".*settotalmass.*")
         return mujoco.MjSpec.from_file(str(path)).compile()
-
-
-def available_threads() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @jax.jit
@@ -122,7 +117,7 @@ class _CheetahEpisodes:
         self._env, self._shape = env, shape
         self._goal = context[:, 0].astype(np.float64)
         self._duration = model.opt.timestep * env.frame_skip
-        self._batch = Batch(model, nsim=len(position), nthread=env.num_threads or available_threads())
+        self._batch = Batch(model, nsim=len(position), nthread=count_threads(env.num_threads or None))
         self._batch.reset(stage=mjtStage.mjSTAGE_NONE)
         self._position, self._velocity, self._control = (self._batch.bind(name) for name in ("qpos", "qvel", "ctrl"))
         self._position[:] = position

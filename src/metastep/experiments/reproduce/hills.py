@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metastep.meta.transitions import Transitions
+from metastep.meta.history import Transitions
 
 START = (-1.0, 0.0)
 """Where the learner begins."""

@@ -1,24 +1,21 @@
 import numpy as np
 import pytest
 from scipy.stats import ttest_ind
-from sklearn.base import clone
-from sklearn.ensemble import ExtraTreesRegressor
 
 from metastep.errors import InputError
-from metastep.fqi.forest import Forest, check_structure, from_sklearn, leaf_counts, predict
-from metastep.fqi.native import NativeExtraTreesRegressor, fit_forest, minimum_split
-from tests.fqi.problems import regression
+from metastep.fqi import ExtraTrees, SklearnExtraTrees
+from metastep.fqi.forest import Forest, check_structure
+from tests.fqi.problems import leaf_counts, regression
 
 SEEDS = range(12)
 
 
 def _native(inputs, targets, min_samples_split, seed) -> Forest:
-    return fit_forest(inputs, targets, num_trees=20, min_samples_split=min_samples_split, seed=seed)
+    return ExtraTrees(20, min_samples_split).fit(inputs, targets, seed=seed)
 
 
 def _reference(inputs, targets, min_samples_split, seed) -> Forest:
-    trees = ExtraTreesRegressor(20, min_samples_split=min_samples_split, random_state=seed)
-    return from_sklearn(trees.fit(inputs, targets))
+    return SklearnExtraTrees(20, min_samples_split).fit(inputs, targets, seed=seed)
 
 
 def _heavy_tails(rows: int, seed: int):
@@ -54,7 +51,7 @@ def test_indistinguishable_from_scikit_learn(problem, min_samples_split):
     for seed in SEEDS:
         for name, fit in (("native", _native), ("sklearn", _reference)):
             forest = fit(inputs, targets, min_samples_split, seed)
-            r2 = 1 - ((predict(forest, unseen) - truth) ** 2).mean() / truth.var()
+            r2 = 1 - ((forest.predict(unseen) - truth) ** 2).mean() / truth.var()
             rows[name].append(
                 np.concatenate(
                     [[r2, leaf_counts(forest).mean()], _split_shares(forest), _top_shares(forest), forest.importances]
@@ -74,13 +71,13 @@ def test_indistinguishable_from_scikit_learn(problem, min_samples_split):
 def test_pure_leaves_fit_exactly():
     inputs, targets = regression(300, 4, seed=0)
     forest = _native(inputs, targets, 2, seed=0)
-    assert predict(forest, inputs) == pytest.approx(targets, abs=1e-12)
+    assert forest.predict(inputs) == pytest.approx(targets, abs=1e-12)
     check_structure(forest)
 
 
 def test_smallest_split_is_respected():
     inputs, targets = regression(200, 3, seed=0)
-    forest = fit_forest(inputs, targets, num_trees=5, min_samples_split=0.25, seed=0)
+    forest = ExtraTrees(5, 0.25).fit(inputs, targets, seed=0)
     rows = np.zeros(len(forest.feature), dtype=int)
     for root in forest.offsets[:-1]:
         for row in inputs:
@@ -97,16 +94,15 @@ def test_smallest_split_is_respected():
 
 
 def test_minimum_split_counts_as_scikit_learn():
-    assert minimum_split(0.01, 10_001) == 101
-    assert minimum_split(0.05, 10) == 2
-    assert minimum_split(7, 10) == 7
+    assert ExtraTrees(min_samples_split=0.01).fewest_rows(10_001) == 101
+    assert ExtraTrees(min_samples_split=0.05).fewest_rows(10) == 2
+    assert ExtraTrees(min_samples_split=7).fewest_rows(10) == 7
+    assert ExtraTrees(min_samples_split=np.float32(0.5)).fewest_rows(10) == 5
 
 
 def test_does_not_depend_on_threads():
     inputs, targets = regression(500, 5, seed=0)
-    one, many = (
-        fit_forest(inputs, targets, num_trees=9, min_samples_split=0.02, seed=4, threads=threads) for threads in (1, 3)
-    )
+    one, many = (ExtraTrees(9, 0.02).fit(inputs, targets, seed=4, threads=threads) for threads in (1, 3))
     for name in one._fields:
         assert np.array_equal(getattr(one, name), getattr(many, name))
 
@@ -123,7 +119,7 @@ def test_constant_targets_and_constant_inputs_are_one_leaf():
     for x, y in ((inputs, np.full(50, 7.0)), (np.ones_like(inputs), targets)):
         forest = _native(x, y, 2, seed=0)
         assert (leaf_counts(forest) == 1).all()
-        assert predict(forest, inputs) == pytest.approx(np.full(50, y.mean()))
+        assert forest.predict(inputs) == pytest.approx(np.full(50, y.mean()))
         assert (forest.importances == 0).all()
 
 
@@ -131,7 +127,7 @@ def test_a_large_mean_does_not_hide_the_signal():
     inputs, targets = regression(400, 4, seed=0)
     near, far = (_native(inputs, targets + shift, 0.05, seed=0) for shift in (0.0, 1e6))
     assert np.array_equal(near.feature, far.feature)
-    assert predict(far, inputs) - 1e6 == pytest.approx(predict(near, inputs), abs=1e-8)
+    assert far.predict(inputs) - 1e6 == pytest.approx(near.predict(inputs), abs=1e-8)
 
 
 def test_values_next_to_each_other_still_split():
@@ -139,14 +135,14 @@ def test_values_next_to_each_other_still_split():
     low = np.float32(1e6)
     inputs = np.array([[low], [np.nextafter(low, np.float32(np.inf))]] * 4)
     forest = _native(inputs, [0.0, 1.0] * 4, 2, seed=0)
-    assert predict(forest, inputs) == pytest.approx([0.0, 1.0] * 4)
+    assert forest.predict(inputs) == pytest.approx([0.0, 1.0] * 4)
 
 
 def test_wide_inputs():
     # More features than the padding, so that several registers and their remainder are used.
     inputs, targets = regression(200, 37, seed=0)
     forest = _native(inputs, targets, 2, seed=0)
-    assert predict(forest, inputs) == pytest.approx(targets, abs=1e-12)
+    assert forest.predict(inputs) == pytest.approx(targets, abs=1e-12)
     assert forest.feature.max() > 30
     assert forest.importances.sum() == pytest.approx(1.0)
 
@@ -155,19 +151,9 @@ def test_deep_trees():
     # Exponentially spaced values: most splits cut off one row, so the tree is about as deep as there are rows.
     inputs = (2.0 ** np.arange(-60, 60)).astype(np.float32)[:, None]
     targets = np.arange(120.0)
-    forest = fit_forest(inputs, targets, num_trees=3, min_samples_split=2, seed=0)
+    forest = ExtraTrees(3, 2).fit(inputs, targets, seed=0)
     check_structure(forest)
-    assert predict(forest, inputs) == pytest.approx(np.maximum(targets, predict(forest, inputs)[0]), abs=40)
-
-
-def test_regressor_follows_scikit_learns_manner():
-    inputs, targets = regression(300, 4, seed=0)
-    regressor = clone(NativeExtraTreesRegressor(6, min_samples_split=0.02, random_state=5))
-    assert regressor.fit(inputs, targets) is regressor
-    assert regressor.get_params()["min_samples_split"] == 0.02
-    assert np.array_equal(regressor.predict(inputs), predict(regressor.forest_, inputs))
-    assert regressor.feature_importances_.sum() == pytest.approx(1.0)
-    assert regressor.n_features_in_ == 4
+    assert forest.predict(inputs) == pytest.approx(np.maximum(targets, forest.predict(inputs)[0]), abs=40)
 
 
 @pytest.mark.parametrize(
@@ -176,13 +162,28 @@ def test_regressor_follows_scikit_learns_manner():
         ({"inputs": np.zeros((3, 2, 1))}, "inputs has shape"),
         ({"targets": np.zeros(4)}, "targets"),
         ({"inputs": np.full((3, 2), np.nan)}, "must be finite"),
-        ({"num_trees": 0}, "num_trees is 0"),
-        ({"min_samples_split": 0.0}, "min_samples_split is 0.0"),
-        ({"min_samples_split": 1}, "min_samples_split is 1"),
         ({"threads": -1}, "threads is -1"),
     ],
 )
 def test_bad_input_is_one_sentence(change, sentence):
-    good = {"inputs": np.eye(3, 2), "targets": np.arange(3.0), "num_trees": 2, "min_samples_split": 2, "seed": 0}
+    good = {"inputs": np.eye(3, 2), "targets": np.arange(3.0), "seed": 0}
     with pytest.raises(InputError, match=sentence):
-        fit_forest(**(good | change))
+        ExtraTrees(2, 2).fit(**(good | change))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"trees": 0}, "fqi.regressor.trees: 0 must be greater than or equal to 1"),
+        ({"trees": 2.5}, "fqi.regressor.trees: 2.5 must be a whole number"),
+        ({"trees": "many"}, "fqi.regressor.trees: 'many' must be a whole number"),
+        ({"min_samples_split": 0.0}, "min_samples_split: 0.0 must be greater than 0"),
+        ({"min_samples_split": 1}, "min_samples_split: 1 must be greater than or equal to 2"),
+        ({"min_samples_split": 1.5}, "min_samples_split: 1.5 must be less than or equal to 1"),
+        ({"min_samples_split": float("nan")}, "min_samples_split: nan must be a finite number"),
+    ],
+)
+@pytest.mark.parametrize("kind", [ExtraTrees, SklearnExtraTrees])
+def test_bad_options_are_one_sentence(kind, options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        kind(**options)

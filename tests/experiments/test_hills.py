@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from metastep.fqi import MetaFQI
+from metastep.experiments.reproduce import hills
+from metastep.fqi import ExtraTrees, MetaFQI
 
 
 def test_gradient_is_that_of_the_landscape():
@@ -34,8 +35,7 @@ def test_transitions_are_consecutive():
 def test_one_step_reaches_the_local_optimum_and_planning_the_global_one(seed):
     fitted = MetaFQI(
         iterations=5,
-        trees=25,
-        min_samples_split=0.005,
+        regressor=ExtraTrees(25, 0.005),
         meta_discount=hills.META_DISCOUNT,
         stepsize_high=hills.STEPSIZE_HIGH,
         num_stepsizes=hills.NUM_STEPSIZES,

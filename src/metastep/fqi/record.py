@@ -1,0 +1,106 @@
+"""The record of a model: where it comes from and what it expects, checked whether it was made here or read from a file."""
+
+from dataclasses import field
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, MinLen
+from pydantic import ConfigDict, FiniteFloat, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from metastep.errors import InputError
+from metastep.fqi.qfunction import NumStepsizes, Stepsizes, Weight
+from metastep.settings import Count
+from metastep.storage import canonical_json
+
+_CLOSED = ConfigDict(extra="forbid", ser_json_inf_nan="constants")  # JSON refuses them, null would hide them
+
+
+@checked_dataclass(frozen=True, config=_CLOSED)
+class ObservationPart:
+    """A contiguous part of the observation: the name of its feature and how many numbers it has."""
+
+    name: Annotated[str, MinLen(1)]
+    size: Count
+
+
+@checked_dataclass(frozen=True, config=_CLOSED)
+class TrainingData:
+    """Which dataset a model was fitted on."""
+
+    tuples: Count  # that were fitted; those with a number that is not finite are left out
+    seed: Annotated[int, Ge(0)]  # of the collection
+    fingerprint: str  # the dataset's checksum
+
+
+@checked_dataclass(frozen=True, config=_CLOSED)
+class ValidationCurve:
+    """How one iteration did on validation tasks."""
+
+    iteration: Count  # from 1
+    score: FiniteFloat  # what models are selected by: larger is better
+    returns: tuple[FiniteFloat, ...]  # mean return over tasks before each update and after the last
+
+
+@checked_dataclass(frozen=True, config=_CLOSED)
+class RegressorRecord:
+    """What fitted the heads of a model."""
+
+    name: str  # in the registry, unless the model lives in memory only
+    options: dict[str, Any]
+
+
+@checked_dataclass(frozen=True, config=_CLOSED)
+class ModelRecord:
+    """Everything about a model but its heads."""
+
+    setting: dict[str, Any]  # what the model was fitted for, as JSON; `env` is the environment
+    observation: tuple[ObservationPart, ...]  # in the order of its numbers
+    feature_names: tuple[str, ...]  # of each number of the observation; heads see the step size after them
+    feature_low: tuple[FiniteFloat, ...]  # smallest value of each number in the training data
+    feature_high: tuple[FiniteFloat, ...]  # largest
+    stepsize_low: FiniteFloat
+    stepsize_high: FiniteFloat
+    num_stepsizes: NumStepsizes
+    maximum: Literal["grid", "continuous"]
+    lam: Weight
+    regressor: RegressorRecord
+    configuration: dict[str, Any]  # settings the model was fitted with, as JSON
+    training_data: TrainingData
+    selected_iteration: Count  # the one that acts unless another is asked for
+    validation: tuple[ValidationCurve, ...] = ()  # of each iteration that was validated
+    versions: dict[str, str] = field(default_factory=dict)  # of the software that fitted the model, and the device
+
+    @property
+    def environment(self) -> str:
+        """Name of the environment the model was fitted for."""
+        return str(self.setting.get("env", "unknown"))
+
+    @property
+    def stepsizes(self) -> Stepsizes:
+        """Where the model looks for step sizes."""
+        return Stepsizes(
+            self.stepsize_low, self.stepsize_high, self.num_stepsizes, continuous=self.maximum == "continuous"
+        )
+
+
+_RECORD: TypeAdapter[ModelRecord] = TypeAdapter(ModelRecord)
+
+
+def record_to_json(record: ModelRecord) -> dict[str, Any]:
+    """The record as JSON can hold it."""
+    try:
+        found = _RECORD.dump_python(record, mode="json")
+        canonical_json(found)
+    except ValueError as error:
+        raise InputError(f"model record: cannot be written as JSON: {error}.") from None
+    return found
+
+
+def record_from_json(found: Any) -> ModelRecord:
+    """The checked record of a JSON value, or one sentence on the first thing wrong with it."""
+    try:
+        return _RECORD.validate_json(canonical_json(found), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "record"
+        raise InputError(f"model record: {place}: {first['msg']}.") from None

@@ -1,0 +1,136 @@
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.neighbors import KNeighborsRegressor
+
+from metastep.errors import InputError
+from metastep.fqi import (
+    ExtraTrees,
+    MetaFQI,
+    ObservationPart,
+    SklearnExtraTrees,
+    TrainingData,
+    load_model,
+    model_from,
+    regressors,
+    save_model,
+)
+from tests.fqi.problems import HIGH, transitions
+
+
+class Line(NamedTuple):
+    """A linear function of the squares of its inputs."""
+
+    weights: NDArray[np.float64]
+    importances: None = None
+
+    @property
+    def num_features(self) -> int:
+        return len(self.weights) // 2
+
+    def predict(self, inputs):
+        return _squares(inputs) @ self.weights
+
+    def arrays(self):
+        return {"weights": self.weights}
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    ridge: float = 1e-3
+
+    name: ClassVar[str] = "least-squares"
+
+    def fit(self, inputs, targets, *, seed, threads) -> Line:
+        x = _squares(inputs)
+        return Line(np.linalg.solve(x.T @ x + self.ridge * np.eye(x.shape[1]), x.T @ targets))
+
+    def load(self, arrays: Mapping[str, NDArray]) -> Line:
+        if arrays.keys() != {"weights"} or arrays["weights"].ndim != 1:
+            raise InputError("least-squares: weights must be a list.")
+        return Line(arrays["weights"])
+
+
+def _squares(inputs):
+    inputs = np.asarray(inputs, dtype=np.float64)
+    return np.hstack([inputs, inputs**2])
+
+
+regressors.register("least-squares", LeastSquares)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return transitions(300, 4, seed=0)
+
+
+def _model(fitted):
+    return model_from(
+        fitted,
+        setting={"env": "x"},
+        observation=[ObservationPart("theta", 4)],
+        training_data=TrainingData(300, 0, "abc"),
+    )
+
+
+def test_names():
+    assert {"extra-trees", "sklearn-extra-trees", "least-squares"} <= set(regressors.names())
+    assert regressors.make("extra-trees", trees=3) == ExtraTrees(3)
+    assert regressors.make("sklearn-extra-trees") == SklearnExtraTrees()
+    assert regressors.make("sklearn-extra-trees") != ExtraTrees()
+    assert isinstance(regressors.make("least-squares"), regressors.Regressor)
+    with pytest.raises(InputError, match=r"'tree' is not an option of extra-trees, .* Did you mean 'trees'"):
+        regressors.make("extra-trees", tree=3)
+
+
+@pytest.mark.parametrize("regressor", ["least-squares", LeastSquares(0.1), f"{__name__}:least-squares"])
+def test_a_regressor_of_ones_own_is_fitted_saved_and_loaded(data, regressor, tmp_path):
+    model = _model(MetaFQI(3, regressor, stepsize_high=HIGH).fit(data))
+    assert not model.q_functions[0].is_forest
+    save_model(model, tmp_path / "model.safetensors")
+    loaded = load_model(tmp_path)
+    assert loaded.record == model.record
+    assert loaded.record.regressor.options == {"ridge": 0.1 if regressor == LeastSquares(0.1) else 1e-3}
+    for iteration in (1, 2, 3):
+        np.testing.assert_array_equal(loaded.act(data.observation, iteration), model.act(data.observation, iteration))
+        np.testing.assert_array_equal(
+            loaded.values(data.observation, iteration), model.values(data.observation, iteration)
+        )
+
+
+def test_its_best_step_size_is_found_on_the_grid(data):
+    fitted = MetaFQI(1, "least-squares", stepsize_high=HIGH, num_stepsizes=41).fit(data)
+    values = fitted.values(data.observation)
+    assert values.shape == (300, 41)
+    np.testing.assert_array_equal(fitted.act(data.observation), fitted.q_functions_[0].stepsizes.grid[values.argmax(1)])
+    with pytest.raises(InputError, match="'continuous' must be 'grid'"):
+        MetaFQI(1, "least-squares", stepsize_high=HIGH, maximum="continuous").fit(data)
+
+
+@pytest.mark.parametrize("regressor", [KNeighborsRegressor(3), RandomForestRegressor(3, max_depth=3)])
+def test_models_of_scikit_learn_live_in_memory_only(data, regressor, tmp_path):
+    fitted = MetaFQI(2, regressor, stepsize_high=HIGH).fit(data)
+    model = _model(fitted)
+    np.testing.assert_array_equal(model.act(data.observation), fitted.act(data.observation))
+    with pytest.raises(InputError, match=r"Regressor.* is not registered, allowed in a model file are extra-trees"):
+        save_model(model, tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_importances_where_there_are_some(data):
+    for regressor, known in (("least-squares", False), (ExtraTrees(3), True), (KNeighborsRegressor(), False)):
+        (head,) = MetaFQI(1, regressor, double=False, stepsize_high=HIGH).fit(data).q_functions_[0].heads
+        assert head.num_features == 5
+        assert (head.importances is not None) == known
+
+
+def test_a_file_does_not_import_modules(data, tmp_path, monkeypatch):
+    save_model(_model(MetaFQI(1, f"{__name__}:least-squares", stepsize_high=HIGH).fit(data)), tmp_path / "m")
+    monkeypatch.delitem(regressors.REGISTRY._entries, "least-squares")
+    with pytest.raises(InputError, match=r"test_regressors:least-squares' is not registered, .*import the module"):
+        load_model(tmp_path / "m")
