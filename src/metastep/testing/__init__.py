@@ -11,6 +11,15 @@ from metastep.testing.envs import check_env
 from metastep.testing.features import check_feature
 from metastep.testing.host_envs import check_host_env
 from metastep.testing.policies import check_policy
+from metastep.testing.regressors import check_regressor
 from metastep.testing.rules import check_rule
 
-__all__ = ["check_controller", "check_env", "check_feature", "check_host_env", "check_policy", "check_rule"]
+__all__ = [
+    "check_controller",
+    "check_env",
+    "check_feature",
+    "check_host_env",
+    "check_policy",
+    "check_regressor",
+    "check_rule",
+]

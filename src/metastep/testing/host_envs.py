@@ -1,14 +1,13 @@
 """The contract of environments on the host."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metastep.envs.host.base import Bools, HostEnv, HostStep
 from metastep.testing.episodes import Contexts, Played, check_episodes, check_frozen, corners, declared
-from metastep.testing.subject import Subject, same
+from metastep.testing.subject import Subject, read_only, same
 
 _EPISODES = 2
 
@@ -51,14 +50,6 @@ def check_host_env(env: HostEnv, *, horizon: int = 20, sigma: float = 1.0, seed:
     check_frozen(subject, play(tasks, np.ones_like(actions[:2]), alive))
 
 
-def _read_only(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
-    """Views that cannot be written to, as the views of JAX arrays that a run hands out."""
-    views = [array.view() for array in arrays]
-    for view in views:
-        view.setflags(write=False)
-    return views
-
-
 def _play(
     subject: Subject,
     env: HostEnv,
@@ -72,7 +63,7 @@ def _play(
     alive = np.ones(shape, np.bool_) if alive is None else alive
     seeds = np.arange(seed, seed + alive.size, dtype=np.uint32).reshape(shape)
     noise = rng.standard_normal((*shape, env.reset_noise), np.float32)
-    episodes = subject.call("start_episodes", env.start_episodes, *_read_only(tasks, noise, seeds))
+    episodes = subject.call("start_episodes", env.start_episodes, *read_only(tasks, noise, seeds))
     for method in ("observe", "step"):
         there = callable(getattr(episodes, method, None))
         subject.require(there, f"what `start_episodes` returns has no method `{method}`")
@@ -82,7 +73,7 @@ def _play(
         subject.array("the observation", seen, (*shape, env.num_observations), np.number)
         seen = np.moveaxis(np.array(seen), -1, 0)
         noise = rng.standard_normal((*shape, env.step_noise), np.float32)
-        after = subject.call("step", episodes.step, *_read_only(action, noise, alive))
+        after = subject.call("step", episodes.step, *read_only(action, noise, alive))
         subject.returns("step", after, "metastep.envs.host.HostStep", *HostStep._fields)
         for field, dtype in (("reward", np.number), ("terminated", np.bool_)):
             subject.array(f"`{field}`", getattr(after, field), shape, dtype)

@@ -73,16 +73,11 @@ def _check_shapes(subject: Subject, theta: Array, observation: Pieces, noise: Pi
     policy: Policy = subject.part
     mean = subject.trace("mean", policy.mean, theta, observation)
     score = subject.trace("score", policy.score, theta, observation, noise)
-    for what, pieces in (("mean", mean), ("score", score)):
-        kind = type(pieces).__name__
+    for what, pieces, field in (("mean", mean, "num_actions"), ("score", score, "num_parameters")):
+        kind, declared = type(pieces).__name__, getattr(policy, field)
         subject.require(isinstance(pieces, tuple), f"`{what}` returns a {kind}, it must return a tuple of arrays")
         for index, piece in enumerate(pieces):
-            subject.array(
-                f"array {index} of `{what}`", piece, (*(piece.shape[:-2] if what == "score" else ()), *_SHAPE)
-            )
-    for what, found, field in (
-        ("`mean` returns", len(mean), "num_actions"),
-        ("`score` returns", sum(math.prod(piece.shape[:-2]) for piece in score), "num_parameters"),
-    ):
-        declared = getattr(policy, field)
-        subject.require(found == declared, f"{what} {found} numbers for each step, but {field} is {declared}")
+            leading = piece.shape[:-2] if what == "score" else ()
+            subject.array(f"array {index} of `{what}`", piece, (*leading, *_SHAPE))
+        found = sum(math.prod(piece.shape[:-2]) for piece in pieces)
+        subject.require(found == declared, f"`{what}` returns {found} numbers, but {field} is {declared}")

@@ -31,6 +31,8 @@ def check_rule(rule: Rule, *, seed: int = 0) -> None:
     is_share = damping is None or (isinstance(damping, float) and 0.0 < damping < 1.0)
     subject.require(is_share, f"`damping` must be None or lie in (0, 1), got {damping!r}")
     subject.flag("is_along_a_line")
+    right = not rule.is_along_a_line or len(names) == 1
+    subject.require(right, f"`is_along_a_line` is True, which needs one hyperparameter, but there are {len(names)}")
     subject.methods("direction", "init", "apply")
     subject.hashable()
     keys = jax.random.split(jax.random.key(seed), 5)
@@ -76,28 +78,23 @@ def _check_unusable(subject: Subject, rule: Rule, last: Update, estimate: Estima
     broken = estimate._replace(**gradients)
     after = rule.apply(last.theta, broken, chosen, last.state)
     stuck = np.asarray(unusable(rule.direction(broken)))
-    advice = "; `metastep.rules.guard` sees to it"
-    wrong = f"a direction that is zero or not finite must be flagged{advice}"
-    subject.require(np.asarray(after.flagged)[stuck].all(), wrong)
-    kept = ((each.theta, each.state) for each in (last, after))
-    stays = same(*(jax.tree.map(lambda array: array[stuck], each) for each in kept))
-    subject.require(stays, f"theta and state must stay where the direction is zero or not finite{advice}")
-    subject.require(np.isfinite(after.theta).all(), f"theta must stay finite where a gradient is not{advice}")
+    stays = same(*(jax.tree.map(lambda array: array[stuck], (each.theta, each.state)) for each in (last, after)))
+    subject.require(
+        stays and np.asarray(after.flagged)[stuck].all(),
+        "a direction that is zero or not finite must leave theta and state, and be flagged; `metastep.rules.guard` helps",
+    )
+    subject.require(np.isfinite(after.theta).all(), "theta must stay finite where a gradient is not")
 
 
 def _check_line(subject: Subject, rule: Rule, last: Update, estimate: Estimate) -> None:
-    says = "`is_along_a_line` is True, but"
-    wrong = f"{says} there are {len(rule.hyperparameters)} hyperparameters"
-    subject.require(len(rule.hyperparameters) == 1, wrong)
-
     def moved(theta: Array, stepsize: float) -> Any:
-        after = rule.apply(theta, estimate, jnp.full((_LEARNERS, 1), stepsize, jnp.float32), last.state)
-        return np.asarray(after.theta - theta)
+        chosen = jnp.full((_LEARNERS, len(rule.hyperparameters)), stepsize, jnp.float32)
+        return np.asarray(rule.apply(theta, estimate, chosen, last.state).theta - theta)
 
-    unit = moved(last.theta, 1.0)
-    subject.require(not moved(last.theta, 0.0).any(), f"{says} a step size of 0 moves theta")
-    for stepsize in (0.25, 2.0):
-        close = np.allclose(moved(last.theta, stepsize), stepsize * unit, _TOLERANCE, _TOLERANCE)
-        subject.require(close, f"{says} theta' - theta is not proportional to the step size")
-    close = np.allclose(moved(jnp.zeros_like(last.theta), 1.0), unit, _TOLERANCE, _TOLERANCE)
-    subject.require(close, f"{says} theta' - theta depends on theta")
+    origin = jnp.zeros_like(last.theta)
+    unit = moved(origin, 1.0)
+    for theta, stepsize in ((last.theta, 0.0), (last.theta, 1.0), (origin, 0.25), (last.theta, 2.0)):
+        subject.require(
+            np.allclose(moved(theta, stepsize), stepsize * unit, _TOLERANCE, _TOLERANCE),
+            "`is_along_a_line` is True, but theta' - theta is not h times a vector that depends on neither h nor theta",
+        )

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from metastep.errors import InputError
 from metastep.mdp import MetaMDP, Tasks
@@ -25,10 +26,10 @@ class Subject:
         if not holds:
             raise InputError(f"{self.title}: {sentence}.")
 
-    def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def call(self, what: str, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
         """Call on behalf of the user: whatever goes wrong becomes a sentence."""
         try:
-            return function(*arguments)
+            return function(*arguments, **settings)
         except jax.errors.ConcretizationTypeError:
             raise InputError(
                 f"{self.title}: `{what}` depends on a value in Python (an `if`, `float()` or `int()`); use jnp.where."
@@ -138,6 +139,14 @@ def same(left: Any, right: Any) -> bool:
     """Whether all arrays of two trees are the same, bit by bit."""
     pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
     return all(np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind == "f") for a, b in pairs)
+
+
+def read_only(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
+    """Views that cannot be written to, as the views of JAX arrays that a run hands out."""
+    views = [array.view() for array in arrays]
+    for view in views:
+        view.setflags(write=False)
+    return views
 
 
 def other_first(subject: Subject, mdp: MetaMDP, tasks: Tasks) -> Tasks:
