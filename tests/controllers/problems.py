@@ -10,11 +10,12 @@ from metastep.spaces import HyperparameterSpace
 from tests.reference import CASES, make_rollout
 
 BLOCK = 8
+NATURAL = NGA()
 
 
 @cache
 def make_mdp(
-    name: str = "nav2d", hidden: tuple[int, ...] = (), rule: Rule = NGA(), high: float = 2.0, **changes: Any
+    name: str = "nav2d", hidden: tuple[int, ...] = (), rule: Rule = NATURAL, high: float = 2.0, **changes: Any
 ) -> MetaMDP:
     """A block of 8 learners with short episodes."""
     # Long enough on the cart-pole for episodes to end at different times.

@@ -65,7 +65,7 @@ def test_factories_may_take_no_options_or_any(monkeypatch: pytest.MonkeyPatch) -
 def test_a_name_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(envs.REGISTRY, "_entries", dict(envs.REGISTRY._entries))
     envs.register("nav2d", Nav2D)  # the same again is no conflict
-    with pytest.raises(InputError, match="env.name: the name 'nav2d' is taken already"):
+    with pytest.raises(InputError, match=r"env\.name: the name 'nav2d' is taken already"):
         envs.register("nav2d", CartPole)
     envs.register("nav2d-large", lambda: Nav2D(max_move=1.0))
     assert envs.make("nav2d-large") == Nav2D(max_move=1.0)

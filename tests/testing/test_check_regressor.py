@@ -68,7 +68,7 @@ class WithoutLoad(LeastSquares):
 class PlainClass:
     """An option that no file would hold."""
 
-    name = "least-squares"
+    name, head = "least-squares", Line
 
     def __init__(self, ridge: float = 1e-3) -> None:
         self.ridge = ridge

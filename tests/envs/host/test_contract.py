@@ -211,8 +211,14 @@ def test_a_fixed_task_passes():
         (Walk(episodes=ObservesTooMuch), r"the observation has shape \(2, 2, 4\), it must be \(2, 2, 2\)"),
         (Walk(episodes=ObservesAList), "env 'walk': the observation must be an array, got a list"),
         (Walk(episodes=ObservesObjects), "env 'walk': the observation has dtype object, it must be a number"),
-        (Walk(episodes=ObservesInfinity), "env 'walk': observation 0 is inf at step 0 of an episode in the task slope = .*, border = "),
-        (Walk(episodes=PaysNothingANumber), "env 'walk': the reward is nan at step 0 of an episode in the task slope = "),
+        (
+            Walk(episodes=ObservesInfinity),
+            "env 'walk': observation 0 is inf at step 0 of an episode in the task slope = .*, border = ",
+        ),
+        (
+            Walk(episodes=PaysNothingANumber),
+            "env 'walk': the reward is nan at step 0 of an episode in the task slope = ",
+        ),
         (Walk(episodes=PaysAList), "env 'walk': `reward` must be an array, got a list"),
         (Walk(episodes=EndsInAList), "env 'walk': `terminated` must be an array, got a list"),
         (

@@ -25,9 +25,9 @@ from metastep.meta.controller import Exploration
 from metastep.meta.loop import run
 from metastep.policies import LinearGaussian
 from metastep.rules import NGA
-from metastep.testing import check_host_env
 from metastep.simulation.rollouts import Rollout
 from metastep.spaces import HyperparameterSpace
+from metastep.testing import check_host_env
 from tests.envs.host.cheetah import gymnasium_episode, start_episodes, start_noise
 
 POLICY = LinearGaussian(17, 6, 1.001)

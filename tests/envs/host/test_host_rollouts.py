@@ -18,8 +18,8 @@ from metastep.meta.controller import Exploration
 from metastep.meta.loop import run
 from metastep.simulation.rollouts import Rollout, trajectories
 from metastep.simulation.sums import stream, sums_of
-from metastep.testing import check_host_env
 from metastep.spaces import HyperparameterSpace
+from metastep.testing import check_host_env
 from tests.envs.host.twins import Twin
 from tests.reference import draw_learners, make_rollout, relative_error
 
