@@ -78,9 +78,10 @@ def _checksum(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -
 
 
 def decode(content: NDArray[np.uint8], *, verify: bool) -> Tensors | None:
-    """The content of a file as views of it; None where it does not match its checksum, ValueError where it is no such file.
+    """The content of a file as views of it; None where it does not match its checksum.
 
-    Models of metastep 0.1 kept their metadata in another way; of those only what they say of themselves is returned.
+    What is not such a file is a ValueError. Models of metastep 0.1 kept their metadata in another way; of those only what
+    they say of themselves is returned.
     """
     start = 8 + int.from_bytes(content[:8].tobytes(), "little")
     if start > min(len(content), _LARGEST_HEADER):

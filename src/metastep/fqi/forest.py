@@ -146,7 +146,7 @@ def check_structure(forest: Forest) -> None:
     for child in (left, right):
         require(~leaf | (child == LEAF), "left and right must be -1 at a leaf")
         require(leaf | ((child > node) & (child < stop)), "left and right must point to later nodes of the same tree")
-    # As many children as nodes that are no roots, and no node left out: each has exactly one parent.
+    # As many children as there are nodes below a root, and no node left out: each has exactly one parent.
     inner, reached = np.flatnonzero(~leaf), np.zeros(nodes, np.bool_)
     for children in (left[inner], right[inner], offsets[:-1]):
         reached[children] = True

@@ -42,11 +42,8 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     try:
         record = record_from_json(metadata.get("record"))
         regressor = _regressor(record.regressor.name, record.regressor.options)
-        functions = [
-            QFunction(tuple(regressor.load(head) for head in heads), record.stepsizes, record.lam)
-            for heads in _grouped(arrays)
-        ]
-        return Model(record, tuple(functions))
+        stepsizes, heads = record.stepsizes, [tuple(map(regressor.load, parts)) for parts in _grouped(arrays)]
+        return Model(record, tuple(QFunction(loaded, stepsizes, record.lam) for loaded in heads))
     except InputError as error:
         raise InputError(f"File {path}: {error}") from None
 
@@ -69,8 +66,7 @@ def _grouped(arrays: dict[str, NDArray[Any]]) -> list[list[dict[str, NDArray[Any
         if not (parts := _TENSOR.fullmatch(tensor)):
             raise InputError(f"tensor {tensor!r:.60} is not named iteration/head/array.")
         found.setdefault((int(parts[1]), int(parts[2])), {})[parts[3]] = array
-    heads = 2 if (1, 1) in found else 1
-    expected = [(iteration, head) for iteration in range(1, len(found) // heads + 1) for head in range(heads)]
-    if sorted(found) != expected:
-        raise InputError(f"tensors: {len(found)} heads, allowed are {heads} of every iteration from 1 on.")
-    return [[found[key] for key in expected if key[0] == iteration] for iteration in range(1, len(found) // heads + 1)]
+    keys, heads = sorted(found), 2 if (1, 1) in found else 1
+    if keys != [(1 + index // heads, index % heads) for index in range(len(keys))] or len(keys) % heads:
+        raise InputError(f"tensors: {len(keys)} heads, allowed are {heads} of every iteration from 1 on.")
+    return [[found[key] for key in keys[first : first + heads]] for first in range(0, len(keys), heads)]

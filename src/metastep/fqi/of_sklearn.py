@@ -35,7 +35,7 @@ class SklearnHead(NamedTuple):
         return np.asarray(self.regressor.predict(inputs), dtype=np.float64)
 
     def arrays(self) -> NoReturn:
-        """There is no telling what it consists of."""
+        """Its parts are not known."""
         raise InputError(f"fqi.regressor: {self.regressor!r} lives in memory only and cannot be saved.")
 
 

@@ -1,7 +1,7 @@
 """What can learn a Q function: the regressors and the registry that names them.
 
-A regressor of your own is a frozen dataclass with `name`, `fit` and `load`, what it fits a class with the members of `Head`,
-and a line `register("mine", Mine)` gives it a name that configurations can use and that model files can be loaded with.
+A regressor of your own is a frozen dataclass with the members of `Regressor`, and what it fits has those of `Head`. After the
+line `register("mine", Mine)` configurations can name it, and its models can be saved and loaded.
 """
 
 import dataclasses
@@ -12,21 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep.errors import InputError
-from metastep.fqi.extra_trees import ExtraTrees
-from metastep.fqi.of_sklearn import OfSklearn, SklearnExtraTrees
+from metastep.fqi.extra_trees import ExtraTrees as ExtraTrees
+from metastep.fqi.of_sklearn import OfSklearn
+from metastep.fqi.of_sklearn import SklearnExtraTrees as SklearnExtraTrees
 from metastep.registry import Registry
-
-__all__ = [
-    "REGISTRY",
-    "ExtraTrees",
-    "Head",
-    "Regressor",
-    "SklearnExtraTrees",
-    "make",
-    "names",
-    "options_of",
-    "register",
-]
 
 
 class Head(Protocol):
