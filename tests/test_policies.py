@@ -113,9 +113,9 @@ def test_equal_policies_are_one_static_argument() -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: LinearGaussian(0, 1, 1.0), "policy: num_observations = 0 and num_actions = 1 must both be at least 1"),
-        (lambda: LinearGaussian(1, 0, 1.0), "policy: num_observations = 1 and num_actions = 0"),
-        (lambda: LinearGaussian(1, 1, 0.0), "policy.sigma: 0.0 must be a positive number"),
+        (lambda: LinearGaussian(0, 1, 1.0), "policy.num_observations: 0 must be greater than or equal to 1"),
+        (lambda: LinearGaussian(1, 0, 1.0), "policy.num_actions: 0 must be greater than or equal to 1"),
+        (lambda: LinearGaussian(1, 1, 0.0), "policy.sigma: 0.0 must be greater than 0"),
         (lambda: LinearGaussian(1, 1, float("nan")), "policy.sigma: nan must be"),
         (lambda: MLPGaussian(1, 1, float("inf")), "policy.sigma: inf must be"),
         (lambda: MLPGaussian(1, 1, 1.0, ()), r"policy.hidden: \[\] must be one or more positive layer sizes"),

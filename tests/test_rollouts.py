@@ -59,6 +59,7 @@ class Wide:
 
     context_space: ContextSpace = ContextSpace(("decay",), (0.5,), (0.9,))
     name: ClassVar[str] = "wide"
+    packages: ClassVar[tuple[str, ...]] = ()
     num_observations: ClassVar[int] = 10
     num_actions: ClassVar[int] = 3
     reset_noise: ClassVar[int] = 10
@@ -257,10 +258,10 @@ def test_a_longer_horizon_begins_like_a_shorter_one() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"num_episodes": 0}, r"rollout.num_episodes: 0 must be at least 1"),
-        ({"horizon": 0}, r"rollout.horizon: 0 must be at least 1"),
-        ({"discount": 1.5}, r"rollout.discount: 1.5 must lie in \[0, 1\]"),
-        ({"discount": float("nan")}, r"rollout.discount: nan must lie in \[0, 1\]"),
+        ({"num_episodes": 0}, r"rollout.num_episodes: 0 must be greater than or equal to 1"),
+        ({"horizon": 0}, r"rollout.horizon: 0 must be greater than or equal to 1"),
+        ({"discount": 1.5}, r"rollout.discount: 1.5 must be less than or equal to 1"),
+        ({"discount": float("nan")}, r"rollout.discount: nan must be a finite number"),
         ({"baseline": "best"}, r"rollout.baseline: 'best' must be one of none, mean, optimal"),
         ({"policy": LinearGaussian(3, 1, 1.0)}, r"policy.num_observations: 3, but the environment 'cartpole' has 4"),
         ({"policy": LinearGaussian(4, 2, 1.0)}, r"policy.num_actions: 2, but the environment 'cartpole' has 1"),

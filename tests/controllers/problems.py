@@ -10,22 +10,24 @@ from metastep.spaces import HyperparameterSpace
 from tests.reference import CASES, make_rollout
 
 BLOCK = 8
+NATURAL = NGA()
 
 
 @cache
 def make_mdp(
-    name: str = "nav2d", hidden: tuple[int, ...] = (), rule: Rule = NGA, high: float = 2.0, **changes: Any
+    name: str = "nav2d", hidden: tuple[int, ...] = (), rule: Rule = NATURAL, high: float = 2.0, **changes: Any
 ) -> MetaMDP:
     """A block of 8 learners with short episodes."""
     # Long enough on the cart-pole for episodes to end at different times.
     fields = {"num_episodes": 20, "horizon": 40 if name == "cartpole" else 6} | changes
     rollout = make_rollout(name, "mean", hidden, **fields)
-    first, second = ((1.0,), (2.0,)) if name == "minigolf" else ((0.0,), (CASES[name].spread ** 2,))
-    kind = "uniform" if name == "minigolf" else "normal"
+    initial = InitialPolicy(mean=(0.0,), variance=(CASES[name].spread ** 2,))
+    if name == "minigolf":
+        initial = InitialPolicy("uniform", low=(1.0,), high=(2.0,))
     return MetaMDP(
         Estimator(rollout),
         HyperparameterSpace((0.0,), (high,), names=rule.hyperparameters),
-        InitialPolicy(kind, first, second),
+        initial,
         rule,
         block_size=BLOCK,
     )

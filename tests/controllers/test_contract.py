@@ -2,23 +2,24 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
-from metastep.meta.transitions import Transitions
 from sklearn.neighbors import KNeighborsRegressor
 
-from metastep import controllers
+from metastep import controllers, features
 from metastep.blocks import Stream
-from metastep.controllers import Clip, Fixed, MetaFQIController
+from metastep.controllers import Controller, Fixed, MetaFQIController
 from metastep.errors import InputError
-from metastep.fqi import MetaFQI, Model, ObservationPart, TrainingData
-from metastep.fqi.model import model_from
-from metastep.fqi.native import fit_forest
+from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
+from metastep.fqi.qfunction import QFunction, Stepsizes
 from metastep.mdp import Learners, MetaMDP, begin
+from metastep.meta.controller import TaskSource
+from metastep.meta.history import Transitions
+from metastep.meta.setting import setting_of
 from metastep.testing import check_controller
 from tests.controllers.problems import BLOCK, make_mdp
 
@@ -27,8 +28,7 @@ def _model(**changes: Any) -> Model:
     """A small model for the problem of these tests, really fitted."""
     mdp = make_mdp()
     rng = np.random.default_rng(0)
-    parts = [ObservationPart("theta", mdp.num_parameters), ObservationPart("gradient", mdp.num_parameters)]
-    parts.append(ObservationPart("context", 2))
+    parts = [ObservationPart(name, size) for name, size in features.sizes(mdp, mdp.observation).items()]
     size = sum(part.size for part in parts)
     data = Transitions(
         rng.normal(size=(200, size)).astype(np.float32),
@@ -36,16 +36,18 @@ def _model(**changes: Any) -> Model:
         rng.normal(size=200).astype(np.float32),
         rng.normal(size=(200, size)).astype(np.float32),
     )
-    fitted = MetaFQI(iterations=1, trees=5, min_samples_split=0.1, stepsize_high=2.0).fit(data)
-    model = model_from(fitted, environment="nav2d", observation=parts, training_data=TrainingData(200, 0, "x"))
-    return dataclasses.replace(model, record=dataclasses.replace(model.record, **changes))
+    fitted = MetaFQI(1, ExtraTrees(5, 0.1), stepsize_high=2.0).fit(data)
+    model = model_from(fitted, setting=setting_of(mdp), observation=parts, training_data=TrainingData(200, 0, "x"))
+    return dataclasses.replace(model, record=dataclasses.replace(model.record, setting=model.record.setting | changes))
 
 
 def _regression() -> dict[str, Any]:
     rng = np.random.default_rng(0)
-    forest = fit_forest(rng.uniform(size=(100, 3)), rng.uniform(size=100), num_trees=3, min_samples_split=5, seed=0)
-    return {"forest": forest, "stepsizes": np.linspace(0.0, 2.0, 11, dtype=np.float32)}
+    forest = ExtraTrees(3, 5).fit(rng.uniform(size=(100, 3)), rng.uniform(size=100), seed=0)
+    return {"regression": QFunction((forest,), Stepsizes(0.0, 2.0, 11))}
 
+
+SPACE = setting_of(make_mdp())["space"]
 
 OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "uniform": dict,
@@ -68,8 +70,8 @@ def test_registered_controllers_keep_the_contract(name: str) -> None:
     check_controller(controller, make_mdp())
 
 
-def test_wrapped_controllers_keep_the_contract() -> None:
-    check_controller(Clip(Fixed(np.linspace(0.0, 4.0, BLOCK))), make_mdp())
+def test_a_controller_with_one_setting_for_each_learner_keeps_the_contract() -> None:
+    check_controller(Fixed(np.linspace(0.0, 4.0, BLOCK)), make_mdp())
 
 
 def test_a_learner_that_is_not_finite_gets_the_smallest_step_of_metafqi() -> None:
@@ -82,7 +84,7 @@ def test_a_learner_that_is_not_finite_gets_the_smallest_step_of_metafqi() -> Non
     data = Transitions(
         rng.normal(size=(60, size)), rng.uniform(1.0, 2.0, 60), rng.normal(size=60), np.zeros((60, size))
     )
-    neighbours = MetaFQI(1, regressor=KNeighborsRegressor(3), stepsize_low=0.0, stepsize_high=2.0).fit(data)
+    neighbours = MetaFQI(1, KNeighborsRegressor(3), stepsize_high=2.0).fit(data)
     for model in (_model(), neighbours):
         controller = MetaFQIController(model)
         state = controller.init(mdp, whole)
@@ -94,14 +96,12 @@ def test_a_learner_that_is_not_finite_gets_the_smallest_step_of_metafqi() -> Non
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"environment": "minigolf"}, "the environment minigolf, but the meta-MDP has nav2d"),
-        ({"stepsize_high": 8.0}, r"the range of step sizes \[0, 8\], but the meta-MDP has \[0, 2\]"),
-        (
-            {"observation": tuple(reversed(_model().record.observation))},
-            r"the meta-observation context \(2\), .*, but the meta-MDP has theta",
-        ),
+        ({"env": "minigolf"}, 'it was fitted for env = "minigolf", but the meta-MDP has "nav2d"'),
+        ({"space": {**SPACE, "high": [8.0]}}, r"it was fitted for space.high = \[8.0\], but the meta-MDP has \[2.0\]"),
+        ({"observation": [["context", 2], ["theta", 6]]}, r"it was fitted for observation = \[\[.context., 2\], "),
+        ({"discount": 0.5}, "it was fitted for discount = 0.5, but the meta-MDP has 0.99"),
     ],
-    ids=["environment", "step sizes", "observation"],
+    ids=["environment", "step sizes", "observation", "discount"],
 )
 def test_a_model_for_something_else_is_refused(changes: dict[str, Any], complaint: str) -> None:
     mdp = make_mdp()
@@ -111,22 +111,22 @@ def test_a_model_for_something_else_is_refused(changes: dict[str, Any], complain
         MetaFQIController(_model(**changes)).init(mdp, learners)
 
 
-class _Faulty:
+class _Faulty(Controller):
     """A controller whose proposal is up to the test."""
 
-    name = "faulty"
+    name: ClassVar[Any] = "faulty"
 
     def __init__(self, proposal: Callable[[Learners], Array]) -> None:
         self.proposal = proposal
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> None:
-        return
+    def init(self, mdp: MetaMDP, learners: Learners) -> Any:
+        return jnp.uint32(0)
 
-    def propose(self, state: None, learners: Learners) -> Array:
+    def propose(self, state: Any, learners: Learners) -> Array:
         return self.proposal(learners)
 
-    def observe(self, state: None, before: Learners, hyperparameters: Array, after: Learners) -> None:
-        return
+    def observe(self, state: Any, before: Learners, hyperparameters: Array, after: Learners) -> Any:
+        return state + jnp.uint32(1)
 
 
 def _counting() -> Callable[[Learners], Array]:
@@ -151,17 +151,83 @@ def test_the_check_notices(proposal: Callable[[Learners], Array], complaint: str
         check_controller(_Faulty(proposal), make_mdp(), num_updates=1)
 
 
-def test_a_controller_needs_a_name() -> None:
-    nameless = _Faulty(lambda learners: jnp.ones((BLOCK, 1), jnp.float32))
-    nameless.name = ""
-    with pytest.raises(InputError, match="name"):
-        check_controller(nameless, make_mdp())
+def _half(learners: Learners) -> Array:
+    return jnp.full((BLOCK, 1), 0.5, jnp.float32)
+
+
+class _Nameless(_Faulty):
+    name: ClassVar[Any] = ""
+
+
+class _Undecided(_Faulty):
+    is_memoryless: ClassVar[Any] = None
+
+
+class _Yardstick(_Faulty):
+    is_yardstick: ClassVar[Any] = "yes"
+
+
+class _TrainedOnAStream(_Faulty):
+    shaped_by: ClassVar[Any] = (Stream.TRAIN,)
+
+
+class _Fails(_Faulty):
+    def init(self, mdp: MetaMDP, learners: Learners) -> Any:
+        raise ZeroDivisionError("no learners\nat all")
+
+
+class _Remembers(_Faulty):
+    """Counts the updates, but says that it remembers nothing."""
+
+    is_memoryless: ClassVar[bool] = True
+
+    def propose(self, state: Any, learners: Learners) -> Array:
+        return jnp.full((BLOCK, 1), 0.1 * (1.0 + state.astype(jnp.float32)))
+
+
+class _ReportsOnce(_Faulty):
+    def report(self, state: Any) -> dict[str, Array]:
+        return {"updates": jnp.full(BLOCK, state)}
+
+
+class _ReportsAList(_Faulty):
+    def report(self, state: Any) -> Any:
+        return [state]
+
+
+@pytest.mark.parametrize(
+    ("controller", "sentence"),
+    [
+        (_Nameless(_half), "controller: _Nameless must have a `name`, a non-empty string, got ''"),
+        (_Undecided(_half), "controller 'faulty': `is_memoryless` must be True or False, got None"),
+        (_Yardstick(_half), "controller 'faulty': `is_yardstick` must be True or False, got 'yes'"),
+        (_TrainedOnAStream(_half), "controller 'faulty': `shaped_by` must be a tuple of .*TaskSource, got "),
+        (_Fails(_half), "controller 'faulty': `init` fails with ZeroDivisionError: no learners$"),
+        (_Remembers(_half), "controller 'faulty': `is_memoryless` is True, but a new `init` changes its proposals"),
+        (_ReportsOnce(_half), r"controller 'faulty': 'updates' of `report` has shape \(8,\), it must be \(2, 8\)"),
+        (_ReportsAList(_half), "controller 'faulty': `report` must return a dict, got a list"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else type(value).__name__,
+)
+def test_what_a_controller_declares_and_reports_is_checked(controller: Controller, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence) as caught:
+        check_controller(controller, make_mdp(), num_updates=2)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_shaped_a_controller_may_be_declared() -> None:
+    class Trained(_Faulty):
+        shaped_by: ClassVar[Any] = (TaskSource("trained", Stream.TRAIN),)
+
+    check_controller(Trained(_half), make_mdp(), num_updates=1)
 
 
 def test_unknown_names_and_options_get_one_sentence() -> None:
     with pytest.raises(InputError, match="Did you mean 'metagrad'"):
         controllers.make("metagard")
-    with pytest.raises(InputError, match="fixed cannot be built"):
+    with pytest.raises(InputError, match="controller: 'rate' is not an option of fixed, allowed are stepsize"):
         controllers.make("fixed", rate=1.0)
+    with pytest.raises(InputError, match=r"controller\.stepsize: is missing, fixed cannot be built without it"):
+        controllers.make("fixed")
     with pytest.raises(InputError, match="taken already"):
         controllers.register("fixed", controllers.Decay)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from metastep.blocks import Stream
-from metastep.controllers import GreedyOracle, Uniform
+from metastep.controllers import Exploration, GreedyOracle
 from metastep.controllers.greedy_oracle import line_search
 from metastep.errors import InputError
 from metastep.mdp import advance, begin
@@ -45,7 +45,7 @@ def test_the_episodes_are_neither_the_current_nor_the_next_batch() -> None:
 def test_the_oracle_beats_random_steps() -> None:
     mdp = make_mdp("nav2d")
     tasks = mdp.tasks(2, Stream.TUNING, 0)
-    oracle, uniform = (run(mdp, c, tasks, 4).mean_return[1:].mean() for c in (GreedyOracle(21), Uniform()))
+    oracle, uniform = (run(mdp, c, tasks, 4)[0].mean_return[1:].mean() for c in (GreedyOracle(21), Exploration()))
     assert oracle > uniform
 
 

@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,28 +9,26 @@ from jax import Array
 from numpy.typing import NDArray
 
 from metastep.blocks import Stream
-from metastep.controllers import Clip, Fixed
+from metastep.controllers import Fixed
 from metastep.controllers.hoof import HOOF, Prices, choose, price
 from metastep.errors import InputError
 from metastep.evaluation import Method, compare
 from metastep.gradients import Estimate
 from metastep.mdp import Learners, MetaMDP, begin
 from metastep.meta.loop import run
-from metastep.rules import NGA, Adam, RMSProp, Update
+from metastep.rules import NGA, Adam, RMSProp, Rule, Update
 from metastep.simulation.rollouts import Trajectories
 from tests.controllers.problems import BLOCK, make_mdp
 
 
 @dataclass(frozen=True)
-class Quadratic:
+class Quadratic(Rule):
     """theta + h^2 g: a user's rule whose move is not proportional to the step size."""
 
     name: ClassVar[str] = "quadratic"
-    direction: ClassVar[Literal["gradient", "natural_gradient"]] = "natural_gradient"
-    hyperparameters: ClassVar[tuple[str, ...]] = ("stepsize",)
 
-    def init(self, theta: Array) -> None:
-        return
+    def direction(self, estimate: Estimate) -> Array:
+        return estimate.natural_gradient
 
     def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: None) -> Update:
         moved = theta + hyperparameters**2 * estimate.natural_gradient
@@ -92,12 +90,12 @@ def reference_prices(
 @pytest.mark.parametrize(
     ("name", "hidden", "rule"),
     [
-        ("cartpole", (), NGA),
-        ("nav2d", (), NGA),
+        ("cartpole", (), NGA()),
+        ("nav2d", (), NGA()),
         ("nav2d", (), Adam()),
         ("nav2d", (), RMSProp()),
         ("nav2d", (), Quadratic()),
-        ("lqr", (3,), NGA),
+        ("lqr", (3,), NGA()),
     ],
     ids=["one action", "two actions", "adam", "rmsprop", "own rule", "network"],
 )
@@ -193,7 +191,7 @@ def test_effective_sample_sizes_are_reported() -> None:
 def test_a_tight_bound_takes_small_steps() -> None:
     mdp = make_mdp("cartpole")
     tasks = mdp.tasks(1, Stream.TUNING, 0)
-    tight, loose = (run(mdp, HOOF(bound), tasks, 2).hyperparameters.mean() for bound in (1e-4, 1.0))
+    tight, loose = (run(mdp, HOOF(bound), tasks, 2)[0].hyperparameters.mean() for bound in (1e-4, 1.0))
     assert tight < 0.5 * loose
 
 
@@ -208,14 +206,12 @@ def test_no_candidates_are_refused() -> None:
         HOOF(0.01, num_candidates=0)
 
 
-def test_a_clipped_controller_still_reports() -> None:
+def test_a_comparison_keeps_what_a_controller_reports() -> None:
     mdp = make_mdp()
-    comparison = compare(
-        [Method("hoof", NGA, Clip(HOOF(0.05, num_candidates=5)))], mdp, seed=0, num_tasks=3, num_updates=2
-    )
-    plain = compare([Method("hoof", NGA, HOOF(0.05, num_candidates=5))], mdp, seed=0, num_tasks=3, num_updates=2)
-    sizes = comparison.diagnostics["hoof/effective_sample_size"]
-    np.testing.assert_array_equal(sizes, plain.diagnostics["hoof/effective_sample_size"])
+    method = Method("hoof", NGA(), HOOF(0.05, num_candidates=5))
+    sizes = compare([method], mdp, seed=0, num_tasks=3, num_updates=2).diagnostics["hoof/effective_sample_size"]
     assert sizes.shape == (3, 2)
-    silent = compare([Method("fixed", NGA, Clip(Fixed(0.1)))], mdp, seed=0, num_tasks=3, num_updates=1)
+    assert (sizes >= 1.0).all()
+    assert (sizes <= mdp.estimator.rollout.num_episodes + 1e-3).all()
+    silent = compare([Method("fixed", NGA(), Fixed(0.1))], mdp, seed=0, num_tasks=3, num_updates=1)
     assert silent.diagnostics == {}

@@ -26,7 +26,7 @@ def on_host(mdp: MetaMDP) -> MetaMDP:
 def both() -> tuple[MetaMDP, MetaMDP, Learners]:
     mdp = make_mdp("cartpole")
     host = on_host(mdp)
-    assert host.estimator.on_host
+    assert not host.estimator.engine.is_compiled
     return mdp, host, begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
 
 

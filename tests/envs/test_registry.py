@@ -6,6 +6,7 @@ import pytest
 from metastep import envs
 from metastep.envs import CartPole, Env, HostEnv, Nav2D
 from metastep.errors import InputError
+from metastep.registry import Entry
 
 
 @pytest.mark.parametrize("name", envs.names())
@@ -52,7 +53,8 @@ def test_an_unknown_option_is_named_with_those_there_are(name: str, options: dic
 
 
 def test_factories_may_take_no_options_or_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envs, "_REGISTRY", {"none": lambda: Nav2D(), "any": lambda **options: Nav2D(**options)})
+    entries = {"none": Entry(lambda: Nav2D(), "", ""), "any": Entry(lambda **options: Nav2D(**options), "", "")}
+    monkeypatch.setattr(envs.REGISTRY, "_entries", entries)
     with pytest.raises(InputError, match=r"'a' is not an option of none, allowed are none\."):
         envs.make("none", a=1)
     with pytest.raises(InputError, match=r"env.options: any cannot be built with \{'a': 1\}"):
@@ -61,9 +63,9 @@ def test_factories_may_take_no_options_or_any(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_name_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envs, "_REGISTRY", dict(envs._REGISTRY))
+    monkeypatch.setattr(envs.REGISTRY, "_entries", dict(envs.REGISTRY._entries))
     envs.register("nav2d", Nav2D)  # the same again is no conflict
-    with pytest.raises(InputError, match="env: the name 'nav2d' is taken already"):
+    with pytest.raises(InputError, match=r"env\.name: the name 'nav2d' is taken already"):
         envs.register("nav2d", CartPole)
     envs.register("nav2d-large", lambda: Nav2D(max_move=1.0))
     assert envs.make("nav2d-large") == Nav2D(max_move=1.0)
@@ -77,7 +79,7 @@ register("slow_walk", lambda: Nav2D(max_move=0.01))
 
 
 def test_a_module_may_be_named_that_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envs, "_REGISTRY", {})
+    monkeypatch.setattr(envs.REGISTRY, "_entries", {})
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "walks_of_mine.py").write_text(MODULE)
     (tmp_path / "broken_walks.py").write_text("1 / 0")

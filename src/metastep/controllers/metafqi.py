@@ -19,12 +19,7 @@ from metastep.provenance import first_difference
 
 
 class Greedy(Protocol):
-    """What is needed of a fitted model; `metastep.fqi` provides it."""
-
-    @property
-    def record(self) -> ModelRecord | None:
-        """What the model was fitted for; None leaves that to the caller."""
-        ...
+    """What is needed of a fitted model: `metastep.fqi.Model`, or a `MetaFQI`, which does not know what it was fitted for."""
 
     def act(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float32]:
         """The best step size of each meta-observation (learners, columns): (learners,)."""
@@ -65,7 +60,7 @@ class MetaFQIController(Controller):
         require_one_coordinate(self.name, mdp)
         if self.model is None:
             raise InputError("controller: 'metafqi' needs a fitted model.")
-        record = self.model.record
+        record: ModelRecord | None = getattr(self.model, "record", None)
         if record is not None and (difference := first_difference(record.setting, setting_of(mdp))):
             key, fitted, wanted = difference
             raise InputError(f"model: it was fitted for {key} = {fitted}, but the meta-MDP has {wanted}.")

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from metastep.contexts import ContextSpace
-from metastep.envs.base import packages_of
-from metastep.envs.host import GymnasiumEnv, HostEnv, check_host_env
+from metastep.envs.host import GymnasiumEnv, HostEnv
 from metastep.errors import InputError
-from metastep.gradients import Estimator
+from metastep.gradients import DAMPING, Estimator
 from metastep.noise import standard_normals
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout, Trajectories
+from metastep.testing import check_host_env
 from tests import reference
 
 MASS = ContextSpace(("mass",), (0.5,), (2.0,), ("kg",))
@@ -70,7 +70,7 @@ def test_the_estimate_equals_that_of_a_loop_written_by_hand():
     np.testing.assert_allclose(estimate.mean_return, exact.mean_return, rtol=1e-4)
     np.testing.assert_array_equal(estimate.num_steps, 6 * 25)
     assert reference.relative_error(estimate.gradient, exact.gradient).max() < 1e-3
-    damping = estimator.damping * np.trace(exact.fisher, axis1=1, axis2=2)[:, None, None] / 4 * np.eye(4)
+    damping = DAMPING * np.trace(exact.fisher, axis1=1, axis2=2)[:, None, None] / 4 * np.eye(4)
     natural = np.linalg.solve(exact.fisher + damping, exact.gradient[..., None])[..., 0]
     assert reference.relative_error(estimate.natural_gradient, natural).max() < 1e-2
 
@@ -81,7 +81,7 @@ def test_it_keeps_the_contract_and_is_a_host_environment():
     assert env == pendulum()
     assert hash(env) == hash(pendulum())
     assert (env.num_observations, env.num_actions) == (3, 1)
-    assert packages_of(env) == ("gymnasium",)  # its version is recorded with every result
+    assert env.packages == ("gymnasium",)  # its version is recorded with every result
     check_host_env(env)
 
 

@@ -13,7 +13,7 @@ from scipy import stats
 from metastep import envs
 from metastep.blocks import Stream
 from metastep.controllers import Fixed
-from metastep.envs.host import HalfCheetahVel, HostEnv, check_host_env
+from metastep.envs.host import HalfCheetahVel, HostEnv
 from metastep.envs.host.halfcheetah import load_model
 from metastep.errors import InputError
 from metastep.evaluation import Method, compare
@@ -27,6 +27,7 @@ from metastep.policies import LinearGaussian
 from metastep.rules import NGA
 from metastep.simulation.rollouts import Rollout
 from metastep.spaces import HyperparameterSpace
+from metastep.testing import check_host_env
 from tests.envs.host.cheetah import gymnasium_episode, start_episodes, start_noise
 
 POLICY = LinearGaussian(17, 6, 1.001)
@@ -125,12 +126,13 @@ def test_the_meta_loop_runs_on_it():
         block_size=3,
     )
     tasks = mdp.tasks(0, Stream.TRAIN, 0)
-    episode, again = (run(mdp, Exploration(), tasks, num_updates=2) for _ in range(2))
-    assert episode.theta.shape == (3, 3, 108)
+    episode, again = (run(mdp, Exploration(), tasks, num_updates=2, record=("theta",))[0] for _ in range(2))
+    theta = episode.features["theta"]
+    assert theta.shape == (3, 3, 108)
     assert not episode.flagged.any()
-    np.testing.assert_array_equal(episode.theta, again.theta)
+    np.testing.assert_array_equal(theta, again.features["theta"])
     np.testing.assert_array_equal(episode.num_steps, 200.0)
-    lengths = np.linalg.norm(episode.theta[1:] - episode.theta[:-1], axis=-1)
+    lengths = np.linalg.norm(theta[1:] - theta[:-1], axis=-1)
     np.testing.assert_allclose(lengths, episode.hyperparameters[..., 0], rtol=1e-3)
 
 
@@ -189,7 +191,7 @@ def test_results_name_the_simulator_and_not_its_threads(tmp_path):
     rollout = Rollout(env, LinearGaussian(17, 6, sigma=1.0), num_episodes=2, horizon=2)
     mdp = MetaMDP(Estimator(rollout), HyperparameterSpace((0.0,), (1.0,)), block_size=2)
     dataset = collect(mdp, tmp_path / "d", num_episodes=2, num_updates=1, seed=0, config={})
-    comparison = compare([Method("h", NGA, Fixed(0.1))], mdp, seed=0, num_updates=1, num_tasks=2)
+    comparison = compare([Method("h", NGA(), Fixed(0.1))], mdp, seed=0, num_updates=1, num_tasks=2)
     for record in (dataset.environment, comparison.settings["versions"]):
         assert record["mujoco"] == importlib.metadata.version("mujoco")
         assert record["gymnasium"] == importlib.metadata.version("gymnasium")

@@ -11,7 +11,6 @@ from metastep import envs
 from metastep.blocks import Stream
 from metastep.controllers.greedy_oracle import line_search
 from metastep.controllers.hoof import HOOF
-from metastep.envs.host import check_host_env
 from metastep.errors import InputError
 from metastep.gradients import Estimator
 from metastep.mdp import MetaMDP, advance, begin
@@ -20,6 +19,7 @@ from metastep.meta.loop import run
 from metastep.simulation.rollouts import Rollout, trajectories
 from metastep.simulation.sums import stream, sums_of
 from metastep.spaces import HyperparameterSpace
+from metastep.testing import check_host_env
 from tests.envs.host.twins import Twin
 from tests.reference import draw_learners, make_rollout, relative_error
 
@@ -79,11 +79,11 @@ def test_the_loop_does_not_know_the_difference():
     episodes = []
     for place in (True, False):
         mdp = make_mdp(place)
-        episodes.append(run(mdp, Exploration(), mdp.tasks(0, Stream.TRAIN, 0), num_updates=3))
+        episodes.append(run(mdp, Exploration(), mdp.tasks(0, Stream.TRAIN, 0), num_updates=3, record=("theta",))[0])
     hosted, compiled = episodes
     for field in ("context", "hyperparameters", "flagged"):
         np.testing.assert_array_equal(getattr(hosted, field), getattr(compiled, field))
-    np.testing.assert_allclose(hosted.theta, compiled.theta, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(hosted.features["theta"], compiled.features["theta"], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(hosted.mean_return, compiled.mean_return, rtol=1e-3)
 
 

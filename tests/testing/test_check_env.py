@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import Array
 
-from metastep import envs, testing
+from metastep import envs
 from metastep.contexts import ContextSpace
 from metastep.envs import Step
 from metastep.errors import InputError
@@ -32,6 +32,7 @@ class Walk:
     step_noise: int = 1
 
     name: ClassVar[str] = "walk"
+    packages: ClassVar[Any] = ()
 
     def reset(self, context: Any, noise: tuple[Array, ...]) -> Any:
         return Place(0.1 * noise[0], jnp.int32(0))
@@ -187,7 +188,7 @@ class HoldsList(Walk):
 class PlainClass:
     """Hashable by identity: two equal environments are two programs."""
 
-    name = "plain"
+    name, packages = "plain", ()
     context_space = Walk.context_space
     num_observations, num_actions, reset_noise, step_noise = 2, 1, 1, 1
     reset, observe, step = Walk.reset, Walk.observe, Walk.step
@@ -201,6 +202,14 @@ class WithoutStep(Walk):
     step: ClassVar[Any] = None
 
 
+class WithoutPackages(Walk):
+    packages: ClassVar[Any] = None
+
+
+class OnePackage(Walk):
+    packages: ClassVar[Any] = "mujoco"
+
+
 class OnHost(Walk):
     def start_episodes(self, context: Any, noise: Any, seeds: Any) -> Any:
         raise NotImplementedError
@@ -208,6 +217,8 @@ class OnHost(Walk):
 
 BROKEN: list[tuple[Any, str]] = [
     (WithoutName(), r"env: WithoutName must have a `name`, a non-empty string, got None"),
+    (WithoutPackages(), r"env 'walk': `packages` must be a tuple of strings, got None"),
+    (OnePackage(), r"env 'walk': `packages` must be a tuple of strings, got 'mujoco'"),
     (WithoutStep(), r"env 'walk': it has no method `step`"),
     (OnHost(), r"env 'walk': `start_episodes` fails with NotImplementedError"),
     (replace(Walk(), context_space=None), r"env 'walk': `context_space` must be a metastep.contexts.ContextSpace"),
@@ -227,8 +238,8 @@ BROKEN: list[tuple[Any, str]] = [
     (RewardsNan(), r"env 'walk': the reward is nan at step \d+ of an episode in the task slope = .*, goal = "),
     (EndsInInfinity(), r"env 'walk': observation 0 is inf at step \d+ of an episode in the task slope = "),
     (TerminatesWithFloat(), r"env 'walk': `terminated` has dtype float32, it must be bool"),
-    (ChangesStructure(), r"env 'walk': `step` returns the state PyTreeDef.*, but `reset` returns PyTreeDef"),
-    (ChangesDtype(), r"env 'walk': a field of the state that `step` returns has dtype float32, it must be int32"),
+    (ChangesStructure(), r"env 'walk': what `step` returns is the state PyTreeDef.*, but the first state is PyTreeDef"),
+    (ChangesDtype(), r"env 'walk': a field of what `step` returns has dtype float32, it must be int32"),
     (Branches(), r"env 'walk': `step with 1 actions and 1 normals` depends on a value in Python .*; use jnp.where"),
     (ReadsTooMuchNoise(), r"env 'walk': `step with 1 actions and 1 normals` fails with IndexError: tuple index"),
     (Walk(reset_noise=0), r"env 'walk': `reset with 0 normals` fails with IndexError"),
@@ -275,6 +286,6 @@ def thaw(change: Callable[[Trajectories, Array], Trajectories]) -> Callable[...,
 def test_what_goes_on_after_the_end_is_caught(
     change: Callable[[Trajectories, Array], Trajectories], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(testing, "trajectories", thaw(change))
+    monkeypatch.setattr("metastep.testing.envs.trajectories", thaw(change))
     with pytest.raises(InputError, match=f"env 'walk': {sentence}"):
         check_env(Walk())

@@ -1,0 +1,25 @@
+"""Contract checks for parts of your own: one function for each kind.
+
+    from metastep.testing import check_env
+    check_env(MyEnv())
+
+A check that fails raises `InputError` with one sentence that names what is wrong.
+"""
+
+from metastep.testing.controllers import check_controller
+from metastep.testing.envs import check_env
+from metastep.testing.features import check_feature
+from metastep.testing.host_envs import check_host_env
+from metastep.testing.policies import check_policy
+from metastep.testing.regressors import check_regressor
+from metastep.testing.rules import check_rule
+
+__all__ = [
+    "check_controller",
+    "check_env",
+    "check_feature",
+    "check_host_env",
+    "check_policy",
+    "check_regressor",
+    "check_rule",
+]
