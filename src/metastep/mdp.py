@@ -209,11 +209,16 @@ def _advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learne
     return observed._replace(flagged=observed.flagged | (after.flagged & ~learners.flagged))
 
 
+def _simulated(mdp: MetaMDP) -> MetaMDP:
+    """The meta-MDP without what only a model sees: it selects the same program whatever that is."""
+    return dataclasses.replace(mdp, observation=DEFAULT_OBSERVATION, meta_discount=1.0)
+
+
 def begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
     """Simulate the first batch of every learner."""
-    return mdp.estimator.engine.whole(_begin)(mdp, tasks)
+    return mdp.estimator.engine.whole(_begin)(_simulated(mdp), tasks)
 
 
 def advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
     """One transition of the meta-MDP: update every theta, simulate the next batch."""
-    return mdp.estimator.engine.whole(_advance)(mdp, learners, hyperparameters)
+    return mdp.estimator.engine.whole(_advance)(_simulated(mdp), learners, hyperparameters)

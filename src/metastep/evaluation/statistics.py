@@ -157,7 +157,8 @@ def _tested(
             high=float(test.high[row]),
             p_value=float(test.p_value[row]),
             p_holm=float(corrected[row]),
-            verdict=verdict(test.low[row], test.high[row], corrected[row], confidence),
+            # Of the pair alone: one effect has one verdict, whoever else it is compared with.
+            verdict=verdict(test.low[row], test.high[row], test.p_value[row], confidence),
             num_tasks=comparison.num_tasks,
         )
         for row, (target, baseline) in enumerate(pairs)
