@@ -34,6 +34,7 @@ class Thermostat:
     name = "thermostat"
     num_observations = 1
     num_actions = 1
+    packages = ()  # besides JAX and NumPy: their versions are recorded with the results
     reset_noise = 1  # standard normals that a reset takes
     step_noise = 1  # and a step
 

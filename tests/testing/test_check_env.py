@@ -64,6 +64,11 @@ class ResetShape(Walk):
         return Place(jnp.stack([noise[0], noise[0]]), jnp.int32(0))
 
 
+class ResetKey(Walk):
+    def reset(self, context: Any, noise: tuple[Array, ...]) -> Any:
+        return Place(noise[0], jax.random.key(0))
+
+
 class ResetEmpty(Walk):
     def reset(self, context: Any, noise: tuple[Array, ...]) -> Any:
         return ()
@@ -227,6 +232,7 @@ BROKEN: list[tuple[Any, str]] = [
     (HoldsList(), r"env 'walk': it must be hashable .* unhashable type: 'list'; make it a frozen dataclass"),
     (PlainClass(), r"env 'plain': a copy is not equal to the original"),
     (ResetShape(), r"env 'walk': a field of the state that `reset` returns has shape \(2,\), it must be a scalar"),
+    (ResetKey(), r"env 'walk': the state that `reset` returns holds a random key"),
     (ResetEmpty(), r"env 'walk': the state that `reset` returns holds no numbers"),
     (ObservesList(), r"env 'walk': `observe` returns a list, it must return a tuple of scalars"),
     (ObservesThree(), r"env 'walk': `observe` returns 3 numbers, but num_observations is 2"),

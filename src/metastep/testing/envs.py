@@ -65,6 +65,10 @@ def _check_shapes(subject: Subject, env: Env) -> None:
     state = subject.trace(f"reset with {env.reset_noise} normals", env.reset, context, _scalars(env.reset_noise))
     subject.require(jax.tree.leaves(state), "the state that `reset` returns holds no numbers")
     for leaf in jax.tree.leaves(state):
+        right = isinstance(leaf.dtype, np.dtype)
+        subject.require(
+            right, "the state that `reset` returns holds a random key; random numbers come from the normals"
+        )
         subject.array("a field of the state that `reset` returns", leaf, (), leaf.dtype)
 
     seen, num_seen = subject.trace("observe", env.observe, context, state), env.num_observations
