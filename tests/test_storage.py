@@ -15,7 +15,8 @@ from hypothesis.extra import numpy as hnp
 
 from metastep import storage
 from metastep.errors import InputError
-from metastep.meta.dataset import Block, DatasetWriter, Layout
+from metastep.meta.dataset import DatasetWriter, Layout
+from metastep.meta.history import History
 
 
 class Killed(BaseException):
@@ -99,16 +100,15 @@ def test_a_fault_at_any_call_leaves_the_old_file_or_the_new_one(tmp_path, monkey
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_fault_at_any_call_of_a_collection_leaves_something_to_resume(tmp_path, monkeypatch, mode):
-    layout = Layout(("mass",), num_parameters=2, num_updates=2, num_learners=5, block_size=2)
+    layout = Layout(("mass",), {"theta": 2}, num_updates=2, num_learners=5, block_size=2)
 
     def collect(folder: Path) -> None:
         writer = DatasetWriter(folder, layout, {"env": "toy"}, seed=3, device="cpu")
         for index in writer.missing_blocks():
             draw = np.random.default_rng(index).standard_normal
             flags = np.zeros((3, 2), bool)
-            writer.add(
-                index, Block(draw((2, 1)), draw((3, 2, 2)), draw((3, 2, 2)), draw((3, 2)), draw((2, 2, 1)), flags)
-            )
+            returns, steps, chosen = draw((3, 2)), draw((3, 2)), draw((2, 2, 1))
+            writer.add(index, History(draw((2, 1)), returns, flags, steps, chosen, {"theta": draw((3, 2, 2))}))
         writer.finish()
 
     collect(tmp_path / "reference")

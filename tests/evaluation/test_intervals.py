@@ -122,7 +122,6 @@ def test_nothing_but_the_seed_decides() -> None:
     for make in (paired_test, interquartile_mean):
         np.testing.assert_array_equal(make(values, seed=3), make(values, seed=3))
         assert not np.array_equal(make(values, seed=3), make(values, seed=4))
-    np.testing.assert_array_equal(mean_interval(values, seed=3), mean_interval(values, seed=4))
     np.testing.assert_allclose(mean_interval(values[1:2]), np.array(mean_interval(values))[:, 1:2])  # rows are apart
 
 

@@ -393,7 +393,7 @@ def test_wrong_settings_are_named_with_what_is_allowed(override, message):
         ('meta.observation=["thet"]', "meta.observation: 'thet' is not registered, allowed are"),
         (
             "fqi.regressor=tree",
-            "fqi.regressor: 'tree' is not registered, allowed are extra-trees, sklearn-extra-trees.",
+            "fqi.regressor: 'tree' is not registered, allowed are extra-trees, ",
         ),
         ('compare.methods=["adamw"]', "compare.methods: 'adamw' is not registered, allowed are adam, decay,"),
         ('compare.methods=["geometric-decay"]', ""),

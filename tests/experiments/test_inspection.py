@@ -21,16 +21,16 @@ def describe(path: Path, sizes: dict[str, int], **record: Any) -> str:
         rng.normal(size=(40, width)), rng.uniform(size=40), rng.normal(size=40), rng.normal(size=(40, width))
     )
     model = model_from(
-        MetaFQI(1, 2, 0.2, num_stepsizes=5).fit(data),
-        environment="nav2d",
-        observation=[ObservationPart(name, size) for name, size in sizes.items()],  # type: ignore[arg-type]
+        MetaFQI(1, ExtraTrees(2, 0.2), num_stepsizes=5).fit(data),
+        setting={"env": "nav2d"},
+        observation=[ObservationPart(name, size) for name, size in sizes.items()],
         training_data=TrainingData(40, 0, "abc"),
     )
     save_model(dataclasses.replace(model, record=dataclasses.replace(model.record, **record)), path)
     return inspect_path(path)
 
 
-SIZES = {"theta": 2, "gradient": 2, "context": 2}
+SIZES = {"theta": 2, "natural_gradient": 2, "context": 2}
 
 
 def test_a_model_is_described_with_a_slice(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_model_is_described_with_a_slice(tmp_path: Path) -> None:
 
 
 def test_a_model_without_context_needs_no_slice(tmp_path: Path) -> None:
-    assert "slice" not in describe(tmp_path / "model", {"theta": 2, "gradient": 2})
+    assert "slice" not in describe(tmp_path / "model", {"theta": 2, "natural_gradient": 2})
 
 
 def env(**section: Any) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def env(**section: Any) -> dict[str, Any]:
         (SIZES, {"configuration": env(name="nav2d", options={"no_such_field": 1})}, "no_such_field"),
         (SIZES, {"configuration": env(name=3)}, "does not describe an environment"),
         (SIZES, {"configuration": env(name="nav2d", fixed_context=[0.1, 0.2])}, "the model was trained in one task"),
-        (SIZES, {"environment": "elsewhere"}, "elsewhere"),
+        (SIZES, {"setting": {"env": "elsewhere"}}, "elsewhere"),
         ({"theta": 2, "context": 3}, {}, "the model's context has 3 numbers, that of its environment 2"),
         ({"context": 1, "theta": 2}, {}, "the model's context has 1 numbers, that of its environment 2"),
     ],
@@ -75,10 +75,10 @@ def test_a_foreign_record_is_described_all_the_same(
 def test_a_record_cannot_move_the_cursor(tmp_path: Path) -> None:
     hostile = "nav2d\x1b[2J\nmodel for cartpole"
     names = ("a\rb", *(f"x{i}" for i in range(5)))
-    text = describe(tmp_path / "model", SIZES, environment=hostile, feature_names=names)
+    text = describe(tmp_path / "model", SIZES, setting={"env": hostile}, feature_names=names)
     assert all(line.isprintable() for line in text.split("\n"))
     assert sum(line.startswith("model for") for line in text.split("\n")) == 1
 
 
 def test_a_wide_model_takes_little_memory(tmp_path: Path) -> None:
-    assert "first step by goal_x" in describe(tmp_path / "model", {"gradient": 3000, "context": 2})
+    assert "first step by goal_x" in describe(tmp_path / "model", {"natural_gradient": 3000, "context": 2})

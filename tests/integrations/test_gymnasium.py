@@ -123,8 +123,9 @@ def test_the_spaces_follow_the_meta_mdp(env):
 def test_an_episode_is_what_the_shared_loop_does(env):
     actions = np.asarray([[-0.5], [0.25], [0.9]], np.float32)
     observations, rewards, truncated, infos = play(env, 7, actions)
-    episode = run(env.mdp, Replay([info["stepsize"][None] for info in infos[1:]]), drawn_tasks(env.mdp, 7), 3)
-    expected = np.concatenate([episode.theta, episode.gradient, np.stack([episode.context] * 4)], axis=2)[:, 0]
+    replay = Replay([info["stepsize"][None] for info in infos[1:]])
+    episode, _ = run(env.mdp, replay, drawn_tasks(env.mdp, 7), 3, ("theta", "natural_gradient"))
+    expected = episode.observe(("theta", "natural_gradient", "context"))[:, 0]
     np.testing.assert_array_equal(np.stack(observations), expected)
     np.testing.assert_array_equal([info["mean_return"] for info in infos], episode.mean_return[:, 0])
     np.testing.assert_array_equal(rewards[1:], np.diff(episode.mean_return[:, 0]))
@@ -174,10 +175,13 @@ def test_options_fix_the_task_and_the_policy_and_nothing_else(env):
         ({"context": [0.0, 0.7]}, r"^options.context: task 0 has goal_y = 0.7, allowed is \[-0.5, 0.5\].$"),
         ({"context": [0.0, float("nan")]}, "^options.context: task 0 has goal_y = nan, allowed is"),
         ({"context": [0.0]}, r"^options.context: got an array of shape \(1, 1\), expected \(tasks, 2\)"),
-        ({"context": [[0.0, 0.1]] * 3}, "^options.context: got 3 rows, allowed is one or one a learner"),
+        ({"context": [[0.0, 0.1]] * 3}, "^options.context: got 3 rows, allowed is one or one for each learner"),
         ({"context": "here"}, "^options.context: 'here' must be an array of numbers.$"),
-        ({"theta": [1.0]}, "^options.theta: .* must be 6 finite numbers a learner.$"),
-        ({"theta": [1.0, 2.0, 3.0, 4.0, 5.0, float("inf")]}, "^options.theta: .* must be 6 finite numbers a learner.$"),
+        ({"theta": [1.0]}, "^options.theta: .* must be 6 finite numbers for each learner.$"),
+        (
+            {"theta": [1.0, 2.0, 3.0, 4.0, 5.0, float("inf")]},
+            "^options.theta: .* must be 6 finite numbers for each learner.$",
+        ),
         ({"goal": [0.0, 0.1]}, "^options: 'goal' is unknown, allowed are 'context' and 'theta'.$"),
     ],
 )
@@ -249,8 +253,9 @@ def test_learners_in_lockstep_are_a_block_of_the_shared_loop():
     actions = rng.uniform(-1.0, 1.0, (3, LEARNERS, 1)).astype(np.float32)
     observations, rewards, _, infos = play(learners, 7, actions)
     assert learners.mdp.block_size == LEARNERS
-    episode = run(learners.mdp, Replay([info["stepsize"] for info in infos[1:]]), drawn_tasks(learners.mdp, 7), 3)
-    np.testing.assert_array_equal(np.stack(observations)[..., :6], episode.theta)
+    replay = Replay([info["stepsize"] for info in infos[1:]])
+    episode, _ = run(learners.mdp, replay, drawn_tasks(learners.mdp, 7), 3, ("theta",))
+    np.testing.assert_array_equal(np.stack(observations)[..., :6], episode.features["theta"])
     np.testing.assert_array_equal(np.stack([info["mean_return"] for info in infos]), episode.mean_return)
     np.testing.assert_array_equal(np.stack(rewards[1:]), np.diff(episode.mean_return, axis=0))
     assert np.stack(observations)[0] in learners.observation_space

@@ -5,33 +5,34 @@ import h5py
 import minari
 import numpy as np
 import pytest
-from metastep.meta.episodes import Block, observe, rewards
 from minari.dataset.minari_storage import MinariStorage
 
 from metastep.errors import InputError
 from metastep.experiments.build import build_mdp
-from metastep.experiments.config import load_preset
+from metastep.experiments.config import load
 from metastep.integrations import minari as bridge
 from metastep.integrations.minari import from_minari, to_minari
 from metastep.meta.collection import collect, layout_of
+from metastep.mdp import DEFAULT_OBSERVATION
 from metastep.meta.dataset import Dataset, DatasetWriter
+from metastep.meta.history import from_arrays
 
 NAME = "metastep/nav2d/tiny-v0"
-CONFIG = load_preset("nav2d", "paper", ["rollout.num_episodes=4", "rollout.horizon=3", "rollout.block_size=2"])
+CONFIG = load("nav2d", "full", ["rollout.num_episodes=4", "rollout.horizon=3", "rollout.block_size=2"])
 
 
 def write(folder: Path, *, num_learners=5, num_updates=3, config=None) -> Dataset:
     """A dataset of random numbers, some of them not finite, with a last block that is not full."""
     layout = layout_of(build_mdp(CONFIG), num_learners, num_updates)
     writer = DatasetWriter(folder, layout, config or CONFIG.to_dict(), seed=3, device="cpu")
-    for index in range(layout.num_blocks):
+    for index in layout.blocks:
         rng = np.random.default_rng(index)
         shapes = layout.shapes(index)
         arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
         arrays["flagged"] = rng.random(shapes["flagged"]) < 0.3
-        arrays["gradient"][0, 0, :3] = np.nan, np.inf, -0.0
+        arrays["feature/natural_gradient"][0, 0, :3] = np.nan, np.inf, -0.0
         arrays["mean_return"][1, 0] = -np.inf
-        writer.add(index, Block(**arrays))
+        writer.add(index, from_arrays(arrays))
     return writer.finish()
 
 
@@ -70,9 +71,9 @@ def test_minari_reads_what_was_written(dataset, root, monkeypatch):
     lanes = [(block, lane) for block in dataset.blocks() for lane in range(len(block.context))]
     for episode, (block, lane) in zip(episodes, lanes, strict=True):
         expected = {
-            "observations": observe(block)[:, lane],  # (T+1, features)
-            "actions": block.stepsize[:, lane],
-            "rewards": rewards(block)[:, lane],
+            "observations": block.observe(DEFAULT_OBSERVATION)[:, lane],  # (T+1, columns)
+            "actions": block.hyperparameters[:, lane],
+            "rewards": block.rewards[:, lane],
         }
         for name, values in expected.items():
             found = getattr(episode, name)

@@ -5,19 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from metastep.contexts import ContextSpace
-from metastep.evaluation import Comparison, differences
-from metastep.experiments.config import load_preset
+from metastep.evaluation import Comparison, baselines, differences
+from metastep.evaluation.resampling import mean_interval
+from metastep.experiments.config import load
 from metastep.experiments.runner import print_comparison
-from metastep.fqi import MetaFQI, Model, ObservationPart, TrainingData
-from metastep.fqi.model import model_from
+from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
 from metastep.meta.dataset import Counts
 from metastep.report import figures
-from metastep.report.compose import Findings, compose
+from metastep.report.compose import Findings, Fitted, compose
 from metastep.report.document import Command, Document, Heading, Paragraph, Picture, Table
 from metastep.report.style import to_svg
+from metastep.report.tables import number
 from tests.evaluation.test_statistics import make_comparison, simulated
 from tests.fqi.problems import HIGH, transitions
 
@@ -25,19 +25,18 @@ NAMES = ("metafqi", "fixed", "hoof", "oracle")
 
 
 def small_model() -> Model:
-    fitted = MetaFQI(iterations=1, trees=2, min_samples_split=0.2, num_stepsizes=11, stepsize_high=HIGH).fit(
-        transitions(100, 3, 0)
-    )
+    regressor = ExtraTrees(trees=2, min_samples_split=0.2)
+    fitted = MetaFQI(1, regressor, num_stepsizes=11, stepsize_high=HIGH).fit(transitions(100, 3, 0))
     return model_from(
         fitted,
-        environment="nav2d",
+        setting={"env": "nav2d"},
         observation=[ObservationPart("theta", 2), ObservationPart("context", 1)],
         training_data=TrainingData(100, 0, "0" * 64),
     )
 
 
 def findings(comparison: Comparison, **config: Any) -> Findings:
-    settings = load_preset("nav2d", "quick").to_dict()
+    settings = load("nav2d", "quick").to_dict()
     for key, value in config.items():
         section, _, name = key.partition("__")
         settings[section][name] = value
@@ -46,16 +45,22 @@ def findings(comparison: Comparison, **config: Any) -> Findings:
         command="metastep run test",
         config=settings,
         comparison=comparison,
-        validation=make_comparison(simulated((0.0,), 10), ("N=1",)),
-        model=small_model(),
-        counts=Counts(transitions=100, flagged=0, excluded=0),
         context_space=ContextSpace(("x",), (0.0,), (1.0,)),
-        starts=np.zeros((2, 3), np.float32),
+        fitted=Fitted(
+            model=small_model(),
+            validation=make_comparison(simulated((0.0,), 10), ("N=1",)),
+            counts=Counts(transitions=100, flagged=0, excluded=0),
+            starts=np.zeros((2, 3), np.float32),
+        ),
     )
 
 
 def compared(num_tasks: int = 30) -> Comparison:
-    return make_comparison(simulated((0.5, 0.0, -0.5, 2.0), num_tasks), NAMES, yardsticks=("oracle",))
+    comparison = make_comparison(simulated((0.5, 0.0, -0.5, 2.0), num_tasks), NAMES, yardsticks=("oracle",))
+    looks = [baselines.make(name) for name in NAMES]
+    named = zip(comparison.methods, looks, strict=True)
+    methods = tuple(record._replace(label=look.label, colour=look.colour) for record, look in named)
+    return dataclasses.replace(comparison, methods=methods)
 
 
 def with_divergence(comparison: Comparison) -> Comparison:
@@ -81,7 +86,7 @@ def test_the_table_has_the_difference_in_the_final_return() -> None:
     expected = {row.baseline: row for row in differences(comparison, "metafqi", metric="final")}
     for name, cells in zip(NAMES, shown.rows, strict=True):
         row = expected.get(name)
-        assert cells[column].startswith(f"{row.mean:.3g} [" if row else "")
+        assert cells[column].startswith(f"{number(row.mean)} [" if row else "")
         assert cells[column + 1] == (row.verdict if row else "")
     assert "diverged tasks" not in shown.header
 
@@ -101,18 +106,20 @@ def test_diverged_tasks_are_shown_and_drawn() -> None:
 
 def test_a_task_is_never_dropped_from_a_mean() -> None:
     values = np.array([[1.0, 2.0, 9.0], [3.0, np.nan, 5.0], [np.nan, np.inf, -np.inf]])
-    mean, half = figures.mean_and_interval(values)
+    mean, low, high = figures.mean_and_interval(values)
     filled = np.array([[1.0, 2.0, 9.0], [3.0, 3.0, 5.0], [1.0, 1.0, 1.0]])
     np.testing.assert_allclose(mean, filled.mean(axis=0))
-    np.testing.assert_allclose(half, stats.t.ppf(0.975, 2) * filled.std(axis=0, ddof=1) / np.sqrt(3.0))
-    assert to_svg(figures.learning_curves({"fixed": values, "adam": filled}, title="diverged"))
+    for ends, same in zip((low, high), mean_interval(filled.T), strict=True):
+        np.testing.assert_allclose(ends, same)
+    lines = [figures.Line("fixed", values), figures.Line("adam", filled)]
+    assert to_svg(figures.picture("diverged", "", [[figures.curves("diverged", lines)]]).draw("light"))
 
 
 @pytest.mark.parametrize("diverged", [False, True])
 def test_the_terminal_shows_the_numbers_of_the_report(diverged: bool, capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     comparison = with_divergence(compared()) if diverged else compared()
-    config = load_preset("nav2d", "quick", ["seed=3", "compare.num_resamples=50"])
+    config = load("nav2d", "quick", ["seed=3", "compare.num_resamples=50"])
     print_comparison(comparison, config)
     printed = capsys.readouterr().out
     assert ("diverged tasks" in printed) == diverged
@@ -124,7 +131,7 @@ def test_verdicts_are_whole_in_a_narrow_terminal(capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     wide = dataclasses.replace(compared(), returns=compared().returns * 1000.0)
     equal = dataclasses.replace(wide, returns=np.repeat(wide.returns[:1], len(NAMES), axis=0))
-    print_comparison(equal, load_preset("nav2d", "quick", ["compare.num_resamples=50"]))
+    print_comparison(equal, load("nav2d", "quick", ["compare.num_resamples=50"]))
     printed = capsys.readouterr().out
     assert printed.count("not distinguishable") == 2
     assert "…" not in printed

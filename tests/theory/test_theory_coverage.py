@@ -9,7 +9,7 @@ from metastep.envs import make
 from metastep.envs.lqr import LQR
 from metastep.envs.nav2d import Nav2D
 from metastep.errors import InputError
-from metastep.experiments.config import load_preset
+from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.inspection import inspect_coverage
 from metastep.experiments.stages import collect_data
@@ -211,7 +211,7 @@ TINY = [
 def covered(path: Path, preset: str, tests: str, *overrides: str, tasks: list[list[float]] | None = None) -> str:
     """What `inspect --coverage` prints on a tiny run for a file of test tasks."""
     listed = None if tasks is None else np.array(tasks, np.float32)
-    folder = RunFolder.create(path / "run", load_preset(preset, "quick", [*TINY, *overrides]), listed)
+    folder = RunFolder.create(path / "run", load(preset, "quick", [*TINY, *overrides]), listed)
     collect_data(folder)
     (path / "tests.csv").write_text(tests)
     return inspect_coverage(path / "run", path / "tests.csv")

@@ -134,12 +134,11 @@ def _p_values(sample: _Sample) -> NDArray[np.float64]:
 
 
 def mean_interval(
-    values: NDArray[np.float64], *, seed: int = 0, num_resamples: int = 0, confidence: float = 0.95
+    values: NDArray[np.float64], *, confidence: float = 0.95
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Interval of the mean of each row of (rows, tasks): Student's, its long side stretched, within the range of the row.
 
-    Equal numbers have an interval of no length. Nothing is drawn: `seed` and `num_resamples` change nothing and are there so
-    that all intervals are asked for alike.
+    Equal numbers have an interval of no length.
     """
     return _interval(_sample(values), confidence)
 

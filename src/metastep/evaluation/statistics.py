@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep.errors import InputError
+from metastep.evaluation.aggregates import improvement_probability, interquartile_mean
 from metastep.evaluation.comparison import Comparison
 from metastep.evaluation.resampling import Verdict, bootstrap_interval, holm, mean_interval, paired_test, verdict
 
@@ -54,6 +55,9 @@ class Difference(NamedTuple):
     p_value: float
     p_holm: float  # corrected for the number of comparisons made together
     verdict: Verdict
+    probability: float  # of improvement: the share of tasks on which the target is better, ties counting half
+    probability_low: float
+    probability_high: float
     num_tasks: int
 
 
@@ -71,6 +75,7 @@ class Summary(NamedTuple):
 
     method: str
     auc: Interval
+    auc_middle: Interval  # interquartile mean
     final: Interval
     num_diverged: int
     num_flagged: int
@@ -147,6 +152,7 @@ def _tested(
     values = np.stack([metric_values(comparison, metric, pair) for pair in pairs])  # (pairs, 2, tasks)
     test = paired_test(values[:, 0] - values[:, 1], seed=seed, num_resamples=num_resamples, confidence=confidence)
     corrected = holm(test.p_value)
+    improved = improvement_probability(values[:, 0] - values[:, 1], confidence=confidence)
     return tuple(
         Difference(
             target=target,
@@ -159,6 +165,9 @@ def _tested(
             p_holm=float(corrected[row]),
             # Of the pair alone: one effect has one verdict, whoever else it is compared with.
             verdict=verdict(test.low[row], test.high[row], test.p_value[row], confidence),
+            probability=float(improved.value[row]),
+            probability_low=float(improved.low[row]),
+            probability_high=float(improved.high[row]),
             num_tasks=comparison.num_tasks,
         )
         for row, (target, baseline) in enumerate(pairs)
@@ -203,10 +212,13 @@ def summary(
     intervals = {}
     for metric in get_args(Metric):
         values = metric_values(comparison, metric)
-        low, high = mean_interval(values, seed=seed, num_resamples=num_resamples, confidence=confidence)
+        low, high = mean_interval(values, confidence=confidence)
         intervals[metric] = [Interval(*map(float, row)) for row in zip(values.mean(axis=1), low, high, strict=True)]
+    auc = metric_values(comparison, "auc")
+    middle = interquartile_mean(auc, seed=seed, num_resamples=num_resamples, confidence=confidence)
+    middles = [Interval(*map(float, row)) for row in zip(*middle, strict=True)]
     diverged, flagged = comparison.num_diverged(), comparison.num_flagged()
     return tuple(
-        Summary(name, intervals["auc"][row], intervals["final"][row], diverged[name], flagged[name])
+        Summary(name, intervals["auc"][row], middles[row], intervals["final"][row], diverged[name], flagged[name])
         for row, name in enumerate(comparison.names)
     )

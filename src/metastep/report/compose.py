@@ -137,10 +137,11 @@ def _explanation(findings: Findings) -> str:
     """How to read the table of the comparison."""
     comparison = findings.comparison
     text = (
-        "AUC is the mean return over the updates. Intervals are 95 %, from a seeded bootstrap over tasks; all methods had "
-        f"the same tasks, first policies and simulation keys. A difference is {comparison.label(findings.target)} minus the "
-        "method, paired by task; the verdict needs the interval to exclude 0 and a Holm-corrected p-value below 0.05. All "
-        "pairs of methods are in differences.csv."
+        "AUC is the mean return over the updates; its interquartile mean leaves out the worst and the best quarter of the tasks. "
+        "Intervals are 95 % over tasks; all methods had the same tasks, first policies and simulation keys. A difference is "
+        f"{comparison.label(findings.target)} minus the method, paired by task; the verdict needs the interval to exclude 0 "
+        "and a sign-flip p-value below 0.05. Each verdict speaks of its pair alone; p-values corrected for the number of "
+        "pairs (Holm) are in differences.csv, with all pairs of methods."
     )
     if {"fixed", "oracle"} <= set(comparison.names):
         text += (
@@ -206,7 +207,9 @@ def _settings(findings: Findings) -> Table:
 
 def _part(section: dict[str, Any]) -> str:
     """A part with its options, in words."""
-    return ", ".join([str(section["name"]), *(f"{key} {value}" for key, value in section.items() if key != "name")])
+    return ", ".join(
+        [str(section["name"]), *(f"{key} {value}" for key, value in sorted(section.items()) if key != "name")]
+    )
 
 
 def _curves(findings: Findings) -> Picture:

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
-from scipy import stats
 
 from metastep.evaluation import Comparison, Difference
+from metastep.evaluation.resampling import mean_interval
 from metastep.report.document import Picture
 from metastep.report.style import MAIN, Ink, Theme, label_lines, themed, tint
 
@@ -80,19 +80,17 @@ def ink_of(shade: Shade, index: int, ink: Ink) -> Any:
     return mpl.colormaps[_SCALES[family]](0.38 + 0.55 * place)
 
 
-def mean_and_interval(values: Values) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Mean over tasks (axis 0) and half the width of its 95 % t-interval.
+def mean_and_interval(values: Values) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Mean over tasks (axis 0) and the ends of its 95 % interval, the same that tables show.
 
     A value that is not finite counts as the worst of its task in this array, so that no task is dropped; the report's own
     curves have none left, see `filled_returns`.
     """
-    num = values.shape[0]
-    values = _finite(values)
-    mean = np.mean(values, axis=0)
-    if num < 2:
-        return mean, np.zeros_like(mean)
-    half = stats.t.ppf(0.975, num - 1) * np.std(values, axis=0, ddof=1) / np.sqrt(num)
-    return mean, half
+    filled = np.asarray(_finite(values), np.float64)
+    mean = np.mean(filled, axis=0)
+    if len(filled) < 2 or not np.isfinite(filled).all():
+        return mean, mean, mean
+    return mean, *mean_interval(filled.T)
 
 
 def _finite(values: Values) -> Values:
@@ -111,13 +109,13 @@ def curves(title: str, lines: Sequence[Line], *, ylabel: str = "mean return", fi
     def draw(axes: Axes, ink: Ink) -> None:
         ends = []
         for index, line in enumerate(lines):
-            mean, half = mean_and_interval(line.values)
+            mean, low, high = mean_and_interval(line.values)
             updates = first + np.arange(len(mean))
             shade = ink_of(line.shade, index, ink)
             width, order = (2.4, 4) if line.is_main else (1.5, 3)
             axes.plot(updates, mean, "--" if line.is_dashed else "-", color=shade, linewidth=width, zorder=order)
             if line.has_band:
-                axes.fill_between(updates, mean - half, mean + half, color=shade, alpha=0.14, linewidth=0.0)
+                axes.fill_between(updates, low, high, color=shade, alpha=0.14, linewidth=0.0)
             ends.append((line.label, float(mean[-1]), shade))
         axes.set(xlabel="update" if first else "updates", ylabel=ylabel)
         axes.margins(x=0.0)
@@ -140,8 +138,16 @@ def points(
     """Means with intervals over tasks of (points, tasks) at positions; `ring` marks one of them, with a word."""
 
     def draw(axes: Axes, ink: Ink) -> None:
-        mean, half = mean_and_interval(values.T)
-        axes.errorbar(positions, mean, half, color=ink_of(shade, 0, ink), marker="o", capsize=3.0, linewidth=1.4)
+        mean, low, high = mean_and_interval(values.T)
+        axes.errorbar(
+            positions,
+            mean,
+            (mean - low, high - mean),
+            color=ink_of(shade, 0, ink),
+            marker="o",
+            capsize=3.0,
+            linewidth=1.4,
+        )
         if ring is not None:
             index, word = ring
             axes.plot(positions[index], mean[index], "o", markersize=13, markerfacecolor="none", color=ink.text)

@@ -44,9 +44,11 @@ def comparison_table(
             (
                 comparison.label(row.method),
                 interval(*row.auc),
+                interval(*row.auc_middle),
                 interval(*row.final),
                 f"{score.score:.0f} % [{score.low:.0f}, {score.high:.0f}]" if score is not None and known else "",
                 *_difference(by_auc.get(row.method)),
+                _probability(by_auc.get(row.method)),
                 *_difference(by_final.get(row.method)),
                 *([str(row.num_diverged)] if diverged else []),
             )
@@ -55,15 +57,23 @@ def comparison_table(
     header = (
         "method",
         "AUC",
+        "AUC, interquartile mean",
         "final return",
         "oracle score",
         f"{name} minus it, AUC",
         f"{name} is",
+        f"tasks on which {name} is better",
         f"{name} minus it, final return",
         f"{name} is",
         *(["diverged tasks"] if diverged else []),
     )
-    return Table(header, rows, numeric=(1, 2, 3, 4, 6, 8), name="comparison")
+    return Table(header, rows, numeric=(1, 2, 3, 4, 5, 7, 8, 10), name="comparison")
+
+
+def _probability(row: Difference | None) -> str:
+    if row is None:
+        return ""
+    return f"{row.probability:.0%} [{row.probability_low:.0%}, {row.probability_high:.0%}]"
 
 
 def _difference(row: Difference | None) -> tuple[str, str]:

@@ -86,7 +86,7 @@ def known_task(run: Run, beside: Comparison) -> tuple[Line, str]:
     )
     require_alike(beside, trained, but=("num_updates",))
     gain = final_gain(trained.returns[0].astype(np.float64))
-    ends = mean_interval(gain[None], seed=config.seed, num_resamples=config.compare.num_resamples)
+    ends = mean_interval(gain[None])
     reached = interval(float(gain.mean()), *np.concatenate(ends).tolist())
     level = np.repeat(gain[:, None], num_points, axis=1)
     line = Line(f"oracle, {num_updates} updates", level, "text", is_dashed=True, has_band=False)
