@@ -35,13 +35,13 @@ def measure(preset: str, block_size: int | None, rounds: int) -> dict[str, Any]:
     """Collect one dataset, and simulate it without the disk, `rounds` times each."""
     from metastep.blocks import Blocks, Stream
     from metastep.experiments.build import build_mdp, updates_collected
-    from metastep.experiments.config import load_preset
+    from metastep.experiments.config import load
     from metastep.meta.collection import collect
     from metastep.meta.controller import Exploration
 from metastep.meta.loop import run
 
     overrides = [] if block_size is None else [f"rollout.block_size={block_size}"]
-    config = load_preset(preset, "paper", overrides)
+    config = load(preset, "full", overrides)
     mdp, num_updates = build_mdp(config), updates_collected(config)
     num_episodes = config.collect.num_meta_episodes
     started = time.perf_counter()

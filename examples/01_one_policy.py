@@ -5,17 +5,14 @@ import os
 import jax
 import jax.numpy as jnp
 
-from metastep.envs import make
-from metastep.gradients import Estimator
-from metastep.policies import LinearGaussian
-from metastep.simulation.rollouts import Rollout
-from metastep.rules import NGA
+import metastep
 
 num_updates = 3 if os.environ.get("METASTEP_EXAMPLE_QUICK") else 15
 
-env = make("cartpole")
-policy = LinearGaussian(env.num_observations, env.num_actions, sigma=1.001)
-estimator = Estimator(Rollout(env, policy, num_episodes=100, horizon=100))
+env = metastep.make_env("cartpole")
+policy = metastep.policies.make("linear", env.num_observations, env.num_actions, sigma=1.001)
+estimator = metastep.Estimator(metastep.Rollout(env, policy, num_episodes=100, horizon=100))
+rule = metastep.rules.make("nga")
 
 # Everything is batched over learners; here there is one: a light pole, a metre long.
 context = jnp.array([[0.5, 1.0]])  # pole mass (kg), pole length (m)
@@ -28,4 +25,4 @@ for update in range(num_updates + 1):
     print(
         f"update {update:2d}: return {estimate.mean_return[0]:5.1f} ± {estimate.return_error[0]:.1f}, {length:5.1f} steps"
     )
-    theta = NGA.apply(theta, estimate, stepsize, None).theta
+    theta = rule.apply(theta, estimate, stepsize, None).theta

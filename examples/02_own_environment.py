@@ -11,15 +11,11 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from metastep import envs
+import metastep
 from metastep.contexts import ContextSpace
 from metastep.envs.base import Step
-from metastep.experiments.config import load_file
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.runner import print_outcome, run_experiment
 from metastep.noise import to_uniform
-from metastep.progress import Terminal
-from metastep.testing import check_env
+from metastep.progress import Silent, Terminal
 
 
 class Room(NamedTuple):
@@ -78,27 +74,35 @@ num_meta_episodes = 512
 
 [fqi]
 iterations = 4
-trees = 50
-min_samples_split = 0.02
+regressor.min_samples_split = 0.02
 
 [selection]
 num_tasks = 32
 
 [compare]
-methods = ["metafqi", "fixed", "adam", "oracle"]
 num_tasks = 64
 num_updates = 10
 
-[compare.grids]
-fixed = [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]
-adam = [0.03, 0.1, 0.3, 1.0]
+[[compare.methods]]
+name = "metafqi"
+
+[[compare.methods]]
+name = "fixed"
+grid.stepsize = [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]
+
+[[compare.methods]]
+name = "adam"
+grid.stepsize = [0.03, 0.1, 0.3, 1.0]
+
+[[compare.methods]]
+name = "oracle"
 
 [quick.collect]
 num_meta_episodes = 64
 
 [quick.fqi]
 iterations = 2
-trees = 10
+regressor.trees = 10
 
 [quick.selection]
 num_tasks = 8
@@ -111,14 +115,14 @@ num_updates = 3
 
 
 def main() -> None:
-    check_env(Thermostat())
-    envs.register("thermostat", Thermostat)
+    metastep.testing.check_env(Thermostat())
+    metastep.envs.register("thermostat", Thermostat, label="Thermostat")
     file = Path("thermostat.toml")
     file.write_text(CONFIG)
     quick = bool(os.environ.get("METASTEP_EXAMPLE_QUICK"))
-    folder = RunFolder.create(Path("runs/thermostat"), load_file(file, "quick" if quick else "paper"))
-    page = run_experiment(folder, "python examples/02_own_environment.py", tracker=None if quick else Terminal())
-    print_outcome(folder, page)
+    tracker = Silent() if quick else Terminal()
+    run = metastep.run(file, "runs/thermostat", scale="quick" if quick else "full", tracker=tracker)
+    print(f"report: {run.report}")
 
 
 if __name__ == "__main__":

@@ -9,14 +9,10 @@ from pathlib import Path
 
 import gymnasium
 
-from metastep import envs
+import metastep
 from metastep.contexts import ContextSpace
 from metastep.envs.host import GymnasiumEnv
-from metastep.experiments.config import load_file
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.runner import print_outcome, run_experiment
-from metastep.progress import Terminal
-from metastep.testing import check_env
+from metastep.progress import Silent, Terminal
 
 
 def make_pendulum(context):
@@ -57,21 +53,26 @@ num_meta_episodes = 64
 
 [fqi]
 iterations = 3
-trees = 50
-min_samples_split = 0.02
+regressor = {trees = 50, min_samples_split = 0.02}
 
 [selection]
 num_tasks = 8
 
 [compare]
-methods = ["metafqi", "fixed", "adam"]
 num_tasks = 16
 num_tuning_tasks = 4
 num_updates = 8
 
-[compare.grids]
-fixed = [0.1, 0.3, 1.0]
-adam = [0.1, 0.3]
+[[compare.methods]]
+name = "metafqi"
+
+[[compare.methods]]
+name = "fixed"
+grid.stepsize = [0.1, 0.3, 1.0]
+
+[[compare.methods]]
+name = "adam"
+grid.stepsize = [0.1, 0.3]
 
 [quick.rollout]
 num_episodes = 4
@@ -86,7 +87,7 @@ num_meta_episodes = 8
 
 [quick.fqi]
 iterations = 2
-trees = 5
+regressor.trees = 5
 
 [quick.selection]
 num_tasks = 4
@@ -99,15 +100,15 @@ num_updates = 2
 
 
 def main() -> None:
-    envs.register("pendulum", build_pendulum)
-    env = envs.make("pendulum")
-    check_env(env)  # says so if the factory ignores the mass, a seed, or has the wrong spaces
+    metastep.envs.register("pendulum", build_pendulum, label="Pendulum")
+    env = metastep.make_env("pendulum")
+    metastep.testing.check_env(env)  # says so if the factory ignores the mass, a seed, or has the wrong spaces
     file = Path("pendulum.toml")
     file.write_text(CONFIG)
     quick = bool(os.environ.get("METASTEP_EXAMPLE_QUICK"))
-    folder = RunFolder.create(Path("runs/pendulum"), load_file(file, "quick" if quick else "paper"))
-    page = run_experiment(folder, "python examples/04_gymnasium_env.py", tracker=None if quick else Terminal())
-    print_outcome(folder, page)
+    tracker = Silent() if quick else Terminal()
+    run = metastep.run(file, "runs/pendulum", scale="quick" if quick else "full", tracker=tracker)
+    print(f"report: {run.report}")
     env.close()  # closes all pendulums that are still open
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metastep import controllers, envs, features, policies, rules, testing
-    from metastep.envs import make as make_env
+    from metastep.envs import make_env
     from metastep.errors import InputError
     from metastep.evaluation import baselines
     from metastep.evaluation import load as load_comparison
@@ -42,7 +42,7 @@ _HOMES = {
     "load_comparison": "metastep.evaluation:load",
     "load_experiment": "metastep.experiments.config:load",
     "load_model": "metastep.fqi:load_model",
-    "make_env": "metastep.envs:make",
+    "make_env": "metastep.envs:make_env",
     "policies": "metastep.policies",
     "regressors": "metastep.fqi.regressors",
     "rules": "metastep.rules",

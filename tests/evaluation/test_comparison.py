@@ -3,13 +3,13 @@ from typing import Any
 import numpy as np
 import pytest
 from jax import Array
-from metastep.fqi.regressors import ExtraTrees
 
 from metastep.blocks import Stream
 from metastep.controllers import HOOF, Controller, Decay, Exploration, Fixed, MetaFQIController, SingleAction
 from metastep.errors import InputError
 from metastep.evaluation import Method, baselines, compare
 from metastep.fqi.qfunction import QFunction, Stepsizes
+from metastep.fqi.regressors import ExtraTrees
 from metastep.mdp import Learners, MetaMDP, advance, begin
 from metastep.meta.controller import TaskSource
 from metastep.meta.loop import run

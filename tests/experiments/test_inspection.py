@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metastep.meta.transitions import Transitions
 
 from metastep.experiments.inspection import inspect_path
-from metastep.fqi import MetaFQI, ObservationPart, TrainingData, save_model
-from metastep.fqi.model import model_from
+from metastep.fqi import ExtraTrees, MetaFQI, ObservationPart, TrainingData, model_from, save_model
+from metastep.meta.history import Transitions
 
 
 def describe(path: Path, sizes: dict[str, int], **record: Any) -> str:

@@ -12,8 +12,8 @@ from metastep.experiments.build import build_mdp
 from metastep.experiments.config import load
 from metastep.integrations import minari as bridge
 from metastep.integrations.minari import from_minari, to_minari
-from metastep.meta.collection import collect, layout_of
 from metastep.mdp import DEFAULT_OBSERVATION
+from metastep.meta.collection import collect, layout_of
 from metastep.meta.dataset import Dataset, DatasetWriter
 from metastep.meta.history import from_arrays
 

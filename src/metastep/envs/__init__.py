@@ -1,5 +1,7 @@
 """Contextual MDPs, most of them in pure JAX, and the registry that names them."""
 
+from typing import Any
+
 from metastep.envs.base import Env, Step
 from metastep.envs.cartpole import CartPole, SwingUp
 from metastep.envs.halfcheetah import half_cheetah
@@ -20,6 +22,12 @@ register("swingup", SwingUp, label="SwingUp")
 register("lqr", LQR, label="LQR")
 register("halfcheetah", half_cheetah, label="HalfCheetah")
 
+
+def make_env(name: str, **options: Any) -> Env | HostEnv:
+    """Build a registered environment, or `module:name`, which imports the module first; options are its class's fields."""
+    return make(name, **options)
+
+
 __all__ = [
     "LQR",
     "REGISTRY",
@@ -32,6 +40,7 @@ __all__ = [
     "SwingUp",
     "half_cheetah",
     "make",
+    "make_env",
     "names",
     "register",
 ]

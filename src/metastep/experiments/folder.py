@@ -103,6 +103,11 @@ class RunFolder:
         """Every method on the test tasks."""
         return self.path / "comparison.safetensors"
 
+    @property
+    def report(self) -> Path:
+        """The page."""
+        return self.path / "report.html"
+
     def result(self, method: str) -> Path:
         """One method on the test tasks, with its grid search."""
         return self.path / "results" / f"{method}.safetensors"
