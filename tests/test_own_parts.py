@@ -49,9 +49,11 @@ def test_every_part_took_part(folder):
 
 def test_other_stages_take_them_up_again(folder):
     for verb in ("report", "inspect"):
-        done = subprocess.run(
-            [sys.executable, "-m", "metastep", verb, "run"], cwd=folder, capture_output=True, text=True, check=False
-        )
+        words = [sys.executable, "-m", "metastep", verb, "run"]
+        refused = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+        assert refused.returncode == 2
+        assert "names parts of the module 'ridge_walk', which would be run; give --allow-imports" in refused.stderr
+        done = subprocess.run([*words, "--allow-imports"], cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     assert "2 heads of ridge_walk:ridge, ridge 0.1" in done.stdout
 
@@ -71,3 +73,12 @@ def test_every_part_keeps_its_contract(monkeypatch):
     testing.check_feature(ridge_walk.Slope(), mdp)
     testing.check_controller(ridge_walk.Halving(0.1), mdp)
     testing.check_regressor(ridge_walk.LeastSquares())
+
+
+def test_a_module_here_does_not_take_the_place_of_an_installed_one(tmp_path):
+    for name in ("jax", "typer", "numpy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
+    for words in ([sys.executable, "-m", "metastep"], [str(Path(sys.executable).with_name("metastep"))]):
+        done = subprocess.run([*words, "envs"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "cartpole" in done.stdout

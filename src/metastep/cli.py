@@ -75,6 +75,8 @@ OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default
 TasksOption = Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")]
 ShareOption = Annotated[str, typer.Option(help="I/N: do only this process' share of the work.")]
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
+_IMPORTS_HELP = "Import the modules that the folder's configuration names: this runs their code."
+ImportsOption = Annotated[bool, typer.Option("--allow-imports", help=_IMPORTS_HELP)]
 
 # Spelt out here because the registry imports everything that makes them.
 IDS = (
@@ -215,13 +217,14 @@ def collect(
 
 
 @verb
-def fit(folder: FolderArgument, device: DeviceOption = None) -> None:
+def fit(folder: FolderArgument, device: DeviceOption = None, allow_imports: ImportsOption = False) -> None:
     """Fit metaFQI on a run's data and select the iteration on validation tasks."""
     terminal = watch(device)
     from metastep.experiments.folder import RunFolder
     from metastep.experiments.stages import fit_and_select
 
-    model = fit_and_select(RunFolder.open(folder).check_tasks(), tracker=terminal)
+    opened = RunFolder.open(folder).importing(allow_imports).check_tasks()
+    model = fit_and_select(opened, tracker=terminal)
     for curve in model.record.validation:
         mark = " selected" if curve.iteration == model.record.selected_iteration else ""
         print(f"N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}")
@@ -232,6 +235,7 @@ def compare(
     folder: FolderArgument,
     share: ShareOption = "0/1",
     device: DeviceOption = None,
+    allow_imports: ImportsOption = False,
 ) -> None:
     """Tune the baselines and compare every method on a run's test tasks."""
     part, terminal = parse_share(share), watch(device)
@@ -239,7 +243,7 @@ def compare(
     from metastep.experiments.runner import print_comparison
     from metastep.experiments.stages import compare_share
 
-    opened = RunFolder.open(folder).check_tasks()
+    opened = RunFolder.open(folder).importing(allow_imports).check_tasks()
     comparison = compare_share(opened, part, tracker=terminal)
     if comparison is None:
         print(f"{folder}: this share is done; the comparison is complete once the other shares are.")
@@ -248,13 +252,13 @@ def compare(
 
 
 @verb
-def report(folder: FolderArgument) -> None:
+def report(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
     """Write a run's report from what its stages left."""
     prepare_jax(None)
     from metastep.experiments.folder import RunFolder
     from metastep.experiments.runner import write_report
 
-    print(write_report(RunFolder.open(folder)))
+    print(write_report(RunFolder.open(folder).importing(allow_imports)))
 
 
 @verb
@@ -290,13 +294,16 @@ def inspect(
     coverage: Annotated[
         Path | None, typer.Option(help="CSV or JSON file of test contexts: how far are they from training?")
     ] = None,
+    allow_imports: ImportsOption = False,
 ) -> None:
     """Say what a model or a dataset is; every file is verified."""
     prepare_jax(Device.cpu)
     from metastep.experiments.inspection import inspect_coverage, inspect_path
 
     # Both before anything is printed: half a description would read like a whole one.
-    parts = [inspect_path(path)] if coverage is None else [inspect_path(path), inspect_coverage(path, coverage)]
+    parts = [inspect_path(path, allow_imports=allow_imports)]
+    if coverage is not None:
+        parts.append(inspect_coverage(path, coverage, allow_imports=allow_imports))
     print("\n".join(parts))
 
 
@@ -359,10 +366,14 @@ def envs() -> None:
     print_overview()
 
 
+def search_here_last() -> None:
+    """Modules in the working folder may be named in a configuration, but must not take the place of installed ones."""
+    sys.path[:] = [place for place in sys.path if place not in ("", os.getcwd())] + [os.getcwd()]
+
+
 def main() -> None:
     """Entry point of the `metastep` command."""
-    # As with `python -m`: modules here may be named in a configuration (env.name = "module:name").
-    sys.path.insert(0, os.getcwd())
+    search_here_last()
     try:
         app()
     except SystemExit as end:

@@ -6,6 +6,7 @@ configurations and to the command line as `module:mine`, which imports the modul
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -114,6 +115,18 @@ def _parameters(factory: Callable[..., Any]) -> tuple[str, ...] | None:
 def _required(factory: Callable[..., Any]) -> tuple[str, ...]:
     """The names a factory cannot do without."""
     return tuple(parameter.name for parameter in _signature(factory) or () if parameter.default is parameter.empty)
+
+
+def require_modules(names: Iterable[str], where: str, *, allow_imports: bool) -> None:
+    """Refuse to run code that a file names: modules of `module:name` must be imported already, or their import allowed."""
+    for module in sorted({name.rpartition(":")[0] for name in names} - {""}):
+        if module in sys.modules:
+            continue
+        if not allow_imports:
+            raise InputError(
+                f"{where} names parts of the module {module!r}, which would be run; give --allow-imports if you trust it."
+            )
+        _import(module, where)
 
 
 def _import(module: str, field: str) -> None:

@@ -13,6 +13,7 @@ from metastep.errors import InputError
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment, shown
 from metastep.provenance import first_difference
+from metastep.registry import require_modules
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,11 @@ class RunFolder:
             raise InputError(f"Folder {path} holds no config.json; `metastep collect` or `metastep run` creates one.")
         record = _read(file)
         return cls(path, _parsed(file, record), _tasks(file, record["tasks"]))
+
+    def importing(self, allow_imports: bool) -> Self:
+        """Have the modules that the configuration names imported, or refuse; returns the folder."""
+        require_modules(self.config.part_names(), f"File {self.path / 'config.json'}", allow_imports=allow_imports)
+        return self
 
     def check_tasks(self) -> Self:
         """Refuse listed tasks that are none of the environment's; returns the folder."""

@@ -12,6 +12,7 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.schema import EnvSection
 from metastep.fqi import Model, load_model
 from metastep.meta.dataset import Dataset
+from metastep.registry import require_modules
 from metastep.report.compose import importance_shares, recommend
 
 _SLICE = 5  # contexts along each coordinate
@@ -19,7 +20,7 @@ _STARTS = 64
 _POLICIES = 10  # whose returns say what a distance between tasks costs
 
 
-def inspect_path(path: Path) -> str:
+def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
     """Describe a model file, a dataset's folder, or what a run's folder holds."""
     if path.is_file():
         return "\n".join(_describe_model(load_model(path), None))
@@ -27,7 +28,7 @@ def inspect_path(path: Path) -> str:
         return "\n".join(_describe_dataset(Dataset.open(path)))
     if not path.is_dir():
         raise InputError(f"inspect: {path} does not exist; a model file or the folder of a run or dataset is needed.")
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path).importing(allow_imports)
     dataset = Dataset.open(folder.data)
     lines = list(_describe_dataset(dataset))
     if folder.model.exists():
@@ -100,6 +101,7 @@ def _environment(model: Model) -> envs.Env | envs.HostEnv:
         if experiment["env"].get("fixed_context") is not None:
             raise InputError("the model was trained in one task.")
         section = EnvSection.model_validate({"options": {}, **experiment["env"]})
+        require_modules([section.name], "the record", allow_imports=False)
         return envs.make(section.name, **section.options)
     except InputError:
         raise
@@ -132,7 +134,7 @@ def _starts(model: Model, dataset: Dataset | None) -> NDArray[np.float32]:
     return np.concatenate(rows, axis=1)
 
 
-def inspect_coverage(path: Path, task_file: Path) -> str:
+def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False) -> str:
     """How far test contexts lie from the training contexts of a run, and what that may cost.
 
     Tests may lie anywhere: those outside the environment's range are the ones to be warned of.
@@ -141,7 +143,7 @@ def inspect_coverage(path: Path, task_file: Path) -> str:
     from metastep.meta.tasks import load_tasks
     from metastep.theory.coverage import coverage_report
 
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path).importing(allow_imports)
     # Also where all training happened in one context, the environment's own range is the measure of distances.
     section = folder.config.env.model_copy(update={"fixed_context": None})
     rollout = build_mdp(folder.config.model_copy(update={"env": section})).estimator.rollout

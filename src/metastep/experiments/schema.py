@@ -292,6 +292,14 @@ class Experiment(_Section):
             )
         return self
 
+    def part_names(self) -> tuple[str, ...]:
+        """The names of all parts, of which those of the form `module:name` come from the user's own modules."""
+        parts = [self.env, self.policy, self.meta.rule, self.fqi.regressor, *self.compare.methods]
+        parts += [
+            part for method in self.compare.methods for part in (method.rule, method.controller) if part is not None
+        ]
+        return (*(part.name for part in parts), *self.meta.observation)
+
     def to_dict(self) -> dict[str, Any]:
         """Every setting as JSON can hold it; `parse` turns it back into an equal experiment."""
         return self.model_dump(mode="json")
