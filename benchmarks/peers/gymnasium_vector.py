@@ -11,16 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from common import (
-    NUM_COMPARED,
-    Estimates,
-    job_from_arguments,
-    learners,
-    measure,
-    measure_each,
-    print_record,
-    record,
-)
+from common import NUM_COMPARED, Estimates, job_from_arguments, learners, measure, measure_each, print_record, record
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from nav2d_gymnasium import Nav2DVector
 from vector_rollout import roll, set_cartpole

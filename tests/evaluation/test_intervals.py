@@ -162,10 +162,7 @@ def test_equal_differences_have_an_interval_without_length() -> None:
 def test_intervals_agree_with_the_t_interval_on_normal_data() -> None:
     values = np.random.default_rng(0).normal(size=(1, 60))
     expected = stats.ttest_1samp(values[0], 0.0).confidence_interval()
-    for low, high in (
-        bootstrap_interval((values,), np.mean, seed=0, num_resamples=50_000),
-        mean_interval(values),
-    ):
+    for low, high in (bootstrap_interval((values,), np.mean, seed=0, num_resamples=50_000), mean_interval(values)):
         np.testing.assert_allclose([low[0], high[0]], [expected.low, expected.high], atol=0.02)
 
 

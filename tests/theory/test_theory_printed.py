@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from metastep.theory.constants import (
-    Bounds,
-    CmdpConstants,
-    PolicyConstants,
-    ScoreConstants,
-    printed_gradient_constant,
-)
+from metastep.theory.constants import Bounds, CmdpConstants, PolicyConstants, ScoreConstants, printed_gradient_constant
 
 
 def _walk_gradient(gamma: float, omega: float, reach: int) -> float:

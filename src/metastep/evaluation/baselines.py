@@ -26,11 +26,7 @@ register("fixed", partial(MethodSpec, controller="fixed", grid={"stepsize": ()})
 register("decay", partial(MethodSpec, controller="decay", grid={"alpha": ()}), label="decay", colour="#8C6D31")
 register(
     "geometric-decay",
-    partial(
-        MethodSpec,
-        controller="geometric-decay",
-        grid={"stepsize": (), "alpha": (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)},
-    ),
+    partial(MethodSpec, controller="geometric-decay", grid={"stepsize": (), "alpha": (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)}),
     label="geometric decay",
     colour="#B3A369",
 )

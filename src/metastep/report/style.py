@@ -25,10 +25,7 @@ class Ink(NamedTuple):
     paper: str
 
 
-INKS: dict[Theme, Ink] = {
-    "light": Ink("#1f2328", "#d0d7de", "#ffffff"),
-    "dark": Ink("#e6edf3", "#3d444d", "#12161c"),
-}
+INKS: dict[Theme, Ink] = {"light": Ink("#1f2328", "#d0d7de", "#ffffff"), "dark": Ink("#e6edf3", "#3d444d", "#12161c")}
 
 
 def tint(colour: str, index: int, ink: Ink) -> str:

@@ -51,12 +51,7 @@ def check_host_env(env: HostEnv, *, horizon: int = 20, sigma: float = 1.0, seed:
 
 
 def _play(
-    subject: Subject,
-    env: HostEnv,
-    seed: int,
-    tasks: Contexts,
-    actions: NDArray[np.float32],
-    alive: Bools | None = None,
+    subject: Subject, env: HostEnv, seed: int, tasks: Contexts, actions: NDArray[np.float32], alive: Bools | None = None
 ) -> Played:
     """Played of the user's environment; whatever it returns is checked."""
     rng, shape = np.random.default_rng(seed), actions.shape[1:3]

@@ -25,10 +25,7 @@ def nav2d_constants(env: Nav2D, policy: LinearPolicy, gamma: float, horizon: int
     largest_reward = float(diagonal * env.max_move * horizon + farthest_goal)
     farthest = env.max_move * (horizon - 1)  # a coordinate of the state in which the last action is taken
     of_policy, of_score = policy_constants(
-        policy,
-        largest_coordinate=farthest,
-        largest_norm=diagonal * farthest,
-        mean_absolute_noise=MEAN_ABSOLUTE_NORMAL,
+        policy, largest_coordinate=farthest, largest_norm=diagonal * farthest, mean_absolute_noise=MEAN_ABSOLUTE_NORMAL
     )
     cmdp = CmdpConstants(L_P=1.0, L_r=1.0, L_omega_P=0.0, L_omega_r=1.0, gamma=gamma, R_max=largest_reward)
     return cmdp, of_policy, of_score

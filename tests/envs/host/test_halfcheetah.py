@@ -120,10 +120,7 @@ def test_it_keeps_the_contract():
 
 def test_the_meta_loop_runs_on_it():
     mdp = MetaMDP(
-        make_estimator(),
-        HyperparameterSpace((0.0,), (1.0,)),
-        InitialPolicy(mean=(0.0,), variance=(0.1,)),
-        block_size=3,
+        make_estimator(), HyperparameterSpace((0.0,), (1.0,)), InitialPolicy(mean=(0.0,), variance=(0.1,)), block_size=3
     )
     tasks = mdp.tasks(0, Stream.TRAIN, 0)
     episode, again = (run(mdp, Exploration(), tasks, num_updates=2, record=("theta",))[0] for _ in range(2))

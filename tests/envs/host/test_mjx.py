@@ -101,10 +101,7 @@ def test_it_keeps_the_contract():
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("solver", "horizon"),
-    [
-        ({}, 100),
-        (MODELS_OWN, 20),
-    ],  # with the model's 100 and 50, 100 steps take a quarter hour
+    [({}, 100), (MODELS_OWN, 20)],  # with the model's 100 and 50, 100 steps take a quarter hour
     ids=["default", "model"],
 )
 def test_two_thousand_returns_are_distributed_alike(solver, horizon):
