@@ -24,15 +24,7 @@ from metastep.experiments.reproduce.columns import handful, shown
 from metastep.experiments.reproduce.comparisons import final_gain
 from metastep.experiments.reproduce.environments import USUAL
 from metastep.experiments.reproduce.iterations import best_validated
-from metastep.experiments.reproduce.outcome import (
-    Effect,
-    Outcome,
-    at_most,
-    better,
-    no_better,
-    together,
-    within,
-)
+from metastep.experiments.reproduce.outcome import Effect, Outcome, at_most, better, no_better, together, within
 from metastep.experiments.reproduce.registry import REGISTRY
 from metastep.experiments.reproduce.results import results_markdown
 from metastep.experiments.reproduce.robust import spread_difference, standard_deviation

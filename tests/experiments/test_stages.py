@@ -16,13 +16,7 @@ from metastep.experiments.build import build_fqi, build_mdp
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.runner import run_experiment
-from metastep.experiments.stages import (
-    collect_data,
-    compare_methods,
-    compare_share,
-    fit_and_select,
-    method_result,
-)
+from metastep.experiments.stages import collect_data, compare_methods, compare_share, fit_and_select, method_result
 from metastep.meta.dataset import Dataset
 from metastep.rules import NGA
 

@@ -24,21 +24,6 @@ register("single-action", SingleAction)
 register("metafqi", MetaFQIController)
 register("greedy-oracle", GreedyOracle)
 
-__all__ = [
-    "HOOF",
-    "REGISTRY",
-    "Controller",
-    "Decay",
-    "Exploration",
-    "Fixed",
-    "GeometricDecay",
-    "GreedyOracle",
-    "MetaFQIController",
-    "Metagrad",
-    "RandomConstant",
-    "Run",
-    "SingleAction",
-    "make",
-    "names",
-    "register",
-]
+__all__ = ["HOOF", "Decay", "Fixed", "GeometricDecay", "GreedyOracle", "MetaFQIController", "Metagrad"]
+__all__ += ["Controller", "Exploration", "RandomConstant", "Run", "SingleAction"]
+__all__ += ["REGISTRY", "make", "names", "register"]

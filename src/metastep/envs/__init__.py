@@ -28,19 +28,5 @@ def make_env(name: str, **options: Any) -> Env | HostEnv:
     return make(name, **options)
 
 
-__all__ = [
-    "LQR",
-    "REGISTRY",
-    "CartPole",
-    "Env",
-    "HostEnv",
-    "Minigolf",
-    "Nav2D",
-    "Step",
-    "SwingUp",
-    "half_cheetah",
-    "make",
-    "make_env",
-    "names",
-    "register",
-]
+__all__ = ["LQR", "CartPole", "Env", "HostEnv", "Minigolf", "Nav2D", "Step", "SwingUp", "half_cheetah"]
+__all__ += ["REGISTRY", "make", "make_env", "names", "register"]

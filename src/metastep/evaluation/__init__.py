@@ -16,27 +16,8 @@ from metastep.evaluation.statistics import (
 )
 from metastep.evaluation.tuning import TuningTable, tune
 
-__all__ = [
-    "Comparison",
-    "Difference",
-    "Method",
-    "MethodRecord",
-    "MethodSpec",
-    "OracleScore",
-    "Summary",
-    "TuningTable",
-    "all_differences",
-    "compare",
-    "differences",
-    "differences_to_csv",
-    "filled_returns",
-    "join",
-    "load",
-    "metric_values",
-    "oracle_scores",
-    "require_alike",
-    "save",
-    "summary",
-    "to_parquet",
-    "tune",
-]
+__all__ = ["Comparison", "compare", "join", "require_alike"]
+__all__ += ["Method", "MethodRecord", "MethodSpec", "TuningTable", "tune"]
+__all__ += ["differences_to_csv", "load", "save", "to_parquet"]
+__all__ += ["Difference", "OracleScore", "Summary", "all_differences", "differences"]
+__all__ += ["filled_returns", "metric_values", "oracle_scores", "summary"]

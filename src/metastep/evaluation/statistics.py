@@ -17,23 +17,6 @@ from metastep.evaluation.resampling import Verdict, bootstrap_interval, holm, me
 
 Metric = Literal["auc", "final"]
 
-__all__ = [
-    "Difference",
-    "Interval",
-    "Metric",
-    "OracleScore",
-    "Summary",
-    "all_differences",
-    "bootstrap_interval",
-    "differences",
-    "filled_returns",
-    "metric_values",
-    "oracle_scores",
-    "paired_test",
-    "summary",
-    "verdict",
-]
-
 
 class Interval(NamedTuple):
     """A mean and its confidence interval."""

@@ -9,15 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep.errors import InputError
-from metastep.evaluation import (
-    Comparison,
-    all_differences,
-    differences,
-    differences_to_csv,
-    load,
-    summary,
-    to_parquet,
-)
+from metastep.evaluation import Comparison, all_differences, differences, differences_to_csv, load, summary, to_parquet
 from metastep.evaluation.statistics import Metric
 from metastep.experiments.build import needs_model, whole_family
 from metastep.experiments.config import Scale

@@ -44,22 +44,5 @@ def columns(mdp: MetaMDP, wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(column for name in wanted for column in make(name).columns(mdp))
 
 
-__all__ = [
-    "ANY",
-    "REGISTRY",
-    "Context",
-    "Feature",
-    "Gradient",
-    "NaturalGradient",
-    "Return",
-    "ReturnError",
-    "Theta",
-    "UpdateIndex",
-    "columns",
-    "compute",
-    "make",
-    "meta_observation",
-    "names",
-    "register",
-    "sizes",
-]
+__all__ = ["ANY", "Feature", "columns", "compute", "meta_observation", "sizes"]
+__all__ += ["REGISTRY", "make", "names", "register"]

@@ -13,17 +13,7 @@ from metastep.evaluation.statistics import Metric
 from metastep.fqi import Model
 from metastep.meta.dataset import Counts
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Picture, Table
-from metastep.report.figures import (
-    WIDE,
-    Panel,
-    curves,
-    importances,
-    line_of,
-    picture,
-    points,
-    stepsize_map,
-    whiskers,
-)
+from metastep.report.figures import WIDE, Panel, curves, importances, line_of, picture, points, stepsize_map, whiskers
 from metastep.report.tables import bookkeeping_table, comparison_table, tuning_table
 
 _GRID = 41  # step sizes are mapped over this many values of each context coordinate

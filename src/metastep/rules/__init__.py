@@ -14,18 +14,5 @@ register("gradient", GradientAscent, label="gradient ascent")
 register("rmsprop", RMSProp, label="RMSprop")
 register("adam", Adam, label="Adam")
 
-__all__ = [
-    "NGA",
-    "REGISTRY",
-    "Adam",
-    "GradientAscent",
-    "RMSProp",
-    "Rule",
-    "RuleState",
-    "Update",
-    "guard",
-    "make",
-    "names",
-    "register",
-    "unusable",
-]
+__all__ = ["NGA", "Adam", "GradientAscent", "RMSProp", "Rule", "RuleState", "Update", "guard", "unusable"]
+__all__ += ["REGISTRY", "make", "names", "register"]

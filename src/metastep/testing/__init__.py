@@ -14,12 +14,5 @@ from metastep.testing.policies import check_policy
 from metastep.testing.regressors import check_regressor
 from metastep.testing.rules import check_rule
 
-__all__ = [
-    "check_controller",
-    "check_env",
-    "check_feature",
-    "check_host_env",
-    "check_policy",
-    "check_regressor",
-    "check_rule",
-]
+__all__ = ["check_controller", "check_env", "check_feature", "check_host_env"]
+__all__ += ["check_policy", "check_regressor", "check_rule"]
