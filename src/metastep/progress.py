@@ -11,7 +11,6 @@ class Stage(Protocol):
 
     def advance(self, amount: float) -> None:
         """Report that `amount` more units are done."""
-        ...
 
 
 class Tracker(Protocol):
@@ -19,7 +18,6 @@ class Tracker(Protocol):
 
     def stage(self, name: str, total: float, unit: str) -> AbstractContextManager[Stage]:
         """Open a stage of `total` units; the caller advances it."""
-        ...
 
 
 class _Quiet:
@@ -32,7 +30,6 @@ class Silent:
 
     @contextmanager
     def stage(self, name: str, total: float, unit: str) -> Iterator[_Quiet]:
-        """Open a stage that nobody watches."""
         yield _Quiet()
 
 

@@ -27,12 +27,10 @@ class Decay(Controller):
         check("decay.alpha", self.alpha)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> Array:
-        """Alpha of every learner: (learners, 1)."""
         require_one_coordinate(self.name, mdp)
         return column("decay.alpha", self.alpha, learners.theta.shape[0])
 
     def propose(self, state: Array, learners: Learners) -> Array:
-        """The learners know how many updates they made."""
         return state / (learners.update.astype(jnp.float32) + 1.0)
 
 
@@ -55,14 +53,11 @@ class GeometricDecay(Controller):
         check("geometric_decay.alpha", self.alpha, least=0.0)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> Array:
-        """The next step size of every learner: (learners, 1)."""
         require_one_coordinate(self.name, mdp)
         return column("geometric_decay.stepsize", self.stepsize, learners.theta.shape[0])
 
     def propose(self, state: Array, learners: Learners) -> Array:
-        """The state is the next step size."""
         return state
 
     def observe(self, state: Array, before: Learners, hyperparameters: Array, after: Learners) -> Array:
-        """Shrink."""
         return state * column("geometric_decay.alpha", self.alpha, state.shape[0])

@@ -26,12 +26,10 @@ class Fixed(Controller):
         check("fixed.stepsize", self.stepsize)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> Array:
-        """The step sizes themselves: (learners, 1)."""
         require_one_coordinate(self.name, mdp)
         return column("fixed.stepsize", self.stepsize, learners.theta.shape[0])
 
     def propose(self, state: Array, learners: Learners) -> Array:
-        """Always the same."""
         return state
 
 
@@ -42,9 +40,7 @@ class RandomConstant(Controller):
     name: ClassVar[str] = "random-constant"
 
     def init(self, mdp: MetaMDP, learners: Learners) -> Array:
-        """The draws: (learners, coordinates)."""
         return mdp.space.sample(learners.controller_key, learners.theta.shape[0])
 
     def propose(self, state: Array, learners: Learners) -> Array:
-        """Always the same."""
         return state

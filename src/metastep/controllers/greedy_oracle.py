@@ -56,11 +56,9 @@ class GreedyOracle(Controller):
             raise InputError(f"greedy_oracle.num_stepsizes: {self.num_stepsizes} must be at least 2, or 0.")
 
     def prepared(self, run: Run) -> "GreedyOracle":
-        """With the experiment's grid of step sizes, where nothing else is asked for."""
         return self if self.num_stepsizes else replace(self, num_stepsizes=run.num_stepsizes)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
-        """Remember what to simulate."""
         require_one_coordinate(self.name, mdp)
         return mdp
 

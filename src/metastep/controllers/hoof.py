@@ -171,22 +171,18 @@ class HOOF(Controller):
             raise InputError(f"hoof.num_candidates: {self.num_candidates} must be at least 1.")
 
     def init(self, mdp: MetaMDP, learners: Learners) -> HOOFState:
-        """No sample sizes yet."""
         column("hoof.max_divergence", self.max_divergence, learners.theta.shape[0])
         return HOOFState(mdp, ())
 
     def propose(self, state: HOOFState, learners: Learners) -> Array:
-        """Draw, price, choose."""
         bound = column("hoof.max_divergence", self.max_divergence, learners.theta.shape[0])[:, 0]
         return _best_draw(state.mdp, self.num_candidates, learners, bound, _batch(state.mdp, learners))
 
     def observe(self, state: HOOFState, before: Learners, hyperparameters: Array, after: Learners) -> HOOFState:
-        """Note how many episodes the choice really rested on."""
         if not self.records_sample_size:
             return state
         sample_size = price(state.mdp, before, hyperparameters[None]).sample_size[0]
         return state._replace(sample_sizes=(*state.sample_sizes, sample_size))
 
     def report(self, state: HOOFState) -> dict[str, Array]:
-        """The effective sample size of every choice: (updates, learners)."""
         return {"effective_sample_size": jnp.stack(state.sample_sizes)} if state.sample_sizes else {}

@@ -23,7 +23,6 @@ class Greedy(Protocol):
 
     def act(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float32]:
         """The best step size of each meta-observation (learners, columns): (learners,)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +51,9 @@ class MetaFQIController(Controller):
         return (trained,) if self.iteration is not None else (trained, TaskSource("selected", Stream.VALIDATION))
 
     def prepared(self, run: Run) -> "MetaFQIController":
-        """With the experiment's model."""
         return self if self.model is not None else replace(self, model=run.model(), contexts=run.task_list)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
-        """Remember what the meta-observation consists of."""
         require_one_coordinate(self.name, mdp)
         if self.model is None:
             raise InputError("controller: 'metafqi' needs a fitted model.")

@@ -54,13 +54,11 @@ class Metagrad(Controller):
         check("metagrad.beta", self.beta)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> MetagradState:
-        """The first step size."""
         require_one_coordinate(self.name, mdp)
         first = column("metagrad.stepsize", self.stepsize, learners.theta.shape[0])
         return MetagradState(mdp, mdp.space.clip(first))
 
     def propose(self, state: MetagradState, learners: Learners) -> Array:
-        """The state is the next step size."""
         return state.stepsize
 
     def observe(self, state: MetagradState, before: Learners, hyperparameters: Array, after: Learners) -> MetagradState:

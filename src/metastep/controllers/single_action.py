@@ -33,7 +33,6 @@ class SingleAction(Controller):
 
     @property
     def shaped_by(self) -> tuple[TaskSource, ...]:
-        """Trained on the training tasks."""
         return (TaskSource("trained", Stream.TRAIN, self.contexts),)
 
     def prepared(self, run: Run) -> "SingleAction":
@@ -43,14 +42,12 @@ class SingleAction(Controller):
         return replace(self, regression=fit_single_action(run), contexts=run.task_list)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> Array:
-        """Look up the step size of every task: (learners, 1)."""
         require_one_coordinate(self.name, mdp)
         if self.regression is None:
             raise InputError("controller: 'single-action' has not been trained.")
         return jnp.asarray(self.regression.maximum(np.asarray(learners.context)).stepsize)[:, None]
 
     def propose(self, state: Array, learners: Learners) -> Array:
-        """Always the same."""
         return state
 
 

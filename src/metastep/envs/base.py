@@ -27,37 +27,30 @@ class TaskFamily(Protocol):
     @property
     def name(self) -> str:
         """Identifier in the registry, in files and in tables."""
-        ...
 
     @property
     def context_space(self) -> ContextSpace:
         """The family of tasks."""
-        ...
 
     @property
     def num_observations(self) -> int:
         """Numbers the policy sees."""
-        ...
 
     @property
     def num_actions(self) -> int:
         """Numbers it chooses."""
-        ...
 
     @property
     def packages(self) -> tuple[str, ...]:
         """The packages besides JAX and NumPy whose versions decide the numbers; recorded with every result."""
-        ...
 
     @property
     def reset_noise(self) -> int:
         """How many standard normals a reset takes."""
-        ...
 
     @property
     def step_noise(self) -> int:
         """How many standard normals a step takes."""
-        ...
 
 
 @runtime_checkable
@@ -72,12 +65,9 @@ class Env(TaskFamily, Protocol):
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> State:
         """The first state of an episode."""
-        ...
 
     def observe(self, context: Context, state: State) -> tuple[Array, ...]:
         """What the policy sees of a state."""
-        ...
 
     def step(self, context: Context, state: State, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         """One move."""
-        ...

@@ -67,10 +67,8 @@ class CartPole:
 
     name: ClassVar[str] = "cartpole"
     packages: ClassVar[tuple[str, ...]] = ()
-    num_observations: ClassVar[int] = 4
-    num_actions: ClassVar[int] = 1
-    reset_noise: ClassVar[int] = 4
-    step_noise: ClassVar[int] = 0
+    num_observations, num_actions = 4, 1
+    reset_noise, step_noise = 4, 0
 
     def __post_init__(self) -> None:
         if self.force not in get_args(Force):
@@ -81,11 +79,9 @@ class CartPole:
         return CartPoleState(*(to_uniform(normal, -self.start_range, self.start_range) for normal in noise))
 
     def observe(self, context: Context, state: CartPoleState) -> tuple[Array, ...]:
-        """The whole state."""
         return tuple(state)
 
     def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
-        """Push the cart."""
         if self.force == "bang-bang":
             force = jnp.where(action[0] > 0.5, self.force_newton, -self.force_newton)
         else:
@@ -108,10 +104,8 @@ class SwingUp:
 
     name: ClassVar[str] = "swingup"
     packages: ClassVar[tuple[str, ...]] = ()
-    num_observations: ClassVar[int] = 4
-    num_actions: ClassVar[int] = 1
-    reset_noise: ClassVar[int] = 4
-    step_noise: ClassVar[int] = 0
+    num_observations, num_actions = 4, 1
+    reset_noise, step_noise = 4, 0
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
         """Near the hanging position at rest."""
@@ -123,7 +117,6 @@ class SwingUp:
         return tuple(state)
 
     def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
-        """Apply the clipped force."""
         force = jnp.clip(action[0], -self.max_force, self.max_force)
         after = euler_step(state, force, context.pole_mass, jnp.float32(self.pole_length), self.dt)
         off_track = jnp.abs(after.position) > self.max_position

@@ -87,10 +87,8 @@ class HalfCheetahVelMJX:
 
     name: ClassVar[str] = "halfcheetah"
     packages: ClassVar[tuple[str, ...]] = (*HalfCheetahVel.packages, "mujoco-mjx")
-    num_observations: ClassVar[int] = 2 * NUM_JOINTS - 1
-    num_actions: ClassVar[int] = NUM_MOTORS
-    reset_noise: ClassVar[int] = 2 * NUM_JOINTS
-    step_noise: ClassVar[int] = 0
+    num_observations, num_actions = 2 * NUM_JOINTS - 1, NUM_MOTORS
+    reset_noise, step_noise = 2 * NUM_JOINTS, 0
 
     def __post_init__(self) -> None:
         for option in ("frame_skip", "iterations", "line_search"):
@@ -99,7 +97,6 @@ class HalfCheetahVelMJX:
                 raise InputError(f"env.{option}: {value} must be at least 1.")
 
     def reset(self, context: Context, noise: Scalars) -> CheetahState:
-        """Near the model's rest position."""
         # Here and not on construction: a run of a GPU can be looked at anywhere, as long as nothing is simulated.
         if not self.allow_cpu and jax.default_backend() == "cpu":
             raise InputError(
@@ -117,7 +114,6 @@ class HalfCheetahVelMJX:
         return (*state.position[1:], *state.velocity)
 
     def step(self, context: Context, state: CheetahState, action: Scalars, noise: Scalars) -> Step:
-        """Apply the clipped torques for `frame_skip` physics steps."""
         physics = _physics(self.iterations, self.line_search)
         torque = jnp.clip(jnp.stack(action), -1.0, 1.0)
         # MJX relies on JAX's standard promotion of types; GPUs must not round the factors of its products to 10 bits.

@@ -42,21 +42,16 @@ class LQR:
 
     name: ClassVar[str] = "lqr"
     packages: ClassVar[tuple[str, ...]] = ()
-    num_observations: ClassVar[int] = 2
-    num_actions: ClassVar[int] = 1
-    reset_noise: ClassVar[int] = 2
-    step_noise: ClassVar[int] = 2
+    num_observations, num_actions = 2, 1
+    reset_noise, step_noise = 2, 2
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> Point:
-        """A normally distributed start."""
         return Point(*(mean + self.start_scale * normal for mean, normal in zip(self.start, noise, strict=True)))
 
     def observe(self, context: Context, state: Point) -> tuple[Array, ...]:
-        """The whole state."""
         return tuple(state)
 
     def step(self, context: Context, state: Point, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
-        """Pay for the state and the action, then move."""
         reward = -(
             self.state_cost[0] * state.first**2
             + self.state_cost[1] * state.second**2

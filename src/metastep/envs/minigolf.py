@@ -36,17 +36,13 @@ class Minigolf:
 
     name: ClassVar[str] = "minigolf"
     packages: ClassVar[tuple[str, ...]] = ()
-    num_observations: ClassVar[int] = 1
-    num_actions: ClassVar[int] = 1
-    reset_noise: ClassVar[int] = 1
-    step_noise: ClassVar[int] = 1
+    num_observations, num_actions = 1, 1
+    reset_noise, step_noise = 1, 1
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> Ball:
-        """A distance uniform on [0, 20] m."""
         return Ball(to_uniform(noise[0], 0.0, self.max_distance))
 
     def observe(self, context: Context, state: Ball) -> tuple[Array, ...]:
-        """The distance to the hole."""
         return (state.distance,)
 
     def step(self, context: Context, state: Ball, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:

@@ -27,13 +27,10 @@ class Nav2D:
 
     name: ClassVar[str] = "nav2d"
     packages: ClassVar[tuple[str, ...]] = ()
-    num_observations: ClassVar[int] = 2
-    num_actions: ClassVar[int] = 2
-    reset_noise: ClassVar[int] = 0
-    step_noise: ClassVar[int] = 0
+    num_observations, num_actions = 2, 2
+    reset_noise, step_noise = 0, 0
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> Position:
-        """Every episode starts at the origin."""
         return Position(jnp.float32(0.0), jnp.float32(0.0))
 
     def observe(self, context: Context, state: Position) -> tuple[Array, ...]:
@@ -41,7 +38,6 @@ class Nav2D:
         return state.x, state.y
 
     def step(self, context: Context, state: Position, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
-        """Move by the clipped action."""
         x = state.x + jnp.clip(action[0], -self.max_move, self.max_move)
         y = state.y + jnp.clip(action[1], -self.max_move, self.max_move)
         distance = jnp.sqrt((x - context.goal_x) ** 2 + (y - context.goal_y) ** 2)

@@ -13,7 +13,6 @@ class _OfThePolicy(Feature):
     """One number for each parameter of the policy."""
 
     def size(self, mdp: MetaMDP) -> int:
-        """As many as theta."""
         return mdp.num_parameters
 
     def columns(self, mdp: MetaMDP) -> tuple[str, ...]:
@@ -27,7 +26,6 @@ class Theta(_OfThePolicy):
     name: ClassVar[str] = "theta"
 
     def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
-        """Before the next update."""
         return learners.theta
 
 
@@ -37,7 +35,6 @@ class Gradient(_OfThePolicy):
     name: ClassVar[str] = "gradient"
 
     def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
-        """On the current batch."""
         return learners.estimate.gradient
 
 
@@ -47,7 +44,6 @@ class NaturalGradient(_OfThePolicy):
     name: ClassVar[str] = "natural_gradient"
 
     def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
-        """On the current batch."""
         return learners.estimate.natural_gradient
 
 
@@ -57,19 +53,15 @@ class Context(Feature):
     name: ClassVar[str] = "context"
 
     def size(self, mdp: MetaMDP) -> int:
-        """The coordinates of the context space."""
         return mdp.estimator.rollout.env.context_space.num_coordinates
 
     def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
-        """The same at every update."""
         return learners.context
 
     def columns(self, mdp: MetaMDP) -> tuple[str, ...]:
-        """The coordinates' own names."""
         return mdp.estimator.rollout.env.context_space.names
 
     def bounds(self, mdp: MetaMDP) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Those of the task distribution."""
         space = mdp.estimator.rollout.env.context_space
         return space.low, space.high
 
@@ -80,7 +72,6 @@ class Return(Feature):
     name: ClassVar[str] = "return"
 
     def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
-        """Estimated."""
         return learners.estimate.mean_return[:, None]
 
 
@@ -90,7 +81,6 @@ class ReturnError(Feature):
     name: ClassVar[str] = "return_error"
 
     def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
-        """Over the episodes of the current batch."""
         return learners.estimate.return_error[:, None]
 
 
@@ -100,5 +90,4 @@ class UpdateIndex(Feature):
     name: ClassVar[str] = "update"
 
     def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
-        """The same for all learners of a block."""
         return jnp.full((learners.theta.shape[0], 1), learners.update.astype(jnp.float32))

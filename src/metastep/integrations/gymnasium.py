@@ -62,13 +62,11 @@ class MetaEnv(gym.Env[Floats, Floats]):
         return self._episode.mdp
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
-        """Begin a meta-episode."""
         super().reset(seed=seed)
         moment = self._episode.begin(self.np_random, options)
         return moment.observation[0], _single(moment.info())
 
     def step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
-        """Make one update."""
         moment, reward = self._episode.update(to_float32(action, "action")[np.newaxis])
         over = not self._episode.updates_left
         return moment.observation[0], float(reward[0]), False, over, _single(moment.info())
@@ -127,7 +125,6 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
         return self._episode.mdp
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
-        """Begin a meta-episode of every learner."""
         super().reset(seed=seed)
         options = dict(options or {})
         if not np.all(options.pop("reset_mask", True)):
@@ -139,7 +136,6 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
     def step(
         self, actions: Floats
     ) -> tuple[Floats, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Make one update of every learner."""
         never = np.zeros(self.num_envs, np.bool_)
         if self._reset_is_due:
             observation, info = self.reset()

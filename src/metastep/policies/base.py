@@ -19,35 +19,28 @@ class Policy(Protocol):
     @property
     def num_observations(self) -> int:
         """Numbers the policy sees."""
-        ...
 
     @property
     def num_actions(self) -> int:
         """Numbers it chooses."""
-        ...
 
     @property
     def num_parameters(self) -> int:
         """Length of theta."""
-        ...
 
     @property
     def sigma(self) -> float:
         """Standard deviation of every action coordinate."""
-        ...
 
     @property
     def is_linear(self) -> bool:
         """Whether the mean is b + W s, so that the Fisher matrix has its closed form."""
-        ...
 
     def mean(self, theta: Array, observation: Pieces) -> Pieces:
         """The mean action: `num_actions` arrays of shape (episodes, learners)."""
-        ...
 
     def score(self, theta: Array, observation: Pieces, noise: Pieces) -> Pieces:
         """d log pi / d theta at the action `mean + sigma * noise`, in pieces."""
-        ...
 
 
 def flatten(pieces: Pieces) -> Array:

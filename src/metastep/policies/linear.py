@@ -1,6 +1,7 @@
 """The paper's policy: a mean that is linear in the observation."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array
@@ -26,18 +27,14 @@ class LinearGaussian:
     num_actions: Count
     sigma: Positive
 
+    is_linear: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         check_fields(self, "policy")
 
     @property
     def num_parameters(self) -> int:
-        """One bias and one weight an observation, for every action."""
         return self.num_actions * (1 + self.num_observations)
-
-    @property
-    def is_linear(self) -> bool:
-        """Yes."""
-        return True
 
     def mean(self, theta: Array, observation: Pieces) -> Pieces:
         """Written out term by term: a matrix product over the small axis would not vectorise over learners."""

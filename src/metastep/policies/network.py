@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array
@@ -28,6 +29,8 @@ class MLPGaussian:
     sigma: Positive
     hidden: tuple[int, ...] = (16,)
 
+    is_linear: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         check_fields(self, "policy")
         if not self.hidden or min(self.hidden) < 1:
@@ -39,13 +42,7 @@ class MLPGaussian:
 
     @property
     def num_parameters(self) -> int:
-        """Weights and biases of all layers."""
         return sum(outputs * (inputs + 1) for inputs, outputs in self._layers)
-
-    @property
-    def is_linear(self) -> bool:
-        """No."""
-        return False
 
     def _unflatten(self, theta: Array) -> list[tuple[Array, Array]]:
         layers, start = [], 0
@@ -67,7 +64,6 @@ class MLPGaussian:
         return values
 
     def mean(self, theta: Array, observation: Pieces) -> Pieces:
-        """The network's output."""
         return tuple(self._activations(self._unflatten(theta), observation)[-1])
 
     def score(self, theta: Array, observation: Pieces, noise: Pieces) -> Pieces:

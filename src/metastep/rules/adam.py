@@ -34,15 +34,12 @@ class Adam(Rule):
     is_along_a_line: ClassVar[bool] = True
 
     def direction(self, estimate: Estimate) -> Array:
-        """The plain gradient."""
         return estimate.gradient
 
     def init(self, theta: Array) -> AdamState:
-        """Zero moments."""
         return AdamState(jnp.zeros_like(theta), jnp.zeros_like(theta), jnp.zeros(theta.shape[:1], jnp.float32))
 
     def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: AdamState) -> Update:
-        """One Adam step, uphill."""
         gradient = estimate.gradient
         first = self.first_decay * state.first + (1.0 - self.first_decay) * gradient
         second = self.second_decay * state.second + (1.0 - self.second_decay) * gradient**2

@@ -43,11 +43,9 @@ class NGA(Rule):
             raise InputError(f"meta.rule.damping: {self.damping} must lie in (0, 1).")
 
     def direction(self, estimate: Estimate) -> Array:
-        """The natural gradient."""
         return estimate.natural_gradient
 
     def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: None) -> Update:
-        """A step of length h."""
         return _step(theta, estimate.natural_gradient, hyperparameters[:, :1], normalised=True)
 
 
@@ -65,9 +63,7 @@ class GradientAscent(Rule):
     is_along_a_line: ClassVar[bool] = True
 
     def direction(self, estimate: Estimate) -> Array:
-        """The plain gradient."""
         return estimate.gradient
 
     def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: None) -> Update:
-        """Step along the gradient."""
         return _step(theta, estimate.gradient, hyperparameters[:, :1], self.normalised)

@@ -28,15 +28,12 @@ class RMSProp(Rule):
     is_along_a_line: ClassVar[bool] = True
 
     def direction(self, estimate: Estimate) -> Array:
-        """The plain gradient."""
         return estimate.gradient
 
     def init(self, theta: Array) -> RMSPropState:
-        """A zero mean square."""
         return RMSPropState(jnp.zeros_like(theta))
 
     def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: RMSPropState) -> Update:
-        """One RMSprop step, uphill."""
         scaling = optax.scale_by_rms(decay=self.decay, eps=self.epsilon, eps_in_sqrt=True)
         direction, after = scaling.update(estimate.gradient, optax.ScaleByRmsState(nu=state.square))
         moved = theta + hyperparameters[:, :1] * direction

@@ -61,17 +61,14 @@ class FromPair(Wrapper):
         object.__setattr__(self, "context_space", wider)
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> Started:
-        """The given state."""
         structure = state_structure(self.env)
         fields = [getattr(context, f"start_{i}") for i in range(structure.num_leaves)]
         return Started(jnp.bool_(True), jax.tree.unflatten(structure, fields))
 
     def observe(self, context: Context, state: Started) -> tuple[Array, ...]:
-        """As inside."""
         return self.env.observe(context, state.inner)
 
     def step(self, context: Context, state: Started, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
-        """The given action first, the policy's afterwards."""
         forced = tuple(
             jnp.where(state.first, getattr(context, f"first_action_{i}"), value) for i, value in enumerate(action)
         )

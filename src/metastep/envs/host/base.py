@@ -32,7 +32,6 @@ class Episodes(Protocol):
 
     def observe(self) -> Floats:
         """What the policies see: (episodes, learners, observations)."""
-        ...
 
     def step(self, action: Floats, noise: Floats, alive: Bools) -> HostStep:
         """Move the episodes that are alive; the others keep their state, and what is returned for them is ignored.
@@ -42,7 +41,6 @@ class Episodes(Protocol):
             noise: (episodes, learners, step_noise) standard normals, float32.
             alive: (episodes, learners).
         """
-        ...
 
 
 @runtime_checkable
@@ -57,4 +55,3 @@ class HostEnv(TaskFamily, Protocol):
             noise: (episodes, learners, reset_noise) standard normals.
             seeds: (episodes, learners) below 2^31, for environments with random generators of their own.
         """
-        ...

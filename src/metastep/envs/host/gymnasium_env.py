@@ -163,11 +163,9 @@ class _GymnasiumEpisodes:
         self._observation = np.stack([np.asarray(start, np.float64).ravel() for start in starts])
 
     def observe(self) -> Floats:
-        """The last observation of every episode, flattened."""
         return self._observation.reshape(*self._shape, -1).copy()
 
     def step(self, action: Floats, noise: Floats, alive: Bools) -> HostStep:
-        """One step of every live environment after the other."""
         if self._ticket != self._lanes.ticket:
             raise RuntimeError("These episodes ended when newer ones were started or the environment was closed.")
         bounded = np.clip(action.reshape(self._low.shape), self._low, self._high)

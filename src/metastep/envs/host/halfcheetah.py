@@ -77,10 +77,8 @@ class HalfCheetahVel:
 
     name: ClassVar[str] = "halfcheetah"
     packages: ClassVar[tuple[str, ...]] = ("mujoco", "gymnasium")  # the engine and the model file
-    num_observations: ClassVar[int] = 2 * NUM_JOINTS - 1
-    num_actions: ClassVar[int] = NUM_MOTORS
-    reset_noise: ClassVar[int] = 2 * NUM_JOINTS
-    step_noise: ClassVar[int] = 0
+    num_observations, num_actions = 2 * NUM_JOINTS - 1, NUM_MOTORS
+    reset_noise, step_noise = 2 * NUM_JOINTS, 0
 
     def __post_init__(self) -> None:
         if self.frame_skip < 1:
@@ -128,12 +126,10 @@ class _CheetahEpisodes:
         self._unstable = [int(kind) for kind in unstable]
 
     def observe(self) -> Floats:
-        """Positions without the forward one, then velocities."""
         seen = np.concatenate([self._position[:, 1:], self._velocity], axis=1)
         return seen.reshape(*self._shape, self._env.num_observations)
 
     def step(self, action: Floats, noise: Floats, alive: Bools) -> HostStep:
-        """Apply the clipped torques for `frame_skip` physics steps."""
         torque = np.clip(action.reshape(-1, NUM_MOTORS).astype(np.float64), -1.0, 1.0)
         before = self._position[:, 0].copy()
         # A NaN stays in the reward, where it flags the learner; MuJoCo would write it into a log file.

@@ -1,0 +1,70 @@
+"""Every public method has a docstring, its own or that of the method it overrides (ruff's D102 would ask for both)."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import metastep
+
+METHODS = (property, cached_property, classmethod, staticmethod)
+
+
+def modules() -> Iterator[Any]:
+    for found in pkgutil.walk_packages(metastep.__path__, "metastep."):
+        if not found.name.endswith("__main__"):
+            yield importlib.import_module(found.name)
+
+
+CLASSES = [
+    member
+    for module in modules()
+    for name, member in vars(module).items()
+    if inspect.isclass(member) and member.__module__ == module.__name__ and not name.startswith("_")
+]
+PROTOCOLS = [kind for kind in CLASSES if getattr(kind, "_is_protocol", False)]
+
+
+def methods(kind: type) -> dict[str, Any]:
+    """What is defined in the class itself, under a public name."""
+    found = {
+        name: value for name, value in vars(kind).items() if inspect.isfunction(value) or isinstance(value, METHODS)
+    }
+    return {name: value for name, value in found.items() if not name.startswith("_")}
+
+
+def keeps(kind: type, protocol: type) -> bool:
+    """Whether a class has all members of a protocol; fields without a default are annotations only."""
+    has = set(dir(kind)).union(*(inspect.get_annotations(base) for base in kind.__mro__))
+    return has >= {name for base in protocol.__mro__ for name in methods(base)}
+
+
+def is_documented(kind: type, name: str) -> bool:
+    """By any class that it inherits from, or by a protocol that it keeps."""
+    kept = [protocol for protocol in PROTOCOLS if keeps(kind, protocol)]
+    documents = (base for each in (kind, *kept) for base in each.__mro__)
+    return any(inspect.getdoc(vars(base)[name]) for base in documents if name in vars(base))
+
+
+def test_every_public_method_is_documented():
+    bare = [
+        f"{kind.__module__}.{kind.__qualname__}.{name}"
+        for kind in CLASSES
+        for name in methods(kind)
+        if not is_documented(kind, name)
+    ]
+    assert not bare
+
+
+def test_the_test_sees_a_method_that_overrides_nothing():
+    class Mine(metastep.rules.Rule):
+        def direction(self, estimate):
+            return estimate.gradient
+
+        def mine(self):
+            return None
+
+    assert is_documented(Mine, "direction")
+    assert not is_documented(Mine, "mine")
