@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from metastep import envs
 from metastep.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.envs import LQR, CartPole
-from metastep.envs.lqr import exact
 from metastep.errors import InputError
 from metastep.gradients import DAMPING, Estimate, Estimator
 from metastep.policies import LinearGaussian, MLPGaussian
 from metastep.rules import NGA
 from metastep.simulation.rollouts import Baseline, Rollout
 from tests import reference
-from tests.reference import CASES, Floats, draw_learners, make_rollout, relative_error
+from tests.reference import CASES, Floats, draw_learners, exact, make_rollout, relative_error
 
 THETA, SCALE, SIGMA, HORIZON = (0.1, -0.3, -0.6), 1.0, 0.5, 10
 TRUTH = exact(LQR(), THETA, SCALE, sigma=SIGMA, horizon=HORIZON, discount=0.99)

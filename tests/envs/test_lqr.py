@@ -6,7 +6,8 @@ import pytest
 from numpy.typing import NDArray
 
 from metastep.envs import LQR
-from metastep.envs.lqr import Point, exact
+from metastep.envs.lqr import Point
+from tests.reference import exact
 
 CASES = [
     ((0.1, -0.3, -0.6), 1.0, 0.5, 10, 0.99),

@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.reference import exact
 
-from metastep.envs.lqr import LQR, exact
+from metastep.envs.lqr import LQR
 from metastep.errors import InputError
 from metastep.theory.constants import Bounds, per_coordinate
 from metastep.theory.lqr import (

@@ -10,14 +10,10 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from numpy.typing import ArrayLike, NDArray
 
 from metastep.contexts import ContextSpace
 from metastep.envs.base import Context, Step
-
-Matrix = NDArray[np.float64]
 
 
 class Point(NamedTuple):
@@ -64,51 +60,3 @@ class LQR:
             )
         )
         return Step(after, reward, jnp.bool_(False))
-
-
-class Exact(NamedTuple):
-    """What an infinite batch would estimate."""
-
-    mean_return: float
-    gradient: Matrix  # (3,)
-    natural_gradient: Matrix  # (3,), without damping
-
-
-def exact(env: LQR, theta: ArrayLike, scale: float, *, sigma: float, horizon: int, discount: float) -> Exact:
-    """Closed-form return, gradient and natural gradient of the policy theta = (b, w_1, w_2) in the task `scale`.
-
-    Forward: phi = (1, s) has second moment `M_t = E[phi phi^T]`, and the closed loop is linear in it. Backward: the value is
-    quadratic, `V_t(s) = phi^T P_t phi`. As Q_t is quadratic in the action, the policy gradient theorem gives
-    `grad = sum_t gamma^t E[phi dQ_t/da]` with the derivative taken at the policy's mean, which is linear in phi.
-    The Fisher matrix is the mean of `M_t` over the steps, divided by sigma^2.
-    """
-    gain = np.asarray(theta, np.float64)  # mean action = gain . phi
-    drift = np.zeros((3, 3))
-    drift[0, 0] = 1.0
-    drift[1:, 1:] = scale * np.asarray(env.dynamics)
-    push = np.concatenate([[0.0], env.control])
-    spread = np.diag([0.0, env.noise**2, env.noise**2])
-    state_cost = np.diag([0.0, *env.state_cost])
-    closed = drift + np.outer(push, gain)
-
-    start = np.concatenate([[1.0], env.start])
-    moment = np.outer(start, start) + np.diag([0.0, env.start_scale**2, env.start_scale**2])
-    moments = [moment]
-    for _ in range(horizon - 1):
-        moment = closed @ moment @ closed.T + spread + sigma**2 * np.outer(push, push)
-        moments.append(moment)
-
-    cost = state_cost + env.action_cost * np.outer(gain, gain)
-    mean_return = sum(
-        -(discount**t) * (np.sum(cost * moment) + env.action_cost * sigma**2) for t, moment in enumerate(moments)
-    )
-    value = np.zeros((3, 3))
-    gradient = np.zeros(3)
-    for t in reversed(range(horizon)):
-        slope = -2.0 * env.action_cost * gain + 2.0 * discount * push @ value @ closed  # dQ_t/da = slope . phi
-        gradient += discount**t * moments[t] @ slope
-        constant = -env.action_cost * sigma**2 + discount * np.sum(value * (spread + sigma**2 * np.outer(push, push)))
-        value = -cost + discount * closed.T @ value @ closed
-        value[0, 0] += constant
-    fisher = np.mean(moments, axis=0) / sigma**2
-    return Exact(float(mean_return), gradient, np.linalg.solve(fisher, gradient))

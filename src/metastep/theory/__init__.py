@@ -3,7 +3,7 @@
 - `constants`: the formulas of the paper's context-Lipschitz section, with their conditions.
 - `policy`: the linear Gaussian policy, with constants of its score that keep the gradient theorem true.
 - `lqr`, `nav2d`: exact constants; closed forms on LQR.
-- `wasserstein`, `estimate`: distances of samples, and constants estimated from below for any environment.
+- `estimate`: constants estimated from below for any environment.
 - `measure`, `table`: differences between tasks with common random numbers, against their bounds.
 - `coverage`: how far test tasks lie from training tasks, and what that can cost.
 
