@@ -35,24 +35,16 @@ class Estimate(NamedTuple):
     num_steps: Array  # (learners,): steps before termination
 
 
-def fisher_matrix(rollout: Rollout, sums: Sums) -> Array:
-    """Fisher matrix of one action of a linear policy, `E[phi phi^T] / sigma^2`: (learners, 1 + s, 1 + s).
-
-    The mean is over the steps taken in the batch. The full matrix repeats this block for every action.
-    """
-    if sums.moments is None:
-        raise InputError("fisher: the closed form needs a linear policy; use fisher='cg'.")
-    return jnp.moveaxis(sums.moments / (sums.num_steps * rollout.policy.sigma**2), -1, 0)
-
-
 def solve_closed(rollout: Rollout, sums: Sums, damping: float) -> Array:
     """`(F + damping * tr(F)/size * I)^-1 gradient` for a linear policy: (parameters, learners).
 
+    F repeats one block for every action, `E[phi phi^T] / sigma^2`, the mean over the steps taken: (learners, 1 + s, 1 + s).
     The matrix is brought to unit diagonal first: coordinates of very different size (metres and radians) would cost
     a float32 factorisation most of its digits.
     """
-    policy = rollout.policy
-    fisher = fisher_matrix(rollout, sums)
+    policy, moments = rollout.policy, sums.moments
+    assert moments is not None  # the estimator refuses this solver for other policies
+    fisher = jnp.moveaxis(moments / (sums.num_steps * policy.sigma**2), -1, 0)
     size = fisher.shape[-1]
     trace = jnp.trace(fisher, axis1=-2, axis2=-1)
     damped = fisher + (damping / size) * trace[:, None, None] * jnp.eye(size, dtype=jnp.float32)

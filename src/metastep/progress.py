@@ -20,17 +20,15 @@ class Tracker(Protocol):
         """Open a stage of `total` units; the caller advances it."""
 
 
-class _Quiet:
-    def advance(self, amount: float) -> None:
-        return
-
-
 class Silent:
     """Shows nothing: the default of library functions."""
 
     @contextmanager
-    def stage(self, name: str, total: float, unit: str) -> Iterator[_Quiet]:
-        yield _Quiet()
+    def stage(self, name: str, total: float, unit: str) -> Iterator[Self]:
+        yield self
+
+    def advance(self, amount: float) -> None:
+        return
 
 
 def human(number: float) -> str:

@@ -68,9 +68,7 @@ class HalfCheetahVelMJX:
     """Run at the goal velocity; float32 physics in JAX, for GPUs.
 
     Args:
-        frame_skip: physics steps an action.
-        control_cost: the weight of sum a^2.
-        reset_scale: bound of the uniform noise on the initial positions and standard deviation of that on the velocities.
+        frame_skip, control_cost, reset_scale: as of `HalfCheetahVel`.
         iterations, line_search: most iterations of the constraint solver and of its line search. The model's own are 100
             and 50; 4 and 8 are three times faster, because a batch waits for its slowest episode, and just as near to the
             C engine (`benchmarks/cheetah.py --gpu`). With 2 and 4 the returns are off.

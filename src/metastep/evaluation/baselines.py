@@ -5,6 +5,7 @@ label and colour. `register("mine", partial(MethodSpec, controller="mine"), labe
 """
 
 from functools import partial
+from typing import Any
 
 from metastep.evaluation.methods import MethodSpec
 from metastep.registry import Registry
@@ -20,41 +21,19 @@ def make(name: str) -> MethodSpec:
     return MethodSpec(**{**vars(spec), "label": spec.label or entry.label, "colour": spec.colour or entry.colour})
 
 
+def _add(name: str, label: str, colour: str, **fields: Any) -> None:
+    register(name, partial(MethodSpec, **fields), label=label, colour=colour)
+
+
 # Okabe and Ito's palette: distinguishable with every common colour-vision deficiency.
-register("metafqi", partial(MethodSpec, controller="metafqi"), label="metaFQI", colour="#0072B2")
-register("fixed", partial(MethodSpec, controller="fixed", grid={"stepsize": ()}), label="fixed step", colour="#E69F00")
-register("decay", partial(MethodSpec, controller="decay", grid={"alpha": ()}), label="decay", colour="#8C6D31")
-register(
-    "geometric-decay",
-    partial(MethodSpec, controller="geometric-decay", grid={"stepsize": (), "alpha": (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)}),
-    label="geometric decay",
-    colour="#B3A369",
-)
-register(
-    "rmsprop",
-    partial(MethodSpec, rule="rmsprop", controller="fixed", grid={"stepsize": ()}),
-    label="RMSprop",
-    colour="#CC79A7",
-)
-register(
-    "adam", partial(MethodSpec, rule="adam", controller="fixed", grid={"stepsize": ()}), label="Adam", colour="#009E73"
-)
-register(
-    "hoof",
-    partial(MethodSpec, controller="hoof", grid={"max_divergence": (1e-4, 1e-3, 1e-2, 2e-2, 5e-2)}),
-    label="HOOF",
-    colour="#D55E00",
-)
-register(
-    "metagrad",
-    partial(MethodSpec, controller="metagrad", grid={"stepsize": (), "beta": ()}),
-    label="metagrad",
-    colour="#56B4E9",
-)
-register("single", partial(MethodSpec, controller="single-action"), label="single step size", colour="#7A7A7A")
-register(
-    "oracle",
-    partial(MethodSpec, controller="greedy-oracle", controller_options={"num_stepsizes": 0}),
-    label="greedy oracle",
-    colour="text",
-)
+_add("metafqi", "metaFQI", "#0072B2", controller="metafqi")
+_add("fixed", "fixed step", "#E69F00", controller="fixed", grid={"stepsize": ()})
+_add("decay", "decay", "#8C6D31", controller="decay", grid={"alpha": ()})
+_geometric = {"stepsize": (), "alpha": (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)}
+_add("geometric-decay", "geometric decay", "#B3A369", controller="geometric-decay", grid=_geometric)
+_add("rmsprop", "RMSprop", "#CC79A7", rule="rmsprop", controller="fixed", grid={"stepsize": ()})
+_add("adam", "Adam", "#009E73", rule="adam", controller="fixed", grid={"stepsize": ()})
+_add("hoof", "HOOF", "#D55E00", controller="hoof", grid={"max_divergence": (1e-4, 1e-3, 1e-2, 2e-2, 5e-2)})
+_add("metagrad", "metagrad", "#56B4E9", controller="metagrad", grid={"stepsize": (), "beta": ()})
+_add("single", "single step size", "#7A7A7A", controller="single-action")
+_add("oracle", "greedy oracle", "text", controller="greedy-oracle", controller_options={"num_stepsizes": 0})

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from metastep.provenance import describe, first_difference, versions_of
 
 # Settings of a meta-MDP that shape what a model sees or was fitted with, and leave the learners of a comparison alone.
 _OF_THE_MODEL = ("observation", "meta_discount")
+_BY_METHOD = ("returns", "hyperparameters", "flagged", "num_steps", "theta")  # arrays of a comparison, methods first
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,17 +122,20 @@ def compare(
     tasks = [mdp.tasks(seed, stream, block, contexts) for block in blocks]
     context = np.concatenate([np.asarray(block.context) for block in tasks])[:num_tasks]
     refuse_overlap(methods, stream, context)
-    runs = []
+    runs, diagnostics = [], {}
     with (tracker or Silent()).stage(_stage_name(methods, stream), len(methods) * len(blocks), "blocks") as stage:
         for method in methods:
             variant = mdp.with_rule(method.rule)
-            parts = []
+            histories, reports = [], []
             for block in blocks:
                 history, state = run(variant, method.controller, tasks[block], num_updates, ("theta",))
-                report = jax.device_get(method.controller.report(state))
-                parts.append((history.first(blocks.num_valid(block)), report))
+                histories.append(history.first(blocks.num_valid(block)))
+                reports.append(jax.device_get(method.controller.report(state)))
                 stage.advance(1)
-            runs.append(_joined(parts))
+            runs.append(_tasks_first(histories))
+            for name in reports[0]:
+                values = np.concatenate([report[name].T for report in reports])
+                diagnostics[f"{method.name}/{name}"] = values[:num_tasks]
     settings = {
         "seed": seed,
         "stream": stream.name.lower(),
@@ -145,18 +149,10 @@ def compare(
         methods=tuple(method.record() for method in methods),
         context_names=mdp.estimator.rollout.env.context_space.names,
         context=context,
-        returns=np.stack([run.returns for run in runs]),
-        hyperparameters=np.stack([run.hyperparameters for run in runs]),
-        flagged=np.stack([run.flagged for run in runs]),
-        num_steps=np.stack([run.num_steps for run in runs]),
-        theta=np.stack([run.theta for run in runs]),
-        diagnostics={
-            f"{method.name}/{name}": array
-            for method, run in zip(methods, runs, strict=True)
-            for name, array in run.diagnostics.items()
-        },
+        diagnostics=diagnostics,
         tuning=tuple(tuning),
         settings=settings,
+        **{name: np.stack([arrays[name] for arrays in runs]) for name in _BY_METHOD},
     )
 
 
@@ -167,31 +163,16 @@ def _stage_name(methods: Sequence[Method], stream: Stream) -> str:
     return f"test {methods[0].name}" if len(methods) == 1 else f"test {len(methods)} methods"
 
 
-class _Run(NamedTuple):
-    """One method on all tasks; tasks first."""
-
-    returns: NDArray[np.float32]
-    hyperparameters: NDArray[np.float32]
-    flagged: NDArray[np.bool_]
-    num_steps: NDArray[np.float64]
-    theta: NDArray[np.float32]
-    diagnostics: dict[str, NDArray[np.float32]]
-
-
-def _joined(parts: list[tuple[History, dict[str, NDArray[np.float32]]]]) -> _Run:
-    histories = [history for history, _ in parts]
-    diagnostics = {
-        name: np.concatenate([report[name][:, : len(history.context)].T for history, report in parts])
-        for name in parts[0][1]
+def _tasks_first(histories: Sequence[History]) -> dict[str, NDArray[Any]]:
+    """One method on the tasks of all blocks."""
+    parts: dict[str, list[NDArray[Any]]] = {
+        "returns": [history.mean_return.T for history in histories],
+        "hyperparameters": [np.swapaxes(history.hyperparameters, 0, 1) for history in histories],
+        "flagged": [history.flagged.T for history in histories],
+        "num_steps": [history.num_steps.sum(axis=0, dtype=np.float64) for history in histories],
+        "theta": [history.features["theta"][-1] for history in histories],
     }
-    return _Run(
-        returns=np.concatenate([history.mean_return.T for history in histories]),
-        hyperparameters=np.concatenate([np.swapaxes(history.hyperparameters, 0, 1) for history in histories]),
-        flagged=np.concatenate([history.flagged.T for history in histories]),
-        num_steps=np.concatenate([history.num_steps.sum(axis=0, dtype=np.float64) for history in histories]),
-        theta=np.concatenate([history.features["theta"][-1] for history in histories]),
-        diagnostics=diagnostics,
-    )
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
 def join(parts: Sequence[Comparison]) -> Comparison:
@@ -199,10 +180,7 @@ def join(parts: Sequence[Comparison]) -> Comparison:
     first = parts[0]
     for part in parts[1:]:
         require_alike(first, part)
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("returns", "hyperparameters", "flagged", "num_steps", "theta")
-    }
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _BY_METHOD}
     return dataclasses.replace(
         first,
         methods=tuple(record for part in parts for record in part.methods),

@@ -133,19 +133,16 @@ def refuse_overlap(methods: Sequence[Method], stream: Stream, contexts: NDArray[
                 )
             shared = [] if source.contexts is None else _common_rows(source.contexts, contexts)
             if shared:
+                task = ", ".join(f"{value:g}" for value in shared[0])
                 raise InputError(
-                    f"method {method.name!r}: was {source.use} on the task {_shown(shared[0])}, which is also one of "
-                    "the tasks to judge it on."
+                    f"method {method.name!r}: was {source.use} on the task ({task}), which is also one of the tasks to judge "
+                    "it on."
                 )
 
 
 def _common_rows(first: NDArray[Any], second: NDArray[Any]) -> list[tuple[float, ...]]:
     seen = {tuple(row) for row in np.asarray(first, np.float32).tolist()}
     return [row for row in map(tuple, np.asarray(second, np.float32).tolist()) if row in seen]
-
-
-def _shown(row: tuple[float, ...]) -> str:
-    return "(" + ", ".join(f"{value:g}" for value in row) + ")"
 
 
 def check_names(methods: Sequence[Method]) -> None:

@@ -52,14 +52,10 @@ class MetaEnv(gym.Env[Floats, Floats]):
 
     def __init__(self, mdp: MetaMDP, num_updates: int, actions: ActionUnit = "normalised"):
         self.metadata = {"render_modes": []}
-        self._episode = MetaEpisode(replace(mdp, block_size=1), num_updates, actions)
+        self.mdp = replace(mdp, block_size=1)  # what is simulated
+        self._episode = MetaEpisode(self.mdp, num_updates, actions)
         self.observation_space = observation_space(mdp)
         self.action_space = action_space(mdp, actions)
-
-    @property
-    def mdp(self) -> MetaMDP:
-        """The meta-MDP that is simulated."""
-        return self._episode.mdp
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
         super().reset(seed=seed)
@@ -112,17 +108,13 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
             raise InputError(f"autoreset_mode: {autoreset_mode!r} must be one of {allowed}.") from None
         self.num_envs = num_envs
         self.metadata = {"render_modes": [], "autoreset_mode": self._mode}
-        self._episode = MetaEpisode(replace(mdp, block_size=num_envs), num_updates, actions)
+        self.mdp = replace(mdp, block_size=num_envs)  # what is simulated
+        self._episode = MetaEpisode(self.mdp, num_updates, actions)
         self._reset_is_due = False
         self.single_observation_space = observation_space(mdp)
         self.single_action_space = action_space(mdp, actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-
-    @property
-    def mdp(self) -> MetaMDP:
-        """The meta-MDP that is simulated."""
-        return self._episode.mdp
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
         super().reset(seed=seed)
@@ -159,25 +151,6 @@ def _masked(info: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     return {**info, **{f"_{name}": np.ones(len(array), np.bool_) for name, array in info.items()}}
 
 
-def _configured(
-    preset: str | None,
-    config: Mapping[str, Any] | None,
-    scale: Scale,
-    num_updates: int | None,
-    num_episodes: int | None,
-    horizon: int | None,
-    overrides: Sequence[str],
-) -> tuple[MetaMDP, int]:
-    keywords = {"meta.num_updates": num_updates, "rollout.num_episodes": num_episodes, "rollout.horizon": horizon}
-    given = [*overrides, *(f"{name}={value}" for name, value in keywords.items() if value is not None)]
-    if config is None and preset is None:
-        raise InputError("preset: nothing was given, a preset or a config is needed.")
-    if config is not None and given:
-        raise InputError(f"config: it is complete already, but {given[0]!r} was given beside it.")
-    experiment = parse(config) if config is not None else load(str(preset), scale, given)
-    return build_mdp(experiment), experiment.meta.num_updates
-
-
 def make_env(
     preset: str | None = None,
     *,
@@ -199,26 +172,26 @@ def make_env(
         overrides: any other settings, like `"policy.sigma=0.5"`.
         actions: as of `MetaEnv`.
     """
-    mdp, updates = _configured(preset, config, scale, num_updates, num_episodes, horizon, overrides)
-    return MetaEnv(mdp, updates, actions)
+    keywords = {"meta.num_updates": num_updates, "rollout.num_episodes": num_episodes, "rollout.horizon": horizon}
+    given = [*overrides, *(f"{name}={value}" for name, value in keywords.items() if value is not None)]
+    if config is None and preset is None:
+        raise InputError("preset: nothing was given, a preset or a config is needed.")
+    if config is not None and given:
+        raise InputError(f"config: it is complete already, but {given[0]!r} was given beside it.")
+    experiment = parse(config) if config is not None else load(str(preset), scale, given)
+    return MetaEnv(build_mdp(experiment), experiment.meta.num_updates, actions)
 
 
 def make_vector_env(
     preset: str | None = None,
     *,
     num_envs: int,
-    config: Mapping[str, Any] | None = None,
-    scale: Scale = "full",
-    num_updates: int | None = None,
-    num_episodes: int | None = None,
-    horizon: int | None = None,
-    overrides: Sequence[str] = (),
-    actions: ActionUnit = "normalised",
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    **settings: Any,
 ) -> MetaVectorEnv:
-    """Build a vector environment; what `gymnasium.make_vec` calls. Arguments are those of `make_env`."""
-    mdp, updates = _configured(preset, config, scale, num_updates, num_episodes, horizon, overrides)
-    return MetaVectorEnv(mdp, num_envs, updates, actions, autoreset_mode)
+    """Build a vector environment; what `gymnasium.make_vec` calls. The settings are the arguments of `make_env`."""
+    episode = make_env(preset, **settings)._episode
+    return MetaVectorEnv(episode.mdp, num_envs, episode.num_updates, episode.actions, autoreset_mode)
 
 
 def register() -> None:

@@ -18,9 +18,7 @@ class MLPGaussian:
     """A tanh network; theta = (W_1, b_1, W_2, b_2, ...), each W row by row (outputs first).
 
     Args:
-        num_observations: numbers the policy sees.
-        num_actions: numbers it chooses.
-        sigma: standard deviation of the actions, fixed.
+        num_observations, num_actions, sigma: as of `LinearGaussian`.
         hidden: sizes of the hidden layers.
     """
 

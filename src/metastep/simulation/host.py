@@ -24,12 +24,6 @@ from metastep.simulation.sums import Accumulator, Sums, accumulate, empty, finis
 _SEEDS = 2  # keys_of takes 0 and 1
 
 
-class _Choice(NamedTuple):
-    action: Array  # (episodes, learners, actions)
-    action_noise: Array  # (episodes, learners, actions)
-    env_noise: Array  # (episodes, learners, step_noise)
-
-
 class _Moved(NamedTuple):
     """One step of every lane; numbers last. NumPy arrays outside compiled functions, JAX arrays within."""
 
@@ -57,19 +51,17 @@ def _reset_noise(key: Array, num: int, shape: tuple[int, int]) -> tuple[Array, A
 
 
 @partial(jax.jit, static_argnums=0)
-def _choose(rollout: Rollout, theta: Array, key: Array, t: Array, observation: Array) -> _Choice:
-    """Draw the actions of step t; the draws are those of `rollouts.stream` with the same key."""
+def _choose(rollout: Rollout, theta: Array, key: Array, t: Array, observation: Array) -> Pieces:
+    """The actions of step t, their noise and the environment's, numbers last; drawn as by the compiled rollouts."""
     policy, shape = rollout.policy, (observation.shape[0], observation.shape[1])
     normals = standard_normals(keys_of(key)[1], t, policy.num_actions + rollout.env.step_noise, shape)
     action_noise, env_noise = normals[: policy.num_actions], normals[policy.num_actions :]
     mean = policy.mean(theta.T, _pieces(observation))
     action = tuple(m + policy.sigma * z for m, z in zip(mean, action_noise, strict=True))
-    return _Choice(*(_numbers_last(pieces, shape) for pieces in (action, action_noise, env_noise)))
+    return tuple(_numbers_last(pieces, shape) for pieces in (action, action_noise, env_noise))
 
 
-@partial(jax.jit, static_argnums=0)
-def _begin_sums(rollout: Rollout, theta: Array) -> Accumulator:
-    return empty(rollout, theta.T)
+_begin_sums, _finish_sums = jax.jit(empty, static_argnums=0), jax.jit(finish, static_argnums=0)
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=2)
@@ -77,11 +69,6 @@ def _add(rollout: Rollout, theta: Array, sums: Accumulator, moved: _Moved) -> Ac
     observation, action, noise = (_pieces(array) for array in moved[:3])
     move = Move(observation, action, noise, jnp.where(moved.alive, moved.reward, 0.0))
     return accumulate(rollout, theta.T, sums, move, moved.alive)
-
-
-@partial(jax.jit, static_argnums=0)
-def _finish_sums(rollout: Rollout, sums: Accumulator) -> Sums:
-    return finish(rollout, sums)
 
 
 def _moves(rollout: Rollout, env: HostEnv, theta: Array, context: Array, key: Array) -> Iterator[_Moved]:
@@ -92,10 +79,9 @@ def _moves(rollout: Rollout, env: HostEnv, theta: Array, context: Array, key: Ar
     alive = np.ones(shape, np.bool_)
     for t in range(rollout.horizon):
         observation = np.array(episodes.observe(), np.float32)
-        choice = _choose(rollout, theta, key, np.uint32(t), observation)
-        action, env_noise = np.asarray(choice.action), np.asarray(choice.env_noise)
-        after = episodes.step(action, env_noise, alive)
-        yield _Moved(observation, choice.action, choice.action_noise, np.array(after.reward, np.float32), alive)
+        action, action_noise, env_noise = _choose(rollout, theta, key, np.uint32(t), observation)
+        after = episodes.step(np.asarray(action), np.asarray(env_noise), alive)
+        yield _Moved(observation, action, action_noise, np.array(after.reward, np.float32), alive)
         alive = alive & ~after.terminated
 
 
@@ -119,7 +105,7 @@ def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
         key: one key for the whole batch.
     """
     env = _host_env(rollout, theta)
-    sums = _begin_sums(rollout, theta)
+    sums = _begin_sums(rollout, theta.T)
     for moved in _moves(rollout, env, theta, context, key):
         sums = _add(rollout, theta, sums, moved)
     return _finish_sums(rollout, sums)
