@@ -15,12 +15,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+
+from shared import run_script, save
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from venvs import InstallError, interpreter
@@ -28,7 +29,6 @@ from venvs import InstallError, interpreter
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"
 
-PEER_SECONDS = 600.0  # after which a peer counts as hanging
 BUSY_BELOW = 0.85  # share of the processors that this package gets on an idle machine
 RETURN_TOLERANCE = 0.05  # relative; eight learners with 100 episodes each agree to about 0.01
 MJX_LEARNERS = 320  # a GPU is busy from tens of thousands of episodes on
@@ -82,22 +82,7 @@ def run_peer(contender: Contender, learners: int, horizon: int, seconds: float) 
     python = sys.executable if contender.venv is None else str(interpreter(contender.venv))
     command = [python, str(PEERS / "cheetah_vector.py"), "--env", "halfcheetah", "--variant", contender.variant]
     sizes = {"learners": learners, "episodes": contender.episodes, "horizon": horizon, "seconds": seconds}
-    for name, value in sizes.items():
-        command += [f"--{name}", str(value)]
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    # MuJoCo leaves a log file in the working directory.
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            done = subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PEER_SECONDS, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"{contender.label}: no result within {PEER_SECONDS:.0f} s") from None
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise RuntimeError(f"{contender.label}: failed: {lines[-1]}")
-    result: Record = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
+    return run_script(contender.label, command, sizes)
 
 
 def compare(learners: int, horizon: int, seconds: float, rounds: int) -> tuple[list[Record], list[Row]]:
@@ -217,11 +202,8 @@ def main() -> None:
     runs, rows = compare(arguments.learners, arguments.horizon, arguments.seconds, arguments.rounds)
     mjx = mjx_row(MJX_LEARNERS, arguments.horizon, arguments.seconds)
     print_table(console, runs, rows, mjx, arguments.learners, arguments.horizon)
-    path = HERE / "results" / "cheetah.json"
-    path.parent.mkdir(exist_ok=True)
     peers = [{**row._asdict(), "contender": row.contender._asdict()} for row in rows]
-    path.write_text(json.dumps({"metastep": runs, "mjx": mjx, "peers": peers}, indent=1))
-    console.print(f"figures saved in {path.relative_to(HERE.parent)}")
+    save(console, "cheetah", {"metastep": runs, "mjx": mjx, "peers": peers})
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from shared import save
+
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from fqi_data import NUM_STEPSIZES, SIZES, Data, Size, forget_peak, load_data, make_up, peak_since, print_result, timed
 from venvs import InstallError, interpreter
@@ -316,10 +318,7 @@ def main() -> None:
         saved["sizes"][name] = [row._asdict() for row in rows]
     if not arguments.no_growth:
         saved["growth"] = print_growth(console, arguments.threads)
-    path = HERE / "results" / "fqi.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(saved, indent=1))
-    console.print(f"figures saved in {path.relative_to(HERE.parent)}")
+    save(console, "fqi", saved)
 
 
 if __name__ == "__main__":

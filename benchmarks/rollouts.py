@@ -11,9 +11,7 @@ JAX, which takes its platform from the environment at that moment.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from statistics import median
@@ -22,13 +20,13 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from shared import run_script, save
+
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from venvs import InstallError, interpreter
 
-HERE = Path(__file__).resolve().parent
-PEERS = HERE / "peers"
+PEERS = Path(__file__).resolve().parent / "peers"
 
-PEER_SECONDS = 600.0  # after which a peer counts as hanging
 BUSY_BELOW = 0.9  # cores; every contender keeps at least one busy if it can
 RETURN_TOLERANCE = 0.05  # relative; eight learners with 100 episodes each agree to about 0.02
 Record = dict[str, Any]
@@ -83,20 +81,7 @@ EPISODES_AND_HORIZON = {"cartpole": (100, 100), "nav2d": (200, 10)}
 def run_peer(contender: Contender, setting: Setting, seconds: float) -> Record:
     """Run a peer in its own interpreter; RuntimeError says why it gave no result."""
     command = [str(interpreter(contender.venv)), str(PEERS / contender.script), "--variant", contender.variant]
-    for field, value in (*setting._asdict().items(), ("seconds", seconds)):
-        command += [f"--{field}", str(value)]
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PEER_SECONDS, env=environment, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"{contender.label}: no result within {PEER_SECONDS:.0f} s") from None
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise RuntimeError(f"{contender.label}: failed: {lines[-1]}")
-    result: Record = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
+    return run_script(contender.label, command, {**setting._asdict(), "seconds": seconds})
 
 
 def compare(
@@ -286,10 +271,7 @@ def main() -> None:
                 saved.append({"setting": setting._asdict(), "metastep": runs, "peers": peers})
             print_breakdown(console, setting, arguments.seconds, arguments.rounds)
     if saved:
-        path = HERE / "results" / "rollouts.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(saved, indent=1))
-        console.print(f"figures saved in {path.relative_to(HERE.parent)}")
+        save(console, "rollouts", saved)
 
 
 if __name__ == "__main__":

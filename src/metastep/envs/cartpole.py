@@ -48,8 +48,23 @@ def euler_step(state: CartPoleState, force: Array, pole_mass: Array, pole_length
     )
 
 
+class _Cart:
+    """What the two tasks have in common: four numbers, all of them seen, that start near zero."""
+
+    start_range: float
+    packages: ClassVar[tuple[str, ...]] = ()
+    num_observations, num_actions = 4, 1
+    reset_noise, step_noise = 4, 0
+
+    def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
+        return CartPoleState(*(to_uniform(normal, -self.start_range, self.start_range) for normal in noise))
+
+    def observe(self, context: Context, state: CartPoleState) -> tuple[Array, ...]:
+        return tuple(state)
+
+
 @dataclass(frozen=True)
-class CartPole:
+class CartPole(_Cart):
     """Keep the pole within 12 degrees and the cart within 2.4 m; every step pays 1.
 
     Args:
@@ -66,20 +81,10 @@ class CartPole:
     start_range: float = 0.05
 
     name: ClassVar[str] = "cartpole"
-    packages: ClassVar[tuple[str, ...]] = ()
-    num_observations, num_actions = 4, 1
-    reset_noise, step_noise = 4, 0
 
     def __post_init__(self) -> None:
         if self.force not in get_args(Force):
             raise InputError(f"env.force: {self.force!r} must be one of {', '.join(get_args(Force))}.")
-
-    def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
-        """Near the upright position at rest."""
-        return CartPoleState(*(to_uniform(normal, -self.start_range, self.start_range) for normal in noise))
-
-    def observe(self, context: Context, state: CartPoleState) -> tuple[Array, ...]:
-        return tuple(state)
 
     def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         if self.force == "bang-bang":
@@ -92,8 +97,11 @@ class CartPole:
 
 
 @dataclass(frozen=True)
-class SwingUp:
-    """Start hanging, swing the pole up: every step pays cos(angle); leaving the track of ±3 m costs 100 and ends."""
+class SwingUp(_Cart):
+    """Start hanging, swing the pole up: every step pays cos(angle); leaving the track of ±3 m costs 100 and ends.
+
+    The observed angle is not wrapped.
+    """
 
     context_space: ContextSpace = ContextSpace(("pole_mass",), (0.1,), (2.0,), ("kg",))
     pole_length: float = 0.5
@@ -103,18 +111,10 @@ class SwingUp:
     start_range: float = 0.05
 
     name: ClassVar[str] = "swingup"
-    packages: ClassVar[tuple[str, ...]] = ()
-    num_observations, num_actions = 4, 1
-    reset_noise, step_noise = 4, 0
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
-        """Near the hanging position at rest."""
-        start = CartPoleState(*(to_uniform(normal, -self.start_range, self.start_range) for normal in noise))
+        start = super().reset(context, noise)
         return start._replace(angle=start.angle + np.float32(np.pi))
-
-    def observe(self, context: Context, state: CartPoleState) -> tuple[Array, ...]:
-        """The whole state; the angle is not wrapped."""
-        return tuple(state)
 
     def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         force = jnp.clip(action[0], -self.max_force, self.max_force)

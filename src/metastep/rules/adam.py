@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.gradients import Estimate
-from metastep.rules.base import Rule, Update, guard
+from metastep.rules.base import GradientRule, Update, guard
 
 
 class AdamState(NamedTuple):
@@ -19,7 +19,7 @@ class AdamState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Adam(Rule):
+class Adam(GradientRule):
     """Adam on the plain gradient, with Keras' formula.
 
     `theta += h sqrt(1 - b2^t)/(1 - b1^t) m / (sqrt(v) + eps)`. optax corrects v's bias before adding eps, Keras after: the
@@ -31,10 +31,6 @@ class Adam(Rule):
     epsilon: float = 1e-7
 
     name: ClassVar[str] = "adam"
-    is_along_a_line: ClassVar[bool] = True
-
-    def direction(self, estimate: Estimate) -> Array:
-        return estimate.gradient
 
     def init(self, theta: Array) -> AdamState:
         return AdamState(jnp.zeros_like(theta), jnp.zeros_like(theta), jnp.zeros(theta.shape[:1], jnp.float32))

@@ -8,7 +8,7 @@ from jax import Array
 
 from metastep.errors import InputError
 from metastep.gradients import DAMPING, Estimate
-from metastep.rules.base import Rule, Update, guard
+from metastep.rules.base import GradientRule, Rule, Update, guard
 
 
 def _step(theta: Array, direction: Array, stepsize: Array, normalised: bool) -> Update:
@@ -50,7 +50,7 @@ class NGA(Rule):
 
 
 @dataclass(frozen=True)
-class GradientAscent(Rule):
+class GradientAscent(GradientRule):
     """theta' = theta + h g, g the plain gradient.
 
     Args:
@@ -60,10 +60,6 @@ class GradientAscent(Rule):
     normalised: bool = False
 
     name: ClassVar[str] = "gradient"
-    is_along_a_line: ClassVar[bool] = True
-
-    def direction(self, estimate: Estimate) -> Array:
-        return estimate.gradient
 
     def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: None) -> Update:
         return _step(theta, estimate.gradient, hyperparameters[:, :1], self.normalised)

@@ -47,6 +47,15 @@ class Rule(ABC):
         """One update of every learner; hyperparameters is (learners, len(self.hyperparameters))."""
 
 
+class GradientRule(Rule):
+    """A rule that follows the plain gradient, along a line."""
+
+    is_along_a_line: ClassVar[bool] = True
+
+    def direction(self, estimate: Estimate) -> Array:
+        return estimate.gradient
+
+
 def unusable(direction: Array) -> Array:
     """Which learners (rows) have a direction that is zero or not finite, so that theta must stay."""
     return ~(jnp.all(jnp.isfinite(direction), axis=-1) & jnp.any(direction != 0.0, axis=-1))

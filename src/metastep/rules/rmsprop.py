@@ -8,7 +8,7 @@ import optax
 from jax import Array
 
 from metastep.gradients import Estimate
-from metastep.rules.base import Rule, Update, guard
+from metastep.rules.base import GradientRule, Update, guard
 
 
 class RMSPropState(NamedTuple):
@@ -18,17 +18,13 @@ class RMSPropState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RMSProp(Rule):
+class RMSProp(GradientRule):
     """RMSprop on the plain gradient: `theta += h g / sqrt(v + eps)`; Keras' formula, and optax's with `eps_in_sqrt`."""
 
     decay: float = 0.9
     epsilon: float = 1e-7
 
     name: ClassVar[str] = "rmsprop"
-    is_along_a_line: ClassVar[bool] = True
-
-    def direction(self, estimate: Estimate) -> Array:
-        return estimate.gradient
 
     def init(self, theta: Array) -> RMSPropState:
         return RMSPropState(jnp.zeros_like(theta))

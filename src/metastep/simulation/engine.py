@@ -5,6 +5,7 @@ between programs, so that only the pieces before and after it are compiled.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -28,74 +29,66 @@ def compiled(function: Function) -> Function:
     return jax.jit(function, static_argnums=0)
 
 
+@dataclass(eq=False)
 class Engine:
-    """How batches are simulated, and how the functions around that are compiled: here by JAX, as part of a program."""
+    """How batches (of a rollout, theta, context and key) are simulated, and how the functions around that are compiled.
 
-    is_compiled = True
-    """Whether simulation can be part of a compiled program."""
-    steps_between_halts = 10_000_000
-    """Environment steps after which a long simulation may pause: seconds on MJX, more than a block of CartPole has."""
+    Args:
+        is_compiled: whether simulation can be part of a compiled program.
+        steps_between_halts: environment steps after which a long simulation may pause.
+        stream: everything an estimate needs of a batch, reduced on the fly.
+        trajectories: the same batch, every step returned.
+        mean_return: the mean return of every learner, (learners,).
+        whole: makes a program of a function that simulates; its first argument is static.
+        piece: makes a program of a function that does not simulate, unless it is part of one already.
+        map: the results of a function that simulates, one for each value, so many of them side by side.
+        start: begins an episode, so that whatever is missing for it is noticed.
+    """
 
-    def stream(self, rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
-        """Everything an estimate needs of a batch, reduced on the fly."""
-        return sums.stream(rollout, theta, context, key)
-
-    def trajectories(self, rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
-        """The same batch, every step returned."""
-        return rollouts.trajectories(rollout, theta, context, key)
-
-    def mean_return(self, rollout: Rollout, theta: Array, context: Array, key: Array) -> Array:
-        """The mean return of every learner, (learners,)."""
-        return jnp.mean(rollouts.discounted_returns(rollout, theta, context, key), axis=0)
-
-    def whole(self, function: Function) -> Function:
-        """Make a program of a function that simulates; its first argument is static."""
-        return compiled(function)
-
-    def piece(self, function: Function) -> Function:
-        """Make a program of a function that does not simulate, unless it is part of one already."""
-        return function
-
-    def map(self, function: Callable[[Array], Array], values: Array, side_by_side: int) -> Array:
-        """The results of a function that simulates, one for each value."""
-        return lax.map(function, values, batch_size=side_by_side)
-
-    def start(self, env: Any) -> None:
-        """Begin an episode, so that whatever is missing for it is noticed."""
-        context = env.context_space.unpack(jnp.asarray(env.context_space.low, jnp.float32))
-        jax.eval_shape(env.reset, context, tuple(jnp.zeros((env.reset_noise,), jnp.float32)))
+    is_compiled: bool
+    steps_between_halts: int
+    stream: Callable[[Rollout, Array, Array, Array], Sums]
+    trajectories: Callable[[Rollout, Array, Array, Array], Trajectories]
+    mean_return: Callable[[Rollout, Array, Array, Array], Array]
+    whole: Callable[[Function], Function]
+    piece: Callable[[Function], Function]
+    map: Callable[[Callable[[Array], Array], Array, int], Array]
+    start: Callable[[Any], None]
 
 
-class _Host(Engine):
-    """A simulator of its own steps between compiled pieces; it is waited for after every step anyway."""
-
-    is_compiled = False
-    steps_between_halts = 1
-
-    def stream(self, rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
-        return host.stream(rollout, theta, context, key)
-
-    def trajectories(self, rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
-        return host.trajectories(rollout, theta, context, key)
-
-    def mean_return(self, rollout: Rollout, theta: Array, context: Array, key: Array) -> Array:
-        return host.stream(rollout, theta, context, key).mean_return
-
-    def whole(self, function: Function) -> Function:
-        return function
-
-    def piece(self, function: Function) -> Function:
-        return compiled(function)
-
-    def map(self, function: Callable[[Array], Array], values: Array, side_by_side: int) -> Array:
-        return jnp.stack([function(value) for value in values])
-
-    def start(self, env: Any) -> None:
-        noise = np.zeros((1, 1, env.reset_noise), np.float32)
-        env.start_episodes(np.asarray([env.context_space.low], np.float32), noise, np.zeros((1, 1), np.uint32))
+def _trace_reset(env: Any) -> None:
+    context = env.context_space.unpack(jnp.asarray(env.context_space.low, jnp.float32))
+    jax.eval_shape(env.reset, context, tuple(jnp.zeros((env.reset_noise,), jnp.float32)))
 
 
-_DEVICE, _HOST = Engine(), _Host()
+def _start_episode(env: Any) -> None:
+    noise = np.zeros((1, 1, env.reset_noise), np.float32)
+    env.start_episodes(np.asarray([env.context_space.low], np.float32), noise, np.zeros((1, 1), np.uint32))
+
+
+_DEVICE = Engine(
+    is_compiled=True,
+    steps_between_halts=10_000_000,  # seconds on MJX, more than a block of CartPole has
+    stream=sums.stream,
+    trajectories=rollouts.trajectories,
+    mean_return=lambda *batch: jnp.mean(rollouts.discounted_returns(*batch), axis=0),
+    whole=compiled,
+    piece=lambda function: function,
+    map=lambda function, values, side_by_side: lax.map(function, values, batch_size=side_by_side),
+    start=_trace_reset,
+)
+# A simulator of its own steps between compiled pieces; it is waited for after every step anyway.
+_HOST = Engine(
+    is_compiled=False,
+    steps_between_halts=1,
+    stream=host.stream,
+    trajectories=host.trajectories,
+    mean_return=lambda *batch: host.stream(*batch).mean_return,
+    whole=lambda function: function,
+    piece=compiled,
+    map=lambda function, values, _: jnp.stack([function(value) for value in values]),
+    start=_start_episode,
+)
 
 
 def engine_of(env: Env | HostEnv) -> Engine:
