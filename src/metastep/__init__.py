@@ -50,29 +50,9 @@ _HOMES = {
     "testing": "metastep.testing",
 }
 
-__all__ = [
-    "Estimator",
-    "Experiment",
-    "InputError",
-    "MetaFQI",
-    "MetaMDP",
-    "Model",
-    "Rollout",
-    "__version__",
-    "baselines",
-    "controllers",
-    "envs",
-    "features",
-    "load_comparison",
-    "load_experiment",
-    "load_model",
-    "make_env",
-    "policies",
-    "regressors",
-    "rules",
-    "run",
-    "testing",
-]
+__all__ = ["Estimator", "Experiment", "InputError", "MetaFQI", "MetaMDP", "Model", "Rollout", "__version__"]
+__all__ += ["load_comparison", "load_experiment", "load_model", "make_env", "run"]
+__all__ += ["baselines", "controllers", "envs", "features", "policies", "regressors", "rules", "testing"]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,16 +13,9 @@ from metastep.registry import Registry
 REGISTRY: Registry[Controller] = Registry("controller")
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
-register("uniform", Exploration)
-register("random-constant", RandomConstant)
-register("fixed", Fixed)
-register("decay", Decay)
-register("geometric-decay", GeometricDecay)
-register("hoof", HOOF)
-register("metagrad", Metagrad)
-register("single-action", SingleAction)
-register("metafqi", MetaFQIController)
-register("greedy-oracle", GreedyOracle)
+_open_loop = (Exploration, RandomConstant, Fixed, Decay, GeometricDecay)  # whatever the learners show
+for _kind in (*_open_loop, HOOF, Metagrad, SingleAction, MetaFQIController, GreedyOracle):
+    register(_kind.name, _kind)
 
 __all__ = ["HOOF", "Decay", "Fixed", "GeometricDecay", "GreedyOracle", "MetaFQIController", "Metagrad"]
 __all__ += ["Controller", "Exploration", "RandomConstant", "Run", "SingleAction"]

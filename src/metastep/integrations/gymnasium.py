@@ -21,14 +21,7 @@ from numpy.typing import NDArray
 from metastep.errors import InputError
 from metastep.experiments.build import build_mdp
 from metastep.experiments.config import Scale, load, parse
-from metastep.integrations.metaepisode import (
-    ActionUnit,
-    Floats,
-    MetaEpisode,
-    action_space,
-    observation_space,
-    to_float32,
-)
+from metastep.integrations.metaepisode import ActionUnit, Floats, MetaEpisode, action_space, observation_space
 from metastep.mdp import MetaMDP
 
 # Preset of each registered environment.
@@ -63,7 +56,7 @@ class MetaEnv(gym.Env[Floats, Floats]):
         return moment.observation[0], _single(moment.info())
 
     def step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
-        moment, reward = self._episode.update(to_float32(action, "action")[np.newaxis])
+        moment, reward = self._episode.update([action])
         over = not self._episode.updates_left
         return moment.observation[0], float(reward[0]), False, over, _single(moment.info())
 

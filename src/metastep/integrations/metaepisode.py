@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Box
 from jax import Array
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from metastep.blocks import Stream
 from metastep.errors import InputError
@@ -76,7 +76,7 @@ class MetaEpisode:
         self.updates_left = self.num_updates
         return self._show(begin(self.mdp, tasks), np.zeros(self._action_shape, np.float32))
 
-    def update(self, actions: NDArray[Any]) -> tuple[Moment, Floats]:
+    def update(self, actions: ArrayLike) -> tuple[Moment, Floats]:
         """One update of every learner, and its reward: (learners,)."""
         if not self.updates_left:
             raise ResetNeeded("The meta-episode is over, or none was begun: call reset() before step().")

@@ -49,12 +49,8 @@ def themed(theme: Theme) -> Iterator[Ink]:
         "axes.titlelocation": "left",
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "axes.edgecolor": ink.text,
-        "axes.labelcolor": ink.text,
-        "axes.titlecolor": ink.text,
-        "text.color": ink.text,
-        "xtick.color": ink.text,
-        "ytick.color": ink.text,
+        **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), ink.text),
+        **dict.fromkeys(("text.color", "xtick.color", "ytick.color"), ink.text),
         "axes.grid": True,
         "grid.color": ink.faint,
         "grid.linewidth": 0.6,
@@ -100,6 +96,7 @@ def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
     for index in range(len(heights) - 2, -1, -1):
         heights[index] = min(heights[index], heights[index + 1] - spacing)
     right = axes.get_xlim()[1]
+    line = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 1.0, "shrinkB": 0.0, "relpos": (0.0, 0.5)}
     for (label, y, shade), height in zip(ordered, heights, strict=True):
         axes.annotate(
             label,
@@ -109,12 +106,5 @@ def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
             fontsize=9.0,
             va="center",
             annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": shade,
-                "linewidth": 0.6,
-                "shrinkA": 1.0,
-                "shrinkB": 0.0,
-                "relpos": (0.0, 0.5),
-            },
+            arrowprops=line | {"color": shade},
         )
