@@ -67,11 +67,9 @@ class Method:
     """An update rule and what proposes its step sizes.
 
     Args:
-        name: identifier in files and tables.
+        name, label, colour: as of `MethodSpec`.
         rule: the direction.
         controller: the step size.
-        label: for figures and tables; the name by default.
-        colour: in figures; empty takes the next one of the palette.
         values: what was tuned, for the record.
         tuned_on: the tasks that this was done on.
     """

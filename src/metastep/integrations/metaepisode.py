@@ -111,24 +111,16 @@ def _with_options(mdp: MetaMDP, tasks: Tasks, options: Mapping[str, Any]) -> Tas
     for name in options:
         if name not in ("context", "theta"):
             raise InputError(f"options: {name!r} is unknown, allowed are 'context' and 'theta'.")
-    if "context" in options:
-        rows = np.atleast_2d(to_float32(options["context"], "options.context"))
-        contexts = mdp.estimator.rollout.env.context_space.validate(rows, "options.context")
-        tasks = tasks._replace(context=jnp.asarray(_a_row_each(contexts, mdp.block_size, "options.context")))
-    if "theta" in options:
-        rows = np.atleast_2d(to_float32(options["theta"], "options.theta"))
-        if rows.shape[1:] != (mdp.num_parameters,) or not np.all(np.isfinite(rows)):
-            raise InputError(
-                f"options.theta: {rows.tolist()} must be {mdp.num_parameters} finite numbers for each learner."
-            )
-        tasks = tasks._replace(theta=jnp.asarray(_a_row_each(rows, mdp.block_size, "options.theta")))
+        field, num = f"options.{name}", mdp.block_size
+        rows = np.atleast_2d(to_float32(options[name], field))
+        if name == "context":
+            rows = mdp.estimator.rollout.env.context_space.validate(rows, field)
+        elif rows.shape[1:] != (mdp.num_parameters,) or not np.all(np.isfinite(rows)):
+            raise InputError(f"{field}: {rows.tolist()} must be {mdp.num_parameters} finite numbers for each learner.")
+        if len(rows) not in (1, num):
+            raise InputError(f"{field}: got {len(rows)} rows, allowed is one or one for each learner ({num}).")
+        tasks = tasks._replace(**{name: jnp.asarray(np.broadcast_to(rows, (num, rows.shape[1])))})
     return tasks
-
-
-def _a_row_each(rows: Floats, num_learners: int, field: str) -> Floats:
-    if len(rows) not in (1, num_learners):
-        raise InputError(f"{field}: got {len(rows)} rows, allowed is one or one for each learner ({num_learners}).")
-    return np.broadcast_to(rows, (num_learners, rows.shape[1]))
 
 
 def to_float32(values: Any, field: str) -> Floats:

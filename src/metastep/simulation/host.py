@@ -96,14 +96,7 @@ def _host_env(rollout: Rollout, theta: Array) -> HostEnv:
 
 
 def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
-    """Simulate and reduce on the fly: memory does not depend on the horizon.
-
-    Args:
-        rollout: what to simulate.
-        theta: (learners, parameters).
-        context: (learners, coordinates).
-        key: one key for the whole batch.
-    """
+    """Simulate and reduce on the fly: memory does not depend on the horizon. The arguments are those of `simulate`."""
     env = _host_env(rollout, theta)
     sums = _begin_sums(rollout, theta.T)
     for moved in _moves(rollout, env, theta, context, key):
