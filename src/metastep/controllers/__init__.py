@@ -1,11 +1,10 @@
 """Controllers: whatever proposes the step size of the next update, and the registry that names them."""
 
-from metastep.controllers.decay import Decay, GeometricDecay
-from metastep.controllers.fixed import Fixed, RandomConstant
 from metastep.controllers.greedy_oracle import GreedyOracle
 from metastep.controllers.hoof import HOOF
 from metastep.controllers.metafqi import MetaFQIController
 from metastep.controllers.metagrad import Metagrad
+from metastep.controllers.schedules import Decay, Fixed, GeometricDecay, RandomConstant
 from metastep.controllers.single_action import SingleAction
 from metastep.meta.controller import Controller, Exploration, Run
 from metastep.registry import Registry

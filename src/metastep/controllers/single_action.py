@@ -9,7 +9,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from metastep.blocks import Blocks, Stream
-from metastep.controllers.fixed import RandomConstant
+from metastep.controllers.schedules import RandomConstant
 from metastep.errors import InputError
 from metastep.fqi.qfunction import QFunction, Stepsizes
 from metastep.mdp import Learners, MetaMDP
