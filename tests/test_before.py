@@ -36,7 +36,7 @@ def close(found, wanted):
     """Up to rounding: another processor, or a program compiled otherwise, has other last bits, on which few choices hang."""
     assert found.shape == wanted.shape
     apart = ~np.isclose(found, wanted, rtol=2e-3, atol=2e-3 * max(1.0, float(np.abs(wanted).max())))
-    assert apart.mean() <= 0.05, f"{apart.sum()} of {apart.size} numbers differ"
+    assert apart.mean() <= 0.1, f"{apart.sum()} of {apart.size} numbers differ"
 
 
 def test_the_training_data_are_the_same(case):
