@@ -19,9 +19,9 @@ HOW_TO_READ = (
     "tuned on; intervals are 95 %. The gain of a method is its AUC over the return before the first update."
 )
 _EFFECTS = (
-    "A method is better or worse than another if the interval of their difference excludes 0 and the p-value, corrected by "
-    "Holm's method for the number of baselines beside it, is below 0.05; else the two are not distinguishable. That number "
-    "differs between tables, and so may the verdict on an effect near the limit."
+    "A method is better or worse than another if the interval of their difference excludes 0 and the p-value of a sign-flip "
+    "test is below 0.05; else the two are not distinguishable. The verdict speaks of the pair alone, so that one effect has "
+    "one verdict, whatever else is in the table. What does not hold, and why: [our explanations](what-does-not-hold.md)."
 )
 _CLAIMS = (
     "A claim to be better than each of several holds if that is so for all of them and does not hold if it is worse than any. A "
