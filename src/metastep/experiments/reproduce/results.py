@@ -21,7 +21,7 @@ HOW_TO_READ = (
 _EFFECTS = (
     "A method is better or worse than another if the interval of their difference excludes 0 and the p-value of a sign-flip "
     "test is below 0.05; else the two are not distinguishable. The verdict speaks of the pair alone, so that one effect has "
-    "one verdict, whatever else is in the table. What does not hold, and why: [our explanations](what-does-not-hold.md)."
+    "one verdict, whatever else is in the table."
 )
 _CLAIMS = (
     "A claim to be better than each of several holds if that is so for all of them and does not hold if it is worse than any. A "
