@@ -18,6 +18,8 @@ from metastep.experiments.reference import configuration_markdown
 
 _MARK = re.compile(r"^<!-- generated: (\w+) -->$", flags=re.M)
 _WIDTH = 100  # characters of the help texts
+_WHY = "what-does-not-hold.md"
+_WHY_TOO = f"[What does not hold, and why]({_WHY}) has what we found where we disagree."
 
 # Where parts are registered, and what a name is good for.
 REGISTRIES = {
@@ -35,6 +37,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """What MkDocs calls for every page before it is rendered."""
     if page.parent is None:  # a page that is a tab by itself has no neighbours to list, and wide tables
         page.meta["hide"] = ["navigation"]
+    if page.file.src_uri == "results.md" and _WHY not in markdown:  # a command writes that page whole
+        markdown = markdown.replace("\n## ", f"\n{_WHY_TOO}\n\n## ", 1)
     return _MARK.sub(lambda mark: GENERATED[mark.group(1)](), markdown)
 
 
