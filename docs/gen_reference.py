@@ -73,20 +73,19 @@ def _registry(module: str, title: str) -> Iterator[str]:
 
 def _methods() -> Iterator[str]:
     """A method is data: what it consists of says what it is."""
-    yield from (
-        "## Methods: `compare.methods`",
-        "",
-        "Registered in `metastep.baselines`. A grid without values is to be set,",
-    )
-    yield from ("except that of a step size along `meta.rule`, which is ten values of the range of step sizes.", "")
-    yield from ("| name | label | rule | controller | grid |", "|---|---|---|---|---|")
+    yield "## Methods: `compare.methods`\n"
+    yield "Registered in `metastep.baselines`. The values of a grid that stand here are tried unless a file says otherwise."
+    yield "Where there are none, a file must give them; only step sizes along the experiment's rule have a default, ten values"
+    yield "of their range.\n"
+    yield "| name | label | rule | controller | grid |\n|---|---|---|---|---|"
     for name in metastep.baselines.names():
         spec = metastep.baselines.make(name)
         grid = "; ".join(
             f"`{option}`{': ' if values else ''}{', '.join(f'{value:g}' for value in values)}"
             for option, values in spec.grid.items()
         )
-        yield f"| `{name}` | {spec.label} | `{spec.rule or 'meta.rule'}` | `{spec.controller}` | {grid} |"
+        rule = f"`{spec.rule}`" if spec.rule else "the experiment's"
+        yield f"| `{name}` | {spec.label} | {rule} | `{spec.controller}` | {grid} |"
 
 
 GENERATED: dict[str, Callable[[], str]] = {
