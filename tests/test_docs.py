@@ -70,7 +70,10 @@ def test_the_site_builds_strictly_and_loads_nothing_from_a_network(tmp_path):
     assert {file.name for file in built} >= {page.with_suffix(".html").name for page in PAGES}
     assert {str(file): found for file in built if (found := loads_from_elsewhere(file))} == {}
     assert not [file for file in built if "generated:" in file.read_text("utf-8")]
-    assert '<a href="what-does-not-hold.html">What does not hold, and why</a> has' in (tmp_path / "results.html").read_text()
+    assert (
+        '<a href="what-does-not-hold.html">What does not hold, and why</a> has'
+        in (tmp_path / "results.html").read_text()
+    )
     # Search without a server: the index as a script, and our own stand-in for a worker.
     assert (tmp_path / "search" / "search_index.js").exists()
     assert (tmp_path / "assets" / "iframe-worker.js").exists()
