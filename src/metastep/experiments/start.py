@@ -29,7 +29,7 @@ def start_run(
         out: the folder.
         command: that was typed, kept for the report.
         seed: of everything random, in place of the preset's.
-        overrides: further settings, like `fqi.trees=20`.
+        overrides: further settings, like `fqi.regressor.trees=20`.
         tasks: a file of contexts to train on.
         data: another run, or its data, to copy the training data from.
     """
