@@ -33,10 +33,11 @@ def write_new(path: str | Path, data: bytes, *, force: bool = False) -> None:
 
 def is_ours(folder: Path) -> bool:
     """Whether a run, a dataset or a reproduction lives in a folder; whatever else is there does not matter."""
-    return any(_is_stamped(folder / name) for name in ("config.json", "manifest.json", "settings.json"))
+    return any(is_stamped(folder / name) for name in ("config.json", "manifest.json", "settings.json"))
 
 
-def _is_stamped(file: Path) -> bool:
+def is_stamped(file: Path) -> bool:
+    """Whether a file says that metastep wrote it."""
     try:
         found = storage.read_json(file)
     except InputError:

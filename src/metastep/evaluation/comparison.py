@@ -39,6 +39,7 @@ class Comparison:
         diagnostics: what controllers report, "method/quantity" -> (tasks, updates).
         tuning: how the tuned values were found.
         settings: everything needed to repeat it.
+        made_from: fingerprints of the run it belongs to and of what it followed there, by name.
     """
 
     methods: tuple[MethodRecord, ...]
@@ -52,6 +53,7 @@ class Comparison:
     diagnostics: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     tuning: tuple[TuningTable, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    made_from: dict[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The folder of a run: its configuration, and where each stage leaves its result."""
 
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +12,8 @@ from metastep import storage
 from metastep.errors import InputError
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment, shown
-from metastep.outside import claim
+from metastep.locks import writing
+from metastep.outside import claim, is_stamped
 from metastep.provenance import first_difference
 from metastep.registry import require_modules
 
@@ -79,6 +80,13 @@ class RunFolder:
     def identity(self) -> str:
         """What everything that is made in this folder is marked with: the checksum of its configuration and tasks."""
         return str(_read(self.path / "config.json")["checksum"])
+
+    def writing(self, work: str, *, shared: bool = False) -> AbstractContextManager[None]:
+        """Keep other writers out, but for those that share the same work; a reproduction and its runs are one place."""
+        place = self.path.resolve()
+        if place.parent.name == "runs" and is_stamped(place.parent.parent / "settings.json"):
+            place = place.parent.parent
+        return writing(place, work, shared=shared)
 
     def recorded(self) -> dict[str, Any]:
         """The configuration as the folder holds it, without settings that came after it."""
