@@ -40,7 +40,7 @@ def mode(request, monkeypatch) -> str:
 
         monkeypatch.setattr(locks.fcntl, "flock", unsupported)
     monkeypatch.setattr(locks, "_ATTEMPTS", 2)
-    yield request.param
+    return request.param
 
 
 def hold(folder: Path, mode: str, work: str = "run", shared: bool = False) -> subprocess.Popen[str]:

@@ -7,6 +7,7 @@ place there, and the fingerprints of what it followed. A file of another run, or
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from metastep import storage
 from metastep.errors import InputError
@@ -92,6 +93,28 @@ def result_of(folder: RunFolder, method: str) -> Comparison:
             f"File {path} holds the results of {', '.join(result.names)}, not those of {method}; {_AGAIN}."
         )
     return result
+
+
+def seal_report(folder: RunFolder, files: Sequence[Path]) -> None:
+    """Write down the checksums of a report's files, and which run and comparison they show."""
+    sums = {path.relative_to(folder.path).as_posix(): storage.sha256_of(path) for path in files}
+    shows = {"run": folder.identity, "comparison": storage.sha256_of(folder.comparison)}
+    content = storage.stamp("report") | {"made_from": shows, "files": sums}
+    storage.write_json(folder.path / "report.json", storage.sealed(content))
+
+
+def read_report(folder: RunFolder) -> dict[str, Any]:
+    """What `seal_report` wrote, if the report shows what is there now."""
+    path = folder.path / "report.json"
+    record = storage.read_sealed(path, "report", f"run `metastep report {folder.path}` again")
+    try:
+        _require(path, "run", record["made_from"]["run"], folder.identity)
+        if folder.comparison.exists():
+            _require(path, "comparison", record["made_from"]["comparison"], storage.sha256_of(folder.comparison))
+        record["files"] = {str(name): str(checksum) for name, checksum in record["files"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"File {path} is not a whole report: {type(error).__name__} {error}.") from error
+    return record
 
 
 def fingerprint(folder: RunFolder, name: str) -> str | None:

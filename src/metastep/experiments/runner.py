@@ -21,7 +21,7 @@ from metastep.evaluation.statistics import Metric
 from metastep.experiments.build import needs_model, whole_family
 from metastep.experiments.config import Scale
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.origin import dataset_of
+from metastep.experiments.origin import dataset_of, seal_report
 from metastep.experiments.schema import Experiment
 from metastep.experiments.stages import collect_data, compare_methods, compared, fit_and_select, fitted
 from metastep.experiments.start import start_run
@@ -78,6 +78,11 @@ def run_experiment(folder: RunFolder, command: str = "", *, tracker: Tracker | N
 
 def write_report(folder: RunFolder, command: str = "") -> Path:
     """Write `report.html`, `report.md`, the figures, `results.parquet` and `differences.csv` from what the stages left."""
+    with folder.writing("report"):
+        return _write_report(folder, command)
+
+
+def _write_report(folder: RunFolder, command: str) -> Path:
     fits, config = needs_model(folder.config), folder.config
     for file, verb in ((folder.model, "fit"), (folder.comparison, "compare")):
         if not file.exists() and (fits or verb != "fit"):
@@ -91,14 +96,18 @@ def write_report(folder: RunFolder, command: str = "") -> Path:
         context_space=whole_family(config).context_space,
         fitted=_fitted(folder) if fits else None,
     )
-    to_parquet(comparison, folder.path / "results.parquet")
+    document = compose(findings)
+    curves, table = folder.path / "results.parquet", folder.path / "differences.csv"
+    to_parquet(comparison, curves)
     rows = [
         row
         for metric in get_args(Metric)
         for row in all_differences(comparison, metric, seed=config.seed, num_resamples=config.compare.num_resamples)
     ]
-    differences_to_csv(rows, folder.path / "differences.csv")
-    return write_document(compose(findings), folder.path)
+    differences_to_csv(rows, table)
+    files = write_document(document, folder.path)
+    seal_report(folder, [*files, curves, table])
+    return folder.report
 
 
 def _fitted(folder: RunFolder) -> Fitted:

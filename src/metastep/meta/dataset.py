@@ -275,6 +275,11 @@ def _block_path(folder: Path, index: int) -> Path:
     return folder / f"block-{index:05d}.safetensors"
 
 
+def block_checksums(folder: Path) -> dict[Path, str]:
+    """The block files that a dataset's manifest lists, with their SHA-256; none while it is not complete."""
+    return {_block_path(folder, index): sum_ for index, sum_ in enumerate(_read_manifest(folder)["blocks"] or ())}
+
+
 def _sealed(identity: dict[str, Any], checksums: list[str] | None) -> dict[str, Any]:
     return storage.sealed(storage.stamp(_KIND) | identity | {"blocks": checksums})
 
