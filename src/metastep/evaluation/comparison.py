@@ -75,6 +75,11 @@ class Comparison:
         """How a method is called in tables and figures."""
         return self.methods[self.index(name)].label
 
+    def at_edge(self, *methods: str) -> list[str]:
+        """Labels of these methods, or of all, whose tuned values lie at an edge of their grid, with the values' names."""
+        tables = (table for table in self.tuning if table.at_edge and table.method in (methods or self.names))
+        return [f"{self.label(table.method)} ({', '.join(table.at_edge)})" for table in tables]
+
     def num_flagged(self) -> dict[str, int]:
         """Estimates that could not be followed, by method."""
         return {name: int(count) for name, count in zip(self.names, self.flagged.sum(axis=(1, 2)), strict=True)}

@@ -165,6 +165,8 @@ def print_comparison(comparison: Comparison, config: Experiment) -> None:
             *([str(row.num_diverged)] if diverged else []),
         )
     Console().print(table)
+    if edges := comparison.at_edge():
+        print(f"tuned at an edge of the grid, so that a wider one might do better: {', '.join(edges)}")
 
 
 def print_outcome(folder: RunFolder, page: Path) -> None:

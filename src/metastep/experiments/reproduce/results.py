@@ -89,11 +89,11 @@ def _methods(parent: Path, run: RunFolder) -> list[Part]:
     config, target = run.config, target_of(comparison)
     drawn: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
     table = comparison_table(comparison, target, differences(comparison, target, **drawn), (), **drawn)
-    tuned = {row[0]: (row[1], row[-1]) for row in tuning_table(comparison).rows}
+    tuned = {row[0]: row[1] for row in tuning_table(comparison).rows}
     if target == "metafqi" and run.model.exists():
-        tuned[comparison.label(target)] = (f"N = {model_of(run).record.selected_iteration}", "")
-    rows = [(row[0], tuned.get(row[0], ("", ""))[0], *row[1:], tuned.get(row[0], ("", ""))[1]) for row in table.rows]
-    header = ("method", "tuned", *table.header[1:], "remark")
+        tuned[comparison.label(target)] = f"N = {model_of(run).record.selected_iteration}"
+    rows = [(row[0], tuned.get(row[0], ""), *row[1:]) for row in table.rows]
+    header = ("method", "tuned", *table.header[1:])
     kept = [index for index, column in enumerate(zip(*rows, strict=True)) if any(column)]
     shown = Table([header[index] for index in kept], [[row[index] for index in kept] for row in rows])
     title = envs.REGISTRY.entry(config.env.name).label
