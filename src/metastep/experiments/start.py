@@ -44,5 +44,6 @@ def start_run(
     dataset = None if data is None else find_data(data, config, listed)
     folder = RunFolder.create(out, config, listed, command=command)
     if dataset is not None:
-        take_over(dataset, folder)
+        with folder.writing("run"):
+            take_over(dataset, folder)
     return folder

@@ -6,10 +6,11 @@ from typing import Any
 
 from metastep import envs, storage
 from metastep.errors import InputError
-from metastep.evaluation import Comparison, differences, join, load
+from metastep.evaluation import Comparison, differences, join
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.origin import model_of, result_of
 from metastep.experiments.reproduce.outcome import Outcome
-from metastep.fqi import load_model
+from metastep.experiments.stages import compared, method_names
 from metastep.report.compose import target_of
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.tables import comparison_table, tuning_table
@@ -90,11 +91,11 @@ def _methods(run: RunFolder) -> list[Part]:
     config, target = run.config, target_of(comparison)
     drawn: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
     table = comparison_table(comparison, target, differences(comparison, target, **drawn), (), **drawn)
-    tuned = {row[0]: (row[1], row[-1]) for row in tuning_table(comparison).rows}
+    tuned = {row[0]: row[1] for row in tuning_table(comparison).rows}
     if target == "metafqi" and run.model.exists():
-        tuned[comparison.label(target)] = (f"N = {load_model(run.model).record.selected_iteration}", "")
-    rows = [(row[0], tuned.get(row[0], ("", ""))[0], *row[1:], tuned.get(row[0], ("", ""))[1]) for row in table.rows]
-    header = ("method", "tuned", *table.header[1:], "remark")
+        tuned[comparison.label(target)] = f"N = {model_of(run).record.selected_iteration}"
+    rows = [(row[0], tuned.get(row[0], ""), *row[1:]) for row in table.rows]
+    header = ("method", "tuned", *table.header[1:])
     kept = [index for index, column in enumerate(zip(*rows, strict=True)) if any(column)]
     shown = Table([header[index] for index in kept], [[row[index] for index in kept] for row in rows])
     title = envs.REGISTRY.entry(config.env.name).label
@@ -108,7 +109,6 @@ def _methods(run: RunFolder) -> list[Part]:
 def _tested(run: RunFolder) -> Comparison | None:
     """Every method on the test tasks, or those that are there, in the order of the configuration."""
     if run.comparison.exists():
-        return load(run.comparison)
-    results = [run.result(method.own_name) for method in run.config.compare.methods]
-    found = [load(path) for path in results if path.exists()]
+        return compared(run)
+    found = [result_of(run, name) for name in method_names(run) if run.result(name).exists()]
     return join(found) if found else None
