@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,10 +46,29 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
             print("stopped; the same command resumes where it was.", file=sys.stderr)
             raise typer.Exit(STOPPED) from None
         except BrokenPipeError:
-            # The reader of our output went away (`| head`): nothing is wrong, nothing more can be said.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop_output()  # the reader went away (`| head`): nothing is wrong, nothing more can be said
+        except (
+            OSError
+        ) as error:  # a name that is too long, a folder that may not be read, a full disk behind the output
+            raise refused(error) from None
 
     return app.command()(guarded)
+
+
+def refused(error: OSError) -> typer.Exit:
+    """Say what the operating system refuses; where it is our own output that cannot be written, nothing more goes there."""
+    what = "The output" if error.filename is None else str(error.filename)
+    if error.filename is None:
+        drop_output()
+    with suppress(OSError):
+        print(f"error: {what:.300} cannot be used: {error.strerror or error}.", file=sys.stderr, flush=True)
+    return typer.Exit(2)
+
+
+def drop_output() -> None:
+    """Send what else is printed nowhere, so that the interpreter does not stumble over it on its way out."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Scale(StrEnum):
@@ -89,8 +109,8 @@ LISTED_IDS = textwrap.fill(", ".join(IDS), width=50, break_on_hyphens=False)
 def parse_share(share: str) -> tuple[int, int]:
     """I/N as two numbers."""
     first, separator, second = share.partition("/")
-    if not (separator and first.isdecimal() and second.isdecimal() and share.isascii()):
-        raise InputError(f"--share: {share!r} must be I/N, such as 0/4.")
+    if not (separator and first.isdecimal() and second.isdecimal() and share.isascii() and len(share) < 20):
+        raise InputError(f"--share: {share!r:.60} must be I/N, such as 0/4.")
     index, parts = int(first), int(second)
     if index >= parts:
         raise InputError(f"--share: {share} must be I/N with I below N.")
@@ -129,7 +149,8 @@ def this_command() -> str:
     if "--share" in words:
         place = words.index("--share")
         del words[place : place + 2]
-    return shlex.join(word for word in words if not word.startswith("--share="))
+    line = shlex.join(word for word in words if not word.startswith("--share="))
+    return os.fsencode(line).decode("utf-8", "backslashreplace")  # a path need not be UTF-8, the file it goes to is
 
 
 def print_version(wanted: bool) -> None:
@@ -371,11 +392,29 @@ def search_here_last() -> None:
     sys.path[:] = [place for place in sys.path if place not in ("", os.getcwd())] + [os.getcwd()]
 
 
+def prepare_streams() -> None:
+    """Paths may hold any bytes, and be printed; a stream that the caller closed is replaced, else a file takes its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, os.fdopen(number, mode))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Entry point of the `metastep` command."""
     search_here_last()
+    prepare_streams()
     try:
         app()
+    except OSError as error:  # outside the verbs: `--help` onto a full disk
+        raise SystemExit(refused(error).exit_code) from None
     except SystemExit as end:
         if end.code == STOPPED:
             _leave_at_once()

@@ -156,7 +156,9 @@ def require_free_space(folder: str | Path, num_bytes: int) -> None:
 
 
 def _plain(path: str, flags: int) -> int:
-    """An opener that refuses pipes and devices, which may make us wait or never end."""
+    """An opener that refuses pipes and devices, which may make us wait or never end; they are not even opened."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is not a plain file")
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -168,6 +170,15 @@ def _unreadable(path: str | Path, error: OSError) -> InputError:
     if isinstance(error, FileNotFoundError):
         return InputError(f"File {path} is missing.")
     return InputError(f"File {path} cannot be read: {error.strerror or error}.")
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a plain file."""
+    try:
+        with open(path, "rb", opener=_plain) as file:
+            return file.read()
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def sha256_of(path: str | Path) -> str:
@@ -191,11 +202,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 def read_json(path: str | Path) -> Any:
     """Read a JSON file."""
-    try:
-        with open(path, "rb", opener=_plain) as file:
-            text = file.read()
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    text = read_bytes(path)
     try:
         return parse_json(text)
     except ValueError as error:

@@ -155,7 +155,7 @@ def print_comparison(comparison: Comparison, config: Experiment) -> None:
             "" if difference is None else difference.verdict,
             *([str(row.num_diverged)] if diverged else []),
         )
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)  # labels are text, not instructions
 
 
 def print_outcome(folder: RunFolder, page: Path) -> None:

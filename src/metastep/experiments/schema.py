@@ -16,7 +16,7 @@ from metastep.fqi import MetaFQI
 from metastep.fqi.qfunction import Stepsizes
 from metastep.gradients import Estimator
 from metastep.mdp import InitialPolicy, MetaMDP
-from metastep.settings import Count, Positive, Several, Share, settings_of
+from metastep.settings import Count, Float, Positive, Several, Share, settings_of
 from metastep.simulation.rollouts import Baseline, Rollout
 from metastep.spaces import HyperparameterSpace, Scale
 
@@ -62,7 +62,7 @@ def _of(owner: Callable[..., Any], name: str) -> Any:
     return Field(description=setting.sentence, **default)
 
 
-PerParameter = Annotated[tuple[float, ...], BeforeValidator(_one_or_more), Field(min_length=1)]
+PerParameter = Annotated[tuple[Float, ...], BeforeValidator(_one_or_more), Field(min_length=1)]
 
 
 class _Section(BaseModel):
@@ -127,7 +127,7 @@ class EnvSection(_Section):
     options: Annotated[dict[str, Any], AfterValidator(_plain)] = Field(
         default={}, description="Fields of the environment's class to set."
     )
-    fixed_context: tuple[float, ...] | None = Field(
+    fixed_context: tuple[Float, ...] | None = Field(
         default=None, min_length=1, description="The one task of a run without a family: a number for each coordinate."
     )
 
@@ -165,8 +165,8 @@ class MetaSection(_Section):
     )
     rule: RuleSection = Field(default=RuleSection(), description="The update whose step sizes are chosen.")
     meta_discount: Share = _of(MetaMDP, "meta_discount")
-    stepsize_low: float = Field(default=0.0, ge=0.0, description="Smallest step size.")
-    stepsize_high: float = Field(gt=0.0, le=1e9, description="Largest step size.")
+    stepsize_low: Float = Field(default=0.0, ge=0.0, description="Smallest step size.")
+    stepsize_high: Float = Field(gt=0.0, le=1e9, description="Largest step size.")
     stepsize_scale: Scale = Field(default="linear", description="How step sizes are sampled and gridded.")
     observation: tuple[str, ...] = _of(MetaMDP, "observation")
 
@@ -294,7 +294,7 @@ class Experiment(_Section):
 
     def part_names(self) -> tuple[str, ...]:
         """The names of all parts, of which those of the form `module:name` come from the user's own modules."""
-        parts = [self.env, self.policy, self.meta.rule, self.fqi.regressor, *self.compare.methods]
+        parts: list[Any] = [self.env, self.policy, self.meta.rule, self.fqi.regressor, *self.compare.methods]
         parts += [
             part for method in self.compare.methods for part in (method.rule, method.controller) if part is not None
         ]
