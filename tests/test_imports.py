@@ -19,6 +19,7 @@ ORDER = (
     "threads",
     "tensors",
     "progress",
+    "filesystem",
     "storage",
     "provenance",
     "settings",
