@@ -95,6 +95,7 @@ OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default
 TasksOption = Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")]
 ShareOption = Annotated[str, typer.Option(help="I/N: do only this process' share of the work.")]
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Start also what would take weeks.")]
 _IMPORTS_HELP = "Import the modules that the folder's configuration names: this runs their code."
 ImportsOption = Annotated[bool, typer.Option("--allow-imports", help=_IMPORTS_HELP)]
 
@@ -202,10 +203,11 @@ def run(
         Path | None, typer.Option(help="A run whose training data to use, where only later settings differ.")
     ] = None,
     device: DeviceOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Collect, fit, select, tune, compare and report; a stopped run resumes where it was."""
     terminal = watch(device)
-    folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, data=data)
+    folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, data=data, anyway=yes)
     terminal.note(f"{preset} in {folder.path}")
     finish_run(folder, terminal)
 
@@ -220,10 +222,11 @@ def collect(
     tasks: TasksOption = None,
     share: ShareOption = "0/1",
     device: DeviceOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Collect training data; a stopped collection resumes where it was."""
     part, terminal = parse_share(share), watch(device)
-    folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks)
+    folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
     from metastep.experiments.stages import collect_data
 
     dataset = collect_data(folder, tracker=terminal, share=part)
@@ -235,6 +238,8 @@ def collect(
         f"{out}: {counts.transitions} tuples in {len(dataset.layout.blocks)} blocks, {counts.flagged} flagged, "
         f"{counts.excluded} excluded as not finite."
     )
+    if counts.flagged == counts.transitions:
+        print("Every tuple is flagged, its estimate zero or not finite: there is nothing to learn from this data.")
 
 
 @verb
@@ -339,13 +344,14 @@ def reproduce(
     ] = None,
     overrides: SetOption = None,
     device: DeviceOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Make figures and tables of the paper, each with a claim, the measured effect and a verdict."""
     terminal = watch(device)
     from metastep.experiments import reproduce as paper
 
     folder = out or Path("runs") / "-".join(["reproduce", scale.value, *sorted(set(env or ()))])
-    outcomes = paper.reproduce(ids, folder, scale.value, seed, terminal, overrides or [], env or [])
+    outcomes = paper.reproduce(ids, folder, scale.value, seed, terminal, overrides or [], env or [], anyway=yes)
     for outcome in outcomes:
         print(outcome.line())
     print(f"all rows: {folder / 'results.md'}")
