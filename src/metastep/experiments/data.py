@@ -63,7 +63,7 @@ def take_over(dataset: Dataset, folder: RunFolder) -> None:
     storage.create_folder(folder.data)
     blocks = sorted(dataset.folder.glob("block-*.safetensors"))
     for path in (*blocks, dataset.folder / "manifest.json"):
-        storage.write_atomically(folder.data / path.name, path.read_bytes())
+        storage.write_atomically(folder.data / path.name, storage.read_bytes(path))
 
 
 def _listed(tasks: NDArray[np.float32] | None) -> list[Any] | None:
