@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metastep.blocks import Blocks, Stream
 from metastep.errors import InputError
-from metastep.evaluation.methods import Method, MethodRecord, check_names, refuse_overlap
+from metastep.evaluation.methods import Method, MethodRecord, check_names, check_record, refuse_overlap
 from metastep.evaluation.tuning import TuningTable
 from metastep.mdp import MetaMDP
 from metastep.meta.history import History
@@ -40,6 +40,7 @@ class Comparison:
         diagnostics: what controllers report, "method/quantity" -> (tasks, updates).
         tuning: how the tuned values were found.
         settings: everything needed to repeat it.
+        made_from: fingerprints of the run it belongs to and of what it followed there, by name.
     """
 
     methods: tuple[MethodRecord, ...]
@@ -53,6 +54,11 @@ class Comparison:
     diagnostics: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     tuning: tuple[TuningTable, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    made_from: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for record in self.methods:
+            check_record(record)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,6 +79,11 @@ class Comparison:
     def label(self, name: str) -> str:
         """How a method is called in tables and figures."""
         return self.methods[self.index(name)].label
+
+    def at_edge(self, *methods: str) -> list[str]:
+        """Labels of these methods, or of all, whose tuned values lie at an edge of their grid, with the values' names."""
+        tables = (table for table in self.tuning if table.at_edge and table.method in (methods or self.names))
+        return [f"{self.label(table.method)} ({', '.join(table.at_edge)})" for table in tables]
 
     def num_flagged(self) -> dict[str, int]:
         """Estimates that could not be followed, by method."""
@@ -136,6 +147,7 @@ def compare(
             for name in reports[0]:
                 values = np.concatenate([report[name].T for report in reports])
                 diagnostics[f"{method.name}/{name}"] = values[:num_tasks]
+    arrays: dict[str, Any] = {name: np.stack([found[name] for found in runs]) for name in _BY_METHOD}
     settings = {
         "seed": seed,
         "stream": stream.name.lower(),
@@ -152,7 +164,7 @@ def compare(
         diagnostics=diagnostics,
         tuning=tuple(tuning),
         settings=settings,
-        **{name: np.stack([arrays[name] for arrays in runs]) for name in _BY_METHOD},
+        **arrays,
     )
 
 

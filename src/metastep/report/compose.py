@@ -146,8 +146,23 @@ def _explanation(findings: Findings) -> str:
     return text
 
 
+def nothing_learned(comparison: Comparison, counts: Counts | None) -> str:
+    """A sentence where there is no result: every training tuple is flagged, or every estimate of every method; else nothing."""
+    remedy = "look at the policy's sigma, the first policies and the step sizes"
+    if counts is not None and counts.flagged == counts.transitions:
+        return (
+            f"Every one of the {counts.transitions} training tuples is flagged, its estimate zero or not finite: the model has "
+            f"learned from noise alone, and the comparison says nothing about metaFQI; {remedy}."
+        )
+    if bool(comparison.flagged.all()):
+        return f"Every estimate on the test tasks is flagged as zero or not finite: no learner could move; {remedy}."
+    return ""
+
+
 def _headline(findings: Findings, paired: Sequence[Difference]) -> str:
     comparison, fitted = findings.comparison, findings.fitted
+    if sentence := nothing_learned(comparison, None if fitted is None else fitted.counts):
+        return sentence
     name = comparison.label(findings.target)
     iteration = None if fitted is None else fitted.model.record.selected_iteration
     if not paired:
@@ -167,7 +182,10 @@ def _headline(findings: Findings, paired: Sequence[Difference]) -> str:
         where = f"{num} new first policies in the one task it was trained on"
     if iteration is not None and findings.target == "metafqi":
         name += f" (iteration N = {iteration}, selected on validation tasks)"
-    return f"On {where}, {name} {_listed(clauses)} in the area under the learning curve."
+    result = f"On {where}, {name} {_listed(clauses)} in the area under the learning curve."
+    if edges := comparison.at_edge(findings.target, *(row.baseline for row in paired)):
+        result += f" Tuned at an edge of the grid, so that a wider one might do better: {_listed(edges)}."
+    return result
 
 
 def _listed(words: Sequence[str]) -> str:

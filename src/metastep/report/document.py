@@ -2,6 +2,7 @@
 
 import base64
 import html
+import re
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -117,41 +118,49 @@ def _html_picture(picture: Picture) -> str:
 
 
 def to_markdown(document: Document, figures: str) -> str:
-    """The same as Markdown; pictures refer to `<figures>/<name>.svg`."""
-    lines = [f"# {document.title}", "", document.subtitle]
+    """The same as Markdown; pictures refer to `<figures>/<name>.svg`. Emphasis and code are kept, HTML and links are not."""
+    lines = [f"# {_inert(document.title)}", "", _inert(document.subtitle)]
     for part in document.parts:
         lines.append("")
         match part:
             case Heading(text):
-                lines.append(f"## {text}")
+                lines.append(f"## {_inert(text)}")
             case Paragraph(text):
-                lines.append(text)
+                lines.append(_inert(text))
             case Command(text):
-                lines += ["```", text, "```"]
+                fence = "`" * max(3, *(1 + len(run) for run in re.findall("`+", text)), 3)
+                lines += [fence, text, fence]
             case Table():
                 marks = ["---:" if index in part.numeric else "---" for index in range(len(part.header))]
                 for cells in (part.header, marks, *part.rows):
-                    lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+                    lines.append("| " + " | ".join(_inert(cell).replace("|", "\\|") for cell in cells) + " |")
             case Picture():
-                lines += [f"![{part.caption}]({figures}/{part.name}.svg)", "", f"*{part.caption}*"]
+                caption = _inert(part.caption)
+                lines += [f"![{caption}]({figures}/{part.name}.svg)", "", f"*{caption}*"]
     return "\n".join(lines) + "\n"
 
 
-def write_picture(picture: Picture, folder: Path) -> None:
-    """Write a picture as SVG and PNG."""
+def _inert(text: str) -> str:
+    """Text that neither HTML nor a link hides in: labels come from files that anybody may have written."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("](", "]\\(")
+
+
+def write_picture(picture: Picture, folder: Path) -> list[Path]:
+    """Write a picture as SVG and PNG; returns the files."""
     storage.create_folder(folder)
     figure = picture.draw("light")
-    storage.write_atomically(folder / f"{picture.name}.svg", to_svg(figure))
-    storage.write_atomically(folder / f"{picture.name}.png", to_png(figure))
+    files = {folder / f"{picture.name}.svg": to_svg(figure), folder / f"{picture.name}.png": to_png(figure)}
+    for path, content in files.items():
+        storage.write_atomically(path, content)
+    return list(files)
 
 
-def write_document(document: Document, folder: Path) -> Path:
-    """Write `report.html`, `report.md` and the pictures as SVG and PNG under `figures/`; returns the page's path."""
-    for part in document.parts:
-        if isinstance(part, Picture):
-            write_picture(part, folder / "figures")
+def write_document(document: Document, folder: Path) -> list[Path]:
+    """Write the pictures as SVG and PNG under `figures/`, `report.md` and last `report.html`; returns the files."""
+    pictures = [part for part in document.parts if isinstance(part, Picture)]
+    files = [path for picture in pictures for path in write_picture(picture, folder / "figures")]
     storage.create_folder(folder)
-    storage.write_atomically(folder / "report.md", to_markdown(document, "figures").encode())
-    page = folder / "report.html"
-    storage.write_atomically(page, to_html(document).encode())
-    return page
+    for name, text in (("report.md", to_markdown(document, "figures")), ("report.html", to_html(document))):
+        storage.write_atomically(folder / name, text.encode())
+        files.append(folder / name)
+    return files
