@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from metastep import storage
+from metastep import provenance, storage
 from metastep.errors import InputError
-from metastep.meta.dataset import DatasetWriter, Layout
+from metastep.meta.dataset import DatasetWriter
 from metastep.meta.history import History
+from metastep.meta.manifest import Layout
 
 
 class Killed(BaseException):
@@ -358,12 +359,12 @@ def test_foreign_tensor_files_are_refused(tmp_path):
 
 
 def test_the_environment_record_names_versions_and_device():
-    record = storage.environment_record("cpu")
+    record = provenance.environment_record("cpu")
     assert record["device"] == "cpu"
     assert record["numpy"] == np.__version__
     assert record["python"].split(".")[0] == "3"
     assert record.keys() == {"python", "device", "metastep", "jax", "numpy", "scikit-learn", "numba"}
-    more = storage.environment_record("cpu", ("scipy", "no such package"))
+    more = provenance.environment_record("cpu", ("scipy", "no such package"))
     assert more.items() > record.items()
     assert more["scipy"][0].isdigit()
     assert more["no such package"] == "not installed"

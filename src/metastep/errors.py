@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import Any
 
 
 class InputError(ValueError):
@@ -16,3 +17,15 @@ def not_registered(field: str, name: str, allowed: Sequence[str], what: str = "i
     near = get_close_matches(name, allowed, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return InputError(f"{field}: {name!r} {what}, allowed are {', '.join(allowed) or 'none'}.{hint}")
+
+
+def shown(value: Any) -> str:
+    """A value as an error message shows it."""
+    text = repr(_with_lists(value))
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def _with_lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_lists(item) for name, item in value.items()}
+    return [_with_lists(item) for item in value] if isinstance(value, tuple) else value

@@ -1,23 +1,25 @@
 """Where a result comes from: a description of what was run, of what ran it, and how two descriptions differ."""
 
 import dataclasses
+import importlib.metadata
 import json
 import os
 import platform
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
-from metastep.storage import environment_record
-
+PACKAGES = ("metastep", "jax", "numpy", "scikit-learn", "numba")
 _NOT_SET = object()
 
 
 def device_name() -> str:
     """What simulates, as recorded with results: results of different devices differ in the last bits."""
+    import jax  # here, since a model can be read without it
+
     device = jax.devices()[0]
     flags = os.environ.get("XLA_FLAGS", "")
     kind = _cpu_model() if device.platform == "cpu" else device.device_kind
@@ -31,6 +33,22 @@ def _cpu_model() -> str:
     except OSError:
         return platform.processor() or "cpu"
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
+
+
+def environment_record(device: str, packages: Sequence[str] = ()) -> dict[str, str]:
+    """What produced a result: versions of Python and of the packages that decide numbers, and the device used.
+
+    `packages` are those that decide numbers in this case only: a simulator that an environment brings.
+    """
+    versions = {name: _version(name) for name in (*PACKAGES, *packages)}
+    return {"python": platform.python_version(), "device": device} | versions
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def versions_of(packages: tuple[str, ...]) -> dict[str, str]:

@@ -7,15 +7,13 @@ nobody holds its lock any more.
 
 import errno
 import hashlib
-import importlib.metadata
 import os
-import platform
 import re
 import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +26,6 @@ from metastep.filesystem import LINKS, SYNCS, attempt, lock
 from metastep.tensors import Tensors as Tensors
 from metastep.tensors import canonical_json as canonical_json
 from metastep.tensors import decode, encode, parse_json
-
-PACKAGES = ("metastep", "jax", "numpy", "scikit-learn", "numba")
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _DAY = 86400.0  # seconds
@@ -300,19 +296,3 @@ def _is_of_first_version(found: Any, kind: str) -> bool:
     if kind == "run":
         return set(found) == {"experiment", "tasks"}
     return found.get("kind") == kind or found.get("format") in (kind, f"metastep-{kind}")
-
-
-def environment_record(device: str, packages: Sequence[str] = ()) -> dict[str, str]:
-    """What produced a result: versions of Python and of the packages that decide numbers, and the device used.
-
-    `packages` are those that decide numbers in this case only: a simulator that an environment brings.
-    """
-    versions = {name: _version(name) for name in (*PACKAGES, *packages)}
-    return {"python": platform.python_version(), "device": device} | versions
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"

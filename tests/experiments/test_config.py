@@ -391,10 +391,7 @@ def test_wrong_settings_are_named_with_what_is_allowed(override, message):
         ("meta.rule.dampin=0.1", "meta.rule: 'dampin' is not an option of nga, allowed are damping. Did you mean"),
         ("meta.rule.damping=2.0", "meta.rule.damping: 2.0 must lie in (0, 1)."),
         ('meta.observation=["thet"]', "meta.observation: 'thet' is not registered, allowed are"),
-        (
-            "fqi.regressor=tree",
-            "fqi.regressor: 'tree' is not registered, allowed are extra-trees, ",
-        ),
+        ("fqi.regressor=tree", "fqi.regressor: 'tree' is not registered, allowed are extra-trees, "),
         ('compare.methods=["adamw"]', "compare.methods: 'adamw' is not registered, allowed are adam, decay,"),
         ('compare.methods=["geometric-decay"]', ""),
         (

@@ -13,10 +13,11 @@ import pytest
 
 from metastep import storage
 from metastep.errors import InputError
-from metastep.meta.dataset import Counts, Dataset, DatasetWriter, Layout
+from metastep.meta.dataset import Counts, Dataset, DatasetWriter
 from metastep.meta.history import History
+from metastep.meta.manifest import Layout
 from metastep.meta.parquet import to_parquet
-from metastep.provenance import first_difference
+from metastep.provenance import environment_record, first_difference
 
 FEATURES = {"theta": 3, "natural_gradient": 3}
 OBSERVATION = ("theta", "natural_gradient", "context", "return")
@@ -82,7 +83,7 @@ def test_blocks_come_back_without_the_padding(dataset):
 def test_the_manifest_says_what_the_data_are(dataset):
     manifest = json.loads((dataset.folder / "manifest.json").read_text())
     assert manifest["config"] == {"env": {"name": "toy", "sizes": [1, 2]}, "fqi": {"trees": 50, "lam": 1.0}}
-    assert manifest["environment"] == storage.environment_record("cpu")
+    assert manifest["environment"] == environment_record("cpu")
     assert manifest["blocks"] == [
         storage.sha256_of(dataset.folder / f"block-0000{index}.safetensors") for index in range(3)
     ]

@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ValidationError
 
 from metastep import controllers, policies, rules
-from metastep.errors import InputError
-from metastep.experiments.schema import Experiment, shown
+from metastep.errors import InputError, shown
+from metastep.experiments.schema import Experiment
 from metastep.fqi import regressors
 from metastep.registry import Registry
 from metastep.settings import FLOAT32

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep import storage
-from metastep.errors import InputError
+from metastep.errors import InputError, shown
 from metastep.experiments.config import parse
-from metastep.experiments.schema import Experiment, shown
+from metastep.experiments.schema import Experiment
 from metastep.locks import writing
 from metastep.outside import claim, is_stamped
 from metastep.provenance import first_difference

@@ -20,8 +20,9 @@ from metastep.experiments.stages import collect_data, compare_methods, compared,
 from metastep.experiments.start import start_run
 from metastep.meta.dataset import Dataset
 from metastep.progress import Tracker
-from metastep.report.compose import Findings, Fitted, compose, nothing_learned, target_of
+from metastep.report.compose import Findings, Fitted, compose, target_of
 from metastep.report.document import write_document
+from metastep.report.tables import nothing_learned
 
 _STARTS = 128  # first observations over which the map of step sizes is averaged
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from metastep.errors import shown
 from metastep.fqi import MetaFQI
 from metastep.fqi.qfunction import Stepsizes
 from metastep.gradients import Estimator
@@ -21,18 +22,6 @@ from metastep.simulation.rollouts import Baseline, Rollout
 from metastep.spaces import HyperparameterSpace, Scale
 
 _METHOD_NAME = re.compile(r"([\w.]+:)?\w[\w.=+-]{0,63}", re.ASCII)
-
-
-def shown(value: Any) -> str:
-    """A value as an error message shows it."""
-    text = repr(_with_lists(value))
-    return text if len(text) <= 80 else f"{text[:80]}..."
-
-
-def _with_lists(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _with_lists(item) for name, item in value.items()}
-    return [_with_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _is_plain(value: Any) -> bool:

@@ -81,11 +81,7 @@ def iteration_methods(config: Experiment, model: Model, contexts: NDArray[np.flo
 
 
 def validate(
-    config: Experiment,
-    model: Model,
-    *,
-    contexts: NDArray[np.float32] | None = None,
-    tracker: Tracker | None = None,
+    config: Experiment, model: Model, *, contexts: NDArray[np.float32] | None = None, tracker: Tracker | None = None
 ) -> Comparison:
     """Every iteration of a model on the same validation tasks.
 
@@ -235,11 +231,7 @@ def tuned(
 
 
 def prepared(
-    folder: RunFolder,
-    spec: MethodSpec,
-    *,
-    on_use: Callable[[str], object] = str,
-    tracker: Tracker | None = None,
+    folder: RunFolder, spec: MethodSpec, *, on_use: Callable[[str], object] = str, tracker: Tracker | None = None
 ) -> Method:
     """A method with nothing to tune, its controller loaded or trained where it needs to be.
 

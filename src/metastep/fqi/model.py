@@ -13,7 +13,7 @@ from metastep.fqi.iteration import MetaFQI
 from metastep.fqi.qfunction import QFunction, pick_iteration
 from metastep.fqi.record import ModelRecord, ObservationPart, RegressorRecord, TrainingData, ValidationCurve
 from metastep.fqi.regressors import options_of
-from metastep.storage import environment_record
+from metastep.provenance import environment_record
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from metastep.blocks import Stream
 from metastep.errors import InputError
 from metastep.mdp import MetaMDP, Tasks
 from metastep.meta.controller import Controller, Exploration
-from metastep.meta.dataset import Dataset, DatasetWriter, Layout
+from metastep.meta.dataset import Dataset, DatasetWriter
 from metastep.meta.history import joined
+from metastep.meta.manifest import Layout
 from metastep.meta.parts import Growth, grow
 from metastep.progress import Silent, Tracker
 from metastep.provenance import device_name
@@ -110,10 +111,7 @@ def collect(
     # The first batch precedes the first update, so a block has one batch more than updates.
     batches_done = {block: begun[block].updates + 1 if block in begun else 0 for block in missing}
     total = sum(num_updates + 1 - done for done in batches_done.values()) * batch_steps
-    with (
-        ThreadPoolExecutor(max_workers=1) as thread,
-        (tracker or Silent()).stage("collect", total, "steps") as stage,
-    ):
+    with ThreadPoolExecutor(max_workers=1) as thread, (tracker or Silent()).stage("collect", total, "steps") as stage:
         disk = _Disk(thread, writer)
         for block in missing:
             done = batches_done[block]

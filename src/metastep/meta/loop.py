@@ -54,10 +54,7 @@ def follow(
     always, kept = ([snapshot[part] for snapshot in host_snapshots] for part in (0, 1))
     chosen = np.stack(host_proposals) if host_proposals else np.zeros((0, len(context), mdp.space.num_coordinates))
     piece = History(
-        context=context,
-        hyperparameters=chosen.astype(np.float32),
-        features=_stacked(kept),
-        **_stacked(always),
+        context=context, hyperparameters=chosen.astype(np.float32), features=_stacked(kept), **_stacked(always)
     )
     return Stretch(learners, state, piece)
 

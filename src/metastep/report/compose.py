@@ -14,7 +14,7 @@ from metastep.fqi import Model
 from metastep.meta.dataset import Counts
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Picture, Table
 from metastep.report.figures import WIDE, Panel, curves, importances, line_of, picture, points, stepsize_map, whiskers
-from metastep.report.tables import bookkeeping_table, comparison_table, tuning_table
+from metastep.report.tables import bookkeeping_table, comparison_table, nothing_learned, tuning_table
 
 _GRID = 41  # step sizes are mapped over this many values of each context coordinate
 
@@ -90,10 +90,7 @@ def compose(findings: Findings) -> Document:
     counts, fingerprint = None, ""
     if findings.fitted is not None:
         counts, fingerprint = findings.fitted.counts, findings.fitted.model.record.training_data.fingerprint
-    parts += [
-        Heading("Flags, versions and seeds"),
-        bookkeeping_table(comparison, counts, fingerprint, findings.config),
-    ]
+    parts += [Heading("Flags, versions and seeds"), bookkeeping_table(comparison, counts, fingerprint, findings.config)]
     num = comparison.num_tasks
     return Document(
         f"metastep: {findings.name}", f"{num} test tasks, {comparison.returns.shape[2] - 1} updates each", parts
@@ -144,19 +141,6 @@ def _explanation(findings: Findings) -> str:
             "methods elsewhere."
         )
     return text
-
-
-def nothing_learned(comparison: Comparison, counts: Counts | None) -> str:
-    """A sentence where there is no result: every training tuple is flagged, or every estimate of every method; else nothing."""
-    remedy = "look at the policy's sigma, the first policies and the step sizes"
-    if counts is not None and counts.flagged == counts.transitions:
-        return (
-            f"Every one of the {counts.transitions} training tuples is flagged, its estimate zero or not finite: the model has "
-            f"learned from noise alone, and the comparison says nothing about metaFQI; {remedy}."
-        )
-    if bool(comparison.flagged.all()):
-        return f"Every estimate on the test tasks is flagged as zero or not finite: no learner could move; {remedy}."
-    return ""
 
 
 def _headline(findings: Findings, paired: Sequence[Difference]) -> str:

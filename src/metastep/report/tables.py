@@ -140,3 +140,16 @@ def _sample_sizes(comparison: Comparison, num_episodes: int) -> list[tuple[str, 
             )
         )
     return rows
+
+
+def nothing_learned(comparison: Comparison, counts: Counts | None) -> str:
+    """A sentence where there is no result: every training tuple is flagged, or every estimate of every method; else nothing."""
+    remedy = "look at the policy's sigma, the first policies and the step sizes"
+    if counts is not None and counts.flagged == counts.transitions:
+        return (
+            f"Every one of the {counts.transitions} training tuples is flagged, its estimate zero or not finite: the model has "
+            f"learned from noise alone, and the comparison says nothing about metaFQI; {remedy}."
+        )
+    if bool(comparison.flagged.all()):
+        return f"Every estimate on the test tasks is flagged as zero or not finite: no learner could move; {remedy}."
+    return ""

@@ -42,11 +42,7 @@ ENVIRONMENTS = {
     ),
     "swingup": Environment(),
     "halfcheetah": Environment(  # no decaying rate was tried on it
-        tuned={
-            "rmsprop": {"stepsize": 0.3},
-            "adam": {"stepsize": 0.5},
-            "metagrad": {"stepsize": 0.5, "beta": 0.01},
-        },
+        tuned={"rmsprop": {"stepsize": 0.3}, "adam": {"stepsize": 0.5}, "metagrad": {"stepsize": 0.5, "beta": 0.01}},
         is_shown_as_gain=True,
     ),
 }

@@ -31,12 +31,7 @@ def _random_states(run: Run) -> Column:
     auc = metric_values(drawn, "auc").reshape(len(KINDS), _NUM_STATES, -1)  # (kinds, states, tasks)
     returns = drawn.returns.reshape(len(KINDS), _NUM_STATES, *drawn.returns.shape[1:]).astype(np.float64)
     rows = [
-        {
-            "kind": kind,
-            "random_state": state,
-            "mean_auc": float(row.mean()),
-            "sd_over_tasks": float(row.std(ddof=1)),
-        }
+        {"kind": kind, "random_state": state, "mean_auc": float(row.mean()), "sd_over_tasks": float(row.std(ddof=1))}
         for kind, states in zip(KINDS, auc, strict=True)
         for state, row in enumerate(states)
     ]

@@ -1,0 +1,146 @@
+"""What all verbs have in common: how they are registered, how they fail, how the program ends."""
+
+import functools
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from metastep.cli.options import Device, Scale
+from metastep.errors import InputError
+from metastep.experiments.device import prepare_jax
+
+app = typer.Typer(
+    name="metastep", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+
+
+STOPPED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
+def verb(function: Callable[..., None]) -> Callable[..., None]:
+    """Register a verb: bad input is one sentence and exit code 2, and Ctrl-C says how to go on."""
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+            sys.stdout.flush()
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            print("stopped; the same command resumes where it was.", file=sys.stderr)
+            raise typer.Exit(STOPPED) from None
+        except BrokenPipeError:
+            drop_output()  # the reader went away (`| head`): nothing is wrong, nothing more can be said
+        except (
+            OSError
+        ) as error:  # a name that is too long, a folder that may not be read, a full disk behind the output
+            raise refused(error) from None
+
+    return app.command()(guarded)
+
+
+def refused(error: OSError) -> typer.Exit:
+    """Say what the operating system refuses; where it is our own output that cannot be written, nothing more goes there."""
+    what = "The output" if error.filename is None else str(error.filename)
+    if error.filename is None:
+        drop_output()
+    with suppress(OSError):
+        print(f"error: {what:.300} cannot be used: {error.strerror or error}.", file=sys.stderr, flush=True)
+    return typer.Exit(2)
+
+
+def drop_output() -> None:
+    """Send what else is printed nowhere, so that the interpreter does not stumble over it on its way out."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def start_run(source: str, out: Path | None, scale: Scale | None = None, **settings: Any) -> Any:
+    """Create or resume the run folder of a configuration, with the command that did."""
+    from metastep.experiments.start import start_run as started
+
+    path = out or Path("runs") / "-".join([Path(source).stem, *([scale.value] if scale else [])])
+    return started(source, scale.value if scale else None, path, command=this_command(), **settings)
+
+
+def finish_run(folder: Any, terminal: Any) -> None:
+    """Run every stage of a folder and print the outcome."""
+    from metastep.experiments.runner import print_outcome, run_experiment
+
+    print_outcome(folder, run_experiment(folder, tracker=terminal))
+
+
+def watch(device: Device | None) -> Any:
+    """Choose the device, and return what shows progress.
+
+    First of all: an environment may choose its engine by the device, and what is refused must leave no folder behind.
+    """
+    from metastep.progress import Terminal
+
+    prepare_jax(device)
+    return Terminal()
+
+
+def this_command() -> str:
+    """What was typed, to be repeated; without a share, since one process alone collects the same data."""
+    words = ["metastep", *sys.argv[1:]]
+    if "--share" in words:
+        place = words.index("--share")
+        del words[place : place + 2]
+    line = shlex.join(word for word in words if not word.startswith("--share="))
+    return os.fsencode(line).decode("utf-8", "backslashreplace")  # a path need not be UTF-8, the file it goes to is
+
+
+def search_here_last() -> None:
+    """Modules in the working folder may be named in a configuration, but must not take the place of installed ones."""
+    sys.path[:] = [place for place in sys.path if place not in ("", os.getcwd())] + [os.getcwd()]
+
+
+def prepare_streams() -> None:
+    """Paths may hold any bytes, and be printed; a stream that the caller closed is replaced, else a file takes its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, os.fdopen(number, mode))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def main() -> None:
+    """Entry point of the `metastep` command."""
+    search_here_last()
+    prepare_streams()
+    try:
+        app()
+    except OSError as error:  # outside the verbs: `--help` onto a full disk
+        raise SystemExit(refused(error).exit_code) from None
+    except SystemExit as end:
+        if end.code == STOPPED:
+            _leave_at_once()
+        raise
+
+
+def _leave_at_once() -> None:
+    """End without the interpreter's tidying up: threads that still compile or simulate would crash in it.
+
+    Nothing is lost, since every file is written whole or not at all.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(STOPPED)

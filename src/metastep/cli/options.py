@@ -1,0 +1,58 @@
+"""Options and arguments that several verbs share."""
+
+import textwrap
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from metastep.errors import InputError
+
+
+class Scale(StrEnum):
+    """How large an experiment is."""
+
+    quick = "quick"
+    full = "full"
+
+
+class Device(StrEnum):
+    """Where the simulation runs."""
+
+    cpu = "cpu"
+    gpu = "gpu"
+
+
+PresetArgument = Annotated[str, typer.Argument(help="A preset (see `metastep envs`) or the path of a .toml file.")]
+_SCALE_HELP = "quick: a minute or two; full: the paper's settings. Default: quick where the file has such a table."
+ScaleOption = Annotated[Scale | None, typer.Option(help=_SCALE_HELP)]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.key=value.")]
+DeviceOption = Annotated[Device | None, typer.Option(help="Simulate on the CPU or on a GPU; default: what JAX finds.")]
+OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")]
+TasksOption = Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")]
+ShareOption = Annotated[str, typer.Option(help="I/N: do only this process' share of the work.")]
+FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file where there is one.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Start also what would take weeks.")]
+_IMPORTS_HELP = "Import the modules that the folder's configuration names: this runs their code."
+ImportsOption = Annotated[bool, typer.Option("--allow-imports", help=_IMPORTS_HELP)]
+
+# Spelt out here because the registry imports everything that makes them.
+IDS = (
+    "fig1", "fig2", "fig3", "fig-swingup", "fig-iterations", "fig-decay", "table1", "fig-cartpole60", "fig-context",
+    "fig-robust", "fig-fixed-context", "fig-single-action", "theory",
+)  # fmt: skip
+LISTED_IDS = textwrap.fill(", ".join(IDS), width=50, break_on_hyphens=False)
+
+
+def parse_share(share: str) -> tuple[int, int]:
+    """I/N as two numbers."""
+    first, separator, second = share.partition("/")
+    if not (separator and first.isdecimal() and second.isdecimal() and share.isascii() and len(share) < 20):
+        raise InputError(f"--share: {share!r:.60} must be I/N, such as 0/4.")
+    index, parts = int(first), int(second)
+    if index >= parts:
+        raise InputError(f"--share: {share} must be I/N with I below N.")
+    return index, parts
