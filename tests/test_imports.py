@@ -20,6 +20,8 @@ ORDER = (
     "tensors",
     "progress",
     "storage",
+    "outside",
+    "locks",
     "provenance",
     "registry",
     "settings",
