@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,10 +46,29 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
             print("stopped; the same command resumes where it was.", file=sys.stderr)
             raise typer.Exit(STOPPED) from None
         except BrokenPipeError:
-            # The reader of our output went away (`| head`): nothing is wrong, nothing more can be said.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop_output()  # the reader went away (`| head`): nothing is wrong, nothing more can be said
+        except (
+            OSError
+        ) as error:  # a name that is too long, a folder that may not be read, a full disk behind the output
+            raise refused(error) from None
 
     return app.command()(guarded)
+
+
+def refused(error: OSError) -> typer.Exit:
+    """Say what the operating system refuses; where it is our own output that cannot be written, nothing more goes there."""
+    what = "The output" if error.filename is None else str(error.filename)
+    if error.filename is None:
+        drop_output()
+    with suppress(OSError):
+        print(f"error: {what:.300} cannot be used: {error.strerror or error}.", file=sys.stderr, flush=True)
+    return typer.Exit(2)
+
+
+def drop_output() -> None:
+    """Send what else is printed nowhere, so that the interpreter does not stumble over it on its way out."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Scale(StrEnum):
@@ -76,6 +96,7 @@ TasksOption = Annotated[Path | None, typer.Option(help="CSV or JSON file of cont
 ShareOption = Annotated[str, typer.Option(help="I/N: do only this process' share of the work.")]
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file where there is one.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Start also what would take weeks.")]
 _IMPORTS_HELP = "Import the modules that the folder's configuration names: this runs their code."
 ImportsOption = Annotated[bool, typer.Option("--allow-imports", help=_IMPORTS_HELP)]
 
@@ -90,8 +111,8 @@ LISTED_IDS = textwrap.fill(", ".join(IDS), width=50, break_on_hyphens=False)
 def parse_share(share: str) -> tuple[int, int]:
     """I/N as two numbers."""
     first, separator, second = share.partition("/")
-    if not (separator and first.isdecimal() and second.isdecimal() and share.isascii()):
-        raise InputError(f"--share: {share!r} must be I/N, such as 0/4.")
+    if not (separator and first.isdecimal() and second.isdecimal() and share.isascii() and len(share) < 20):
+        raise InputError(f"--share: {share!r:.60} must be I/N, such as 0/4.")
     index, parts = int(first), int(second)
     if index >= parts:
         raise InputError(f"--share: {share} must be I/N with I below N.")
@@ -130,7 +151,8 @@ def this_command() -> str:
     if "--share" in words:
         place = words.index("--share")
         del words[place : place + 2]
-    return shlex.join(word for word in words if not word.startswith("--share="))
+    line = shlex.join(word for word in words if not word.startswith("--share="))
+    return os.fsencode(line).decode("utf-8", "backslashreplace")  # a path need not be UTF-8, the file it goes to is
 
 
 def print_version(wanted: bool) -> None:
@@ -182,10 +204,11 @@ def run(
         Path | None, typer.Option(help="A run whose training data to use, where only later settings differ.")
     ] = None,
     device: DeviceOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Collect, fit, select, tune, compare and report; a stopped run resumes where it was."""
     terminal = watch(device)
-    folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, data=data)
+    folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, data=data, anyway=yes)
     terminal.note(f"{preset} in {folder.path}")
     finish_run(folder, terminal)
 
@@ -200,10 +223,11 @@ def collect(
     tasks: TasksOption = None,
     share: ShareOption = "0/1",
     device: DeviceOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Collect training data; a stopped collection resumes where it was."""
     part, terminal = parse_share(share), watch(device)
-    folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks)
+    folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
     from metastep.experiments.stages import collect_data
 
     dataset = collect_data(folder, tracker=terminal, share=part)
@@ -215,6 +239,8 @@ def collect(
         f"{out}: {counts.transitions} tuples in {len(dataset.layout.blocks)} blocks, {counts.flagged} flagged, "
         f"{counts.excluded} excluded as not finite."
     )
+    if counts.flagged == counts.transitions:
+        print("Every tuple is flagged, its estimate zero or not finite: there is nothing to learn from this data.")
 
 
 @verb
@@ -335,13 +361,14 @@ def reproduce(
     ] = None,
     overrides: SetOption = None,
     device: DeviceOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Make figures and tables of the paper, each with a claim, the measured effect and a verdict."""
     terminal = watch(device)
     from metastep.experiments import reproduce as paper
 
     folder = out or Path("runs") / "-".join(["reproduce", scale.value, *sorted(set(env or ()))])
-    outcomes = paper.reproduce(ids, folder, scale.value, seed, terminal, overrides or [], env or [])
+    outcomes = paper.reproduce(ids, folder, scale.value, seed, terminal, overrides or [], env or [], anyway=yes)
     for outcome in outcomes:
         print(outcome.line())
     print(f"all rows: {folder / 'results.md'}")
@@ -390,11 +417,29 @@ def search_here_last() -> None:
     sys.path[:] = [place for place in sys.path if place not in ("", os.getcwd())] + [os.getcwd()]
 
 
+def prepare_streams() -> None:
+    """Paths may hold any bytes, and be printed; a stream that the caller closed is replaced, else a file takes its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, os.fdopen(number, mode))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Entry point of the `metastep` command."""
     search_here_last()
+    prepare_streams()
     try:
         app()
+    except OSError as error:  # outside the verbs: `--help` onto a full disk
+        raise SystemExit(refused(error).exit_code) from None
     except SystemExit as end:
         if end.code == STOPPED:
             _leave_at_once()

@@ -17,10 +17,10 @@ from metastep.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.errors import InputError
 from metastep.gradients import Estimate, Estimator
 from metastep.rules import NGA, Rule, RuleState, Update, unusable
-from metastep.settings import Count, Share, check_fields
+from metastep.settings import Count, Float, Share, check_fields
 from metastep.spaces import HyperparameterSpace
 
-PerParameter = tuple[float, ...]
+PerParameter = tuple[Float, ...]
 
 DEFAULT_OBSERVATION = ("theta", "natural_gradient", "context")
 """The meta-observation of the paper."""

@@ -114,7 +114,7 @@ class _Live:
         self._unit, self._done, self._first = unit, 0.0, 0.0
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f} %"),
             TextColumn("{task.fields[rate]}"),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from metastep.errors import InputError, not_registered
+from metastep.settings import check_values
 
 Part = TypeVar("Part")
 
@@ -29,7 +30,7 @@ class Registry(Generic[Part]):
     Args:
         field: the setting that holds a name, for sentences about unknown ones.
         options_field: the setting that holds options; by default the same.
-        hidden: parameters of factories that are no options.
+        hidden: parameters of factories that are not options.
     """
 
     def __init__(self, field: str, options_field: str = "", hidden: tuple[str, ...] = ()) -> None:
@@ -79,7 +80,7 @@ class Registry(Generic[Part]):
 
 def check_options(
     name: str,
-    options: Iterable[str],
+    options: Mapping[str, Any],
     factory: Callable[..., Any],
     *,
     field: str,
@@ -87,15 +88,18 @@ def check_options(
     skip: int = 0,
     hidden: tuple[str, ...] = (),
 ) -> None:
-    """Refuse options that `factory` and `more` do not name; a factory that takes any keyword checks for itself."""
+    """Refuse options that `factory` and `more` do not name, or with values that are not of its types.
+
+    A factory that takes any keyword checks for itself.
+    """
     parameters = _parameters(factory)
     if parameters is None:
         return
-    known = (*more, *parameters[skip:])
+    known = [parameter for parameter in (*more, *parameters[skip:]) if parameter not in hidden]
     for option in options:
         if option not in known:
-            allowed = [parameter for parameter in known if parameter not in hidden]
-            raise not_registered(field, option, allowed, f"is not an option of {name}")
+            raise not_registered(field, option, known, f"is not an option of {name}")
+    check_values(factory, options, field)
 
 
 def _signature(factory: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
@@ -135,7 +139,7 @@ def _import(module: str, field: str) -> None:
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's module does wrong
-        text = f"{type(error).__name__}: {error}".rstrip(".")
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300].rstrip(".")
         raise InputError(
             f"{field}: the module {module!r} cannot be imported, {text}. It must be installed or lie in the folder that "
             "the command is run in."

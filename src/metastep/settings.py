@@ -6,20 +6,30 @@
 import inspect
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from numbers import Integral, Real
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, Predicate
 
 from metastep.errors import InputError
 
+
+def fits_float32(value: float) -> bool:
+    """Whether float32, the simulation's type, can hold a number: a smaller one is flushed to 0, a larger one infinite."""
+    return value == 0.0 or 1.1754944e-38 <= abs(value) <= 3.4028235e38
+
+
+FLOAT32 = "must be 0 or from 1.2e-38 to 3.4e38 in size, which float32 can hold"
+
+Float = Annotated[float, Predicate(fits_float32)]
+"""A number that goes into a simulation; pydantic understands it, and so does `check_fields`."""
 Count = Annotated[int, Ge(1), Le(10**9)]
 Several = Annotated[int, Ge(2), Le(10**9)]  # an interval over tasks needs two
-Share = Annotated[float, Ge(0.0), Le(1.0)]
-Positive = Annotated[float, Gt(0.0)]
+Share = Annotated[Float, Ge(0.0), Le(1.0)]
+Positive = Annotated[Float, Gt(0.0)]
 
 _BOUNDS: dict[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
     Ge: ("ge", "must be greater than or equal to", lambda value, bound: value >= bound),
@@ -28,6 +38,12 @@ _BOUNDS: dict[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
     Lt: ("lt", "must be less than", lambda value, bound: value < bound),
 }
 _NUMBERS: dict[type, tuple[type, str]] = {int: (Integral, "a whole number"), float: (Real, "a number")}
+_WORDS = {str: "text", bool: "true or false", tuple: "a list"}
+
+
+def _bounded(kind: Any) -> Any:
+    """A number that a class gives no bounds for still has those of the machine."""
+    return {float: Float, int: Annotated[int, Ge(-(2**31)), Le(2**31 - 1)]}.get(kind, kind)
 
 
 class Setting(NamedTuple):
@@ -73,7 +89,23 @@ def check_fields(owner: Any, section: str) -> None:
     kinds: Callable[..., Any] = type(owner)
     for name, kind in _hints(kinds).items():
         if problem := _problem(kind, value := getattr(owner, name, None)):
-            raise InputError(f"{section}.{name}: {value!r} {problem}.")
+            raise InputError(f"{section}.{name}: {_shown(value)} {problem}.")
+
+
+def check_values(factory: Callable[..., Any], values: Mapping[str, Any], section: str) -> None:
+    """Refuse options that do not have the types and bounds which a factory's parameters name."""
+    try:
+        hints = _hints(factory)
+    except (NameError, TypeError, AttributeError):  # a user's annotations may mean nothing at run time
+        return
+    for name, value in values.items():
+        if problem := _problem(_bounded(hints.get(name, Any)), value):
+            raise InputError(f"{section}.{name}: {_shown(value)} {problem}.")
+
+
+def _shown(value: Any) -> str:
+    text = repr(list(value) if isinstance(value, tuple) else value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def _problem(kind: Any, value: Any) -> str:
@@ -85,6 +117,11 @@ def _problem(kind: Any, value: Any) -> str:
         return "" if value is None or "" in problems else problems[0]
     if get_origin(kind) is Literal and value not in get_args(kind):
         return f"must be one of {', '.join(map(str, get_args(kind)))}"
+    if get_origin(kind) is tuple and isinstance(value, tuple | list):
+        return _problem_within(get_args(kind), value)
+    if get_origin(kind) is tuple or kind in (str, bool):
+        wanted = get_origin(kind) or kind
+        return "" if isinstance(value, wanted) else f"must be {_WORDS[wanted]}"
     if get_origin(kind) is not Annotated:
         return ""
     number, words = _NUMBERS.get(get_args(kind)[0], (object, ""))
@@ -93,7 +130,18 @@ def _problem(kind: Any, value: Any) -> str:
     if isinstance(value, Real) and not math.isfinite(value):
         return "must be a finite number"
     for bound in kind.__metadata__:
+        if isinstance(bound, Predicate) and not bound.func(value):
+            return FLOAT32
         attribute, words, holds = _BOUNDS.get(type(bound), ("", "", None))
         if holds is not None and not holds(value, limit := getattr(bound, attribute)):
             return f"{words} {limit:g}"
     return ""
+
+
+def _problem_within(kinds: tuple[Any, ...], values: Sequence[Any]) -> str:
+    """What is wrong with a list whose entries have these types; the last one may be an ellipsis."""
+    if kinds[1:] == (...,):
+        kinds = kinds[:1] * len(values)
+    if len(kinds) != len(values):
+        return f"must be a list of {len(kinds)}"
+    return next(filter(None, map(_problem, map(_bounded, kinds), values)), "")

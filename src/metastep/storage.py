@@ -6,7 +6,6 @@ nobody holds its lock any more.
 """
 
 import errno
-import fcntl
 import hashlib
 import importlib.metadata
 import os
@@ -15,6 +14,7 @@ import re
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metastep.errors import InputError
+from metastep.filesystem import LINKS, SYNCS, attempt, lock
 from metastep.tensors import Tensors as Tensors
 from metastep.tensors import canonical_json as canonical_json
 from metastep.tensors import decode, encode, parse_json
@@ -31,6 +32,7 @@ from metastep.tensors import decode, encode, parse_json
 PACKAGES = ("metastep", "jax", "numpy", "scikit-learn", "numba")
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+_DAY = 86400.0  # seconds
 VERSION = 2
 """Of all files; metastep 0.1 wrote version 1."""
 
@@ -70,16 +72,11 @@ def _write_atomically(path: Path, data: bytes, overwrite: bool) -> bool:
         rest = memoryview(data)
         while rest:
             rest = rest[DISK.write(descriptor, rest) :]
-        DISK.fsync(descriptor)
+        attempt(lambda: DISK.fsync(descriptor), SYNCS)
         if overwrite:
             DISK.rename(temporary, path)
         else:
-            # A hard link, unlike a rename, refuses to replace.
-            try:
-                DISK.link(temporary, path)
-            except FileExistsError:
-                written = False
-            DISK.unlink(temporary)
+            written = _rename_if_new(temporary, path)
     except (Exception, KeyboardInterrupt):
         with suppress(OSError):
             DISK.unlink(temporary)
@@ -90,12 +87,27 @@ def _write_atomically(path: Path, data: bytes, overwrite: bool) -> bool:
     return written
 
 
+def _rename_if_new(temporary: Path, path: Path) -> bool:
+    """Give a file its name unless that is taken: a hard link, unlike a rename, refuses to replace."""
+    try:
+        if not attempt(lambda: DISK.link(temporary, path), LINKS):
+            if os.path.lexists(path):
+                raise FileExistsError
+            DISK.rename(temporary, path)
+            return True
+    except FileExistsError:
+        DISK.unlink(temporary)
+        return False
+    DISK.unlink(temporary)
+    return True
+
+
 def _create_temporary(path: Path) -> tuple[Path, int]:
     """Create a locked temporary file beside `path`."""
     while True:
         temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
         descriptor = DISK.create(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor, wait=True)
         if os.fstat(descriptor).st_nlink > 0:
             return temporary, descriptor
         # Another process took it for a leftover in the moment between creation and lock.
@@ -105,7 +117,7 @@ def _create_temporary(path: Path) -> tuple[Path, int]:
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        DISK.fsync(descriptor)
+        attempt(lambda: DISK.fsync(descriptor), SYNCS)
     finally:
         os.close(descriptor)
 
@@ -119,9 +131,9 @@ def remove_leftovers(folder: str | Path) -> int:
         with suppress(OSError):  # renamed meanwhile, being written right now, or not ours to remove
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path) if path.is_dir() else DISK.unlink(path)
-                removed += 1
+                if lock(descriptor, wait=False) or os.fstat(descriptor).st_mtime < time.time() - _DAY:
+                    shutil.rmtree(path) if path.is_dir() else DISK.unlink(path)
+                    removed += 1
             finally:
                 os.close(descriptor)
     return removed
@@ -161,7 +173,9 @@ def require_free_space(folder: str | Path, num_bytes: int) -> None:
 
 
 def _plain(path: str, flags: int) -> int:
-    """An opener that refuses pipes and devices, which may make us wait or never end."""
+    """An opener that refuses pipes and devices, which may make us wait or never end; they are not even opened."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is not a plain file")
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -173,6 +187,15 @@ def _unreadable(path: str | Path, error: OSError) -> InputError:
     if isinstance(error, FileNotFoundError):
         return InputError(f"File {path} is missing.")
     return InputError(f"File {path} cannot be read: {error.strerror or error}.")
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a plain file."""
+    try:
+        with open(path, "rb", opener=_plain) as file:
+            return file.read()
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def sha256_of(path: str | Path) -> str:
@@ -211,11 +234,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 def read_json(path: str | Path) -> Any:
     """Read a JSON file."""
-    try:
-        with open(path, "rb", opener=_plain) as file:
-            text = file.read()
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    text = read_bytes(path)
     try:
         return parse_json(text)
     except ValueError as error:

@@ -44,11 +44,21 @@ def canonical_json(value: Any) -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text; ValueError where it is not one, NaN and infinity included."""
+    """The value of a JSON text; ValueError where it is not one that we could write: NaN, infinity, half a character."""
+    text = text if isinstance(text, str) else text.decode()
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        if "\\u" in text:  # may spell half of a surrogate pair, which no file can hold
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    return value
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return value
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -15,7 +15,7 @@ from metastep.experiments import schema
 from metastep.experiments.build import build_mdp, build_regressor, method_spec, method_specs
 from metastep.experiments.config import Experiment, list_presets, load, parse
 from metastep.experiments.reference import configuration_markdown, to_toml
-from metastep.settings import settings_of
+from metastep.settings import fits_float32, settings_of
 
 METHODS = ("metafqi", "fixed", "decay", "rmsprop", "adam", "hoof", "metagrad", "single", "oracle")
 # The paper's settings: observations and actions give the number of parameters of the linear policy, (1 + s) * a.
@@ -302,7 +302,7 @@ def test_files_have_the_form_of_presets(tmp_path):
 
 def test_unreadable_files_are_named(tmp_path):
     path = tmp_path / "own.toml"
-    assert error_of(load, path) == f"File {path} cannot be read: No such file or directory."
+    assert error_of(load, path) == f"File {path} is missing."
     for content in (b"seed = ", b"\xff", b"a = " + b"[" * 100_000, b"seed = 1" + b"0" * 5000):
         path.write_bytes(content)
         message = error_of(load, path)
@@ -540,18 +540,20 @@ VALID = {
     "policy.sigma": st.floats(1e-6, 1e6),
     "meta.rule": st.sampled_from(["nga", "rmsprop"]) | st.just({"name": "nga", "damping": 0.1}),
     "rollout.num_episodes": st.integers(1, 10**9),
-    "rollout.discount": st.floats(0, 1),
+    "rollout.discount": st.floats(0, 1, width=32, allow_subnormal=False),
     "rollout.baseline": st.sampled_from(["none", "mean", "optimal"]),
     "meta.stepsize_high": st.floats(0.1, 1e6),
-    "meta.stepsize_low": st.floats(0, 0.09),
+    "meta.stepsize_low": st.floats(0, 0.09, allow_subnormal=False).filter(fits_float32),
     "meta.observation": st.permutations(features.names()).flatmap(lambda parts: st.just(parts[:2])),
     "collect.block_size": st.none() | st.integers(1, 10**9),
     "fqi.lam": st.floats(0.5, 1.0, exclude_min=True),
     "fqi.regressor": st.floats(0, 1, exclude_min=True).map(lambda share: {"min_samples_split": share}),
     "fqi.maximum": st.sampled_from(["grid", "continuous"]),
     "compare.methods": st.lists(st.sampled_from(METHODS), min_size=1, unique=True),
-    "initial": st.floats(0, 1).map(lambda value: {"mean": value, "variance": value})
-    | st.floats(0, 1).map(lambda value: {"kind": "uniform", "low": [-value, -1], "high": value + 1}),
+    "initial": st.floats(0, 1, width=32, allow_subnormal=False).map(lambda value: {"mean": value, "variance": value})
+    | st.floats(0, 1, width=32, allow_subnormal=False).map(
+        lambda value: {"kind": "uniform", "low": [-value, -1], "high": value + 1}
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from metastep.experiments import stages
 from metastep.experiments.build import build_fqi, build_mdp
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.runner import run_experiment
+from metastep.experiments.runner import print_outcome, run_experiment
 from metastep.experiments.stages import (
     collect_data,
     compare_methods,
@@ -173,3 +173,22 @@ def test_shares_of_the_methods_make_the_same_comparison(tmp_path: Path) -> None:
     assert joined is not None
     assert joined.names == ("fixed", "adam", "hoof")
     assert shared.comparison.read_bytes() == whole.comparison.read_bytes()
+
+
+def test_a_run_in_which_every_tuple_is_flagged_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    free = "env={name='lqr', options={state_cost=[0.0, 0.0], action_cost=0.0}}"  # whatever is done, the return is 0
+    folder = make_folder(tmp_path / "run", free, 'compare.methods=["metafqi", "fixed"]', "initial.mean=0.0")
+    page = run_experiment(folder)
+    print_outcome(folder, page)
+    sentence = "Every one of the 48 training tuples is flagged"
+    assert sentence in capsys.readouterr().out
+    assert sentence in page.read_text()
+    assert "distinguishable from" not in page.read_text()
+
+
+def test_data_without_a_finite_tuple_are_not_fitted(tmp_path: Path) -> None:
+    # The square of so small a sigma is zero in float32, so that no natural gradient is finite.
+    folder = make_folder(tmp_path / "run", "policy.sigma=1e-30")
+    collect_data(folder)
+    with pytest.raises(InputError, match="each of its 48 tuples holds a number that is not finite"):
+        fit_and_select(folder)

@@ -86,7 +86,7 @@ def test_bad_files_give_one_sentence(tmp_path, name, content, message):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"^Task file .*none\.csv cannot be read: No such file or directory\.$"):
+    with pytest.raises(InputError, match=r"^File .*none\.csv is missing\.$"):
         load_tasks(tmp_path / "none.csv", NAMES, LOW, HIGH)
 
 

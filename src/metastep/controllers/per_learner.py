@@ -8,6 +8,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from metastep.errors import InputError
+from metastep.settings import FLOAT32, fits_float32
 
 PerLearner = float | NDArray[np.floating[Any]]
 
@@ -17,6 +18,8 @@ def check(field: str, value: PerLearner, *, least: float | None = None) -> None:
     array = np.asarray(value)
     if not np.issubdtype(array.dtype, np.number) or array.ndim > 1 or not np.all(np.isfinite(array)):
         raise InputError(f"{field}: {value!r} must be a finite number, or one for each learner.")
+    if not all(map(fits_float32, np.unique(array))):
+        raise InputError(f"{field}: {value!r} {FLOAT32}.")
     if least is not None and np.any(array < least):
         raise InputError(f"{field}: {float(array.min()):g} must be at least {least:g}.")
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metastep.blocks import Blocks, Stream
 from metastep.errors import InputError
-from metastep.evaluation.methods import Method, MethodRecord, check_names, refuse_overlap
+from metastep.evaluation.methods import Method, MethodRecord, check_names, check_record, refuse_overlap
 from metastep.evaluation.tuning import TuningTable
 from metastep.mdp import MetaMDP
 from metastep.meta.history import History
@@ -54,6 +54,10 @@ class Comparison:
     tuning: tuple[TuningTable, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     made_from: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for record in self.methods:
+            check_record(record)
 
     @property
     def names(self) -> tuple[str, ...]:

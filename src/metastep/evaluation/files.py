@@ -158,7 +158,7 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
 
 
 def _stepsizes(comparison: Comparison) -> Any:
-    """One Arrow value a row, null at update 0."""
+    """One Arrow value for each row, null at update 0."""
     import pyarrow as pa
 
     num_methods, num_tasks, num_observations = comparison.returns.shape

@@ -1,5 +1,6 @@
 """Methods: a rule, what proposes its step sizes, and what is tuned; first as data, then as objects."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -116,6 +117,21 @@ class MethodRecord(NamedTuple):
     controller: str
     values: dict[str, float]
     is_yardstick: bool
+
+
+def check_record(record: MethodRecord) -> None:
+    """Refuse a record that cannot be shown: it may come from a file."""
+    for name in ("name", "label", "colour", "rule", "controller"):
+        text = getattr(record, name)
+        if not isinstance(text, str) or not text.isprintable() or len(text) > 200:
+            raise InputError(
+                f"methods: {name} is {text!r:.60}, allowed is a line of printable text of at most 200 letters."
+            )
+    if not re.fullmatch(r"text|(#[0-9a-fA-F]{6})?", record.colour):
+        raise InputError(f"methods: the colour {record.colour!r:.60} of {record.name} must look like #0072B2.")
+    numbers = isinstance(record.values, dict) and all(type(value) in (int, float) for value in record.values.values())
+    if not numbers or not isinstance(record.is_yardstick, bool):
+        raise InputError(f"methods: values of {record.name} must be numbers, and is_yardstick true or false.")
 
 
 def refuse_overlap(methods: Sequence[Method], stream: Stream, contexts: NDArray[np.float32]) -> None:

@@ -19,6 +19,8 @@ from metastep.errors import InputError
 from metastep.experiments.schema import Experiment, shown
 from metastep.fqi import regressors
 from metastep.registry import Registry
+from metastep.settings import FLOAT32
+from metastep.storage import read_bytes
 
 __all__ = ["Experiment", "Scale", "list_presets", "load", "parse"]
 
@@ -33,6 +35,7 @@ _PLAINER = {
     "float_type": "must be a number",
     "bool_type": "must be true or false",
     "string_type": "must be text",
+    "predicate_failed": FLOAT32,
 }
 
 
@@ -73,10 +76,9 @@ def _preset(name: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    content = read_bytes(path)
     try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"File {path} cannot be read: {error.strerror or error}.") from error
+        return tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise InputError(f"File {path} is not valid TOML: {_one_line(error)}.") from error
 

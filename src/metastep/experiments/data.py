@@ -23,7 +23,7 @@ def data_settings(config: Experiment) -> dict[str, Any]:
     """The settings that decide the training data; fitting, selection and comparison may differ on the same data."""
     settings = config.to_dict()
     settings["meta"] = {name: settings["meta"][name] for name in _OF_META}
-    # The blocks of a comparison are no matter of the data, unless they are its own, too.
+    # The blocks of a comparison do not concern the data, unless the data have none of their own.
     block_size = settings["rollout"].pop("block_size")
     settings["collect"]["block_size"] = settings["collect"]["block_size"] or block_size
     return {name: settings[name] for name in _SECTIONS}
@@ -63,7 +63,7 @@ def take_over(dataset: Dataset, folder: RunFolder) -> None:
     storage.create_folder(folder.data)
     blocks = sorted(dataset.folder.glob("block-*.safetensors"))
     for path in (*blocks, dataset.folder / "manifest.json"):
-        storage.write_atomically(folder.data / path.name, path.read_bytes())
+        storage.write_atomically(folder.data / path.name, storage.read_bytes(path))
 
 
 def _listed(tasks: NDArray[np.float32] | None) -> list[Any] | None:

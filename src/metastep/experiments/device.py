@@ -1,6 +1,7 @@
 """The choice of the device that simulates, checked before anything compiles."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from metastep.errors import InputError
@@ -13,8 +14,9 @@ def prepare_jax(device: str | None) -> None:
     if device is not None:
         jax.config.update("jax_platforms", "cpu" if device == "cpu" else "cuda,cpu")
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metastep" / "jax"
-        jax.config.update("jax_compilation_cache_dir", str(cache))
+        with suppress(RuntimeError):  # a user without a home, as in many containers: nothing is kept
+            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metastep" / "jax"
+            jax.config.update("jax_compilation_cache_dir", str(cache))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     try:
         found = jax.devices()[0].platform

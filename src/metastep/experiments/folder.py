@@ -69,7 +69,7 @@ class RunFolder:
         return self
 
     def check_tasks(self) -> Self:
-        """Refuse listed tasks that are none of the environment's; returns the folder."""
+        """Refuse listed tasks that are not among the environment's; returns the folder."""
         from metastep.experiments.build import build_env
 
         if self.tasks is not None:

@@ -27,7 +27,7 @@ from metastep.experiments.stages import collect_data, compare_methods, compared,
 from metastep.experiments.start import start_run
 from metastep.meta.dataset import Dataset
 from metastep.progress import Tracker
-from metastep.report.compose import Findings, Fitted, compose, target_of
+from metastep.report.compose import Findings, Fitted, compose, nothing_learned, target_of
 from metastep.report.document import write_document
 
 _STARTS = 128  # first observations over which the map of step sizes is averaged
@@ -41,6 +41,7 @@ def run(
     seed: int | None = None,
     overrides: Sequence[str] = (),
     tracker: Tracker | None = None,
+    anyway: bool = False,
 ) -> RunFolder:
     """Run an experiment from Python: everything that `metastep run` does; a stopped run resumes where it was.
 
@@ -51,11 +52,12 @@ def run(
         seed: of everything random, in place of the configuration's.
         overrides: further settings, like `"fqi.regressor.trees=20"`.
         tracker: is told about the stages.
+        anyway: whether it may take weeks.
 
     Returns:
         The folder: its `config`, and where model, comparison and report are.
     """
-    folder = start_run(str(source), scale, Path(out), command="", seed=seed, overrides=overrides)
+    folder = start_run(str(source), scale, Path(out), command="", seed=seed, overrides=overrides, anyway=anyway)
     run_experiment(folder, tracker=tracker)
     return folder
 
@@ -164,12 +166,16 @@ def print_comparison(comparison: Comparison, config: Experiment) -> None:
             "" if difference is None else difference.verdict,
             *([str(row.num_diverged)] if diverged else []),
         )
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)  # labels are text, not instructions
     if edges := comparison.at_edge():
         print(f"tuned at an edge of the grid, so that a wider one might do better: {', '.join(edges)}")
 
 
 def print_outcome(folder: RunFolder, page: Path) -> None:
     """The comparison, and where the report is."""
-    print_comparison(compared(folder), folder.config)
+    comparison = compared(folder)
+    print_comparison(comparison, folder.config)
+    counts = Dataset.open(folder.data, verify=False).counts() if needs_model(folder.config) else None
+    if sentence := nothing_learned(comparison, counts):
+        print(sentence)
     print(f"report: {page}")

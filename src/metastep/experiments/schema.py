@@ -16,7 +16,7 @@ from metastep.fqi import MetaFQI
 from metastep.fqi.qfunction import Stepsizes
 from metastep.gradients import Estimator
 from metastep.mdp import InitialPolicy, MetaMDP
-from metastep.settings import Count, Positive, Several, Share, settings_of
+from metastep.settings import Count, Float, Positive, Several, Share, settings_of
 from metastep.simulation.rollouts import Baseline, Rollout
 from metastep.spaces import HyperparameterSpace, Scale
 
@@ -58,7 +58,7 @@ def _of(owner: Callable[..., Any], name: str) -> Any:
 
 
 PerParameter = Annotated[
-    tuple[float, ...],
+    tuple[Float, ...],
     BeforeValidator(lambda value: (value,) if type(value) in (int, float) else value),
     Field(min_length=1),
 ]
@@ -126,7 +126,7 @@ class EnvSection(_Section):
     options: Annotated[dict[str, Any], AfterValidator(_plain)] = Field(
         default={}, description="Fields of the environment's class to set."
     )
-    fixed_context: tuple[float, ...] | None = Field(
+    fixed_context: tuple[Float, ...] | None = Field(
         default=None, min_length=1, description="The one task of a run without a family: a number for each coordinate."
     )
 
@@ -164,8 +164,8 @@ class MetaSection(_Section):
     )
     rule: RuleSection = Field(default=RuleSection(), description="The update whose step sizes are chosen.")
     meta_discount: Share = _of(MetaMDP, "meta_discount")
-    stepsize_low: float = Field(default=0.0, ge=0.0, description="Smallest step size.")
-    stepsize_high: float = Field(gt=0.0, le=1e9, description="Largest step size.")
+    stepsize_low: Float = Field(default=0.0, ge=0.0, description="Smallest step size.")
+    stepsize_high: Float = Field(gt=0.0, le=1e9, description="Largest step size.")
     stepsize_scale: Scale = Field(default="linear", description="How step sizes are sampled and gridded.")
     observation: tuple[str, ...] = _of(MetaMDP, "observation")
 

@@ -51,6 +51,11 @@ def fit_model(
     estimator, observation = build_fqi(config, random_state), config.meta.observation
     with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
         transitions = dataset.transitions(observation)
+        if not len(transitions.reward):
+            raise InputError(
+                f"Dataset {dataset.folder}: each of its {dataset.num_transitions} tuples holds a number that is not finite, so "
+                "there is nothing to fit; look at the policy's sigma, the first policies and the step sizes."
+            )
         estimator.fit(transitions, progress=lambda *_: stage.advance(1))
     mdp = build_mdp(config)
     model = model_from(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from metastep.experiments.budget import require_affordable
 from metastep.experiments.build import build_fqi, build_mdp, method_specs, needs_model, require_available
 from metastep.experiments.config import Scale, load
 from metastep.experiments.data import find_data, take_over
@@ -20,6 +21,7 @@ def start_run(
     overrides: Sequence[str] | None = None,
     tasks: Path | None = None,
     data: Path | None = None,
+    anyway: bool = False,
 ) -> RunFolder:
     """Create or resume the run folder of a configuration.
 
@@ -29,9 +31,10 @@ def start_run(
         out: the folder.
         command: that was typed, kept for the report.
         seed: of everything random, in place of the preset's.
-        overrides: further settings, like `fqi.trees=20`.
+        overrides: further settings, like `fqi.regressor.trees=20`.
         tasks: a file of contexts to train on.
         data: another run, or its data, to copy the training data from.
+        anyway: whether it may take weeks.
     """
     config = load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
     method_specs(config)
@@ -41,6 +44,7 @@ def start_run(
     space = env.context_space
     listed = None if tasks is None else load_tasks(tasks, space.names, space.low, space.high)
     require_available(env)
+    require_affordable(config, out, anyway=anyway)
     dataset = None if data is None else find_data(data, config, listed)
     folder = RunFolder.create(out, config, listed, command=command)
     if dataset is not None:

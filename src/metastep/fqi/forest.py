@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metastep.errors import InputError
+from metastep.fqi.kernel import kernel
 
 LEAF = -1
 """`feature`, `left` and `right` of a leaf."""
@@ -95,7 +95,7 @@ def as_inputs(inputs: ArrayLike, num_features: int, name: str = "inputs") -> NDA
     return matrix
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _predict(inputs, feature, threshold, left, right, value, offsets):  # type: ignore[no-untyped-def]
     total = np.zeros(inputs.shape[0])
     for tree in range(offsets.size - 1):
@@ -107,7 +107,7 @@ def _predict(inputs, feature, threshold, left, right, value, offsets):  # type: 
     return total / (offsets.size - 1)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def depth(left, right):  # type: ignore[no-untyped-def]
     """Number of splits on the longest path of any tree of a forest, from the children of its nodes."""
     # Children come after their parent, so one pass in order knows every parent's level before its children's.

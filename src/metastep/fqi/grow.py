@@ -1,10 +1,10 @@
 """How one extremely randomised tree grows: the compiled part of `extra_trees`."""
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from metastep.fqi.forest import LEAF, Forest
+from metastep.fqi.kernel import kernel
 
 _CONSTANT = np.float32(1e-7)
 """A feature whose range in a node is at most this is constant there, as in scikit-learn."""
@@ -29,7 +29,7 @@ def grow_tree(
     return Forest(feature, threshold, left, right, value, np.array([0, nodes]), shares)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _grow(data, y, num_features, fewest, state, low, high):  # type: ignore[no-untyped-def]
     """The number of nodes, then their features, thresholds, right children and values, and the importance of each feature.
 
@@ -85,7 +85,7 @@ def _grow(data, y, num_features, fewest, state, low, high):  # type: ignore[no-u
     return nodes, feature, threshold, right, value, importances
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _uniform(state):  # type: ignore[no-untyped-def]
     """A uniform number in [0, 1) from a splitmix64 counter: one addition of state, then a hash of it."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -96,7 +96,7 @@ def _uniform(state):  # type: ignore[no-untyped-def]
     return np.float64(bits >> np.uint64(11)) * 2.0**-53
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _moments(y, start, stop):  # type: ignore[no-untyped-def]
     """Sum, and sum of squares about the mean; four sums at a time, because additions to one would wait in line."""
     size = stop - start
@@ -122,7 +122,7 @@ def _moments(y, start, stop):  # type: ignore[no-untyped-def]
     return total, (a + b) + (c + d)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _ranges(data, ids, start, stop, low, high):  # type: ignore[no-untyped-def]
     """Minimum and maximum of every feature over the rows of a node.
 
@@ -151,7 +151,7 @@ def _ranges(data, ids, start, stop, low, high):  # type: ignore[no-untyped-def]
             high[f] = a[f] if a[f] > high[f] else high[f]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _left_statistics(data, ids, y, start, stop, threshold, count, left_sum):  # type: ignore[no-untyped-def]
     """Number and target sum of the rows at or below each feature's threshold, in the order of `_ranges`."""
     for f in range(data.shape[1]):
@@ -180,7 +180,7 @@ def _left_statistics(data, ids, y, start, stop, threshold, count, left_sum):  # 
             left_sum[f] += ya if inside else 0.0
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _best_feature(low, high, count, left_sum, total, size, num_features, state):  # type: ignore[no-untyped-def]
     """The feature whose split reduces the variance most, -1 when all are constant; ties are drawn evenly."""
     best, best_score, ties = -1, -np.inf, 0
@@ -198,7 +198,7 @@ def _best_feature(low, high, count, left_sum, total, size, num_features, state):
     return best
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _partition(data, feature, limit, ids, y, start, stop, spare_ids, spare_y):  # type: ignore[no-untyped-def]
     """Move the rows at or below the threshold to the front, keeping the order: memory is then read forwards."""
     kept, moved = np.uint64(start), np.uint64(0)

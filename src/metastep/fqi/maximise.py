@@ -14,12 +14,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metastep.errors import InputError
 from metastep.fqi.forest import Forest, as_inputs, depth, join
+from metastep.fqi.kernel import kernel
 from metastep.threads import count_threads, map_threads
 
 _BLOCK_ROWS = 1024
@@ -153,7 +153,7 @@ def maximise_general(
     return Maximum(value, points[best], values if with_values else None)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _maximise_rows(plan, states, first, last, block, value, best, values):  # type: ignore[no-untyped-def]
     """Fill `value`, `best` (and `values`, unless empty) of the states in `[first, last)`, `block` rows at a time."""
     num_forests, cells = plan.trees_until.size, plan.stepsizes.size
@@ -178,7 +178,7 @@ def _maximise_rows(plan, states, first, last, block, value, best, values):  # ty
         _take_maximum(sums, plan.unit, plan.lam, running, value[start:stop], best[start:stop], values[start:stop])
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _add_tree(plan, root, rows, columns, ids, stack, previous, sums):  # type: ignore[no-untyped-def]
     """Add one tree to the difference array `sums` `(cells, rows)`.
 
@@ -220,7 +220,7 @@ def _add_tree(plan, root, rows, columns, ids, stack, previous, sums):  # type: i
                 node, stop = left[node], middle
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _partition(columns, column, limit, ids, start, stop):  # type: ignore[no-untyped-def]
     """Bring the rows at or below the limit to the front; where the others begin.
 
@@ -236,7 +236,7 @@ def _partition(columns, column, limit, ids, start, stop):  # type: ignore[no-unt
     return np.int64(boundary)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _add_leaf(leaf, ids, start, stop, low, previous, sums):  # type: ignore[no-untyped-def]
     """From cell `low` on, the rows have this leaf's value instead of their previous leaf's (none before cell 0)."""
     for position in range(start, stop):
@@ -245,7 +245,7 @@ def _add_leaf(leaf, ids, start, stop, low, previous, sums):  # type: ignore[no-u
         previous[row] = leaf
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _take_maximum(sums, unit, lam, running, highest, where, values):  # type: ignore[no-untyped-def]
     """Prefix sums over the cells, combined between forests, and their first maximum."""
     rows = highest.size

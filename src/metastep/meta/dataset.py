@@ -12,9 +12,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
+from annotated_types import Ge, Le
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from metastep import storage
 from metastep.blocks import Blocks
@@ -23,6 +26,7 @@ from metastep.mdp import DEFAULT_OBSERVATION
 from metastep.meta.history import History, Transitions, from_arrays
 from metastep.meta.parts import Parts, remove_parts
 from metastep.provenance import first_difference
+from metastep.settings import Count
 
 _KIND = "dataset"
 _REMEDY = "collect it again with `metastep collect` or `metastep run`"
@@ -271,6 +275,33 @@ class Dataset:
         return Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
+class _LayoutRecord(TypedDict):
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    context_names: list[str]
+    features: dict[str, Count]
+    num_updates: Count
+    num_learners: Count
+    block_size: Count
+    num_hyperparameters: Count
+
+
+class _Manifest(TypedDict):
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    format: str
+    version: int
+    config: dict[str, Any]
+    seed: Annotated[int, Ge(0), Le(2**32 - 1)]
+    environment: dict[str, str]
+    layout: _LayoutRecord
+    blocks: list[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] | None
+    checksum: str
+
+
+_MANIFEST: TypeAdapter[_Manifest] = TypeAdapter(_Manifest)
+
+
 def _block_path(folder: Path, index: int) -> Path:
     return folder / f"block-{index:05d}.safetensors"
 
@@ -285,4 +316,19 @@ def _sealed(identity: dict[str, Any], checksums: list[str] | None) -> dict[str, 
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    return storage.read_sealed(folder / "manifest.json", _KIND, _REMEDY)
+    path = folder / "manifest.json"
+    manifest = storage.read_sealed(path, _KIND, _REMEDY)
+    # A checksum is no proof: anybody can compute one.
+    try:
+        _MANIFEST.validate_python(manifest, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise InputError(
+            f"File {path} is not a whole manifest: {'.'.join(map(str, first['loc']))}: {first['msg']}."
+        ) from None
+    blocks, layout = manifest["blocks"], manifest["layout"]
+    if blocks is not None and len(blocks) != len(Blocks(layout["num_learners"], layout["block_size"])):
+        raise InputError(
+            f"File {path} is not a whole manifest: it has {len(blocks)} checksums, another number of blocks."
+        )
+    return manifest

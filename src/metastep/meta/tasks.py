@@ -3,7 +3,8 @@
 import csv
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep.errors import InputError
+from metastep.storage import read_bytes
 
 
 def load_tasks(
@@ -23,13 +25,13 @@ def load_tasks(
         names, low, high: the context space; every value must lie within its bounds.
     """
     path = Path(path)
+    readers: dict[str, Callable[[Path, str], list[Any]]]
     readers = {".csv": _read_csv, ".json": _read_json}
     if path.suffix.lower() not in readers:
         raise InputError(f"Task file {path} ends in {path.suffix!r}, allowed are .csv and .json.")
     try:
-        rows = readers[path.suffix.lower()](path)
-    except OSError as error:
-        raise InputError(f"Task file {path} cannot be read: {error.strerror or error}.") from error
+        # utf-8-sig: spreadsheets like to put a byte order mark in front of the first name.
+        rows = readers[path.suffix.lower()](path, read_bytes(path).decode("utf-8-sig"))
     except (ValueError, csv.Error, RecursionError) as error:
         if isinstance(error, InputError):
             raise
@@ -40,10 +42,8 @@ def load_tasks(
     return _within_bounds(path, tasks, names, low, high)
 
 
-def _read_csv(path: Path) -> list[dict[str, Any]]:
-    # utf-8-sig: spreadsheets like to put a byte order mark in front of the first name.
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = [line for line in csv.reader(file, strict=True, skipinitialspace=True) if line]
+def _read_csv(path: Path, text: str) -> list[dict[str, Any]]:
+    lines = [line for line in csv.reader(StringIO(text, newline=""), strict=True, skipinitialspace=True) if line]
     if not lines:
         return []
     header = [name.strip() for name in lines[0]]
@@ -62,8 +62,8 @@ def _number(text: str) -> float | str:
         return text
 
 
-def _read_json(path: Path) -> list[Any]:
-    rows = json.loads(path.read_bytes(), parse_int=float)  # a whole number may be too long for anything else
+def _read_json(path: Path, text: str) -> list[Any]:
+    rows = json.loads(text, parse_int=float)  # a whole number may be too long for anything else
     if not isinstance(rows, list):
         raise InputError(f"Task file {path} holds a {type(rows).__name__}, allowed is a list of objects.")
     return rows

@@ -156,8 +156,23 @@ def _explanation(findings: Findings) -> str:
     return text
 
 
+def nothing_learned(comparison: Comparison, counts: Counts | None) -> str:
+    """A sentence where there is no result: every training tuple is flagged, or every estimate of every method; else nothing."""
+    remedy = "look at the policy's sigma, the first policies and the step sizes"
+    if counts is not None and counts.flagged == counts.transitions:
+        return (
+            f"Every one of the {counts.transitions} training tuples is flagged, its estimate zero or not finite: the model has "
+            f"learned from noise alone, and the comparison says nothing about metaFQI; {remedy}."
+        )
+    if bool(comparison.flagged.all()):
+        return f"Every estimate on the test tasks is flagged as zero or not finite: no learner could move; {remedy}."
+    return ""
+
+
 def _headline(findings: Findings, paired: Sequence[Difference]) -> str:
     comparison, fitted = findings.comparison, findings.fitted
+    if sentence := nothing_learned(comparison, None if fitted is None else fitted.counts):
+        return sentence
     name = comparison.label(findings.target)
     iteration = None if fitted is None else fitted.model.record.selected_iteration
     if not paired:

@@ -2,6 +2,7 @@
 
 import base64
 import html
+import re
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -117,24 +118,31 @@ def _html_picture(picture: Picture) -> str:
 
 
 def to_markdown(document: Document, figures: str) -> str:
-    """The same as Markdown; pictures refer to `<figures>/<name>.svg`."""
-    lines = [f"# {document.title}", "", document.subtitle]
+    """The same as Markdown; pictures refer to `<figures>/<name>.svg`. Emphasis and code are kept, HTML and links are not."""
+    lines = [f"# {_inert(document.title)}", "", _inert(document.subtitle)]
     for part in document.parts:
         lines.append("")
         match part:
             case Heading(text):
-                lines.append(f"## {text}")
+                lines.append(f"## {_inert(text)}")
             case Paragraph(text):
-                lines.append(text)
+                lines.append(_inert(text))
             case Command(text):
-                lines += ["```", text, "```"]
+                fence = "`" * max(3, *(1 + len(run) for run in re.findall("`+", text)), 3)
+                lines += [fence, text, fence]
             case Table():
                 marks = ["---:" if index in part.numeric else "---" for index in range(len(part.header))]
                 for cells in (part.header, marks, *part.rows):
-                    lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+                    lines.append("| " + " | ".join(_inert(cell).replace("|", "\\|") for cell in cells) + " |")
             case Picture():
-                lines += [f"![{part.caption}]({figures}/{part.name}.svg)", "", f"*{part.caption}*"]
+                caption = _inert(part.caption)
+                lines += [f"![{caption}]({figures}/{part.name}.svg)", "", f"*{caption}*"]
     return "\n".join(lines) + "\n"
+
+
+def _inert(text: str) -> str:
+    """Text that neither HTML nor a link hides in: labels come from files that anybody may have written."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("](", "]\\(")
 
 
 def write_picture(picture: Picture, folder: Path) -> list[Path]:

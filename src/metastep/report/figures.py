@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from metastep.evaluation import Comparison, Difference
 from metastep.evaluation.resampling import mean_interval
 from metastep.report.document import Picture
-from metastep.report.style import MAIN, Ink, Theme, label_lines, themed, tint
+from metastep.report.style import MAIN, Ink, Theme, label_lines, plain, themed, tint
 
 Values = NDArray[np.floating[Any]]
 # A colour of a method, or a family of lines and the place in it, from 0 to 1.
@@ -67,7 +67,7 @@ def _figure(rows: Sequence[Sequence[Panel]], size: tuple[float, float], theme: T
             for axes in line[len(row) :]:
                 axes.set_visible(False)
             for panel, axes in zip(row, line, strict=False):
-                axes.set_title(panel.title)
+                axes.set_title(plain(panel.title))
                 panel.draw(axes, ink)
         return figure
 
@@ -170,10 +170,10 @@ def whiskers(title: str, comparison: Comparison, rows: Sequence[Difference]) -> 
             axes.plot([row.low, row.high], [height, height], color=shade, linewidth=2.2, solid_capstyle="butt")
             axes.plot(row.mean, height, "o", color=shade)
         axes.axvline(0.0, color=ink.text, linewidth=0.9)
-        axes.set_yticks(range(len(rows)), [comparison.label(row.baseline) for row in reversed(rows)])
+        axes.set_yticks(range(len(rows)), [plain(comparison.label(row.baseline)) for row in reversed(rows)])
         axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel(f"{comparison.label(rows[0].target)} minus it, AUC")
+        axes.set_xlabel(plain(f"{comparison.label(rows[0].target)} minus it, AUC"))
 
     return Panel(title, draw)
 
@@ -182,7 +182,7 @@ def stepsize_map(title: str, coordinates: Sequence[Values], labels: Sequence[str
     """Recommended step size over one context coordinate (a line) or two (a heat map)."""
 
     def draw(axes: Axes, ink: Ink) -> None:
-        axes.set_xlabel(labels[0])
+        axes.set_xlabel(plain(labels[0]))
         if len(coordinates) == 1:
             axes.plot(coordinates[0], stepsizes, color=tint(MAIN, 0, ink), drawstyle="steps-mid")
             axes.set_ylabel("step size")
@@ -191,7 +191,7 @@ def stepsize_map(title: str, coordinates: Sequence[Values], labels: Sequence[str
         image = axes.pcolormesh(
             coordinates[0], coordinates[1], stepsizes.T, cmap="cividis", shading="auto", rasterized=True
         )
-        axes.set_ylabel(labels[1])
+        axes.set_ylabel(plain(labels[1]))
         assert axes.figure is not None
         axes.figure.colorbar(image, ax=axes, label="step size").outline.set_visible(False)
 
@@ -208,7 +208,7 @@ def importances(title: str, names: Sequence[str], shares: Values) -> Panel:
     def draw(axes: Axes, ink: Ink) -> None:
         heights = list(range(len(shown) - 1, -1, -1))
         axes.barh(heights, [value for _, value in shown], color=tint(MAIN, 0, ink), height=0.68)
-        axes.set_yticks(heights, [name for name, _ in shown])
+        axes.set_yticks(heights, [plain(name) for name, _ in shown])
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("share of variance reduction")
 

@@ -70,6 +70,11 @@ def themed(theme: Theme) -> Iterator[Ink]:
         yield ink
 
 
+def plain(text: str) -> str:
+    """Text as it stands: between two dollar signs a figure would read a formula."""
+    return text.replace("$", r"\$")
+
+
 def to_svg(figure: Figure) -> bytes:
     """The figure as SVG, without the date, so that the same data gives the same bytes."""
     buffer = BytesIO()
@@ -105,7 +110,7 @@ def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
     right = axes.get_xlim()[1]
     for (label, y, shade), height in zip(ordered, heights, strict=True):
         axes.annotate(
-            label,
+            plain(label),
             xy=(right, y),
             xytext=(right + (right - axes.get_xlim()[0]) * 0.025, height),
             color=shade,

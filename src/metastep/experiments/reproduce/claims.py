@@ -115,4 +115,4 @@ def _at_edge(comparison: Comparison, rows: Sequence[Difference]) -> str:
 def _why_not(row: Difference) -> str:
     """The p-value, where it decides against what the interval alone would say."""
     is_hidden = row.verdict == "not distinguishable" and not row.low <= 0.0 <= row.high
-    return f"p = {number(row.p_holm)} after Holm's correction" if is_hidden else ""
+    return f"p = {number(row.p_value)} by sign flips" if is_hidden else ""

@@ -11,6 +11,7 @@ from typing import Any, get_args
 from metastep import storage
 from metastep.errors import InputError
 from metastep.evaluation import to_parquet
+from metastep.experiments.budget import require_affordable
 from metastep.experiments.build import build_fqi, build_mdp, method_specs, require_available
 from metastep.experiments.reproduce.outcome import Outcome, Product
 from metastep.experiments.reproduce.registry import IDS, REGISTRY, resolve
@@ -33,6 +34,8 @@ def reproduce(
     tracker: Tracker | None = None,
     overrides: Sequence[str] = (),
     environments: Sequence[str] = (),
+    *,
+    anyway: bool = False,
 ) -> list[Outcome]:
     """Make figures and tables of the paper; what is there already is neither simulated, fitted nor drawn again.
 
@@ -44,6 +47,7 @@ def reproduce(
         tracker: is told about the stages.
         overrides: settings for all presets, like `rollout.block_size=3200`.
         environments: those to make the ids for; by default each id's own, which leave HalfCheetah out.
+        anyway: whether a run may take weeks.
 
     Returns:
         The outcomes of these ids.
@@ -52,7 +56,7 @@ def reproduce(
     if scale not in get_args(Scale):
         raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
     bench = Workbench(out, scale, seed, tuple(overrides), tracker or Silent())
-    _check_presets(wanted, bench)
+    _check_presets(wanted, bench, anyway=anyway)
     chosen = {"environments": sorted(set(environments))} if environments else {}
     _claim_folder(out, {"scale": scale, "seed": seed, "overrides": list(overrides)} | chosen)
     outcomes: list[Outcome] = []
@@ -70,7 +74,7 @@ def reproduce(
     return outcomes
 
 
-def _check_presets(wanted: Mapping[str, Sequence[str]], bench: Workbench) -> None:
+def _check_presets(wanted: Mapping[str, Sequence[str]], bench: Workbench, *, anyway: bool) -> None:
     """Build every preset with the overrides: what is wrong must be said before the folder belongs to it."""
     presets = dict.fromkeys(env for envs in wanted.values() for env in envs)
     if bench.overrides and not presets:
@@ -79,6 +83,7 @@ def _check_presets(wanted: Mapping[str, Sequence[str]], bench: Workbench) -> Non
         method_specs(config)
         build_fqi(config)
         require_available(build_mdp(config).estimator.rollout.env)
+        require_affordable(config, bench.out, anyway=anyway)
 
 
 def command_of(name: str, bench: Workbench, *, named: bool) -> str:

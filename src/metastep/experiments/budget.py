@@ -1,0 +1,128 @@
+"""What an experiment takes, from its shapes, before anything is allocated: memory, disk, simulated steps.
+
+The figures are lower bounds within a small factor: what is refused here is out of reach, not merely slow or tight.
+"""
+
+import math
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from metastep.errors import InputError
+from metastep.evaluation import MethodSpec
+from metastep.experiments.build import build_mdp, method_specs, needs_model, updates_collected
+from metastep.experiments.schema import Experiment
+from metastep.mdp import MetaMDP
+from metastep.meta.collection import layout_of
+from metastep.progress import human
+from metastep.storage import require_free_space
+from metastep.threads import count_threads
+
+STEPS_PER_SECOND = 1e7
+"""Of the simulators in JAX on a few processor cores; a large GPU may be 100 times as fast, MuJoCo 100 times slower."""
+MOST_DAYS = 10.0
+"""Longer than that hardly anybody means: a digit too many is likelier, and `--yes` says that it is not one."""
+_BATCHES = {"hoof": 2, "metagrad": 3}  # simulations or passes of a method for each update, in place of one
+
+
+class Budget(NamedTuple):
+    """What an experiment takes."""
+
+    block: int  # bytes, of the learners simulated together, where they are simulated
+    fit: int  # bytes, of the training tuples and of trees that grow
+    results: int  # bytes, of learning curves, tuning scores and resamples
+    disk: int  # bytes, of the training data
+    steps: float  # of environments, in all stages
+
+
+def budget_of(config: Experiment) -> Budget:
+    """The budget of a configuration, whatever its numbers are; nothing is allocated."""
+    mdp, specs, compare = build_mdp(config), method_specs(config), config.compare
+    own, collecting = config.rollout.block_size, config.collect.block_size or config.rollout.block_size
+    batch = config.rollout.num_episodes * config.rollout.horizon  # steps of a learner for an update
+
+    def steps(learners: int, updates: int, block: int = own) -> float:
+        return float(-(-learners // block) * block * (updates + 1) * batch)
+
+    tuned = sum(
+        math.prod(map(len, spec.grid.values())) * compare.num_tuning_tasks for spec in specs.values() if spec.grid
+    )
+    total = sum(_batches(config, spec) * steps(compare.num_tasks, compare.num_updates) for spec in specs.values())
+    total += steps(tuned, compare.num_updates)
+    tasks = len(specs) * compare.num_tasks + config.fqi.iterations * config.selection.num_tasks
+    curves = 4 * tasks * (3 * compare.num_updates + mdp.num_parameters)
+    block, disk, fit = _block_bytes(mdp, config, own, compare.num_updates, specs), 0, 0
+    if needs_model(config):
+        layout = layout_of(mdp, config.collect.num_meta_episodes, updates_collected(config))
+        layout = layout._replace(block_size=collecting)
+        full, rest = divmod(layout.num_learners, collecting)
+        disk = (full and full * layout.num_bytes(0)) + (rest and layout.num_bytes(full))
+        total += steps(layout.num_learners, layout.num_updates, collecting)
+        total += config.fqi.iterations * steps(config.selection.num_tasks, compare.num_updates)
+        block = max(block, _block_bytes(mdp, config, collecting, layout.num_updates, specs))
+        columns = sum(layout.features.get(name, 1) for name in config.meta.observation) + len(layout.context_names)
+        # Observations before and after, inputs, padded inputs, targets; for each thread ids and targets in two orders.
+        row = 4 * (3 * columns + -(-(columns + 1) // 16) * 16) + 16 + 24 * count_threads(None)
+        fit = layout.num_learners * layout.num_updates * row
+    return Budget(block, fit, curves + 8 * (tuned + len(specs) * compare.num_resamples), disk, total)
+
+
+def _batches(config: Experiment, spec: MethodSpec) -> int:
+    """How many batches a method simulates for an update."""
+    if spec.controller == "greedy-oracle":
+        return 1 + (int(spec.controller_options.get("num_stepsizes", 0)) or config.fqi.num_stepsizes)
+    return _BATCHES.get(spec.controller, 1)
+
+
+def _block_bytes(mdp: MetaMDP, config: Experiment, learners: int, updates: int, specs: dict[str, MethodSpec]) -> int:
+    """Of a block of learners: its episodes as they are simulated, its estimate, and what is recorded until it is done."""
+    env, policy, rollout = mdp.estimator.rollout.env, mdp.estimator.rollout.policy, config.rollout
+    # Sums of an episode, and normals of ten steps that are drawn ahead.
+    lane = env.num_observations + 2 * policy.num_parameters + 10 * (policy.num_actions + env.step_noise)
+    if mdp.estimator.solver == "cg" or any(spec.controller == "hoof" for spec in specs.values()):
+        lane += rollout.horizon * (env.num_observations + 2 * policy.num_actions + 2)  # whole episodes are kept
+    recorded = (updates + 1) * (4 + 2 * policy.num_parameters)
+    return 4 * learners * (rollout.num_episodes * lane + 4 * policy.num_parameters + recorded)
+
+
+def require_affordable(config: Experiment, out: Path, *, anyway: bool = False) -> Budget:
+    """Refuse what does not fit into memory or onto the disk, and, unless it is wanted anyway, what takes weeks."""
+    budget, memory = budget_of(config), available_memory()
+    for field, what, needed, there in (
+        ("rollout.block_size", "A block of learners", budget.block, _device_memory() or memory),
+        ("collect.num_meta_episodes", "Fitting", budget.fit, memory),
+        ("compare.num_tasks", "The comparison", budget.results, memory),
+    ):
+        if needed > there:
+            raise InputError(
+                f"{field}: {what} takes about {human(needed)}B of memory with these settings, and {human(there)}B are "
+                "available; take fewer learners, episodes, tuples or tasks."
+            )
+    require_free_space(out, budget.disk)
+    days = budget.steps / STEPS_PER_SECOND / 86400.0
+    if days > MOST_DAYS and not anyway:
+        raise InputError(
+            f"The experiment simulates {human(budget.steps)}steps, about {days:.3g} days at {human(STEPS_PER_SECOND)}steps/s; "
+            f"more than {MOST_DAYS:g} days need --yes."
+        )
+    return budget
+
+
+def available_memory() -> int:
+    """Bytes of main memory that could be had now, within the limit of a container where there is one."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file, name in (("/proc/meminfo", "MemAvailable:"), ("/sys/fs/cgroup/memory.max", "")):
+        try:
+            line = next(line for line in Path(file).read_text().splitlines() if line.startswith(name))
+            found.append(int(line.removeprefix(name).split()[0]) * (1024 if name else 1))
+        except (OSError, StopIteration, ValueError, IndexError):  # another system, or no limit
+            continue
+    return min(found)
+
+
+def _device_memory() -> int | None:
+    device = jax.devices()[0]
+    stats = None if device.platform == "cpu" else device.memory_stats()
+    return None if stats is None else stats.get("bytes_limit")
