@@ -100,6 +100,8 @@ def usual_seconds(folder: Path) -> float:
 def test_killed_runs_resume_to_the_same_bytes(whole, tmp_path):
     assert kill_and_resume(tmp_path / "run", kills=2, seed=1, usual_seconds=10.0) == 2
     assert results(tmp_path / "run") == results(whole)
+    checked = metastep("check", str(tmp_path / "run"))
+    assert checked.returncode == 0, checked.stdout
 
 
 @pytest.mark.soak

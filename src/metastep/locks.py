@@ -105,6 +105,7 @@ def described(record: dict[str, Any]) -> str:
     if not record:
         return "another process"
     command, host, since = (ascii(str(record.get(name)))[1:-1] for name in ("command", "host", "since"))
+    command = command if len(command) <= 80 else f"{command[:77]}..."
     return f"`{command}` (process {record.get('pid')} on {host}, since {since})"
 
 

@@ -212,3 +212,12 @@ def test_a_dataset_that_is_not_there(tmp_path, root):
         InputError, match=r"^Minari dataset .* cannot be read: ValueError The data path .* doesn't exist"
     ):
         from_minari(NAME, tmp_path / "back", root=root)
+
+
+def test_what_a_killed_export_left_is_removed(dataset, root):
+    left = root / "metastep" / "nav2d" / ".tiny-v0.0123456789abcdef.tmp"
+    (left / "data").mkdir(parents=True)
+    (left / "data" / "main_data.hdf5").write_bytes(b"half")
+    to_minari(dataset, NAME, root=root)
+    assert not left.exists()
+    assert not list(root.rglob("*.tmp"))
