@@ -38,7 +38,7 @@ def measure(preset: str, block_size: int | None, rounds: int) -> dict[str, Any]:
     from metastep.experiments.config import load
     from metastep.meta.collection import collect
     from metastep.meta.controller import Exploration
-from metastep.meta.loop import run
+    from metastep.meta.loop import run
 
     overrides = [] if block_size is None else [f"rollout.block_size={block_size}"]
     config = load(preset, "full", overrides)

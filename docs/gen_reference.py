@@ -4,20 +4,23 @@ A line `<!-- generated: NAME -->` on a page is replaced by what the function of 
 cannot fall behind the schema, the command line and the registries.
 """
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import metastep
 from metastep.cli import app
 from metastep.experiments.reference import configuration_markdown
 
 _MARK = re.compile(r"^<!-- generated: (\w+) -->$", flags=re.M)
 _WIDTH = 100  # characters of the help texts
+_WHY = "what-does-not-hold.md"
+_WHY_TOO = f"[What does not hold, and why]({_WHY}) has what we found where we disagree."
 
 # Where parts are registered, and what a name is good for.
 REGISTRIES = {
@@ -26,8 +29,7 @@ REGISTRIES = {
     "metastep.rules": "Update rules: `meta.rule`",
     "metastep.features": "Features: `meta.observation`",
     "metastep.controllers": "Controllers: `controller` of a method",
-    "metastep.evaluation.baselines": "Methods: `compare.methods`",
-    "metastep.fqi.regressors": "Regressors: `fqi.regressor`",
+    "metastep.regressors": "Regressors: `fqi.regressor`",
 }
 
 
@@ -35,6 +37,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """What MkDocs calls for every page before it is rendered."""
     if page.parent is None:  # a page that is a tab by itself has no neighbours to list, and wide tables
         page.meta["hide"] = ["navigation"]
+    if page.file.src_uri == "results.md":
+        page.meta["hide"] = ["toc"]  # its tables are wide
+        if _WHY not in markdown:  # a command writes that page whole
+            markdown = markdown.replace("\n## ", f"\n{_WHY_TOO}\n\n## ", 1)
     return _MARK.sub(lambda mark: GENERATED[mark.group(1)](), markdown)
 
 
@@ -52,16 +58,34 @@ def _help(verb: str) -> str:
 
 def parts_markdown() -> str:
     """One table for each registry: every name with its options and the first sentence of its class."""
-    return "\n\n".join("\n".join(_registry(module, title)) for module, title in REGISTRIES.items())
+    tables = ["\n".join(_registry(module, title)) for module, title in REGISTRIES.items()]
+    return "\n\n".join([*tables, "\n".join(_methods())])
 
 
 def _registry(module: str, title: str) -> Iterator[str]:
-    registry = importlib.import_module(module).REGISTRY
+    registry = attrgetter(module.removeprefix("metastep."))(metastep).REGISTRY
     yield from (f"## {title}", "", f"Registered in `{module}`.", "", "| name | options | what it is |", "|---|---|---|")
     for name in registry.names():
         options = ", ".join(f"`{option}`" for option in registry.options(name))
         summary = (inspect.getdoc(registry.entry(name).factory) or "").partition("\n\n")[0]
         yield f"| `{name}` | {options} | {' '.join(summary.split()).replace('|', '&#124;')} |"
+
+
+def _methods() -> Iterator[str]:
+    """A method is data: what it consists of says what it is."""
+    yield "## Methods: `compare.methods`\n"
+    yield "Registered in `metastep.baselines`. The values of a grid that stand here are tried unless a file says otherwise."
+    yield "Where there are none, a file must give them; only step sizes along the experiment's rule have a default, ten values"
+    yield "of their range.\n"
+    yield "| name | label | rule | controller | grid |\n|---|---|---|---|---|"
+    for name in metastep.baselines.names():
+        spec = metastep.baselines.make(name)
+        grid = "; ".join(
+            f"`{option}`{': ' if values else ''}{', '.join(f'{value:g}' for value in values)}"
+            for option, values in spec.grid.items()
+        )
+        rule = f"`{spec.rule}`" if spec.rule else "the experiment's"
+        yield f"| `{name}` | {spec.label} | {rule} | `{spec.controller}` | {grid} |"
 
 
 GENERATED: dict[str, Callable[[], str]] = {

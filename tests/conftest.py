@@ -12,6 +12,8 @@ from hypothesis import settings
 _ROOT = Path(__file__).resolve().parent.parent
 
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
+# Tests compile hundreds of programs and run each for milliseconds: what the compiler does not optimise, nobody waits for.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 

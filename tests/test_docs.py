@@ -5,10 +5,15 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+
+from metastep.experiments.build import method_specs
+from metastep.experiments.config import list_presets, load
+from tests.run_page import BLOCK, commands, parameters
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -65,6 +70,10 @@ def test_the_site_builds_strictly_and_loads_nothing_from_a_network(tmp_path):
     assert {file.name for file in built} >= {page.with_suffix(".html").name for page in PAGES}
     assert {str(file): found for file in built if (found := loads_from_elsewhere(file))} == {}
     assert not [file for file in built if "generated:" in file.read_text("utf-8")]
+    assert (
+        '<a href="what-does-not-hold.html">What does not hold, and why</a> has'
+        in (tmp_path / "results.html").read_text()
+    )
     # Search without a server: the index as a script, and our own stand-in for a worker.
     assert (tmp_path / "search" / "search_index.js").exists()
     assert (tmp_path / "assets" / "iframe-worker.js").exists()
@@ -78,14 +87,54 @@ def test_the_site_builds_strictly_and_loads_nothing_from_a_network(tmp_path):
         assert f"Usage: metastep {command.callback.__name__}" in command_line
 
 
-@pytest.mark.parametrize(("where", "text"), blocks("python"), ids=[where for where, _ in blocks("python")])
-def test_python_blocks_are_python(where, text):
-    compile(text, where, "exec")
-
-
 @pytest.mark.parametrize(("where", "text"), blocks("toml"), ids=[where for where, _ in blocks("toml")])
 def test_toml_blocks_are_toml(where, text):
     assert tomllib.loads(text)
+
+
+def shown_commands() -> Iterator[tuple[str, list[str]]]:
+    """Every command of `metastep` with an argument, in blocks and in the text."""
+    for page in [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *PAGES]:
+        text = page.read_text()
+        inline = re.findall(r"(?<!`)`(metastep [a-z]+ [^`]+)`", BLOCK.sub("", text))
+        for block in [*(block for language, block in BLOCK.findall(text) if not language), *inline]:
+            yield from ((page.name, words) for words in commands(block))
+
+
+def test_commands_have_the_options_that_are_shown():
+    shown = list(shown_commands())
+    assert len(shown) > 60
+    for page, words in shown:
+        words = words[: words.index(">")] if ">" in words else words
+        try:
+            assert words in (["--version"], ["envs"]) or parameters(words)
+        except Exception as error:
+            pytest.fail(f"{page}: metastep {' '.join(words)}: {error}")
+
+
+def test_what_is_shown_on_presets_can_be_built():
+    for page, words in shown_commands():
+        given = parameters(words) if words[0] in ("run", "collect") else {}
+        if given.get("preset") in list_presets() and not re.search(r"\w:\w", " ".join(given.get("overrides") or [])):
+            scale = given["scale"] and given["scale"].value
+            assert method_specs(load(given["preset"], scale, given["overrides"] or ())), (page, words)
+
+
+# The tour is run by test_readme.py, which has its model.
+PYTHON_PAGES = [page for page in PAGES if "```python" in page.read_text() and page.name != "tour.md"]
+
+
+@pytest.mark.parametrize("page", PYTHON_PAGES, ids=lambda page: page.stem)
+def test_what_a_page_shows_runs(page, tmp_path):
+    environment = os.environ | {"PYTHONWARNINGS": "error"}
+    # Strict dtypes are for our own code under test, not for what users run.
+    environment.pop("JAX_NUMPY_DTYPE_PROMOTION", None)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "run_page.py"), str(page)],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
 
 
 def test_every_list_has_an_empty_line_before_it():

@@ -10,34 +10,46 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.S)
+TOUR = (ROOT / "docs" / "tour.md").read_text()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What `make demo` leaves, in little: a model of Minigolf in runs/demo."""
+    """What `make demo` leaves, in little: a run of Minigolf in runs/demo."""
     folder = tmp_path_factory.mktemp("readme")
-    small = ["collect.num_meta_episodes=64", "fqi.iterations=1", "selection.num_tasks=2"]
-    collect = ["collect", "minigolf", "--out", "runs/demo", *(word for setting in small for word in ("--set", setting))]
-    for words in (collect, ["fit", "runs/demo"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "metastep", *words], cwd=folder, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    small = [
+        "collect.num_meta_episodes=64", "fqi.iterations=1", "selection.num_tasks=2",
+        'compare.methods=["metafqi"]', "compare.num_tasks=2", "compare.num_updates=2",
+    ]  # fmt: skip
+    words = ["run", "minigolf", "--out", "runs/demo", *(word for setting in small for word in ("--set", setting))]
+    done = subprocess.run(
+        [sys.executable, "-m", "metastep", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
     return folder
 
 
-@pytest.mark.parametrize("number", range(len(SNIPPETS)))
-def test_snippets_run(number, folder):
+def snippets(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page, flags=re.S)
+
+
+def test_the_tour_shows_the_snippet_of_the_readme():
+    assert snippets(TOUR)[: len(snippets(README))] == snippets(README)
+
+
+def test_snippets_run(folder):
+    """Those of the tour begin with that of the README."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SNIPPETS[number]],
+        [sys.executable, "-W", "error", "-c", "\n".join(snippets(TOUR))],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    shown = done.stdout.splitlines()
+    assert [line.startswith("return ") for line in shown] == [True] * 6 + [False] * (len(shown) - 6)
+    assert shown[6].startswith("('putter_length', 'friction')")
 
 
 def test_links_and_pictures_exist():

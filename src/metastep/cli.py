@@ -95,6 +95,7 @@ OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default
 TasksOption = Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")]
 ShareOption = Annotated[str, typer.Option(help="I/N: do only this process' share of the work.")]
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file where there is one.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Start also what would take weeks.")]
 _IMPORTS_HELP = "Import the modules that the folder's configuration names: this runs their code."
 ImportsOption = Annotated[bool, typer.Option("--allow-imports", help=_IMPORTS_HELP)]
@@ -294,17 +295,19 @@ def export(
     minari: Annotated[
         str | None, typer.Option(help="Write them as this Minari dataset, like metastep/golf-v0.")
     ] = None,
+    force: ForceOption = False,
 ) -> None:
-    """Export a run's training data for other tools."""
+    """Export a run's training data for other tools, to a new file."""
     from metastep.experiments.folder import RunFolder
+    from metastep.experiments.origin import dataset_of
 
-    data = RunFolder.open(folder).data
     if parquet is None and minari is None:
         raise InputError("export: nothing to do, give --parquet FILE or --minari NAME.")
+    data = dataset_of(RunFolder.open(folder))
     if parquet is not None:
         from metastep.meta.parquet import to_parquet
 
-        to_parquet(data, parquet)
+        to_parquet(data, parquet, force=force)
         print(parquet)
     if minari is not None:
         try:
@@ -331,6 +334,20 @@ def inspect(
     if coverage is not None:
         parts.append(inspect_coverage(path, coverage, allow_imports=allow_imports))
     print("\n".join(parts))
+
+
+@verb
+def check(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
+    """Verify a whole run: every file, what it was made from, and what should not be there; exit code 1 if anything is wrong."""
+    prepare_jax(Device.cpu)
+    from metastep.experiments.checking import check_folder
+
+    findings = check_folder(folder, allow_imports=allow_imports)
+    for path, problem in findings:
+        print(f"{os.path.relpath(path, folder)}: {problem or 'ok'}")
+    if wrong := sum(bool(problem) for _, problem in findings):
+        print(f"{wrong} of {len(findings)} files are not as they should be.")
+        raise typer.Exit(1)
 
 
 @verb
@@ -375,12 +392,14 @@ def config(
 def results(
     folders: Annotated[list[Path], typer.Argument(help="Folders that `metastep reproduce` wrote.")],
     out: Annotated[Path, typer.Option(help="The Markdown file to write.")],
+    force: ForceOption = False,
 ) -> None:
     """Write one page on what was reproduced: claims with verdicts, and every method's numbers."""
     from metastep.experiments.reproduce.results import results_markdown
-    from metastep.storage import write_atomically
+    from metastep.outside import require_new, write_new
 
-    write_atomically(out, results_markdown(folders).encode())
+    require_new(out, force=force)
+    write_new(out, results_markdown(folders).encode(), force=force)
     print(out)
 
 

@@ -30,7 +30,7 @@ class Registry(Generic[Part]):
     Args:
         field: the setting that holds a name, for sentences about unknown ones.
         options_field: the setting that holds options; by default the same.
-        hidden: parameters of factories that are no options.
+        hidden: parameters of factories that are not options.
     """
 
     def __init__(self, field: str, options_field: str = "", hidden: tuple[str, ...] = ()) -> None:

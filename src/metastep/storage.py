@@ -126,17 +126,22 @@ def remove_leftovers(folder: str | Path) -> int:
     """Remove the temporary files of processes that were killed; those of running ones stay. Returns how many."""
     removed = 0
     for path in sorted(Path(folder).iterdir()):
-        if not _TEMPORARY.fullmatch(path.name):
+        if not is_temporary(path.name):
             continue
         with suppress(OSError):  # renamed meanwhile, being written right now, or not ours to remove
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 if lock(descriptor, wait=False) or os.fstat(descriptor).st_mtime < time.time() - _DAY:
-                    DISK.unlink(path)
+                    shutil.rmtree(path) if path.is_dir() else DISK.unlink(path)
                     removed += 1
             finally:
                 os.close(descriptor)
     return removed
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is a temporary one of ours."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def create_folder(folder: str | Path) -> None:
@@ -205,6 +210,21 @@ def sha256_of(path: str | Path) -> str:
 def sha256_of_json(value: Any) -> str:
     """SHA-256 of a value's canonical JSON."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """A JSON object with its own checksum, which is also what it is known by elsewhere."""
+    return content | {"checksum": sha256_of_json(content)}
+
+
+def read_sealed(path: str | Path, kind: str, remedy: str) -> dict[str, Any]:
+    """Read an object of a kind that was written sealed; an edited one is refused."""
+    found: dict[str, Any] = read_json(path)
+    require_stamp(found, kind, path, remedy)
+    content = {key: value for key, value in found.items() if key != "checksum"}
+    if found.get("checksum") != sha256_of_json(content):
+        raise InputError(f"File {path} is damaged or was edited: its content does not match its checksum.")
+    return found
 
 
 def write_json(path: str | Path, value: Any) -> None:

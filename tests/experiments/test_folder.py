@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from metastep import storage
 from metastep.errors import InputError
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
@@ -17,10 +18,11 @@ def config(*overrides):
 
 
 def edit(path, change):
-    """Rewrite a folder's config.json as `change` leaves it."""
+    """Rewrite a folder's config.json as `change` leaves it, with the right checksum."""
     record = json.loads((path / "config.json").read_text())
     change(record)
-    (path / "config.json").write_text(json.dumps(record))
+    record.pop("checksum", None)
+    (path / "config.json").write_text(json.dumps(storage.sealed(record)))
 
 
 def forget_a_setting(record):
@@ -84,7 +86,9 @@ def test_listed_tasks_must_be_tasks_of_the_environment(tmp_path):
 
 def test_a_folder_of_the_first_version_is_refused_with_what_to_do(tmp_path):
     RunFolder.create(tmp_path, config())
-    edit(tmp_path, lambda record: [record.pop(name) for name in ("format", "version")])
+    record = json.loads((tmp_path / "config.json").read_text())
+    first = {name: record[name] for name in ("experiment", "tasks")}
+    (tmp_path / "config.json").write_text(json.dumps(first))
     for resume in (lambda: RunFolder.open(tmp_path), lambda: RunFolder.create(tmp_path, config())):
         with pytest.raises(InputError, match=r"config.json is a run of version 1, .* start it again in another folder"):
             resume()
@@ -95,3 +99,26 @@ def test_the_first_command_is_kept(tmp_path):
     RunFolder.create(tmp_path, config(), command="metastep run nav2d")
     RunFolder.create(tmp_path, config(), command="metastep run nav2d --device cpu")
     assert RunFolder.open(tmp_path).command() == "metastep run nav2d"
+
+
+def test_an_edited_configuration_is_refused(tmp_path):
+    RunFolder.create(tmp_path, config())
+    text = (tmp_path / "config.json").read_text()
+    assert '"meta_discount": 1.0' in text
+    (tmp_path / "config.json").write_text(text.replace('"meta_discount": 1.0', '"meta_discount": 0.9'))
+    for resume in (lambda: RunFolder.open(tmp_path), lambda: RunFolder.create(tmp_path, config())):
+        with pytest.raises(InputError, match=r"config.json is damaged or was edited: its content does not match"):
+            resume()
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match=r"--out: .* holds thesis.tex and is not a folder of this command"):
+        RunFolder.create(tmp_path, config())
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_what_a_killed_start_left_is_not_in_the_way(tmp_path):
+    (tmp_path / ".config.json.0123456789abcdef.tmp").write_text("half")
+    RunFolder.create(tmp_path, config())
+    assert RunFolder.open(tmp_path).config == config()

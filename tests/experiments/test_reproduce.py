@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import fcntl
 import json
 import re
 import shutil
@@ -13,10 +14,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from metastep import locks
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, MethodRecord, load, save
 from metastep.experiments.build import build_env
+from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load as load_config
+from metastep.experiments.folder import RunFolder
 from metastep.experiments.reproduce import IDS, reproduce, resolve
 from metastep.experiments.reproduce.ablations import run_in_one_task
 from metastep.experiments.reproduce.claims import beats_every, gain, paired, small
@@ -120,8 +124,8 @@ def test_one_page_shows_claims_and_methods_of_several_folders(made, cheetah):
     assert f"## HalfCheetah: {running.name}/runs/halfcheetah" in text
     assert "metaFQI minus it, AUC" in text
     fixed = next(line for line in text.splitlines() if line.startswith("| fixed step | stepsize "))
-    assert fixed.count("[") == 3  # both metrics and the difference
-    assert "at the edge of its grid: " in text
+    assert fixed.count("[") == 5  # both metrics, the interquartile mean, the difference and its probability
+    assert "tuned at an edge of its grid" in text
     assert str(out.parent) not in text
 
 
@@ -164,6 +168,54 @@ def test_a_lost_result_is_made_again_and_nothing_else(made):
     reproduce(["fig-decay"], out, "tiny", 3, watch)
     assert watch.stages == ["cartpole: tune decay", "cartpole: test decay"]
     assert lost.read_bytes() == before
+
+
+def wrong(folder):
+    """What `metastep check` finds wrong, by the file's place."""
+    return {str(path.relative_to(folder)): problem for path, problem in check_folder(folder) if problem}
+
+
+def test_a_whole_reproduction_is_checked(made, tmp_path):
+    out, _ = made
+    assert wrong(out) == {}
+    copy = tmp_path / "copy"
+    shutil.copytree(out, copy)
+    extra = copy / "runs" / "cartpole" / "extra"
+    (extra / "robust-double-0.safetensors").replace(extra / "spare")
+    (extra / "robust-double-1.safetensors").replace(extra / "robust-double-0.safetensors")
+    (extra / "spare").replace(extra / "robust-double-1.safetensors")
+    (copy / "fig3" / "fig3.svg").write_text("<svg/>")
+    (copy / "fig2" / "outcome.txt").unlink()
+    (copy / "notes.txt").write_text("mine")
+    shutil.copy(copy / "fig1" / "outcome.json", copy / "theory" / "outcome.json")
+    found = wrong(copy)
+    for state in (0, 1):
+        assert "is not in its own place" in found[f"runs/cartpole/extra/robust-double-{state}.safetensors"]
+    assert "damaged or was edited" in found["fig3/fig3.svg"]
+    assert found["fig2/outcome.txt"] == "is missing."
+    assert found["notes.txt"] == "was not written by metastep."
+    assert "belongs to another id" in found["theory/outcome.json"]
+    (copy / "fig-robust" / "outcome.json").unlink()
+    with pytest.raises(InputError, match="is not in its own place"):
+        reproduce(["fig-robust"], copy, "tiny", 3)
+    (copy / "settings.json").write_text((copy / "settings.json").read_text().replace('"seed": 3', '"seed": 4'))
+    with pytest.raises(InputError, match=r"settings.json is damaged or was edited"):
+        reproduce(["fig1"], copy, "tiny", 4)
+
+
+def test_a_reproduction_and_its_runs_are_one_place(made, monkeypatch):
+    out, _ = made
+    monkeypatch.setattr(locks, "_ATTEMPTS", 1)
+    lock = out / ".lock.0123456789abcdef"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for work in (
+            lambda: reproduce(["fig1"], out, "tiny", 3),
+            lambda: RunFolder.open(out / "runs" / "nav2d").writing("fit").__enter__(),
+        ):
+            with pytest.raises(InputError, match="is in use by another process"):
+                work()
+    lock.unlink()
 
 
 def test_a_folder_belongs_to_one_setting(made, tmp_path):

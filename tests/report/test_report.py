@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from metastep.contexts import ContextSpace
-from metastep.evaluation import Comparison, baselines, differences
+from metastep.evaluation import Comparison, TuningTable, baselines, differences
 from metastep.evaluation.resampling import mean_interval
 from metastep.experiments.config import load
 from metastep.experiments.runner import print_comparison
@@ -172,3 +172,28 @@ def test_the_command_is_shown_where_it_is_known(command: str, words: str) -> Non
     document = compose(dataclasses.replace(findings(compared()), command=command))
     assert words in prose(document)
     assert [part.text for part in document.parts if isinstance(part, Command)] == ([command] if command else [])
+
+
+def tuning(method: str, best: int) -> TuningTable:
+    """A search over three step sizes."""
+    scores = np.arange(3) == best
+    points = np.array([[0.1], [0.5], [1.0]])
+    return TuningTable(method, ("stepsize",), points, scores.astype(np.float64), np.ones(3), np.zeros(3, int), 5, 0)
+
+
+def test_tuning_at_an_edge_is_said_where_the_result_is(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    comparison = dataclasses.replace(compared(), tuning=(tuning("fixed", 2), tuning("hoof", 1)))
+    document = compose(findings(comparison))
+    headline = next(part.text for part in document.parts if isinstance(part, Paragraph))
+    assert headline.endswith(
+        "Tuned at an edge of the grid, so that a wider one might do better: fixed step (stepsize)."
+    )
+    shown = table(document, "comparison")
+    column = shown.header.index("tuned at an edge of its grid")
+    assert [cells[column] for cells in shown.rows] == ["", "stepsize", "", ""]
+    print_comparison(comparison, load("nav2d", "quick", ["compare.num_resamples=50"]))
+    assert "a wider one might do better: fixed step (stepsize)\n" in capsys.readouterr().out
+    inside = dataclasses.replace(comparison, tuning=(tuning("hoof", 1),))
+    assert "edge" not in prose(compose(findings(inside)))
+    assert "tuned at an edge of its grid" not in table(compose(findings(inside)), "comparison").header

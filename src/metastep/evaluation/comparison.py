@@ -39,6 +39,7 @@ class Comparison:
         diagnostics: what controllers report, "method/quantity" -> (tasks, updates).
         tuning: how the tuned values were found.
         settings: everything needed to repeat it.
+        made_from: fingerprints of the run it belongs to and of what it followed there, by name.
     """
 
     methods: tuple[MethodRecord, ...]
@@ -52,6 +53,7 @@ class Comparison:
     diagnostics: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     tuning: tuple[TuningTable, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    made_from: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for record in self.methods:
@@ -76,6 +78,11 @@ class Comparison:
     def label(self, name: str) -> str:
         """How a method is called in tables and figures."""
         return self.methods[self.index(name)].label
+
+    def at_edge(self, *methods: str) -> list[str]:
+        """Labels of these methods, or of all, whose tuned values lie at an edge of their grid, with the values' names."""
+        tables = (table for table in self.tuning if table.at_edge and table.method in (methods or self.names))
+        return [f"{self.label(table.method)} ({', '.join(table.at_edge)})" for table in tables]
 
     def num_flagged(self) -> dict[str, int]:
         """Estimates that could not be followed, by method."""

@@ -41,6 +41,7 @@ def save(path: str | Path, comparison: Comparison) -> str:
         "context_names": list(comparison.context_names),
         "tuning": [_facts(table) for table in comparison.tuning],
         "settings": comparison.settings,
+        "made_from": comparison.made_from,
     }
     return storage.write_tensors(path, arrays, metadata)
 
@@ -87,6 +88,7 @@ def _assembled(arrays: dict[str, NDArray[Any]], metadata: dict[str, Any]) -> Com
         },
         tuning=tuple(tables),
         settings=dict(metadata["settings"]),
+        made_from={str(name): str(value) for name, value in metadata["made_from"].items()},
         **{name: arrays[name] for name in _ARRAYS},
     )
 
@@ -156,7 +158,7 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
 
 
 def _stepsizes(comparison: Comparison) -> Any:
-    """One Arrow value a row, null at update 0."""
+    """One Arrow value for each row, null at update 0."""
     import pyarrow as pa
 
     num_methods, num_tasks, num_observations = comparison.returns.shape

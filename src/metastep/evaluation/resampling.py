@@ -175,7 +175,7 @@ def holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def verdict(low: float, high: float, p_holm: float, confidence: float) -> Verdict:
-    """Better or worse when the interval excludes 0 and the corrected p-value is below 1 - confidence."""
+    """Better or worse when the interval excludes 0 and the p-value is below 1 - confidence."""
     if p_holm >= 1.0 - confidence or low <= 0.0 <= high:
         return "not distinguishable"
     return "better" if low > 0.0 else "worse"

@@ -135,7 +135,7 @@ def all_differences(
     num_resamples: int = 10_000,
     confidence: float = 0.95,
 ) -> tuple[Difference, ...]:
-    """Every pair of methods that are no yardsticks, in their order; p-values are corrected for the number of pairs."""
+    """Every pair of methods that are not yardsticks, in their order; p-values are corrected for the number of pairs."""
     pairs = list(combinations([record.name for record in comparison.methods if not record.is_yardstick], 2))
     return _tested(comparison, pairs, metric, seed, num_resamples, confidence) if pairs else ()
 

@@ -23,7 +23,7 @@ def data_settings(config: Experiment) -> dict[str, Any]:
     """The settings that decide the training data; fitting, selection and comparison may differ on the same data."""
     settings = config.to_dict()
     settings["meta"] = {name: settings["meta"][name] for name in _OF_META}
-    # The blocks of a comparison are no matter of the data, unless they are its own, too.
+    # The blocks of a comparison do not concern the data, unless the data have none of their own.
     block_size = settings["rollout"].pop("block_size")
     settings["collect"]["block_size"] = settings["collect"]["block_size"] or block_size
     return {name: settings[name] for name in _SECTIONS}
@@ -39,7 +39,7 @@ def recorded_with(folder: RunFolder) -> dict[str, Any]:
         return own
     there = storage.read_json(folder.data / "manifest.json")
     recorded = there.get("config") if isinstance(there, dict) else None
-    if not isinstance(recorded, dict) or _difference(recorded, folder.config, folder.tasks):
+    if not isinstance(recorded, dict) or difference_in_data(recorded, folder.config, folder.tasks):
         return own
     return {name: value for name, value in recorded.items() if name != "collected_with"}
 
@@ -50,7 +50,7 @@ def find_data(source: Path, config: Experiment, tasks: NDArray[np.float32] | Non
     if not (folder / "manifest.json").exists():
         raise InputError(f"--data: {source} holds no training data; name a run folder or its subfolder data.")
     dataset = Dataset.open(folder)
-    if difference := _difference(dataset.config, config, tasks):
+    if difference := difference_in_data(dataset.config, config, tasks):
         key, before, now = difference
         raise InputError(f"--data: {source} was collected with {key} = {before}, which is now {now}; collect anew.")
     return dataset
@@ -70,10 +70,10 @@ def _listed(tasks: NDArray[np.float32] | None) -> list[Any] | None:
     return None if tasks is None else tasks.tolist()
 
 
-def _difference(
+def difference_in_data(
     recorded: dict[str, Any], config: Experiment, tasks: NDArray[np.float32] | None
 ) -> tuple[str, str, str] | None:
-    """The first setting that shapes data and differs."""
+    """The first setting that shapes data and differs: its name, as it was recorded and as it is now."""
     try:
         theirs = parse({name: value for name, value in recorded.items() if name not in _ADDED})
     except InputError as error:

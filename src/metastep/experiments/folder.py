@@ -1,6 +1,6 @@
 """The folder of a run: its configuration, and where each stage leaves its result."""
 
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +12,8 @@ from metastep import storage
 from metastep.errors import InputError
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment, shown
+from metastep.locks import writing
+from metastep.outside import claim, is_stamped
 from metastep.provenance import first_difference
 from metastep.registry import require_modules
 
@@ -36,16 +38,13 @@ class RunFolder:
     ) -> Self:
         """Create the folder, or take up one of the same configuration; the command is kept for the report."""
         wanted = _record(config, tasks)
-        file = path / "config.json"
-        if path.exists() and not path.is_dir():
-            raise InputError(f"--out: {path} is a file, a folder is needed.")
-        storage.create_folder(path)
-        storage.remove_leftovers(path)
+        file = claim(path, "config.json")
         # Of several processes that start at the same time one writes; all compare with what is there then.
-        storage.write_atomically(file, storage.canonical_json(wanted), overwrite=False)
+        storage.write_atomically(file, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
         # Parsed, a configuration has every setting: one that came later does not make an old folder another's.
         found = _read(file)
-        if difference := first_difference(found | {"experiment": _parsed(file, found).to_dict()}, wanted):
+        there = {name: found[name] for name in wanted} | {"experiment": _parsed(file, found).to_dict()}
+        if difference := first_difference(there, wanted):
             key, before, now = difference
             raise InputError(
                 f"Folder {path} was started with {key.removeprefix('experiment.')} = {before}, which is now {now}; "
@@ -70,12 +69,24 @@ class RunFolder:
         return self
 
     def check_tasks(self) -> Self:
-        """Refuse listed tasks that are none of the environment's; returns the folder."""
+        """Refuse listed tasks that are not among the environment's; returns the folder."""
         from metastep.experiments.build import build_env
 
         if self.tasks is not None:
             build_env(self.config).context_space.validate(self.tasks, f"File {self.path / 'config.json'}, tasks")
         return self
+
+    @property
+    def identity(self) -> str:
+        """What everything that is made in this folder is marked with: the checksum of its configuration and tasks."""
+        return str(_read(self.path / "config.json")["checksum"])
+
+    def writing(self, work: str, *, shared: bool = False) -> AbstractContextManager[None]:
+        """Keep other writers out, but for those that share the same work; a reproduction and its runs are one place."""
+        place = self.path.resolve()
+        if place.parent.name == "runs" and is_stamped(place.parent.parent / "settings.json"):
+            place = place.parent.parent
+        return writing(place, work, shared=shared)
 
     def recorded(self) -> dict[str, Any]:
         """The configuration as the folder holds it, without settings that came after it."""
@@ -130,9 +141,9 @@ def _record(config: Experiment, tasks: NDArray[np.float32] | None) -> dict[str, 
 
 
 def _read(file: Path) -> dict[str, Any]:
-    record = storage.read_json(file)
-    storage.require_stamp(record, _KIND, file, _REMEDY)
-    if set(record) != {*storage.stamp(_KIND), "experiment", "tasks"} or not isinstance(record["experiment"], dict):
+    record = storage.read_sealed(file, _KIND, _REMEDY)
+    keys = {*storage.stamp(_KIND), "experiment", "tasks", "checksum"}
+    if set(record) != keys or not isinstance(record["experiment"], dict):
         raise InputError(f"File {file} was not written by metastep: it must hold the keys experiment and tasks.")
     return record
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from metastep import envs
 from metastep.errors import InputError
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.origin import dataset_of, model_of
 from metastep.experiments.schema import EnvSection
 from metastep.fqi import Model, load_model
 from metastep.meta.dataset import Dataset
@@ -29,10 +30,10 @@ def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
     if not path.is_dir():
         raise InputError(f"inspect: {path} does not exist; a model file or the folder of a run or dataset is needed.")
     folder = RunFolder.open(path).importing(allow_imports)
-    dataset = Dataset.open(folder.data)
+    dataset = dataset_of(folder)
     lines = list(_describe_dataset(dataset))
     if folder.model.exists():
-        lines += ["", *_describe_model(load_model(folder.model), dataset)]
+        lines += ["", *_describe_model(model_of(folder), dataset)]
     return "\n".join(lines)
 
 
@@ -150,7 +151,7 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
     space = rollout.env.context_space
     largest = (float(np.finfo(np.float32).max),) * space.num_coordinates
     tests = load_tasks(task_file, space.names, tuple(-bound for bound in largest), largest)
-    dataset = Dataset.open(folder.data)
+    dataset = dataset_of(folder)
     train = np.concatenate([block.context for block in dataset.blocks()])
     return "\n".join(coverage_report(rollout, _some_policies(dataset), train, tests)[1])
 

@@ -14,7 +14,6 @@ from metastep.evaluation import (
     all_differences,
     differences,
     differences_to_csv,
-    load,
     summary,
     to_parquet,
 )
@@ -22,10 +21,10 @@ from metastep.evaluation.statistics import Metric
 from metastep.experiments.build import needs_model, whole_family
 from metastep.experiments.config import Scale
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.origin import dataset_of, seal_report
 from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import collect_data, compare_methods, fit_and_select
+from metastep.experiments.stages import collect_data, compare_methods, compared, fit_and_select, fitted
 from metastep.experiments.start import start_run
-from metastep.fqi import load_model
 from metastep.meta.dataset import Dataset
 from metastep.progress import Tracker
 from metastep.report.compose import Findings, Fitted, compose, nothing_learned, target_of
@@ -71,20 +70,26 @@ def run_experiment(folder: RunFolder, command: str = "", *, tracker: Tracker | N
         command: that repeats it, for a folder that was created without one.
         tracker: is told about the stages.
     """
-    if needs_model(folder.config):
-        collect_data(folder, tracker=tracker)
-        fit_and_select(folder, tracker=tracker)
-    compare_methods(folder, tracker=tracker)
-    return write_report(folder, command)
+    with folder.writing("run"):
+        if needs_model(folder.config):
+            collect_data(folder, tracker=tracker)
+            fit_and_select(folder, tracker=tracker)
+        compare_methods(folder, tracker=tracker)
+        return write_report(folder, command)
 
 
 def write_report(folder: RunFolder, command: str = "") -> Path:
     """Write `report.html`, `report.md`, the figures, `results.parquet` and `differences.csv` from what the stages left."""
+    with folder.writing("report"):
+        return _write_report(folder, command)
+
+
+def _write_report(folder: RunFolder, command: str) -> Path:
     fits, config = needs_model(folder.config), folder.config
     for file, verb in ((folder.model, "fit"), (folder.comparison, "compare")):
         if not file.exists() and (fits or verb != "fit"):
             raise InputError(f"Folder {folder.path} holds no {file.name}; run `metastep {verb} {folder.path}` first.")
-    comparison = load(folder.comparison)
+    comparison = compared(folder)
     findings = Findings(
         name=config.env.name.rpartition(":")[2],
         command=repeating(folder) or command,
@@ -93,20 +98,24 @@ def write_report(folder: RunFolder, command: str = "") -> Path:
         context_space=whole_family(config).context_space,
         fitted=_fitted(folder) if fits else None,
     )
-    to_parquet(comparison, folder.path / "results.parquet")
+    document = compose(findings)
+    curves, table = folder.path / "results.parquet", folder.path / "differences.csv"
+    to_parquet(comparison, curves)
     rows = [
         row
         for metric in get_args(Metric)
         for row in all_differences(comparison, metric, seed=config.seed, num_resamples=config.compare.num_resamples)
     ]
-    differences_to_csv(rows, folder.path / "differences.csv")
-    return write_document(compose(findings), folder.path)
+    differences_to_csv(rows, table)
+    files = write_document(document, folder.path)
+    seal_report(folder, [*files, curves, table])
+    return folder.report
 
 
 def _fitted(folder: RunFolder) -> Fitted:
-    dataset, model = Dataset.open(folder.data), load_model(folder.model)
+    dataset, (model, validation) = dataset_of(folder), fitted(folder)
     names = tuple(part.name for part in model.record.observation)
-    return Fitted(model, load(folder.validation), dataset.counts(), first_observations(dataset, names))
+    return Fitted(model, validation, dataset.counts(), first_observations(dataset, names))
 
 
 def repeating(folder: RunFolder) -> str:
@@ -158,11 +167,13 @@ def print_comparison(comparison: Comparison, config: Experiment) -> None:
             *([str(row.num_diverged)] if diverged else []),
         )
     Console(markup=False, emoji=False).print(table)  # labels are text, not instructions
+    if edges := comparison.at_edge():
+        print(f"tuned at an edge of the grid, so that a wider one might do better: {', '.join(edges)}")
 
 
 def print_outcome(folder: RunFolder, page: Path) -> None:
     """The comparison, and where the report is."""
-    comparison = load(folder.comparison)
+    comparison = compared(folder)
     print_comparison(comparison, folder.config)
     counts = Dataset.open(folder.data, verify=False).counts() if needs_model(folder.config) else None
     if sentence := nothing_learned(comparison, counts):

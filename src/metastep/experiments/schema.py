@@ -35,11 +35,6 @@ def _with_lists(value: Any) -> Any:
     return [_with_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _one_or_more(value: Any) -> Any:
-    """A single number stands for all parameters."""
-    return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
@@ -62,7 +57,11 @@ def _of(owner: Callable[..., Any], name: str) -> Any:
     return Field(description=setting.sentence, **default)
 
 
-PerParameter = Annotated[tuple[Float, ...], BeforeValidator(_one_or_more), Field(min_length=1)]
+PerParameter = Annotated[
+    tuple[Float, ...],
+    BeforeValidator(lambda value: (value,) if type(value) in (int, float) else value),
+    Field(min_length=1),
+]
 
 
 class _Section(BaseModel):
@@ -294,11 +293,11 @@ class Experiment(_Section):
 
     def part_names(self) -> tuple[str, ...]:
         """The names of all parts, of which those of the form `module:name` come from the user's own modules."""
-        parts: list[Any] = [self.env, self.policy, self.meta.rule, self.fqi.regressor, *self.compare.methods]
-        parts += [
-            part for method in self.compare.methods for part in (method.rule, method.controller) if part is not None
-        ]
-        return (*(part.name for part in parts), *self.meta.observation)
+        names = [self.env.name, self.policy.name, self.meta.rule.name, self.fqi.regressor.name, *self.meta.observation]
+        for method in self.compare.methods:
+            parts: tuple[_Part | None, ...] = (method.rule, method.controller)
+            names += [method.name, *(part.name for part in parts if part is not None)]
+        return tuple(names)
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting as JSON can hold it; `parse` turns it back into an equal experiment."""

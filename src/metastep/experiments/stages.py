@@ -1,22 +1,23 @@
 """The stages of an experiment: collect, fit, select, tune, compare. Each takes up what it finds done."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep import features, storage
+from metastep import features
 from metastep.blocks import Stream
 from metastep.controllers import MetaFQIController, Run
 from metastep.errors import InputError
-from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, load, save, tune
+from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
 from metastep.experiments.build import build_fqi, build_mdp, build_regressor, method_spec, updates_collected
 from metastep.experiments.data import recorded_with
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.origin import dataset_of, keep, kept, model_of, result_of
 from metastep.experiments.schema import Experiment
-from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, load_model, model_from, save_model
+from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, model_from, save_model
 from metastep.meta.collection import collect
 from metastep.meta.dataset import Dataset
 from metastep.meta.setting import setting_of
@@ -29,17 +30,18 @@ def collect_data(
     """Collect the training data, or this process' share of it; None while other shares are missing."""
     config = folder.config
     mdp = build_mdp(config)
-    return collect(
-        dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
-        folder.data,
-        num_episodes=config.collect.num_meta_episodes,
-        num_updates=updates_collected(config),
-        seed=config.seed,
-        config=recorded_with(folder),
-        task_list=folder.tasks,
-        share=share,
-        tracker=tracker,
-    )
+    with folder.writing(f"collect in {share[1]} shares", shared=share[1] > 1):
+        return collect(
+            dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
+            folder.data,
+            num_episodes=config.collect.num_meta_episodes,
+            num_updates=updates_collected(config),
+            seed=config.seed,
+            config=recorded_with(folder),
+            task_list=folder.tasks,
+            share=share,
+            tracker=tracker,
+        )
 
 
 def fit_model(
@@ -122,14 +124,26 @@ def select(model: Model, validation: Comparison) -> Model:
 def fit_and_select(folder: RunFolder, *, tracker: Tracker | None = None) -> Model:
     """Fit on the folder's data, select on validation tasks, write model and validation."""
     if folder.model.exists() and folder.validation.exists():
-        return load_model(folder.model)
-    dataset = Dataset.open(folder.data)
-    model = fit_model(folder.config, dataset, tracker=tracker)
-    validation = validate(folder.config, model, contexts=folder.tasks, tracker=tracker)
-    model = select(model, validation)
-    save(folder.validation, validation)
-    save_model(model, folder.model)
+        return fitted(folder)[0]
+    with folder.writing("fit"):
+        dataset = dataset_of(folder)
+        model = fit_model(folder.config, dataset, tracker=tracker)
+        validation = validate(folder.config, model, contexts=folder.tasks, tracker=tracker)
+        model = select(model, validation)
+        keep(folder, folder.validation, validation, uses=["data"])
+        save_model(model, folder.model)
     return model
+
+
+def fitted(folder: RunFolder) -> tuple[Model, Comparison]:
+    """The model of a folder and how its iterations did on the validation tasks; the two must belong together."""
+    model, validation = model_of(folder), kept(folder, folder.validation)
+    if select(model, validation).record != model.record:
+        raise InputError(
+            f"File {folder.model} was not selected on what {folder.validation.name} beside it holds; remove both and run "
+            f"`metastep fit {folder.path}` again."
+        )
+    return model, validation
 
 
 def compare_methods(folder: RunFolder, *, tracker: Tracker | None = None) -> Comparison:
@@ -142,31 +156,48 @@ def compare_methods(folder: RunFolder, *, tracker: Tracker | None = None) -> Com
 def compare_share(folder: RunFolder, share: tuple[int, int], *, tracker: Tracker | None = None) -> Comparison | None:
     """Run every n-th method from the i-th on; None while results of other shares are missing."""
     if folder.comparison.exists():
-        return load(folder.comparison)
-    names, (index, parts) = [method.own_name for method in folder.config.compare.methods], share
+        return compared(folder)
+    names, (index, parts) = method_names(folder), share
     if parts > len(names):
         raise InputError(f"share: {index}/{parts} must have at most as many shares as there are methods, {len(names)}.")
-    own = {name: method_result(folder, name, tracker=tracker) for name in names[index::parts]}
-    if not all(folder.result(name).exists() for name in names):
-        return None
-    joined = join([own[name] if name in own else load(folder.result(name)) for name in names])
-    save(folder.comparison, joined)
-    return joined
+    with folder.writing(f"compare in {parts} shares", shared=parts > 1):
+        own = {name: method_result(folder, name, tracker=tracker) for name in names[index::parts]}
+        if not all(folder.result(name).exists() for name in names):
+            return None
+        joined = join([own[name] if name in own else result_of(folder, name) for name in names])
+        return keep(folder, folder.comparison, joined, uses=[f"results/{name}" for name in names])
+
+
+def method_names(folder: RunFolder) -> list[str]:
+    """The methods that a run compares, in the order of its tables."""
+    return [method.own_name for method in folder.config.compare.methods]
+
+
+def compared(folder: RunFolder) -> Comparison:
+    """The comparison of a folder, if it is the join of the results there."""
+    comparison = kept(folder, folder.comparison)
+    if list(comparison.names) != method_names(folder):
+        raise InputError(
+            f"File {folder.comparison} compares other methods than this run; remove it to have it made again."
+        )
+    return comparison
 
 
 def method_result(folder: RunFolder, name: str, *, tracker: Tracker | None = None) -> Comparison:
     """One method on the test tasks, tuned or trained first where it needs to be; run only if the folder does not hold it."""
-    if not folder.result(name).exists():
+    if folder.result(name).exists():
+        return result_of(folder, name)
+    with folder.writing(f"compare {name}"):
         spec = method_spec(folder.config, name)
-        storage.create_folder(folder.result(name).parent)
+        uses: list[str] = []
         if spec.grid:
             method, table = tuned(folder.config, spec, tracker=tracker)
             result = on_test_tasks(folder.config, [method], tuning=[table], tracker=tracker)
         else:
-            method = prepared(folder, spec, tracker=tracker)
+            method = prepared(folder, spec, on_use=uses.append, tracker=tracker)
             result = on_test_tasks(folder.config, [method], tracker=tracker)
-        save(folder.result(name), result)
-    return load(folder.result(name))
+        keep(folder, folder.result(name), result, uses=uses)
+    return result_of(folder, name)
 
 
 def on_test_tasks(
@@ -203,14 +234,22 @@ def tuned(
     )
 
 
-def prepared(folder: RunFolder, spec: MethodSpec, *, tracker: Tracker | None = None) -> Method:
-    """A method with nothing to tune, its controller loaded or trained where it needs to be."""
+def prepared(
+    folder: RunFolder,
+    spec: MethodSpec,
+    *,
+    on_use: Callable[[str], object] = str,
+    tracker: Tracker | None = None,
+) -> Method:
+    """A method with nothing to tune, its controller loaded or trained where it needs to be.
+
+    `on_use` is told "model" if the controller asks for the run's model.
+    """
     config, mdp = folder.config, build_mdp(folder.config)
 
     def model() -> Model:
-        if not folder.model.exists():
-            raise InputError(f"Folder {folder.path} holds no model; run `metastep fit {folder.path}` first.")
-        return load_model(folder.model)
+        on_use("model")
+        return model_of(folder)
 
     run = Run(
         mdp=mdp.with_rule(spec.build_rule(mdp)),

@@ -31,7 +31,7 @@ def start_run(
         out: the folder.
         command: that was typed, kept for the report.
         seed: of everything random, in place of the preset's.
-        overrides: further settings, like `fqi.trees=20`.
+        overrides: further settings, like `fqi.regressor.trees=20`.
         tasks: a file of contexts to train on.
         data: another run, or its data, to copy the training data from.
         anyway: whether it may take weeks.
@@ -48,5 +48,6 @@ def start_run(
     dataset = None if data is None else find_data(data, config, listed)
     folder = RunFolder.create(out, config, listed, command=command)
     if dataset is not None:
-        take_over(dataset, folder)
+        with folder.writing("run"):
+            take_over(dataset, folder)
     return folder

@@ -6,8 +6,11 @@ writer is quadratic in the number of episodes.
 """
 
 import hashlib
+import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -29,7 +32,7 @@ from metastep.integrations.metaepisode import action_space, observation_space
 from metastep.mdp import DEFAULT_OBSERVATION
 from metastep.meta.dataset import Dataset, DatasetWriter, Layout
 from metastep.meta.history import History, from_arrays
-from metastep.storage import require_free_space
+from metastep.storage import remove_leftovers, require_free_space
 
 # What HDF5 takes for an episode of Minari beside the numbers.
 _EPISODE_BYTES = 24_000
@@ -61,9 +64,13 @@ def to_minari(dataset: str | Path | Dataset, dataset_id: str, *, root: str | Pat
     except InputError as error:
         raise InputError(f"Dataset {dataset.folder}: its configuration describes no environment, {error}") from error
     folder.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder.parent)
     unfinished = folder.parent / f".{folder.name}.{token_hex(8)}.tmp"
     unfinished.mkdir()
+    descriptor = os.open(unfinished, os.O_RDONLY)
     try:
+        with suppress(OSError):
+            flock(descriptor, LOCK_EX)  # says that it is not a leftover
         storage = MinariStorage.new(
             unfinished / "data", observation_space(mdp), action_space(mdp, "stepsize"), spec, data_format="hdf5"
         )
@@ -83,6 +90,8 @@ def to_minari(dataset: str | Path | Dataset, dataset_id: str, *, root: str | Pat
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+    finally:
+        os.close(descriptor)
     return folder
 
 

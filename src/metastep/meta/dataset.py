@@ -306,18 +306,18 @@ def _block_path(folder: Path, index: int) -> Path:
     return folder / f"block-{index:05d}.safetensors"
 
 
+def block_checksums(folder: Path) -> dict[Path, str]:
+    """The block files that a dataset's manifest lists, with their SHA-256; none while it is not complete."""
+    return {_block_path(folder, index): sum_ for index, sum_ in enumerate(_read_manifest(folder)["blocks"] or ())}
+
+
 def _sealed(identity: dict[str, Any], checksums: list[str] | None) -> dict[str, Any]:
-    content = storage.stamp(_KIND) | identity | {"blocks": checksums}
-    return content | {"checksum": storage.sha256_of_json(content)}
+    return storage.sealed(storage.stamp(_KIND) | identity | {"blocks": checksums})
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
-    manifest = storage.read_json(path)
-    storage.require_stamp(manifest, _KIND, path, _REMEDY)
-    content = {key: value for key, value in manifest.items() if key != "checksum"}
-    if manifest.get("checksum") != storage.sha256_of_json(content):
-        raise InputError(f"File {path} is damaged or was edited: its content does not match its checksum.")
+    manifest = storage.read_sealed(path, _KIND, _REMEDY)
     # A checksum is no proof: anybody can compute one.
     try:
         _MANIFEST.validate_python(manifest, strict=True)

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep import storage
 from metastep.meta.dataset import Dataset, Layout
 from metastep.meta.history import History
+from metastep.outside import require_new, write_new
 
 
-def to_parquet(dataset: str | Path | Dataset, path: str | Path) -> None:
-    """Write all tuples, one row each, non-finite ones included.
+def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool = False) -> None:
+    """Write all tuples, one row each, non-finite ones included, to a new file; `force` replaces a plain one.
 
     Columns: `learner`, `update`, `context_<name>`, the features that the dataset holds (lists where they have several
     numbers), `return`, `flagged`, `stepsize` (a list where there are several hyperparameters), `reward`, and `next_<name>`
@@ -21,6 +21,7 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    require_new(path, force=force)
     if not isinstance(dataset, Dataset):
         dataset = Dataset.open(dataset)
     sink = pa.BufferOutputStream()
@@ -32,7 +33,7 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path) -> None:
         writer.write_table(table)
         first_learner += len(block.context)
     writer.close()
-    storage.write_atomically(path, sink.getvalue().to_pybytes())
+    write_new(path, sink.getvalue().to_pybytes(), force=force)
 
 
 def _columns(block: History, layout: Layout, first_learner: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Policies, one a file, and the registry that names them: `make(name, num_observations, num_actions, **options)`."""
+"""Policies, one in each file, and the registry that names them: `make(name, num_observations, num_actions, **options)`."""
 
 from metastep.policies.base import Pieces, Policy, flatten
 from metastep.policies.linear import LinearGaussian

@@ -31,7 +31,7 @@ class LinearGaussian:
 
     @property
     def num_parameters(self) -> int:
-        """One bias and one weight an observation, for every action."""
+        """For every action one bias, and one weight for each observation."""
         return self.num_actions * (1 + self.num_observations)
 
     @property

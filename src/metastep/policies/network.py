@@ -71,7 +71,7 @@ class MLPGaussian:
         return tuple(self._activations(self._unflatten(theta), observation)[-1])
 
     def score(self, theta: Array, observation: Pieces, noise: Pieces) -> Pieces:
-        """Back-propagation of z / sigma, one outer product a layer."""
+        """Back-propagation of z / sigma, one outer product for each layer."""
         layers = self._unflatten(theta)
         values = self._activations(layers, observation)
         error = jnp.stack(noise) / self.sigma

@@ -192,7 +192,10 @@ def _headline(findings: Findings, paired: Sequence[Difference]) -> str:
         where = f"{num} new first policies in the one task it was trained on"
     if iteration is not None and findings.target == "metafqi":
         name += f" (iteration N = {iteration}, selected on validation tasks)"
-    return f"On {where}, {name} {_listed(clauses)} in the area under the learning curve."
+    result = f"On {where}, {name} {_listed(clauses)} in the area under the learning curve."
+    if edges := comparison.at_edge(findings.target, *(row.baseline for row in paired)):
+        result += f" Tuned at an edge of the grid, so that a wider one might do better: {_listed(edges)}."
+    return result
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -145,21 +145,22 @@ def _inert(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("](", "]\\(")
 
 
-def write_picture(picture: Picture, folder: Path) -> None:
-    """Write a picture as SVG and PNG."""
+def write_picture(picture: Picture, folder: Path) -> list[Path]:
+    """Write a picture as SVG and PNG; returns the files."""
     storage.create_folder(folder)
     figure = picture.draw("light")
-    storage.write_atomically(folder / f"{picture.name}.svg", to_svg(figure))
-    storage.write_atomically(folder / f"{picture.name}.png", to_png(figure))
+    files = {folder / f"{picture.name}.svg": to_svg(figure), folder / f"{picture.name}.png": to_png(figure)}
+    for path, content in files.items():
+        storage.write_atomically(path, content)
+    return list(files)
 
 
-def write_document(document: Document, folder: Path) -> Path:
-    """Write `report.html`, `report.md` and the pictures as SVG and PNG under `figures/`; returns the page's path."""
-    for part in document.parts:
-        if isinstance(part, Picture):
-            write_picture(part, folder / "figures")
+def write_document(document: Document, folder: Path) -> list[Path]:
+    """Write the pictures as SVG and PNG under `figures/`, `report.md` and last `report.html`; returns the files."""
+    pictures = [part for part in document.parts if isinstance(part, Picture)]
+    files = [path for picture in pictures for path in write_picture(picture, folder / "figures")]
     storage.create_folder(folder)
-    storage.write_atomically(folder / "report.md", to_markdown(document, "figures").encode())
-    page = folder / "report.html"
-    storage.write_atomically(page, to_html(document).encode())
-    return page
+    for name, text in (("report.md", to_markdown(document, "figures")), ("report.html", to_html(document))):
+        storage.write_atomically(folder / name, text.encode())
+        files.append(folder / name)
+    return files

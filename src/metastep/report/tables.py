@@ -30,12 +30,16 @@ def comparison_table(
     seed: int,
     num_resamples: int,
 ) -> Table:
-    """A row for each method: both metrics, the oracle score, the target minus it; how many tasks diverged if any did."""
+    """A row for each method: both metrics, the oracle score, the target minus it.
+
+    How many tasks diverged is there if any did, and what was tuned at an edge of its grid if anything was.
+    """
     scores = {}
     if {"fixed", "oracle"} <= set(comparison.names):
         scores = {row.method: row for row in oracle_scores(comparison, seed=seed, num_resamples=num_resamples)}
     by_auc, by_final = ({row.baseline: row for row in rows} for rows in (auc, final))
     diverged = any(comparison.num_diverged().values())
+    edges = {table.method: ", ".join(table.at_edge) for table in comparison.tuning if table.at_edge}
     rows = []
     for row in summary(comparison, seed=seed, num_resamples=num_resamples):
         score = scores.get(row.method)
@@ -51,6 +55,7 @@ def comparison_table(
                 _probability(by_auc.get(row.method)),
                 *_difference(by_final.get(row.method)),
                 *([str(row.num_diverged)] if diverged else []),
+                *([edges.get(row.method, "")] if edges else []),
             )
         )
     name = comparison.label(target)
@@ -66,8 +71,10 @@ def comparison_table(
         f"{name} minus it, final return",
         f"{name} is",
         *(["diverged tasks"] if diverged else []),
+        *(["tuned at an edge of its grid"] if edges else []),
     )
-    return Table(header, rows, numeric=(1, 2, 3, 4, 5, 7, 8, 10), name="comparison")
+    numeric = (1, 2, 3, 4, 5, 7, 8, *([10] if diverged else []))
+    return Table(header, rows, numeric=numeric, name="comparison")
 
 
 def _probability(row: Difference | None) -> str:

@@ -1,4 +1,4 @@
-"""Update rules, one a file, and the registry that names them."""
+"""Update rules, one in each file, and the registry that names them."""
 
 from metastep.registry import Registry
 from metastep.rules.adam import Adam

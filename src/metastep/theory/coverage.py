@@ -261,7 +261,7 @@ def _tasks(contexts: ArrayLike, field: str) -> Floats:
 
 
 def _spacing(tasks: Floats) -> float:
-    distinct = np.unique(tasks, axis=0)  # learners may share tasks, and a task is no neighbour of itself
+    distinct = np.unique(tasks, axis=0)  # learners may share tasks, and a task is not a neighbour of itself
     if len(distinct) < 2:
         return 0.0
     return float(np.median(np.asarray(cKDTree(distinct).query(distinct, k=2)[0])[:, 1]))

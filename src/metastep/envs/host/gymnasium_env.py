@@ -7,8 +7,8 @@
 
     env = GymnasiumEnv(make, ContextSpace(("mass",), (0.5,), (2.0,), ("kg",)), name="pendulum")
 
-The environments run in Python, one object an episode, all episodes in lockstep so that the policies are evaluated together: a
-run has `num_episodes` times `block_size` of them open.
+The environments run in Python, one object for each episode, all episodes in lockstep so that the policies are evaluated
+together: a run has `num_episodes` times `block_size` of them open.
 """
 
 import weakref

@@ -20,7 +20,8 @@ _LONGER = 4
 
 
 def _with_and_without_context(run: Run) -> Column:
-    comparison = join([run.tested("metafqi", "fixed"), run.kept("without-context", lambda: _without_context(run))])
+    tested = run.tested("metafqi", "fixed")
+    comparison = join([tested, run.kept("without-context", lambda: _without_context(run), ["data"])])
     if run.environment.needs_context:
         claim = "Seeing the task's context helps: a model refitted without it on the same data learns slower"
         judged = beats_every(run, comparison, "metafqi", ["without context"], claim)

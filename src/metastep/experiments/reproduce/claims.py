@@ -75,6 +75,7 @@ def beats_every(run: Run, comparison: Comparison, target: str, baselines: Sequen
         f"better than {won} of {len(rows)}" if len(rows) > 1 else "",
         f"worse than {worse}" if worse else "",
         _why_not(hardest),
+        _at_edge(comparison, rows),
     )
     return Judged(outcome, rows)
 
@@ -100,11 +101,18 @@ def small(
     row, margin = max(deciding, key=lambda pair: abs(pair[0].mean) if judge is within else pair[0].mean)
     labels = {name: comparison.label(getattr(row, name)) for name in ("target", "baseline")}
     detail = f"the limit is {MARGIN:.0%} of the gain of {labels[of]}, {number(margin)}"
-    outcome = outcome_of(run, row, row.num_tasks, claim, verdict, detail, quantity=quantity.format(**labels))
+    details = (detail, _at_edge(comparison, rows))
+    outcome = outcome_of(run, row, row.num_tasks, claim, verdict, *details, quantity=quantity.format(**labels))
     return Judged(outcome, tuple(rows))
+
+
+def _at_edge(comparison: Comparison, rows: Sequence[Difference]) -> str:
+    """What was tuned at an edge of its grid among the methods of some differences."""
+    edges = comparison.at_edge(*(name for row in rows for name in (row.target, row.baseline)))
+    return f"tuned at an edge of the grid: {', '.join(edges)}" if edges else ""
 
 
 def _why_not(row: Difference) -> str:
     """The p-value, where it decides against what the interval alone would say."""
     is_hidden = row.verdict == "not distinguishable" and not row.low <= 0.0 <= row.high
-    return f"p = {number(row.p_holm)} after Holm's correction" if is_hidden else ""
+    return f"p = {number(row.p_value)} by sign flips" if is_hidden else ""

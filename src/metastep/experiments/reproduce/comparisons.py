@@ -48,7 +48,7 @@ def for_longer(run: Run, num_updates: int, choose: Callable[[float], Sequence[fl
         methods = [followed, best, *others]
         return on_test_tasks(config, methods, num_updates=num_updates, tuning=[table], tracker=run.tracker)
 
-    return run.kept("longer", make)
+    return run.kept("longer", make, ["model"])
 
 
 def _against_fixed_steps(run: Run) -> Column:

@@ -22,7 +22,7 @@ def by_iteration(run: Run) -> Comparison:
     methods = iteration_methods(run.config, run.model())
     if len(methods) < 2:
         raise InputError(f"fqi.iterations: {len(methods)} must be at least 2 to compare iterations.")
-    return run.kept("iterations", lambda: on_test_tasks(run.config, methods, tracker=run.tracker))
+    return run.kept("iterations", lambda: on_test_tasks(run.config, methods, tracker=run.tracker), ["model"])
 
 
 def best_validated(model: Model, among: Sequence[int]) -> int:

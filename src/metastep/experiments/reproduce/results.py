@@ -6,12 +6,13 @@ from typing import Any
 
 from metastep import envs, storage
 from metastep.errors import InputError
-from metastep.evaluation import Comparison, differences, join, load
+from metastep.evaluation import Comparison, differences, join
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.origin import model_of, result_of
 from metastep.experiments.reproduce.outcome import Outcome
-from metastep.fqi import load_model
+from metastep.experiments.stages import compared, method_names
 from metastep.report.compose import target_of
-from metastep.report.document import Document, Heading, Paragraph, Part, Table, to_markdown
+from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.tables import comparison_table, tuning_table
 
 HOW_TO_READ = (
@@ -19,9 +20,9 @@ HOW_TO_READ = (
     "tuned on; intervals are 95 %. The gain of a method is its AUC over the return before the first update."
 )
 _EFFECTS = (
-    "A method is better or worse than another if the interval of their difference excludes 0 and the p-value, corrected by "
-    "Holm's method for the number of baselines beside it, is below 0.05; else the two are not distinguishable. That number "
-    "differs between tables, and so may the verdict on an effect near the limit."
+    "A method is better or worse than another if the interval of their difference excludes 0 and the p-value of a sign-flip "
+    "test is below 0.05; else the two are not distinguishable. The verdict speaks of the pair alone, so that one effect has one "
+    "verdict wherever it appears; p-values corrected for the number of pairs are in each run's differences.csv."
 )
 _CLAIMS = (
     "A claim to be better than each of several holds if that is so for all of them and does not hold if it is worse than any. A "
@@ -38,14 +39,16 @@ _METHODS = (
 def results_markdown(folders: Sequence[Path]) -> str:
     """One page on folders that `metastep reproduce` or `metastep run` wrote."""
     outcomes: list[Outcome] = []
-    parts: list[Part] = []
+    runs: list[Path] = []
     for folder in folders:
-        runs = [path.parent for path in sorted([*folder.glob("config.json"), *folder.glob("runs/*/config.json")])]
-        if not (folder / "results.json").exists() and not runs:
+        is_run, is_reproduced = (folder / "config.json").exists(), (folder / "results.json").exists()
+        if not is_run and not is_reproduced:
             raise InputError(f"Folder {folder} was written neither by `metastep reproduce` nor by `metastep run`.")
-        outcomes += read_outcomes(folder / "results.json") if (folder / "results.json").exists() else []
-        for path in runs:
-            parts += _methods(folder, RunFolder.open(path))
+        outcomes += read_outcomes(folder / "results.json") if is_reproduced else []
+        runs += [folder] if is_run else []
+    # The runs behind the claims have only the methods that a claim needs; they are shown where there are no others.
+    inner = [path.parent for folder in folders for path in sorted(folder.glob("runs/*/config.json"))]
+    parts: list[Part] = [part for path in runs or inner for part in _methods(RunFolder.open(path))]
     if outcomes:
         parts = [Heading("Claims"), Paragraph(_CLAIMS), claims_table(outcomes), *parts]
     read: list[Part] = [Heading("How to read it"), Paragraph(HOW_TO_READ), Paragraph(_EFFECTS), Paragraph(_METHODS)]
@@ -80,7 +83,7 @@ def claims_table(outcomes: Sequence[Outcome]) -> Table:
     return Table(("id", "environment", "claim", "measured effect [95 % interval]", "n", "verdict", "command"), rows)
 
 
-def _methods(parent: Path, run: RunFolder) -> list[Part]:
+def _methods(run: RunFolder) -> list[Part]:
     """The methods of a run with what was tuned or selected, their metrics, and the target minus each; nothing without a test."""
     comparison = _tested(run)
     if comparison is None:
@@ -88,25 +91,24 @@ def _methods(parent: Path, run: RunFolder) -> list[Part]:
     config, target = run.config, target_of(comparison)
     drawn: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
     table = comparison_table(comparison, target, differences(comparison, target, **drawn), (), **drawn)
-    tuned = {row[0]: (row[1], row[-1]) for row in tuning_table(comparison).rows}
+    tuned = {row[0]: row[1] for row in tuning_table(comparison).rows}
     if target == "metafqi" and run.model.exists():
-        tuned[comparison.label(target)] = (f"N = {load_model(run.model).record.selected_iteration}", "")
-    rows = [(row[0], tuned.get(row[0], ("", ""))[0], *row[1:], tuned.get(row[0], ("", ""))[1]) for row in table.rows]
-    header = ("method", "tuned", *table.header[1:], "remark")
+        tuned[comparison.label(target)] = f"N = {model_of(run).record.selected_iteration}"
+    rows = [(row[0], tuned.get(row[0], ""), *row[1:]) for row in table.rows]
+    header = ("method", "tuned", *table.header[1:])
     kept = [index for index, column in enumerate(zip(*rows, strict=True)) if any(column)]
     shown = Table([header[index] for index in kept], [[row[index] for index in kept] for row in rows])
     title = envs.REGISTRY.entry(config.env.name).label
     counted = "tasks" if config.env.fixed_context is None else "first policies in one task"
     num_updates = comparison.returns.shape[2] - 1
-    about = f"{comparison.num_tasks} test {counted}, {num_updates} updates each, seed {config.seed}."
-    where = parent.name if run.path == parent else f"{parent.name}/runs/{run.path.name}"
-    return [Heading(f"{title}: {where}"), Paragraph(about), shown]
+    device = comparison.settings.get("versions", {}).get("device", "an unknown device")
+    about = f"{comparison.num_tasks} test {counted}, {num_updates} updates each, seed {config.seed}, on {device}."
+    return [Heading(title), Paragraph(about), *([Command(run.command())] if run.command() else []), shown]
 
 
 def _tested(run: RunFolder) -> Comparison | None:
     """Every method on the test tasks, or those that are there, in the order of the configuration."""
     if run.comparison.exists():
-        return load(run.comparison)
-    results = [run.result(method.own_name) for method in run.config.compare.methods]
-    found = [load(path) for path in results if path.exists()]
+        return compared(run)
+    found = [result_of(run, name) for name in method_names(run) if run.result(name).exists()]
     return join(found) if found else None

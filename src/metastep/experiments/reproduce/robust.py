@@ -54,7 +54,7 @@ def _one_state(run: Run, kind: str, state: int) -> Comparison:
         method = run.following(model, f"{kind}-{state}", f"{kind} Q, random state {state}")
         return on_test_tasks(config, [method], tracker=run.tracker)
 
-    return run.kept(f"robust-{kind}-{state}", make)
+    return run.kept(f"robust-{kind}-{state}", make, ["data"])
 
 
 def _panels(name: str, auc: NDArray[np.float64], returns: NDArray[np.float64], quantity: str) -> list[Panel]:

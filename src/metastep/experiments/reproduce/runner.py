@@ -17,9 +17,13 @@ from metastep.experiments.reproduce.outcome import Outcome, Product
 from metastep.experiments.reproduce.registry import IDS, REGISTRY, resolve
 from metastep.experiments.reproduce.results import HOW_TO_READ, claims_table
 from metastep.experiments.reproduce.workbench import Scale, Workbench
+from metastep.locks import writing
+from metastep.outside import claim
 from metastep.progress import Silent, Tracker
 from metastep.provenance import first_difference
 from metastep.report.document import Document, to_markdown, write_picture
+
+_KIND = "reproduction"
 
 
 def reproduce(
@@ -56,15 +60,17 @@ def reproduce(
     chosen = {"environments": sorted(set(environments))} if environments else {}
     _claim_folder(out, {"scale": scale, "seed": seed, "overrides": list(overrides)} | chosen)
     outcomes: list[Outcome] = []
-    for name, envs in wanted.items():
-        if not _outcome_file(out, name).exists():
-            own = dataclasses.replace(bench, environments=envs)
-            product = REGISTRY[name].make(own)
-            command = command_of(name, own, named=bool(environments))
-            _write(out / name, product, [outcome._replace(id=name, command=command) for outcome in product.outcomes])
-            _collect(out)
-        outcomes += _read(out, name)[0]
-    _collect(out)
+    with writing(out, "reproduce"):
+        for name, envs in wanted.items():
+            if not _outcome_file(out, name).exists():
+                own = dataclasses.replace(bench, environments=envs)
+                product = REGISTRY[name].make(own)
+                command = command_of(name, own, named=bool(environments))
+                rows = [outcome._replace(id=name, command=command) for outcome in product.outcomes]
+                _write(out, name, product, rows)
+                _collect(out)
+            outcomes += read_id(out, name)[0]
+        _collect(out)
     return outcomes
 
 
@@ -92,57 +98,70 @@ def command_of(name: str, bench: Workbench, *, named: bool) -> str:
 
 def _claim_folder(out: Path, settings: dict[str, Any]) -> None:
     """Rows of different settings must not meet in one table."""
-    file = out / "settings.json"
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out: {out} is a file, a folder is needed.")
-    if not file.exists():
-        storage.create_folder(out)
-        storage.write_json(file, settings)
-    elif difference := first_difference(storage.read_json(file), settings):
+    file = claim(out, "settings.json")
+    content = storage.sealed(storage.stamp(_KIND) | {"settings": settings})
+    storage.write_atomically(file, storage.canonical_json(content), overwrite=False)
+    if difference := first_difference(read_settings(out)["settings"], settings):
         key, before, now = difference
         raise InputError(f"Folder {out} holds results with {key} = {before}, which is now {now}; use another folder.")
+
+
+def read_settings(out: Path) -> dict[str, Any]:
+    """What a folder of reproductions belongs to."""
+    return storage.read_sealed(out / "settings.json", _KIND, "use another folder")
 
 
 def _outcome_file(out: Path, name: str) -> Path:
     return out / name / "outcome.json"
 
 
-def _write(folder: Path, product: Product, outcomes: Sequence[Outcome]) -> None:
+def _write(out: Path, name: str, product: Product, outcomes: Sequence[Outcome]) -> None:
     """Write everything an id made; the outcomes last, since they say that the rest is there."""
+    folder = out / name
     storage.create_folder(folder)
-    for picture in product.pictures:
-        write_picture(picture, folder)
-    for name, rows in product.tables.items():
+    files = [path for picture in product.pictures for path in write_picture(picture, folder)]
+    for table, rows in product.tables.items():
         buffer = io.StringIO()
         writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        storage.write_atomically(folder / f"{name}.csv", buffer.getvalue().encode())
-    for name, comparison in product.curves.items():
-        to_parquet(comparison, folder / f"{name}.parquet")
+        files.append(folder / f"{table}.csv")
+        storage.write_atomically(files[-1], buffer.getvalue().encode())
+    for curve, comparison in product.curves.items():
+        files.append(folder / f"{curve}.parquet")
+        to_parquet(comparison, files[-1])
     lines = "".join(f"{outcome.line()}\n" for outcome in outcomes)
-    storage.write_atomically(folder / "outcome.txt", lines.encode())
-    captions = {picture.name: picture.caption for picture in product.pictures}
-    record = {"outcomes": [outcome._asdict() for outcome in outcomes], "pictures": captions}
-    storage.write_json(folder / "outcome.json", record)
+    files.append(folder / "outcome.txt")
+    storage.write_atomically(files[-1], lines.encode())
+    content = storage.stamp("outcome") | {
+        "id": name,
+        "settings": read_settings(out)["checksum"],
+        "outcomes": [outcome._asdict() for outcome in outcomes],
+        "pictures": {picture.name: picture.caption for picture in product.pictures},
+        "files": {path.name: storage.sha256_of(path) for path in files},
+    }
+    storage.write_json(_outcome_file(out, name), storage.sealed(content))
 
 
-def _read(out: Path, name: str) -> tuple[list[Outcome], dict[str, str]]:
-    """The outcomes of an id, and the captions of its pictures by their names."""
-    file = _outcome_file(out, name)
-    record = storage.read_json(file)
-    if not isinstance(record, dict) or set(record) != {"outcomes", "pictures"}:
-        raise InputError(f"File {file} was not written by `metastep reproduce`; remove it to make {name} again.")
-    return [Outcome(**row) for row in record["outcomes"]], record["pictures"]
+def read_id(out: Path, name: str) -> tuple[list[Outcome], dict[str, str], dict[str, str]]:
+    """The outcomes of an id, the captions of its pictures by their names, and the checksums of its files."""
+    file, remedy = _outcome_file(out, name), f"remove it to make {name} again"
+    record = storage.read_sealed(file, "outcome", remedy)
+    if record.get("id") != name or record.get("settings") != read_settings(out)["checksum"]:
+        raise InputError(f"File {file} belongs to another id or to other settings than {out}; {remedy}.")
+    try:
+        return [Outcome(**row) for row in record["outcomes"]], dict(record["pictures"]), dict(record["files"])
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"File {file} was not written by `metastep reproduce`; {remedy}.") from None
 
 
 def _collect(out: Path) -> None:
     """All outcomes there are, of this run or an earlier one, as one table with the pictures below."""
-    found = {name: _read(out, name) for name in IDS if _outcome_file(out, name).exists()}
-    outcomes = [outcome for own, _ in found.values() for outcome in own]
+    found = {name: read_id(out, name) for name in IDS if _outcome_file(out, name).exists()}
+    outcomes = [outcome for own, _, _ in found.values() for outcome in own]
     storage.write_json(out / "results.json", [outcome._asdict() for outcome in outcomes])
     page = to_markdown(Document("The paper's claims, measured again", HOW_TO_READ, [claims_table(outcomes)]), ".")
-    for name, (_, captions) in found.items():
+    for name, (_, captions, _) in found.items():
         for picture, caption in captions.items():
             page += f"\n![{caption}]({name}/{picture}.svg)\n\n*{picture}: {caption}*\n"
     storage.write_atomically(out / "results.md", page.encode())

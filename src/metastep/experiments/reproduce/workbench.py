@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from metastep import envs, storage
+from metastep import envs
 from metastep.controllers import MetaFQIController
-from metastep.evaluation import Comparison, Method, join, load, save
+from metastep.evaluation import Comparison, Method, join
 from metastep.experiments.build import build_mdp, method_spec
 from metastep.experiments.config import Experiment
 from metastep.experiments.config import load as load_config
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.origin import keep, kept
 from metastep.experiments.reproduce.environments import ENVIRONMENTS, USUAL, Environment
 from metastep.experiments.stages import collect_data, fit_and_select, method_result
 from metastep.fqi import Model
@@ -92,13 +93,12 @@ class Run:
             self.model()
         return join([method_result(self.folder, name, tracker=self.tracker) for name in names])
 
-    def kept(self, name: str, make: Callable[[], Comparison]) -> Comparison:
-        """A further comparison, made only if the folder does not hold it."""
+    def kept(self, name: str, make: Callable[[], Comparison], uses: Sequence[str] = ()) -> Comparison:
+        """A further comparison, made only if the folder does not hold it; `uses` is what it followed, "data" or "model"."""
         path = self.folder.path / "extra" / f"{name}.safetensors"
         if not path.exists():
-            storage.create_folder(path.parent)
-            save(path, make())
-        return load(path)
+            keep(self.folder, path, make(), uses)
+        return kept(self.folder, path)
 
     def with_values(self, method: str, values: Mapping[str, float], name: str) -> Method:
         """A method of the configuration with values that nobody tuned, under another name."""

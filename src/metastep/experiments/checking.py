@@ -1,0 +1,149 @@
+"""`metastep check`: whether a folder holds what metastep wrote there, whole and of one origin, and nothing else."""
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from metastep import storage
+from metastep.errors import InputError
+from metastep.experiments.build import needs_model
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.origin import dataset_of, kept, read_report, result_of
+from metastep.experiments.reproduce.registry import IDS
+from metastep.experiments.reproduce.runner import read_id, read_settings
+from metastep.experiments.stages import compared, fitted, method_names
+from metastep.locks import is_lock, writers
+from metastep.meta.dataset import Dataset, block_checksums
+
+_Checks = dict[Path, Callable[[], object]]
+
+
+class Finding(NamedTuple):
+    """A file, and what is wrong with it; nothing where it is as it was written."""
+
+    path: Path
+    problem: str = ""
+
+
+def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
+    """Everything in the folder of a run, of a reproduction or of a dataset, in the order of the names."""
+    if (path / "settings.json").exists():
+        checks = _reproduction(path, allow_imports)
+    elif (path / "config.json").exists():
+        checks = _run(path, allow_imports)
+    elif (path / "manifest.json").exists():
+        checks = _data(path, lambda: Dataset.open(path, verify=False))
+    else:
+        raise InputError(f"check: {path} is not the folder of a run, of a reproduction or of a dataset.")
+    found = list(_files(path))
+    findings = [_verified(file, check) for file, check in checks.items()]
+    findings += [Finding(file, _stray(file)) for file in found if file not in checks]
+    return sorted(findings)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Everything but plain folders."""
+    for root, names, files in os.walk(folder):
+        yield from (Path(root) / name for name in files)
+        yield from (Path(root) / name for name in names if (Path(root) / name).is_symlink())
+
+
+def _verified(path: Path, check: Callable[[], object]) -> Finding:
+    try:
+        if path.is_symlink():
+            raise InputError("is a link, a plain file is needed.")
+        if not path.exists():
+            raise InputError("is missing.")
+        check()
+    except InputError as error:
+        return Finding(path, str(error))
+    return Finding(path)
+
+
+def _stray(path: Path) -> str:
+    if is_lock(path.name) and any(record.get("pid") for record in writers(path.parent)):
+        return "is of a process that is writing here now."
+    if storage.is_temporary(path.name) or is_lock(path.name):
+        return "is a leftover of a process that was stopped; the next run removes it."
+    if path.name.startswith("part-") and path.parent.name == "data":
+        return "is a part of a block that is not complete; the command that collects goes on with it."
+    return "was not written by metastep."
+
+
+def _run(path: Path, allow_imports: bool) -> _Checks:
+    def opened() -> RunFolder:
+        return RunFolder.open(path).importing(allow_imports)
+
+    checks: _Checks = {path / "config.json": opened}
+    try:
+        folder = opened()
+    except InputError:
+        return dict.fromkeys(_files(path), _untold) | checks
+    command, has_comparison = path / "command.txt", folder.comparison.exists()
+    if command.exists():
+        checks[command] = lambda: None
+    if has_comparison or folder.report.exists():
+        checks[folder.comparison] = partial(compared, folder)
+    for method in method_names(folder):
+        if has_comparison or folder.result(method).exists():
+            checks[folder.result(method)] = partial(result_of, folder, method)
+    for extra in sorted((path / "extra").glob("*.safetensors")):
+        checks[extra] = partial(kept, folder, extra)
+    follows_model = folder.result("metafqi").exists() or (folder.report.exists() and needs_model(folder.config))
+    if follows_model or folder.model.exists() or folder.validation.exists():
+        checks |= {folder.model: partial(fitted, folder), folder.validation: partial(kept, folder, folder.validation)}
+        checks |= _data(folder.data, partial(dataset_of, folder, verify=False))
+    elif folder.data.exists():
+        checks |= _data(folder.data, partial(dataset_of, folder, verify=False))
+    if folder.report.exists() or (path / "report.json").exists():
+        checks[path / "report.json"] = partial(read_report, folder)
+        checks |= _listed(path, lambda: read_report(folder)["files"])
+    return checks
+
+
+def _untold() -> None:
+    raise InputError("cannot be verified without a sound config.json.")
+
+
+def _data(folder: Path, opened: Callable[[], object]) -> _Checks:
+    """The manifest, and the blocks that it lists."""
+    checks: _Checks = {folder / "manifest.json": opened}
+    try:
+        sums = block_checksums(folder)
+    except InputError:
+        return checks
+    return checks | {block: partial(storage.read_tensors, block, checksum) for block, checksum in sums.items()}
+
+
+def _listed(folder: Path, read: Callable[[], dict[str, str]]) -> _Checks:
+    """Files whose checksums another file lists."""
+
+    def require(file: Path, checksum: str) -> None:
+        if (found := storage.sha256_of(file)) != checksum:
+            raise InputError(f"File {file} is damaged or was edited: its SHA-256 is {found}, expected is {checksum}.")
+
+    try:
+        return {folder / name: partial(require, folder / name, checksum) for name, checksum in read().items()}
+    except InputError:
+        return {}
+
+
+def _reproduction(path: Path, allow_imports: bool) -> _Checks:
+    checks: _Checks = {path / "settings.json": partial(read_settings, path)}
+    made = [name for name in IDS if (path / name / "outcome.json").exists()]
+
+    def same_rows() -> None:
+        rows: list[Any] = [row._asdict() for name in made for row in read_id(path, name)[0]]
+        if storage.read_json(path / "results.json") != rows:
+            raise InputError(f"File {path / 'results.json'} does not hold the outcomes of {', '.join(made)}.")
+
+    for name in made:
+        checks[path / name / "outcome.json"] = partial(read_id, path, name)
+        checks |= _listed(path / name, lambda name=name: read_id(path, name)[2])  # type: ignore[misc]
+    if made:
+        checks |= {path / "results.json": same_rows, path / "results.md": lambda: None}
+    for run in sorted((path / "runs").glob("*/config.json")):
+        checks |= _run(run.parent, allow_imports)
+    return checks

@@ -1,0 +1,211 @@
+"""`metastep check` and what `export` writes where."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.runner import run_experiment
+from metastep.locks import writing
+from tests.experiments.test_origin import make
+from tests.test_cli import invoke, refused
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A complete run."""
+    folder = make(tmp_path_factory.mktemp("checking") / "whole")
+    run_experiment(folder)
+    return folder
+
+
+@pytest.fixture
+def run(whole: RunFolder, tmp_path: Path) -> RunFolder:
+    """A copy of it."""
+    shutil.copytree(whole.path, tmp_path / "run")
+    return RunFolder.open(tmp_path / "run")
+
+
+def problems(folder: Path) -> dict[str, str]:
+    """What `metastep check` says against each file."""
+    result = invoke("check", folder)
+    lines = [line.split(": ", 1) for line in result.stdout.strip().splitlines()]
+    found = {line[0]: line[1] for line in lines if len(line) == 2 and line[1] != "ok"}
+    assert result.exit_code == (1 if found else 0), result.output
+    return found
+
+
+def test_a_whole_run_has_no_problems(whole: RunFolder) -> None:
+    result = invoke("check", whole.path)
+    assert result.exit_code == 0, result.stdout
+    files = sorted(str(path.relative_to(whole.path)) for path in whole.path.rglob("*") if path.is_file())
+    assert sorted(result.stdout.splitlines()) == sorted(f"{name}: ok" for name in files)
+    assert "data/block-00002.safetensors" in files
+    assert "report.json" in files
+
+
+def flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "data/manifest.json",
+        "data/block-00001.safetensors",
+        "model.safetensors",
+        "validation.safetensors",
+        "results/fixed.safetensors",
+        "comparison.safetensors",
+        "report.json",
+        "report.html",
+        "report.md",
+        "results.parquet",
+        "differences.csv",
+        "figures/learning-curves.svg",
+    ],
+)
+def test_a_changed_or_missing_file_is_named(run: RunFolder, name: str) -> None:
+    flipped(run.path / name)
+    assert name in problems(run.path)
+    (run.path / name).unlink()
+    if name != "config.json":
+        assert "is missing" in problems(run.path)[name]
+
+
+def test_swapped_files_are_named(run: RunFolder) -> None:
+    shutil.copy(run.result("adam"), run.result("fixed"))
+    found = problems(run.path)
+    assert "was written as 'results/adam'" in found["results/fixed.safetensors"]
+    assert "another results/fixed" in found["comparison.safetensors"]
+
+
+def test_leftovers_and_foreign_files_are_named(run: RunFolder) -> None:
+    (run.path / "notes.txt").write_text("mine")
+    (run.path / "results" / ".fixed.safetensors.0123456789abcdef.tmp").write_text("half")
+    (run.path / ".lock.0123456789abcdef").write_text("")
+    (run.data / "part-00000-00001.safetensors").write_text("")
+    (run.path / "linked").symlink_to(run.path / "data")
+    found = problems(run.path)
+    assert found.pop("notes.txt") == "was not written by metastep."
+    assert found.pop("linked") == "was not written by metastep."
+    assert "leftover" in found.pop("results/.fixed.safetensors.0123456789abcdef.tmp")
+    assert "leftover" in found.pop(".lock.0123456789abcdef")
+    assert "a block that is not complete" in found.pop("data/part-00000-00001.safetensors")
+    assert found == {}
+    with writing(run.path, "run"):
+        pass
+    assert not list(run.path.rglob("*.tmp"))
+
+
+def test_what_a_model_or_a_report_needs_is_missed(run: RunFolder) -> None:
+    shutil.rmtree(run.data)
+    run.comparison.unlink()
+    found = problems(run.path)
+    assert found["data/manifest.json"] == "is missing."
+    assert found["comparison.safetensors"] == "is missing."
+
+
+def test_stages_that_are_not_done_are_not_missed(run: RunFolder) -> None:
+    shutil.rmtree(run.path / "figures")
+    for name in ("report.html", "report.md", "report.json", "results.parquet", "differences.csv"):
+        (run.path / name).unlink()
+    run.comparison.unlink()
+    run.result("adam").unlink()
+    assert problems(run.path) == {}
+
+
+def test_an_edited_configuration_is_a_problem_of_everything(run: RunFolder) -> None:
+    file = run.path / "config.json"
+    file.write_text(file.read_text().replace('"trees": 3', '"trees": 30'))
+    found = problems(run.path)
+    assert "does not match its checksum" in found["config.json"]
+    assert "without a sound config.json" in found["model.safetensors"]
+
+
+def test_what_is_not_ours_is_bad_input(tmp_path: Path) -> None:
+    assert "is not the folder of a run" in refused(invoke("check", tmp_path))
+    assert "is not the folder of a run" in refused(invoke("check", tmp_path / "nowhere"))
+
+
+def test_a_report_that_lists_other_places_is_no_traceback(run: RunFolder) -> None:
+    from metastep import storage
+
+    record = json.loads((run.path / "report.json").read_text())
+    del record["checksum"]
+    record["files"]["/etc/hostname"] = "0" * 64
+    storage.write_json(run.path / "report.json", storage.sealed(record))
+    assert any("hostname" in name for name in problems(run.path))
+
+
+def export(folder: Path, target: Path, *more: str) -> str:
+    result = invoke("export", folder, "--parquet", target, *more)
+    if result.exit_code:
+        return refused(result)
+    assert pq.read_table(target).num_rows == 48
+    return ""
+
+
+def test_export_writes_new_plain_files_only(run: RunFolder, tmp_path: Path) -> None:
+    target = tmp_path / "tuples.parquet"
+    (tmp_path / ".tuples.parquet.0123456789abcdef.tmp").write_text("half")
+    assert export(run.path, target) == ""
+    assert not (tmp_path / ".tuples.parquet.0123456789abcdef.tmp").exists()
+    before = target.read_bytes()
+    assert "exists already; use another name, or --force to replace it" in export(run.path, target)
+    target.write_text("old")
+    assert export(run.path, target, "--force") == ""
+    assert target.read_bytes() == before
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(target)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    for name in ("pipe", "link", "dangling", ""):
+        for more in ((), ("--force",)):
+            assert "what is there is not a plain file" in export(run.path, tmp_path / name, *more)
+    assert "what is there is not a plain file" in export(run.path, Path("/dev/null"), "--force")
+    assert target.read_bytes() == before
+    assert "there is no folder" in export(run.path, tmp_path / "nowhere" / "tuples.parquet")
+
+
+def test_export_leaves_runs_alone(run: RunFolder, whole: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "in").symlink_to(run.path)
+    targets = [run.model, whole.model, run.path / "new.parquet", run.data / "new", tmp_path / "in" / "new.parquet"]
+    for target in targets:
+        assert "belongs to metastep; write it somewhere else" in export(run.path, target, "--force")
+    assert problems(run.path) == {}
+
+
+def test_the_page_of_results_replaces_only_when_told(run: RunFolder, tmp_path: Path) -> None:
+    page = tmp_path / "results.md"
+    assert invoke("results", run.path, "--out", page).exit_code == 0
+    assert "exists already" in refused(invoke("results", run.path, "--out", page))
+    assert invoke("results", run.path, "--out", page, "--force").exit_code == 0
+    assert "belongs to metastep" in refused(invoke("results", run.path, "--out", run.report, "--force"))
+
+
+def test_export_of_other_data_is_refused(run: RunFolder, tmp_path: Path) -> None:
+    other = make(tmp_path / "other", "seed=1")
+    shutil.copytree(run.data, other.data)
+    assert "was collected with seed = 0, but in this run it is 1" in export(other.path, tmp_path / "tuples.parquet")
+
+
+@pytest.mark.parametrize("verb", ["run", "collect"])
+def test_no_verb_begins_in_a_folder_of_somebody_else(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    assert "holds thesis.tex and is not a folder of this command" in refused(invoke(verb, "nav2d", "--out", tmp_path))
+    assert "holds thesis.tex" in refused(invoke("reproduce", "theory", "--out", tmp_path))
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_a_run_does_not_begin_in_a_reproduction_or_the_other_way_round(run: RunFolder, tmp_path: Path) -> None:
+    assert "is not a folder of this command" in refused(invoke("reproduce", "theory", "--out", run.path))
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "settings.json").write_text("{}")
+    assert "is not a folder of this command" in refused(invoke("run", "nav2d", "--out", tmp_path / "paper"))

@@ -1,0 +1,88 @@
+"""The redesign changed no number: small runs of every preset give what version 0.1.0 gave (arrays kept in tests/data/before)."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from metastep.controllers import HOOF, Decay, Fixed, Metagrad
+from metastep.evaluation import Method
+from metastep.experiments.config import load
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.stages import collect_data, fit_model, on_test_tasks
+from metastep.meta.history import History
+from metastep.rules import NGA, Adam, RMSProp
+
+BEFORE = Path(__file__).parent / "data" / "before"
+SMALL = [
+    "rollout.num_episodes=8", "rollout.horizon=10", "rollout.block_size=8", "meta.num_updates=3",
+    "collect.num_meta_episodes=8", "collect.block_size=8", "fqi.iterations=2", "fqi.regressor.trees=4",
+    "fqi.regressor.min_samples_split=0.2", "selection.num_tasks=2", "compare.num_tasks=4", "compare.num_updates=3",
+    "compare.num_tuning_tasks=2",
+]  # fmt: skip
+LONGER = {"cartpole": ["rollout.horizon=60"]}
+PRESETS = ("nav2d", "minigolf", "cartpole", "swingup", "halfcheetah")
+
+
+@pytest.fixture(scope="module", params=PRESETS)
+def case(request, tmp_path_factory):
+    """A preset made small, its configuration, and what 0.1.0 made of it."""
+    config = load(request.param, "quick", [*SMALL, *LONGER.get(request.param, [])])
+    return config, load_file(BEFORE / f"{request.param}.safetensors"), tmp_path_factory.mktemp(request.param)
+
+
+def close(found, wanted):
+    """Up to rounding: another processor, or a program compiled otherwise, has other last bits, on which few choices hang."""
+    assert found.shape == wanted.shape
+    apart = ~np.isclose(found, wanted, rtol=2e-3, atol=2e-3 * max(1.0, float(np.abs(wanted).max())))
+    assert apart.mean() <= 0.1, f"{apart.sum()} of {apart.size} numbers differ"
+
+
+def test_the_training_data_are_the_same(case):
+    config, before, folder = case
+    found = collect_data(RunFolder.create(folder / "run", config)).block(0)
+    close(found.context, before["data/context"])
+    close(found.hyperparameters, before["data/stepsize"])
+    close(found.mean_return, before["data/mean_return"])
+    close(found.features["theta"], before["data/theta"])
+    length = np.maximum(np.linalg.norm(before["data/gradient"], axis=-1, keepdims=True), 1e-6)
+    close(found.features["natural_gradient"] / length, before["data/gradient"] / length)
+
+
+def test_the_models_are_the_same_to_the_bit(case, monkeypatch):
+    """Fitted on the very data of before: trees know no rounding."""
+    config, before, folder = case
+    dataset = collect_data(RunFolder.create(folder / "run", config))
+    recorded = History(
+        context=before["data/context"],
+        mean_return=before["data/mean_return"],
+        flagged=np.zeros(before["data/mean_return"].shape, bool),
+        num_steps=np.zeros(before["data/mean_return"].shape, np.float32),
+        hyperparameters=before["data/stepsize"],
+        features={"theta": before["data/theta"], "natural_gradient": before["data/gradient"]},
+    )
+    monkeypatch.setattr(type(dataset), "blocks", lambda self: iter([recorded]))
+    model = fit_model(config, dataset)
+    for iteration, function in enumerate(model.q_functions):
+        for number, head in enumerate(function.heads):
+            for name in ("feature", "threshold", "value"):
+                np.testing.assert_array_equal(getattr(head, name), before[f"model/{iteration}/{number}/{name}"])
+    chosen = model.act(recorded.transitions(config.meta.observation).observation)
+    np.testing.assert_array_equal(chosen, before["model/act"])
+
+
+def test_the_learning_curves_are_the_same(case):
+    config, before, _ = case
+    high = config.meta.stepsize_high
+    methods = [
+        Method("fixed", NGA(), Fixed(0.1 * high)),
+        Method("decay", NGA(), Decay(0.1 * high)),
+        Method("adam", Adam(), Fixed(0.05 * high)),
+        Method("rmsprop", RMSProp(), Fixed(0.05 * high)),
+        Method("metagrad", NGA(), Metagrad(0.1 * high, 0.05 * high)),
+        Method("hoof", NGA(), HOOF(0.05, num_candidates=10)),
+    ]
+    found = on_test_tasks(config, methods)
+    close(found.returns, before["returns"])
+    close(found.hyperparameters, before["hyperparameters"])
