@@ -104,7 +104,7 @@ def setting(generator: random.Random) -> str:
     return f"{generator.choice(KEYS)}={generator.choice(values)}"
 
 
-def configurations(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
+def configurations(number: int, seed: int, sandbox: Path, runs: float = 0.1) -> dict[str, Any]:
     generator, began, counts = random.Random(seed), time.monotonic(), Counter[str]()
     failures: list[str] = []
     out = sandbox / "out"
@@ -123,7 +123,7 @@ def configurations(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
                 written = [path.name for path in out.rglob("*")]
                 if written != ["config.json"] or RunFolder.open(out).config != folder.config:
                     failures.append(f"{settings}: wrote {written}")
-                if generator.random() < 0.1 and budget_of(folder.config).steps < 2e6:
+                if generator.random() < runs and budget_of(folder.config).steps < 2e6:
                     outcome = "stopped with a sentence"
                     run_experiment(folder)
                     outcome = "run to the end"

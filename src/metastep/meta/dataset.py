@@ -12,24 +12,19 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-from annotated_types import Ge, Le
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from metastep import storage
 from metastep.blocks import Blocks
 from metastep.errors import InputError
 from metastep.mdp import DEFAULT_OBSERVATION
 from metastep.meta.history import History, Transitions, from_arrays
+from metastep.meta.manifest import read_manifest, sealed
 from metastep.meta.parts import Parts, remove_parts
 from metastep.provenance import first_difference
-from metastep.settings import Count
 
-_KIND = "dataset"
-_REMEDY = "collect it again with `metastep collect` or `metastep run`"
 _HEADER_BYTES = 8192  # of a block's file, at most
 
 
@@ -148,9 +143,9 @@ class DatasetWriter:
             raise InputError(f"Dataset {self.folder} is not complete: {problems[min(problems)]}")
         remove_parts(self.folder)
         checksums = [storage.sha256_of(self._path(index)) for index in self.layout.blocks]
-        before = _read_manifest(self.folder)["blocks"]
+        before = read_manifest(self.folder)["blocks"]
         if before is None:
-            storage.write_json(self.folder / "manifest.json", _sealed(self._identity, checksums))
+            storage.write_json(self.folder / "manifest.json", sealed(self._identity, checksums))
         elif before != checksums:
             index = next(i for i, checksum in enumerate(checksums) if before[i] != checksum)
             raise InputError(f"File {self._path(index)} differs from the one whose checksum is in the manifest.")
@@ -160,7 +155,7 @@ class DatasetWriter:
         storage.require_free_space(self.folder, self._num_bytes(self.layout.blocks))
         storage.create_folder(self.folder)
         storage.remove_leftovers(self.folder)
-        first = storage.canonical_json(_sealed(self._identity, None))
+        first = storage.canonical_json(sealed(self._identity, None))
         # A block without a manifest cannot come from an interrupted run: it is somebody else's, and would be replaced.
         found = sorted(path for kind in ("block", "part") for path in self.folder.glob(f"{kind}-*.safetensors"))
         if found and not (self.folder / "manifest.json").exists():
@@ -169,7 +164,7 @@ class DatasetWriter:
             self._resume()  # another process was first
 
     def _resume(self) -> None:
-        manifest = _read_manifest(self.folder)
+        manifest = read_manifest(self.folder)
         if manifest["blocks"] is not None:
             # Nothing is left to compute. Should a block be damaged, its new version must match the checksum anyway.
             self._identity["environment"] = manifest["environment"]
@@ -224,7 +219,7 @@ class Dataset:
     def open(cls, folder: str | Path, *, verify: bool = True) -> Self:
         """Open a dataset; unless told otherwise, verify that every file is as it was written."""
         folder = Path(folder)
-        manifest = _read_manifest(folder)
+        manifest = read_manifest(folder)
         checksums, layout = manifest["blocks"], manifest["layout"]
         layout = Layout(**(layout | {"context_names": tuple(layout["context_names"])}))
         if checksums is None:
@@ -275,60 +270,10 @@ class Dataset:
         return Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
-class _LayoutRecord(TypedDict):
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
-
-    context_names: list[str]
-    features: dict[str, Count]
-    num_updates: Count
-    num_learners: Count
-    block_size: Count
-    num_hyperparameters: Count
-
-
-class _Manifest(TypedDict):
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
-
-    format: str
-    version: int
-    config: dict[str, Any]
-    seed: Annotated[int, Ge(0), Le(2**32 - 1)]
-    environment: dict[str, str]
-    layout: _LayoutRecord
-    blocks: list[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] | None
-    checksum: str
-
-
-_MANIFEST: TypeAdapter[_Manifest] = TypeAdapter(_Manifest)
-
-
 def _block_path(folder: Path, index: int) -> Path:
     return folder / f"block-{index:05d}.safetensors"
 
 
 def block_checksums(folder: Path) -> dict[Path, str]:
     """The block files that a dataset's manifest lists, with their SHA-256; none while it is not complete."""
-    return {_block_path(folder, index): sum_ for index, sum_ in enumerate(_read_manifest(folder)["blocks"] or ())}
-
-
-def _sealed(identity: dict[str, Any], checksums: list[str] | None) -> dict[str, Any]:
-    return storage.sealed(storage.stamp(_KIND) | identity | {"blocks": checksums})
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / "manifest.json"
-    manifest = storage.read_sealed(path, _KIND, _REMEDY)
-    # A checksum is no proof: anybody can compute one.
-    try:
-        _MANIFEST.validate_python(manifest, strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise InputError(
-            f"File {path} is not a whole manifest: {'.'.join(map(str, first['loc']))}: {first['msg']}."
-        ) from None
-    blocks, layout = manifest["blocks"], manifest["layout"]
-    if blocks is not None and len(blocks) != len(Blocks(layout["num_learners"], layout["block_size"])):
-        raise InputError(
-            f"File {path} is not a whole manifest: it has {len(blocks)} checksums, another number of blocks."
-        )
-    return manifest
+    return {_block_path(folder, index): sum_ for index, sum_ in enumerate(read_manifest(folder)["blocks"] or ())}
