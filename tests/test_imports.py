@@ -21,6 +21,8 @@ ORDER = (
     "progress",
     "filesystem",
     "storage",
+    "outside",
+    "locks",
     "provenance",
     "settings",
     "registry",
