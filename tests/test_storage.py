@@ -15,9 +15,8 @@ from hypothesis.extra import numpy as hnp
 
 from metastep import provenance, storage
 from metastep.errors import InputError
-from metastep.meta.dataset import DatasetWriter
+from metastep.meta.dataset import DatasetWriter, Layout
 from metastep.meta.history import History
-from metastep.meta.manifest import Layout
 
 
 class Killed(BaseException):

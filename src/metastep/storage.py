@@ -5,13 +5,11 @@ is killed on the way leaves a temporary file, which `remove_leftovers` recognise
 nobody holds its lock any more.
 """
 
-import errno
 import hashlib
 import os
 import re
 import secrets
 import shutil
-import stat
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,7 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metastep.errors import InputError
-from metastep.filesystem import LINKS, SYNCS, attempt, lock
+from metastep.filesystem import LINKS, SYNCS, attempt, lock, plain
+from metastep.filesystem import require_free_space as require_free_space
 from metastep.tensors import Tensors as Tensors
 from metastep.tensors import canonical_json as canonical_json
 from metastep.tensors import decode, encode, parse_json
@@ -156,29 +155,6 @@ def create_folder(folder: str | Path) -> None:
         raise InputError(f"Folder {folder} cannot be created: {error.strerror or error}.") from error
 
 
-def require_free_space(folder: str | Path, num_bytes: int) -> None:
-    """Refuse to start what would not fit on the disk of `folder` (which need not exist yet)."""
-    existing = Path(folder).absolute()
-    while not existing.exists():
-        existing = existing.parent
-    free = shutil.disk_usage(existing).free
-    if free < num_bytes:
-        raise InputError(
-            f"Folder {folder} needs {num_bytes / 1e6:.1f} MB of free disk space, but only {free / 1e6:.1f} MB are left."
-        )
-
-
-def _plain(path: str, flags: int) -> int:
-    """An opener that refuses pipes and devices, which may make us wait or never end; they are not even opened."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(errno.EINVAL, "it is not a plain file")
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a plain file")
-    return descriptor
-
-
 def _unreadable(path: str | Path, error: OSError) -> InputError:
     if isinstance(error, FileNotFoundError):
         return InputError(f"File {path} is missing.")
@@ -188,7 +164,7 @@ def _unreadable(path: str | Path, error: OSError) -> InputError:
 def read_bytes(path: str | Path) -> bytes:
     """The content of a plain file."""
     try:
-        with open(path, "rb", opener=_plain) as file:
+        with open(path, "rb", opener=plain) as file:
             return file.read()
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -197,7 +173,7 @@ def read_bytes(path: str | Path) -> bytes:
 def sha256_of(path: str | Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     try:
-        with open(path, "rb", opener=_plain) as file:
+        with open(path, "rb", opener=plain) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -256,7 +232,7 @@ def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify
     if verify and expected_sha256 is not None and (found := sha256_of(path)) != expected_sha256:
         raise InputError(f"File {path} is damaged: its SHA-256 is {found}, expected is {expected_sha256}.")
     try:
-        with open(path, "rb", opener=_plain) as file:
+        with open(path, "rb", opener=plain) as file:
             content = np.memmap(file, np.uint8, "r") if os.fstat(file.fileno()).st_size else np.empty(0, np.uint8)
     except OSError as error:
         raise _unreadable(path, error) from error

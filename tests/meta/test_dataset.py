@@ -13,9 +13,8 @@ import pytest
 
 from metastep import storage
 from metastep.errors import InputError
-from metastep.meta.dataset import Counts, Dataset, DatasetWriter
+from metastep.meta.dataset import Counts, Dataset, DatasetWriter, Layout
 from metastep.meta.history import History
-from metastep.meta.manifest import Layout
 from metastep.meta.parquet import to_parquet
 from metastep.provenance import environment_record, first_difference
 

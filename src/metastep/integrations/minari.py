@@ -30,9 +30,8 @@ from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment
 from metastep.integrations.metaepisode import action_space, observation_space
 from metastep.mdp import DEFAULT_OBSERVATION
-from metastep.meta.dataset import Dataset, DatasetWriter
+from metastep.meta.dataset import Dataset, DatasetWriter, Layout
 from metastep.meta.history import History, from_arrays
-from metastep.meta.manifest import Layout
 from metastep.storage import remove_leftovers, require_free_space
 
 # What HDF5 takes for an episode of Minari beside the numbers.

@@ -18,9 +18,8 @@ from metastep.blocks import Stream
 from metastep.errors import InputError
 from metastep.mdp import MetaMDP, Tasks
 from metastep.meta.controller import Controller, Exploration
-from metastep.meta.dataset import Dataset, DatasetWriter
+from metastep.meta.dataset import Dataset, DatasetWriter, Layout
 from metastep.meta.history import joined
-from metastep.meta.manifest import Layout
 from metastep.meta.parts import Growth, grow
 from metastep.progress import Silent, Tracker
 from metastep.provenance import device_name

@@ -8,6 +8,7 @@ Files contain neither times nor anything else that depends on how the work was s
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,53 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from metastep import storage
+from metastep.blocks import Blocks
 from metastep.errors import InputError
 from metastep.mdp import DEFAULT_OBSERVATION
 from metastep.meta.history import History, Transitions, from_arrays
-from metastep.meta.manifest import Layout, read_manifest, sealed_manifest
+from metastep.meta.manifest import read_manifest, sealed
 from metastep.meta.parts import Parts, remove_parts
 from metastep.provenance import environment_record, first_difference
+
+_HEADER_BYTES = 8192  # of a block's file, at most
+
+
+class Layout(NamedTuple):
+    """The shape of a dataset: who is in it, what is kept of them, and how it is cut into blocks."""
+
+    context_names: tuple[str, ...]
+    features: dict[str, int]  # the size of each
+    num_updates: int
+    num_learners: int
+    block_size: int
+    num_hyperparameters: int = 1
+
+    @property
+    def blocks(self) -> Blocks:
+        """The blocks of learners; the last one may be smaller."""
+        return Blocks(self.num_learners, self.block_size)
+
+    def shapes(self, block: int) -> dict[str, tuple[int, ...]]:
+        """The shape of every array of one block."""
+        observations, learners = self.num_updates + 1, self.blocks.num_valid(block)
+        return {
+            "context": (learners, len(self.context_names)),
+            **dict.fromkeys(("mean_return", "flagged", "num_steps"), (observations, learners)),
+            "hyperparameters": (self.num_updates, learners, self.num_hyperparameters),
+            **{f"feature/{name}": (observations, learners, size) for name, size in self.features.items()},
+        }
+
+    def num_bytes(self, block: int) -> int:
+        """Disk space that one block takes at most."""
+        return sum(4 * math.prod(shape) for shape in self.shapes(block).values()) + _HEADER_BYTES
+
+    def check(self, index: int, history: History, where: str) -> None:
+        """Refuse a block that does not have the arrays and shapes of this layout."""
+        arrays, expected = history.to_arrays(), self.shapes(index)
+        for name in expected.keys() | arrays.keys():
+            found = arrays[name].shape if name in arrays else "nothing"
+            if found != expected.get(name, "nothing"):
+                raise InputError(f"{where}: {name} has shape {found}, expected is {expected.get(name, 'nothing')}.")
 
 
 class Counts(NamedTuple):
@@ -103,7 +145,7 @@ class DatasetWriter:
         checksums = [storage.sha256_of(self._path(index)) for index in self.layout.blocks]
         before = read_manifest(self.folder)["blocks"]
         if before is None:
-            storage.write_json(self.folder / "manifest.json", sealed_manifest(self._identity, checksums))
+            storage.write_json(self.folder / "manifest.json", sealed(self._identity, checksums))
         elif before != checksums:
             index = next(i for i, checksum in enumerate(checksums) if before[i] != checksum)
             raise InputError(f"File {self._path(index)} differs from the one whose checksum is in the manifest.")
@@ -113,7 +155,7 @@ class DatasetWriter:
         storage.require_free_space(self.folder, self._num_bytes(self.layout.blocks))
         storage.create_folder(self.folder)
         storage.remove_leftovers(self.folder)
-        first = storage.canonical_json(sealed_manifest(self._identity, None))
+        first = storage.canonical_json(sealed(self._identity, None))
         # A block without a manifest cannot come from an interrupted run: it is somebody else's, and would be replaced.
         found = sorted(path for kind in ("block", "part") for path in self.folder.glob(f"{kind}-*.safetensors"))
         if found and not (self.folder / "manifest.json").exists():

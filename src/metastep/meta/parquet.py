@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.meta.dataset import Dataset
+from metastep.meta.dataset import Dataset, Layout
 from metastep.meta.history import History
-from metastep.meta.manifest import Layout
 from metastep.outside import require_new, write_new
 
 

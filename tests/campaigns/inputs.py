@@ -1,0 +1,263 @@
+"""Random configurations and command lines: something is done, or one sentence says why not; no traceback, no hang, and
+nothing is written but where it was asked for.
+
+`python -m tests.campaigns.inputs configurations|commands NUMBER SEED FOLDER` prints what came of it as JSON.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from metastep.cli import app
+from metastep.errors import InputError
+from metastep.experiments.budget import budget_of
+from metastep.experiments.config import list_presets
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.runner import run, run_experiment
+from metastep.experiments.start import start_run
+from tests.campaigns.kills import SETTINGS, digests
+
+
+def _split(text: str, at: str | None = None) -> list[str]:
+    return text.split(at)
+
+
+NUMBERS = _split(
+    "0 1 2 3 -1 0.0 0.5 1.0 1e-46 1e-38 1e-20 1e20 1e39 1e300 1e400 nan inf -inf 1000000000 10000000000 4294967296"
+)
+OTHERS = _split("""true|""|"x"|[]|{}|[1, 2]|[1e300]|[[1], [2]]|{a = 1}|"é"|"\\u0000"|1979-05-27|=|'|$x""", "|")
+NAMES = _split(
+    '"nga" "adam" "mlp" "linear" "uniform" "normal" "log" "trajectory" "generative" "nowhere:x" "os:path" "lqr" "swingup"'
+)
+LISTS = _split(
+    '["fixed"]|["metafqi", "fixed"]|["theta"]|["theta", "context"]|["return", "x"]|["adam", "hoof", "oracle"]', "|"
+)
+KEYS = _split(
+    """seed env env.name env.options env.options.context_space env.options.gravity env.options.max_move env.options.noise
+    env.options.name env.fixed_context policy policy.name policy.sigma policy.hidden policy.num_actions initial initial.kind
+    initial.mean initial.variance initial.low initial.high rollout.num_episodes rollout.horizon rollout.discount rollout.baseline
+    rollout.cg_iterations rollout.block_size meta.num_updates meta.rule meta.rule.damping meta.rule.epsilon meta.meta_discount
+    meta.stepsize_low meta.stepsize_high meta.stepsize_scale meta.observation collect.method collect.num_meta_episodes
+    collect.block_size fqi.iterations fqi.regressor fqi.regressor.trees fqi.regressor.min_samples_split fqi.double fqi.lam
+    fqi.num_stepsizes fqi.maximum selection.num_tasks compare.methods compare.methods.fixed.grid.stepsize
+    compare.methods.hoof.grid.max_divergence compare.methods.mine.controller compare.methods.fixed.label
+    compare.methods.fixed.colour compare.num_tasks compare.num_updates compare.num_tuning_tasks compare.num_resamples nothing
+    rollout meta x.y.z ."""
+)
+# What could be meant, among it much that is extreme.
+LIKELY = _split(
+    """seed=0|seed=4294967295|policy.sigma=0.1|policy.sigma=1e-20|policy.sigma=1e20|policy.sigma=1e-37|rollout.discount=0
+    |rollout.discount=1.0|rollout.discount=1e-30|rollout.baseline=none|rollout.baseline=mean|rollout.num_episodes=1
+    |rollout.num_episodes=2|rollout.horizon=1|rollout.horizon=7|rollout.block_size=1|rollout.block_size=3|meta.num_updates=1
+    |meta.rule=gradient|meta.rule=adam|meta.rule=rmsprop|meta.rule={name="gradient", normalised=true}
+    |meta.rule={name="adam", epsilon=1e-30}|meta.rule={name="adam", first_decay=1.0}|meta.meta_discount=0|meta.stepsize_high=1e-30
+    |meta.stepsize_high=1000000000.0|meta.stepsize_high=1e-3|meta.observation=["theta"]|meta.observation=["return"]
+    |meta.observation=["context", "natural_gradient"]|collect.method=generative|collect.num_meta_episodes=1
+    |collect.num_meta_episodes=3|collect.block_size=1|fqi.iterations=1|fqi.double=false|fqi.lam=0.51|fqi.num_stepsizes=2
+    |fqi.maximum=continuous|fqi.regressor.trees=1|fqi.regressor.min_samples_split=2|fqi.regressor.min_samples_split=1.0
+    |fqi.regressor=sklearn|selection.num_tasks=1|compare.num_tasks=2|compare.num_updates=1|compare.num_tuning_tasks=2
+    |compare.num_resamples=1|compare.methods=["fixed"]|compare.methods=["metafqi"]|compare.methods=["oracle"]
+    |compare.methods=["hoof", "metagrad"]|compare.methods=["single", "decay", "geometric-decay"]
+    |compare.methods=[{name="mine", controller={name="fixed", stepsize=1e30}}]|compare.methods.fixed.grid.stepsize=[1e30]
+    |compare.methods.fixed.grid.stepsize=[1e-30]|compare.methods.fixed.label="$x$ [/b] <b>"|initial={mean=1e30, variance=1e30}
+    |initial={mean=0, variance=0}|initial={kind="uniform", low=-1e38, high=1e38}|env.options.max_move=0.0
+    |env.options.max_move=1e30|env={name="lqr"}|env={name="minigolf"}|env={name="cartpole"}|env.fixed_context=[0.1, 0.1]
+    |policy={name="mlp", sigma=1.0, hidden=[2]}""",
+    "|",
+)
+SECONDS = 120  # after which something hangs
+
+
+class Hang(BaseException):
+    """It took too long."""
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    def ring(*_: object) -> None:
+        raise Hang
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def setting(generator: random.Random) -> str:
+    if generator.random() < 0.75:
+        return generator.choice(LIKELY).strip()
+    values = generator.choice([NUMBERS, NUMBERS, OTHERS, NAMES, LISTS])
+    return f"{generator.choice(KEYS)}={generator.choice(values)}"
+
+
+def configurations(number: int, seed: int, sandbox: Path, runs: float = 0.1) -> dict[str, Any]:
+    generator, began, counts = random.Random(seed), time.monotonic(), Counter[str]()
+    failures: list[str] = []
+    out = sandbox / "out"
+    for _ in range(number):
+        preset, settings = (
+            generator.choice(list_presets()),
+            [setting(generator) for _ in range(generator.randint(1, 3))],
+        )
+        if generator.random() < 0.5:
+            preset, settings = "nav2d", [*SETTINGS, *settings]
+        outcome = "refused"
+        try:
+            with limited():
+                folder = start_run(preset, None, out, command="", overrides=settings)
+                outcome = "accepted"
+                written = [path.name for path in out.rglob("*")]
+                if written != ["config.json"] or RunFolder.open(out).config != folder.config:
+                    failures.append(f"{settings}: wrote {written}")
+                if generator.random() < runs and budget_of(folder.config).steps < 2e6:
+                    outcome = "stopped with a sentence"
+                    run_experiment(folder)
+                    outcome = "run to the end"
+        except InputError as error:
+            if "\n" in str(error) or str(error)[-1] not in ".?":
+                failures.append(f"{settings}: {error}")
+            if outcome == "refused" and out.exists():
+                failures.append(f"{settings}: refused, but there is a folder")
+        except Hang:
+            outcome = "hang"
+            failures.append(f"{settings}: hangs {traceback.format_exc()[-300:]}")
+        except Exception:
+            outcome = "traceback"
+            failures.append(f"{settings}: {traceback.format_exc()[-600:]}")
+        counts[outcome] += 1
+        shutil.rmtree(out, ignore_errors=True)
+    strays = sorted(path.name for path in sandbox.iterdir())
+    return _summary("configurations", number, counts, failures, strays, began)
+
+
+def _summary(
+    what: str, number: int, counts: Counter[str], failures: list[str], strays: list[str], began: float
+) -> dict[str, Any]:
+    seconds = round(time.monotonic() - began)
+    return {what: number, "outcomes": dict(counts), "failures": failures[:20], "strays": strays, "seconds": seconds}
+
+
+def inputs(folder: Path) -> Path:
+    """What command lines are pointed at: a run, and much that is none."""
+    run("nav2d", folder / "run", overrides=SETTINGS)
+    (folder / "empty").mkdir()
+    (folder / "started").mkdir()
+    shutil.copy(folder / "run" / "config.json", folder / "started")
+    (folder / "strange").mkdir()
+    for name, content in {
+        "file.txt": b"text\n",
+        "strange/config.json": b'{"a": 1e999}',
+        "strange/manifest.json": b"{}",
+        "own.toml": b"[env]\nname = 'nav2d'\n",
+        "broken.toml": b"[env\n\xff",
+        "tasks.csv": b"goal_x,goal_y\n0.1,0.2\n",
+        "broken.csv": b'"\0\xff',
+        "tasks.json": b'[{"goal_x": 1e999}]',
+    }.items():
+        (folder / name).write_bytes(content)
+    os.mkfifo(folder / "pipe.toml")
+    os.mkfifo(folder / "pipe.csv")
+    (folder / "dangling").symlink_to("nowhere")
+    return folder
+
+
+def untouched(given: Path) -> dict[str, str]:
+    """Of what no command line may change; a run that was started may be gone on with."""
+    return {name: digest for name, digest in digests(given).items() if not name.startswith("started")}
+
+
+def commands(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
+    generator, began, counts = random.Random(seed), time.monotonic(), Counter[str]()
+    given = inputs(sandbox / "inputs")
+    plain = untouched(given)
+    (sandbox / "cwd").mkdir()
+    os.chdir(sandbox / "cwd")
+    failures: list[str] = []
+    for _ in range(number):
+        words = command_line(generator, given)
+        with limited():
+            try:
+                result = CliRunner().invoke(app, words)
+                outcome = {0: "done", 2: "refused"}.get(result.exit_code, f"code {result.exit_code}")
+                if result.exception is not None and not isinstance(result.exception, SystemExit):
+                    outcome = "traceback"
+                    failures.append(f"{words}: {''.join(traceback.format_exception(result.exception))[-600:]}")
+                elif "Traceback" in result.output:
+                    failures.append(f"{words}: {result.output[-300:]}")
+            except Hang:
+                outcome = "hang"
+                failures.append(f"{words} hangs")
+        counts[outcome] += 1
+        if outcome == "done" and untouched(given) != plain:
+            failures.append(f"{words}: changed what it was given")
+            plain = untouched(given)
+    if untouched(given) != plain:
+        failures.append("something that was refused changed what it was given")
+    strays = sorted(path.name for path in sandbox.iterdir())
+    return _summary("command lines", number, counts, failures, strays, began)
+
+
+VERBS = _split("run collect fit compare report export inspect check reproduce config results envs demo x")
+
+
+def command_line(generator: random.Random, given: Path) -> list[str]:
+    """Words as somebody might type them who knows half of it; what would take minutes is made too large to be started."""
+    bad = ["", " ", "a" * 300, "b/" * 2500, "\udcff", *_split("nowhere - -- /dev/zero /dev/null /proc/self/mem / ~ *")]
+    bad += [
+        str(given / name)
+        for name in _split("empty started strange file.txt dangling run/data pipe.toml run/model.safetensors")
+    ]
+    paths = [*bad, *bad, str(given / "run"), "here", "there/and/here"]
+    named = _split("own.toml broken.toml tasks.csv broken.csv tasks.json pipe.csv pipe.toml")
+    files = [*bad, *(str(given / name) for name in named)]
+    presets = [*list_presets(), "nav", "", "x.toml", *files]
+    verb = generator.choice(VERBS)
+    options = {
+        "--out": paths, "--seed": [*NUMBERS, "x"], "--scale": ["quick", "full", "half"], "--set": [setting(generator)],
+        "--tasks": files, "--data": paths, "--device": ["cpu", "gpu", "tpu"], "--share": ["0/1", "1/2", "²/4", "0/0", "9/2", "x"],
+        "--parquet": ["out.parquet", *paths], "--minari": ["metastep/x-v0", "", "../x"], "--coverage": files,
+        "--env": ["nav2d", "x", ""], "--nothing": ["x"],
+        **dict.fromkeys(("--allow-imports", "--yes", "--force", "--help"), (None,)),
+    }  # fmt: skip
+    words = [verb]
+    if verb in ("run", "collect", "config"):
+        words.append(generator.choice(presets))
+    elif verb == "reproduce":
+        words += generator.choices(["fig1", "fig2", "table1", "theory", "all", "x", ""], k=generator.randint(0, 2))
+    elif verb in ("fit", "compare", "report", "export", "inspect", "check", "results"):
+        words += generator.choices(paths, k=generator.choice([0, 1, 1, 1, 1, 2]))
+    known = [
+        *generator.choices(sorted(options), k=generator.randint(0, 3)),
+        *(["--out"] if generator.random() < 0.5 else []),
+    ]
+    for option in known:
+        value = generator.choice(options[option])
+        words += [option] if value is None else [option, value]
+    if verb in ("run", "collect", "reproduce"):
+        words += ["--set", "rollout.block_size=1000000000"] if generator.random() < 0.97 else _tiny()
+    if verb == "demo":
+        words += ["--out", str(given / "file.txt")]
+    return words
+
+
+def _tiny() -> list[str]:
+    return [word for one in [*SETTINGS, 'compare.methods=["fixed"]'] for word in ("--set", one)]
+
+
+if __name__ == "__main__":
+    campaigns = {"configurations": configurations, "commands": commands}
+    print(json.dumps(campaigns[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])), indent=1))

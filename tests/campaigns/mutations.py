@@ -1,0 +1,260 @@
+"""Mutations of every kind of file: refused with one sentence, or read as what it was; never other numbers, never a traceback.
+
+Bytes are changed as accidents do. Besides, what a file says is changed and sealed again, as somebody could who means it; then
+other numbers are no accident, but there must still be no traceback.
+`python -m tests.campaigns.mutations NUMBER SEED FOLDER` prints what came of it as JSON.
+"""
+
+import dataclasses
+import json
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metastep import storage
+from metastep.blocks import Stream
+from metastep.errors import InputError
+from metastep.evaluation import load
+from metastep.experiments.build import build_mdp
+from metastep.experiments.checking import check_folder
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.inspection import inspect_path
+from metastep.experiments.reproduce.outcome import Outcome, Product
+from metastep.experiments.reproduce.runner import _claim_folder, _write, read_id
+from metastep.experiments.runner import run
+from metastep.fqi import load_model
+from metastep.meta.controller import Exploration
+from metastep.meta.dataset import Dataset
+from metastep.meta.parts import Parts, grow
+from metastep.tensors import decode, encode
+from tests.campaigns.kills import SETTINGS
+
+JUNK: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    10**30,
+    0.5,
+    1e308,
+    "",
+    "x",
+    "$\\frac{$",
+    "[/red]",
+    "é\u0000",
+    [],
+    {},
+    [[]],
+    {"a": []},
+]
+
+
+def _tree(value: Any) -> Any:
+    """Everything in something, to be compared: arrays by their bytes."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {entry.name: _tree(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {name: _tree(item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_tree(item) for item in value]
+    return value if isinstance(value, str | int | float | None) else repr(value)
+
+
+class Subject:
+    """A file, and what is read from it."""
+
+    def __init__(self, path: Path, read: Callable[[], Any]) -> None:
+        self.path, self.read, self.content = path, read, path.read_bytes()
+        self.value = _tree(read())
+
+
+def subjects(sandbox: Path) -> dict[str, Subject]:
+    """A small run, a block that has not grown up, and an outcome of a reproduction."""
+    folder = run("nav2d", sandbox / "run", overrides=SETTINGS)
+    mdp = build_mdp(folder.config)
+    tasks = mdp.tasks(0, Stream.TRAIN, 0)
+    parts = Parts(storage_folder(sandbox / "parts"), {"dataset": "0" * 64})
+    parts.write(0, next(grow(mdp, Exploration(), tasks, 2, stretch=1, record=("theta", "natural_gradient"))), 0)
+    (part,) = parts.folder.iterdir()
+    content = part.read_bytes()
+
+    def take_up() -> Any:
+        growth, problem = parts.take_up(0, mdp, tasks)
+        if problem is not None:
+            part.write_bytes(content)  # it was removed
+            raise InputError(problem)
+        assert growth is not None
+        return (
+            growth.updates,
+            growth.pieces,
+            [np.asarray(growth.learners.theta), np.asarray(growth.learners.estimate.gradient)],
+        )
+
+    paper = sandbox / "paper"
+    _claim_folder(paper, {"scale": "tiny", "seed": 0})
+    outcome = Outcome("nav2d", "claim", "effect", 1.5, 1.0, 2.0, 10, "tasks", "holds", id="fig1", command="metastep")
+    _write(paper, "fig1", Product([outcome]), [outcome])
+
+    def blocks() -> Any:
+        dataset = Dataset.open(folder.data)
+        return dataset.transitions(), dataset.counts(), dataset.seed, dataset.config
+
+    def configuration() -> Any:
+        opened = RunFolder.open(folder.path)
+        return opened.config.to_dict(), opened.tasks
+
+    return {
+        "block": Subject(folder.data / "block-00001.safetensors", blocks),
+        "manifest": Subject(folder.data / "manifest.json", blocks),
+        "part": Subject(part, take_up),
+        "model": Subject(folder.model, lambda: load_model(folder.model)),
+        "validation": Subject(folder.validation, lambda: load(folder.validation)),
+        "results": Subject(folder.result("fixed"), lambda: load(folder.result("fixed"))),
+        "comparison": Subject(folder.comparison, lambda: load(folder.comparison)),
+        "config.json": Subject(folder.path / "config.json", configuration),
+        "outcome.json": Subject(paper / "fig1" / "outcome.json", lambda: read_id(paper, "fig1")[0]),
+        "settings.json": Subject(paper / "settings.json", lambda: read_id(paper, "fig1")[0]),
+        "report.json": Subject(folder.path / "report.json", lambda: check_folder(folder.path)),
+    }
+
+
+def storage_folder(path: Path) -> Path:
+    storage.create_folder(path)
+    return path
+
+
+def mutated(content: bytes, generator: random.Random) -> bytes:
+    """Bytes as an accident leaves them."""
+    data = bytearray(content)
+    at, length = generator.randrange(len(data)), generator.choice([1, 2, 8, 64, 512])
+    kind = generator.choice(["bit", "byte", "digit", "cut", "zeros", "remove", "insert", "double", "swap", "empty"])
+    if kind == "bit":
+        data[at] ^= 1 << generator.randrange(8)
+    elif kind == "byte":
+        data[at] = generator.randrange(256)
+    elif kind == "digit":
+        digits = [place for place, byte in enumerate(data) if 48 <= byte <= 57]
+        data[generator.choice(digits or [at])] = 48 + generator.randrange(10)
+    elif kind == "cut":
+        del data[at:]
+    elif kind == "zeros":
+        data[at : at + length] = bytes(len(data[at : at + length]))
+    elif kind == "remove":
+        del data[at : at + length]
+    elif kind == "insert":
+        data[at:at] = generator.randbytes(length)
+    elif kind == "double":
+        data[at:at] = data[at : at + length]
+    elif kind == "swap":
+        other = generator.randrange(len(data))
+        data[at], data[other] = data[other], data[at]
+    else:
+        data = bytearray(generator.choice([b"", b"{}", b"[]", b"null", b"\0" * 8, b'{"a": NaN}', b'{"a": "\\ud800"}']))
+    return bytes(data)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, item in inner for place in _places(item, (*path, key)))]
+
+
+def _changed(value: Any, generator: random.Random) -> Any:
+    """JSON with something in it replaced or removed."""
+    value = json.loads(json.dumps(value))
+    places = [place for place in _places(value) if place]
+    if not places:
+        return generator.choice(JUNK)
+    *way, last = generator.choice(places)
+    inner = value
+    for key in way:
+        inner = inner[key]
+    if generator.random() < 0.3:
+        del inner[last]
+    else:
+        inner[last] = generator.choice(JUNK)
+    return value
+
+
+def resealed(content: bytes, generator: random.Random) -> bytes:
+    """A file that says something else, with its checksum right."""
+    if content[:1] == b"{":
+        found = _changed({k: v for k, v in json.loads(content).items() if k != "checksum"}, generator)
+        return storage.canonical_json(storage.sealed(found) if isinstance(found, dict) else found)
+    found = decode(np.frombuffer(content, np.uint8), verify=False)
+    assert found is not None
+    arrays, metadata = dict(found.arrays), found.metadata
+    if generator.random() < 0.5:
+        return encode(arrays, changed if isinstance(changed := _changed(metadata, generator), dict) else {})
+    name = generator.choice(sorted(arrays))
+    array = arrays.pop(name)
+    replaced = {
+        "nan": lambda: np.full_like(array, np.nan) if array.dtype.kind == "f" else array,
+        "type": lambda: array.astype(np.float64 if array.dtype != np.float64 else np.int32),
+        "flat": lambda: array.reshape(-1),
+        "half": lambda: array[: len(array) // 2] if array.ndim else array,
+        "large": lambda: np.full_like(array, 100_000) if array.dtype.kind in "iu" else array,
+        "negative": lambda: -array if array.dtype.kind in "if" else ~array,
+        "empty": lambda: array[:0] if array.ndim else array,
+    }
+    kind = generator.choice([*replaced, "gone", "renamed"])
+    with np.errstate(all="ignore"):
+        arrays |= {"renamed": array} if kind == "renamed" else {} if kind == "gone" else {name: replaced[kind]()}
+    return encode(arrays, metadata)
+
+
+def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
+    generator, began = random.Random(seed), time.monotonic()
+    found = subjects(sandbox)
+    counts: dict[str, Counter[str]] = {name: Counter() for name in found}
+    failures: list[str] = []
+    for index in range(number):
+        name = list(found)[index % len(found)]
+        subject, is_meant = found[name], index // len(found) % 4 == 3
+        content = (resealed if is_meant else mutated)(subject.content, generator)
+        subject.path.write_bytes(content)
+        try:
+            value = _tree(subject.read())
+            same = value == subject.value
+            outcome = (
+                "same"
+                if same
+                else "sealed anew"
+                if is_meant
+                else "report"
+                if name == "report.json"
+                else "other numbers"
+            )
+            if is_meant and name == "model":
+                inspect_path(subject.path)
+        except InputError as error:
+            outcome = "refused"
+            if "\n" in str(error):
+                failures.append(f"{name}: {error}")
+        except Exception:
+            outcome = "traceback"
+            failures.append(f"{name}: {traceback.format_exc()[-600:]}")
+        if outcome == "other numbers":
+            failures.append(f"{name}: mutation {index} was accepted")
+        counts[name][outcome] += 1
+        subject.path.write_bytes(subject.content)
+    total: Counter[str] = sum(counts.values(), Counter())
+    return {
+        "mutations": number,
+        "outcomes": dict(total),
+        "by file": {name: dict(count) for name, count in counts.items()},
+        "failures": failures[:20],
+        "seconds": round(time.monotonic() - began),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(campaign(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])), indent=1))

@@ -1,0 +1,83 @@
+"""Campaigns of `make soak`, as a user who may write to one folder only, and small shares of them in this process.
+
+METASTEP_SOAK scales them: with 0.3, three tenths are run.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.campaigns import inputs, mutations
+from tests.sandbox import own, unprivileged
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ("PATH", "LANG")
+
+
+def campaign(tmp_path: Path, *words: str | int) -> dict[str, Any]:
+    sandbox, caches = own(tmp_path / "sandbox"), own(tmp_path / "caches")
+    environment = {name: value for name, value in os.environ.items() if name in KEPT}
+    environment |= {
+        "HOME": str(caches),
+        "MPLCONFIGDIR": str(caches),
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+    environment |= {"JAX_COMPILATION_CACHE_DIR": str(caches), "NUMBA_CACHE_DIR": str(caches)}
+    module, *rest = words
+    done = subprocess.run(
+        [*unprivileged(), sys.executable, "-m", f"tests.campaigns.{module}", *map(str, rest), str(sandbox)],
+        cwd=sandbox,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    print(json.dumps(found))
+    return found
+
+
+def large(number: int) -> int:
+    return int(number * float(os.environ.get("METASTEP_SOAK", "1")))
+
+
+def check_kills(found: dict[str, Any]) -> None:
+    assert (found["failed"], found["differing"]) == (0, 0)
+
+
+def check_inputs(found: dict[str, Any]) -> None:
+    assert found["failures"] == []
+    assert not {"traceback", "hang", "other numbers"} & set(found["outcomes"])
+    assert set(found.get("strays", ())) <= {"cwd", "inputs"}
+
+
+def test_some_mutations(tmp_path):
+    check_inputs(mutations.campaign(110, 1, tmp_path))
+
+
+def test_some_configurations(tmp_path):
+    check_inputs(inputs.configurations(100, 1, tmp_path, runs=0.0))
+
+
+@pytest.mark.soak
+def test_kills(tmp_path):
+    check_kills(campaign(tmp_path, "kills", large(1000), 1))
+
+
+@pytest.mark.soak
+def test_mutations(tmp_path):
+    check_inputs(campaign(tmp_path, "mutations", large(10_000), 2))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("kind", "number"), [("configurations", 10_000), ("commands", 2000)])
+def test_inputs(tmp_path, kind, number):
+    check_inputs(campaign(tmp_path, "inputs", kind, large(number), 2))

@@ -1,0 +1,248 @@
+"""Files, names and surroundings that are out to hurt: one sentence each, never a traceback, a hang or markup that runs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metastep import storage
+from metastep.errors import InputError
+from metastep.experiments.config import load
+from metastep.experiments.runner import print_comparison
+from metastep.meta.dataset import Dataset, DatasetWriter, Layout
+from metastep.meta.history import History
+from metastep.meta.tasks import load_tasks
+from metastep.report.compose import compose
+from metastep.report.document import to_html, to_markdown, write_document
+from tests.evaluation.test_statistics import make_comparison, simulated
+from tests.report.test_report import findings
+from tests.sandbox import own, unprivileged
+from tests.test_cli import invoke, refused
+
+METASTEP = [sys.executable, "-m", "metastep"]
+
+
+def metastep(*words: str | bytes, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*METASTEP, *words], text=True, check=False, **({"capture_output": True} | options))
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    writer = DatasetWriter(tmp_path / "data", Layout(("x",), {"theta": 1}, 1, 2, 1), {}, seed=0, device="cpu")
+    for block in writer.missing_blocks():
+        ones = np.ones((2, 1), np.float32)
+        features = {"theta": np.ones((2, 1, 1), np.float32)}
+        writer.add(block, History(ones[:1], ones, ones > 2, ones, np.ones((1, 1, 1), np.float32), features))
+    return writer.finish()
+
+
+def without(name: str) -> Any:
+    return lambda content: content.pop(name)
+
+
+def layout(**changes: Any) -> Any:
+    return lambda content: content["layout"].update(changes)
+
+
+def top(**changes: Any) -> Any:
+    return lambda content: content.update(changes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        without("layout"),
+        without("config"),
+        without("environment"),
+        layout(block_size=0),
+        layout(block_size=-1),
+        layout(num_learners=10**12),
+        layout(num_updates="many"),
+        layout(features=[]),
+        layout(features={"theta": 0}),
+        layout(context_names="x"),
+        layout(extra=1),
+        top(blocks=[]),
+        top(blocks=["0" * 64]),
+        top(blocks=[1, 2]),
+        top(blocks="both"),
+        top(seed="0"),
+        top(config=None),
+        top(layout=None),
+        top(environment={"python": 3}),
+    ],
+)
+def test_a_sealed_manifest_is_not_believed(dataset, change):
+    """Whoever edits a manifest can also compute its checksum."""
+    path = dataset.folder / "manifest.json"
+    content = {name: value for name, value in json.loads(path.read_text()).items() if name != "checksum"}
+    change(content)
+    storage.write_json(path, content | {"checksum": storage.sha256_of_json(content)})
+    with pytest.raises(InputError, match=r"^File .*manifest\.json is not a whole manifest: .*\.$"):
+        Dataset.open(dataset.folder)
+
+
+@pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": 1e999}', '{"a": -1e999}', r'{"a": "\ud800"}', r'{"\udfff": 1}'])
+def test_what_json_cannot_hold_is_refused_when_read(dataset, text):
+    (dataset.folder / "manifest.json").write_text(text)
+    with pytest.raises(InputError, match=r"^File .*manifest\.json is not valid JSON: .*\.$"):
+        Dataset.open(dataset.folder)
+
+
+EVIL = [
+    r"$\frac{$",
+    "[/red]",
+    "[bold]x[/]",
+    "<img src=x onerror=alert(1)>",
+    "[x](javascript:alert(1))",
+    "a&lt;b",
+    ":smile:",
+]
+
+
+def test_names_of_methods_are_text_everywhere(tmp_path, capsys):
+    comparison = make_comparison(simulated(tuple(range(len(EVIL))), 10), tuple(EVIL))
+    document = compose(findings(comparison))
+    write_document(document, tmp_path)
+    for text in (to_html(document), to_markdown(document, "figures")):
+        assert "<img src=x" not in text
+    assert "](javascript" not in to_markdown(document, "figures")
+    print_comparison(comparison, load("nav2d", "quick", ["compare.num_resamples=100"]))
+    shown = "".join(capsys.readouterr().out.split())
+    assert "[/red]" in shown
+    assert ":smile:" in shown
+
+
+def test_a_fence_in_a_command_does_not_end_the_block():
+    from metastep.report.document import Command, Document
+
+    text = to_markdown(Document("t", "s", [Command("echo ```\n<script>")]), ".")
+    assert "````\necho ```\n<script>\n````" in text
+
+
+@pytest.mark.parametrize("label", ["two\nlines", "\x1b[2J", 3, None, "x" * 1000])
+def test_labels_that_are_not_a_line_of_text_are_refused(label):
+    comparison = make_comparison(simulated((0.0,), 4), ("fixed",))
+    record = comparison.methods[0]._replace(label=label)
+    with pytest.raises(InputError, match="methods: label is"):
+        type(comparison)(**(vars(comparison) | {"methods": (record,)}))
+
+
+@pytest.mark.parametrize("share", ["²/4", "1/²", "0/" + "9" * 5000, "-1/2", "1/1", "0/0", "/", "a/b"])
+def test_shares_are_two_plain_numbers(tmp_path, share):
+    assert "--share" in refused(invoke("collect", "nav2d", "--out", tmp_path / "run", "--share", share))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "option", ["context_space", "name", "packages", "num_actions", "step_noise", "__class__", "reset"]
+)
+def test_only_fields_are_options_of_an_environment(tmp_path, option):
+    words = ["--set", f"env.options.{option}=3"]
+    assert option in refused(invoke("collect", "minigolf", "--out", tmp_path / "run", *words))
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_plain_files_are_read(tmp_path):
+    for name in ("tasks.csv", "tasks.json", "own.toml"):
+        os.mkfifo(tmp_path / name)
+    began = time.monotonic()
+    for name in ("tasks.csv", "tasks.json"):
+        with pytest.raises(InputError, match="it is not a plain file"):
+            load_tasks(tmp_path / name, ("x",), (0.0,), (1.0,))
+    assert "it is not a plain file" in refused(invoke("run", tmp_path / "own.toml", "--out", tmp_path / "run"))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    os.mkfifo(folder / "config.json")
+    for verb in ("fit", "compare", "report", "inspect"):
+        assert "it is not a plain file" in refused(invoke(verb, folder))
+    (tmp_path / "device.toml").symlink_to("/dev/zero")
+    assert "it is not a plain file" in refused(invoke("config", tmp_path / "device.toml"))
+    assert time.monotonic() - began < 20.0
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "b/" * 3000])
+def test_names_that_are_too_long(tmp_path, name):
+    for words in (["inspect", name], ["report", name], ["collect", "nav2d", "--out", tmp_path / name]):
+        assert "File name too long" in refused(invoke(*words))
+    assert "File name too long" in refused(invoke("run", f"{name}.toml"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_is_not_utf8(tmp_path):
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    small = ["collect.num_meta_episodes=4", "rollout.num_episodes=2", "rollout.block_size=4", "meta.num_updates=1"]
+    words = [word for setting in small for word in ("--set", setting)]
+    done = metastep("collect", "nav2d", "--out", name, *words)
+    assert done.returncode == 0, done.stderr
+    assert "4 tuples" in done.stdout
+    assert r"\xff" in Path(name, "command.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["envs"]])
+def test_an_output_that_is_full_or_closed(words):
+    with open("/dev/full", "w") as full:
+        done = metastep(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr == "error: The output cannot be used: No space left on device.\n"
+    shell = ["sh", "-c", 'exec "$0" "$@" >&- 2>&-', *METASTEP, *words]
+    closed = subprocess.run(shell, check=False)
+    assert closed.returncode == 0
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+from metastep import __main__ as entry
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "jax":
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(1000): pass
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["metastep", "envs"]
+entry.main()
+"""
+
+
+def test_ctrl_c_during_imports():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "stopped; the same command resumes where it was.\n")
+    process = subprocess.Popen([*METASTEP, "envs"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    time.sleep(0.6)
+    process.send_signal(signal.SIGINT)
+    assert "Traceback" not in process.communicate()[1]
+
+
+@pytest.mark.parametrize(
+    "end", ["sys.exit(0)", "sys.exit('bye')", "raise SystemExit", "exit(3)", "raise ValueError('a\\nb')"]
+)
+def test_a_module_that_ends_the_process_is_a_module_that_cannot_be_imported(tmp_path, monkeypatch, end):
+    module = f"ending_{abs(hash(end))}"
+    (tmp_path / f"{module}.py").write_text(f"import sys\n{end}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    sentence = refused(invoke("collect", "nav2d", "--out", tmp_path / "run", "--set", f"env.name={module}:x"))
+    assert f"the module '{module}' cannot be imported" in sentence
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_user_without_a_home_or_a_writable_folder(tmp_path):
+    folder = own(tmp_path / "own")
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("HOME", "JAX_COMPILATION_CACHE_DIR")
+    }
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "HOME": "/nonexistent", "XDG_CACHE_HOME": "/proc/none"}
+    done = subprocess.run(
+        [*unprivileged(), *METASTEP, "envs"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(folder.iterdir()) == []
