@@ -99,6 +99,8 @@ def check_values(factory: Callable[..., Any], values: Mapping[str, Any], section
     except (NameError, TypeError, AttributeError):  # a user's annotations may mean nothing at run time
         return
     for name, value in values.items():
+        if hasattr(value, "shape"):  # an array has one number for each learner, which the part itself looks at
+            continue
         if problem := _problem(_bounded(hints.get(name, Any)), value):
             raise InputError(f"{section}.{name}: {_shown(value)} {problem}.")
 

@@ -111,9 +111,8 @@ def test_one_page_shows_claims_and_methods_of_several_folders(made, cheetah):
     for outcome in [*outcomes, *more]:
         assert f"| {outcome.claim} |" in text
         assert f"`{outcome.command}`" in text
-    for run, title in (("nav2d", "Nav2D"), ("nav2d-one-task", "Nav2D"), ("swingup", "SwingUp")):
-        assert f"## {title}: {out.name}/runs/{run}" in text
-    assert f"## HalfCheetah: {running.name}/runs/halfcheetah" in text
+    for title in ("Nav2D", "SwingUp", "HalfCheetah"):
+        assert f"## {title}\n" in text
     assert "metaFQI minus it, AUC" in text
     fixed = next(line for line in text.splitlines() if line.startswith("| fixed step | stepsize "))
     assert fixed.count("[") == 5  # both metrics, the interquartile mean, the difference and its probability
@@ -128,7 +127,7 @@ def test_a_page_needs_results(made, tmp_path):
     with pytest.raises(InputError, match=r"results.json was not written by `metastep reproduce`"):
         results_markdown([tmp_path])
     run = made[0] / "runs" / "swingup"
-    assert f"## SwingUp: {run.name}\n" in results_markdown([run])  # a run of its own has no claims
+    assert "## SwingUp\n" in results_markdown([run])  # a run of its own has no claims
 
 
 def test_what_is_there_is_not_computed_again(made):
