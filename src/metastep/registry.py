@@ -60,6 +60,10 @@ class Registry(Generic[Part]):
         """The options of a registered part, in the order of its factory."""
         return tuple(option for option in _parameters(self.entry(name).factory) or () if option not in self.hidden)
 
+    def required(self, name: str) -> list[str]:
+        """The options that a registered part cannot be built without."""
+        return [option for option in _required(self.entry(name).factory) if option not in self.hidden]
+
     def make(self, name: str, /, *given: Any, **options: Any) -> Part:
         """Build a registered part; the options are the fields of its class."""
         return self.build(name, options, given)
@@ -75,7 +79,7 @@ class Registry(Generic[Part]):
         try:
             return factory(*given, **options)
         except TypeError as error:
-            raise InputError(f"{place}: {name} cannot be built with {dict(options)}: {error}.") from None
+            raise InputError(f"{place}: {name} cannot be built with {dict(options)}: {error}.") from error
 
 
 def check_options(

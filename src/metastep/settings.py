@@ -19,10 +19,10 @@ from metastep.errors import InputError
 
 def fits_float32(value: float) -> bool:
     """Whether float32, the simulation's type, can hold a number: a smaller one is flushed to 0, a larger one infinite."""
-    return value == 0.0 or 1.1754944e-38 <= abs(value) <= 3.4028235e38
+    return value == 0.0 or 2.0**-126 <= abs(value) <= 3.4028234663852886e38
 
 
-FLOAT32 = "must be 0 or from 1.2e-38 to 3.4e38 in size, which float32 can hold"
+FLOAT32 = "must be from 1.2e-38 to 3.4e38 in size, or 0 where 0 is allowed, so that float32 can hold it"
 
 Float = Annotated[float, Predicate(fits_float32)]
 """A number that goes into a simulation; pydantic understands it, and so does `check_fields`."""

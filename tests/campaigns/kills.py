@@ -66,7 +66,7 @@ def start(folder: Path, at: int = 0, mode: str = "before") -> subprocess.Popen[b
 def digests(folder: Path) -> dict[str, str]:
     """Of everything, leftovers included, but for what names the folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    own = ("command.txt", "report.html", "report.md")
+    own = ("command.txt", "report.html", "report.md", "report.json")
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files if p.name not in own}
 
 

@@ -32,6 +32,8 @@ def make_run(num_runs: int, num_updates: int = 2, model: Callable[[], Any] = _no
 class LastCoordinate:
     """A model that reads its answer from the observation."""
 
+    record = None
+
     def __init__(self) -> None:
         self.asked: list[int | None] = []
 

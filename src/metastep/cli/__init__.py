@@ -256,10 +256,13 @@ def reproduce(
 def config(preset: PresetArgument, scale: ScaleOption = None, overrides: SetOption = None) -> None:
     """Print a resolved configuration as TOML, every field with its sentence: a start for a file of your own."""
     prepare_jax(Device.cpu)
+    from metastep.experiments.build import method_specs
     from metastep.experiments.config import load
     from metastep.experiments.reference import to_toml
 
-    print(to_toml(load(preset, scale.value if scale else None, overrides or ())), end="")
+    found = load(preset, scale.value if scale else None, overrides or ())
+    method_specs(found)  # what cannot be built is refused here, too
+    print(to_toml(found, f"{preset}, {scale.value if scale else 'quick where there is such a table'}"), end="")
 
 
 @verb

@@ -41,9 +41,8 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(STOPPED) from None
         except BrokenPipeError:
             drop_output()  # the reader went away (`| head`): nothing is wrong, nothing more can be said
-        except (
-            OSError
-        ) as error:  # a name that is too long, a folder that may not be read, a full disk behind the output
+        # a name that is too long, a folder that may not be read, a full disk behind the output
+        except OSError as error:
             raise refused(error) from None
 
     return app.command()(guarded)

@@ -25,7 +25,7 @@ class Device(StrEnum):
 
 
 PresetArgument = Annotated[str, typer.Argument(help="A preset (see `metastep envs`) or the path of a .toml file.")]
-_SCALE_HELP = "quick: a minute or two; full: the paper's settings. Default: quick where the file has such a table."
+_SCALE_HELP = "full: the file as it is (presets: the paper's settings); quick, if it has such a table: with that."
 ScaleOption = Annotated[Scale | None, typer.Option(help=_SCALE_HELP)]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.key=value.")]
@@ -35,7 +35,7 @@ TasksOption = Annotated[Path | None, typer.Option(help="CSV or JSON file of cont
 ShareOption = Annotated[str, typer.Option(help="I/N: do only this process' share of the work.")]
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file where there is one.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Start also what would take weeks.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Start even what would take weeks.")]
 _IMPORTS_HELP = "Import the modules that the folder's configuration names: this runs their code."
 ImportsOption = Annotated[bool, typer.Option("--allow-imports", help=_IMPORTS_HELP)]
 

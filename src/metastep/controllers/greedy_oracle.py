@@ -50,6 +50,7 @@ class GreedyOracle(Controller):
 
     name: ClassVar[str] = "greedy-oracle"
     is_yardstick: ClassVar[bool] = True
+    num_batches: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if self.num_stepsizes < 2 and self.num_stepsizes != 0:

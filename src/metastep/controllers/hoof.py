@@ -164,6 +164,8 @@ class HOOF(Controller):
     records_sample_size: bool = True
 
     name: ClassVar[str] = "hoof"
+    keeps_episodes: ClassVar[bool] = True
+    num_batches: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         check("hoof.max_divergence", self.max_divergence, least=0.0)

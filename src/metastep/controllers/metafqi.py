@@ -21,6 +21,10 @@ from metastep.provenance import first_difference
 class Greedy(Protocol):
     """What is needed of a fitted model: `metastep.fqi.Model`, or a `MetaFQI`, which does not know what it was fitted for."""
 
+    @property
+    def record(self) -> ModelRecord | None:
+        """What the model was fitted for; None where nobody knows."""
+
     def act(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float32]:
         """The best step size of each meta-observation (learners, columns): (learners,)."""
 
@@ -43,6 +47,7 @@ class MetaFQIController(Controller):
     contexts: NDArray[np.float32] | None = None
 
     name: ClassVar[str] = "metafqi"
+    needs_model: ClassVar[bool] = True
 
     @property
     def shaped_by(self) -> tuple[TaskSource, ...]:
@@ -57,7 +62,7 @@ class MetaFQIController(Controller):
         require_one_coordinate(self.name, mdp)
         if self.model is None:
             raise InputError("controller: 'metafqi' needs a fitted model.")
-        record: ModelRecord | None = getattr(self.model, "record", None)
+        record = self.model.record
         if record is not None and (difference := first_difference(record.setting, setting_of(mdp))):
             key, fitted, wanted = difference
             raise InputError(f"model: it was fitted for {key} = {fitted}, but the meta-MDP has {wanted}.")

@@ -8,7 +8,7 @@ fixed, and the motion is chaotic: the same key gives the same tasks and starts, 
 import contextlib
 import dataclasses
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -26,6 +26,7 @@ from metastep.registry import check_options
 Engine = Literal["auto", "c", "mjx"]
 Scalars = tuple[Array, ...]
 
+_OF_THE_ENGINE = {"of": "engine"}  # these do not make it another environment
 _OPTIONS, _HIDDEN = "env.options", ("context_space",)
 
 
@@ -79,9 +80,9 @@ class HalfCheetahVelMJX:
     frame_skip: int = 5
     control_cost: float = 0.05
     reset_scale: float = 0.1
-    iterations: int = 4
-    line_search: int = 8
-    allow_cpu: bool = False
+    iterations: int = field(default=4, metadata=_OF_THE_ENGINE)
+    line_search: int = field(default=8, metadata=_OF_THE_ENGINE)
+    allow_cpu: bool = field(default=False, metadata=_OF_THE_ENGINE)
 
     name: ClassVar[str] = "halfcheetah"
     packages: ClassVar[tuple[str, ...]] = (*HalfCheetahVel.packages, "mujoco-mjx")

@@ -12,7 +12,7 @@ import jax
 
 from metastep.errors import InputError
 from metastep.evaluation import MethodSpec
-from metastep.experiments.build import build_mdp, method_specs, needs_model, updates_collected
+from metastep.experiments.build import build_mdp, method_specs, needs_model, some_controller, updates_collected
 from metastep.experiments.schema import Experiment
 from metastep.mdp import MetaMDP
 from metastep.meta.collection import layout_of
@@ -24,7 +24,6 @@ STEPS_PER_SECOND = 1e7
 """Of the simulators in JAX on a few processor cores; a large GPU may be 100 times as fast, MuJoCo 100 times slower."""
 MOST_DAYS = 10.0
 """Longer than that hardly anybody means: a digit too many is likelier, and `--yes` says that it is not one."""
-_BATCHES = {"hoof": 2, "metagrad": 3}  # simulations or passes of a method for each update, in place of one
 
 
 class Budget(NamedTuple):
@@ -70,10 +69,8 @@ def budget_of(config: Experiment) -> Budget:
 
 
 def _batches(config: Experiment, spec: MethodSpec) -> int:
-    """How many batches a method simulates for an update."""
-    if spec.controller == "greedy-oracle":
-        return 1 + (int(spec.controller_options.get("num_stepsizes", 0)) or config.fqi.num_stepsizes)
-    return _BATCHES.get(spec.controller, 1)
+    """How many batches a method simulates for an update; one that tries all step sizes has a batch for each."""
+    return some_controller(spec).num_batches or 1 + config.fqi.num_stepsizes
 
 
 def _block_bytes(mdp: MetaMDP, config: Experiment, learners: int, updates: int, specs: dict[str, MethodSpec]) -> int:
@@ -81,7 +78,7 @@ def _block_bytes(mdp: MetaMDP, config: Experiment, learners: int, updates: int, 
     env, policy, rollout = mdp.estimator.rollout.env, mdp.estimator.rollout.policy, config.rollout
     # Sums of an episode, and normals of ten steps that are drawn ahead.
     lane = env.num_observations + 2 * policy.num_parameters + 10 * (policy.num_actions + env.step_noise)
-    if mdp.estimator.solver == "cg" or any(spec.controller == "hoof" for spec in specs.values()):
+    if mdp.estimator.solver == "cg" or any(some_controller(spec).keeps_episodes for spec in specs.values()):
         lane += rollout.horizon * (env.num_observations + 2 * policy.num_actions + 2)  # whole episodes are kept
     recorded = (updates + 1) * (4 + 2 * policy.num_parameters)
     return 4 * learners * (rollout.num_episodes * lane + 4 * policy.num_parameters + recorded)

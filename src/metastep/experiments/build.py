@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from metastep import envs, features, policies, rules
+from metastep.controllers import Controller
 from metastep.errors import InputError
 from metastep.evaluation import MethodSpec, baselines
 from metastep.experiments.schema import Experiment, MethodSection
@@ -98,7 +99,7 @@ def method_specs(config: Experiment) -> dict[str, MethodSpec]:
     mdp = build_mdp(config)
     for spec in specs.values():
         spec.build_rule(mdp)
-        spec.build_controller({name: values[0] for name, values in spec.grid.items()})
+        some_controller(spec)
     return specs
 
 
@@ -131,7 +132,12 @@ def _spec(config: Experiment, method: MethodSection) -> MethodSpec:
 
 def needs_model(config: Experiment) -> bool:
     """Whether a method of the comparison follows the experiment's model, so that one has to be fitted."""
-    return any(_spec(config, method).controller == "metafqi" for method in config.compare.methods)
+    return any(some_controller(spec).needs_model for spec in method_specs(config).values())
+
+
+def some_controller(spec: MethodSpec) -> Controller:
+    """The controller of a method with the first values of its grid: what it declares does not depend on them."""
+    return spec.build_controller({name: values[0] for name, values in spec.grid.items()})
 
 
 def updates_collected(config: Experiment) -> int:

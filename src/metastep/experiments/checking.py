@@ -91,7 +91,7 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
             checks[folder.result(method)] = partial(result_of, folder, method)
     for extra in sorted((path / "extra").glob("*.safetensors")):
         checks[extra] = partial(kept, folder, extra)
-    follows_model = folder.result("metafqi").exists() or (folder.report.exists() and needs_model(folder.config))
+    follows_model = (has_comparison or folder.report.exists()) and needs_model(folder.config)
     if follows_model or folder.model.exists() or folder.validation.exists():
         checks |= {folder.model: partial(fitted, folder), folder.validation: partial(kept, folder, folder.validation)}
         checks |= _data(folder.data, partial(dataset_of, folder, verify=False))

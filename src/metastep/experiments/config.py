@@ -205,6 +205,9 @@ def _what_is_needed(name: str) -> str:
         return "set"
     needed = [key for key, field in section.model_fields.items() if field.is_required()]
     optional = [key for key in section.model_fields if key not in needed]
+    registry, default = part_registries().get(section.__name__), section.model_fields.get("name")
+    if registry is not None and default is not None and isinstance(default.default, str):
+        needed += registry.required(default.default)
     must = f" with {', '.join(needed)}" if needed else ""
     may = f"{';' if must else ' that'} may hold {', '.join(optional)}" if optional else ""
     return f"a table [{name}]{must}{may}"

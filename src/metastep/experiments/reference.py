@@ -10,7 +10,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from metastep.experiments.config import part_registries
 from metastep.experiments.schema import Experiment
+from metastep.settings import settings_of
 
 _HEAD = "| setting | what is allowed | default | meaning |\n|---|---|---|---|"
 _WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", dict: "table", Any: "anything"}
@@ -23,9 +25,9 @@ _BOUNDS: dict[type, tuple[str, str]] = {
 }
 
 
-def to_toml(config: Experiment) -> str:
+def to_toml(config: Experiment, origin: str = "an experiment") -> str:
     """A configuration as a file that can be edited and run; what is not set stands there as a comment."""
-    lines = ["# Every setting of an experiment. Run it with: metastep run FILE.toml", ""]
+    lines = [f"# Every setting of {origin}. Run it with: metastep run FILE.toml", ""]
     return "\n".join([*lines, *_table(config, "")]).rstrip() + "\n"
 
 
@@ -39,7 +41,7 @@ def _table(section: BaseModel, prefix: str) -> Iterator[str]:
             continue
         yield f"# {field.description}"
         yield f"# {name} =" if value is None else f"{name} = {_literal(value)}"
-    yield from (f"{name} = {_literal(value)}" for name, value in (section.model_extra or {}).items())
+    yield from _options(section)
     for name, value in inner.items():
         yield from ("", f"# {type(section).model_fields[name].description}")
         if isinstance(value, BaseModel):
@@ -50,6 +52,22 @@ def _table(section: BaseModel, prefix: str) -> Iterator[str]:
             yield f"[[{prefix}{name}]]"
             yield from (f"{key} = {_literal(item)}" for key, item in entry.model_dump(exclude_defaults=True).items())
             yield ""
+
+
+def _options(section: BaseModel) -> Iterator[str]:
+    """The options of a part: those that are set, then the others with their defaults, each with its sentence."""
+    given, registry = section.model_extra or {}, part_registries().get(type(section).__name__)
+    if registry is None:
+        return
+    name = str(getattr(section, "name", ""))
+    known = settings_of(registry.entry(name).factory)
+    for option in registry.options(name):
+        setting = known.get(option)
+        yield from [f"# {setting.sentence}"] if setting is not None and setting.sentence else []
+        if option in given:
+            yield f"{option} = {_literal(given[option])}"
+        elif setting is not None and isinstance(setting.default, bool | int | float | str | tuple):
+            yield f"# {option} = {_literal(setting.default)}"
 
 
 def configuration_markdown(schema: type[BaseModel] = Experiment) -> str:

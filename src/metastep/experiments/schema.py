@@ -240,7 +240,9 @@ class CompareSection(_Section):
     num_tasks: Several = Field(default=100, description="Test tasks, the same for every method.")
     num_updates: Count = Field(description="Updates of a learner in the comparison, in tuning and in validation.")
     num_tuning_tasks: Several = Field(default=20, description="Tasks on which the baselines are tuned.")
-    num_resamples: Count = Field(default=10_000, description="Bootstrap resamples of the intervals.")
+    num_resamples: Count = Field(
+        default=10_000, description="Random draws of sign-flip tests, interquartile means and oracle scores."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

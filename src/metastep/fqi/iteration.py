@@ -77,6 +77,8 @@ class MetaFQI(BaseEstimator):
         self.maximum = maximum
         self.threads = threads
 
+    record = None  # of what it was fitted for, a model has one
+
     def fit(self, data: Transitions | HasTransitions, progress: Callable[[int, float], None] | None = None) -> Self:
         """Run all iterations on tuples, or on a dataset with its default observation.
 

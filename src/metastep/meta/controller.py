@@ -59,6 +59,11 @@ class Controller(ABC):
     is_memoryless: ClassVar[bool] = (
         False  # `init` gives the state at any update: a block can be resumed between two of them
     )
+    needs_model: ClassVar[bool] = False  # it follows the experiment's model, which has to be fitted first
+    keeps_episodes: ClassVar[bool] = False  # it looks at whole episodes of a batch
+    num_batches: ClassVar[int] = (
+        1  # simulations, or passes through a batch, that an update costs; 0: one for each step size
+    )
     is_yardstick: ClassVar[bool] = False  # it may use what a contender must not, so that it takes part in no test
 
     @property

@@ -1,5 +1,6 @@
 """What a model is fitted for, and may be used for: everything that changes what its numbers mean."""
 
+import dataclasses
 from typing import Any
 
 from metastep import features
@@ -16,6 +17,7 @@ def setting_of(mdp: MetaMDP) -> dict[str, Any]:
     observed: dict[str, Any] = describe(features.sizes(mdp, mdp.observation))
     return {
         "env": rollout.env.name,
+        "env_options": _options(rollout.env),
         "policy": describe(rollout.policy),
         "rule": {"name": mdp.rule.name, **describe(mdp.rule)},
         "damping": mdp.estimator.damping,
@@ -24,3 +26,10 @@ def setting_of(mdp: MetaMDP) -> dict[str, Any]:
         "observation": [[name, size] for name, size in observed.items()],
         "space": describe(mdp.space),
     }
+
+
+def _options(env: Any) -> dict[str, Any]:
+    """The fields of an environment that make it another one: neither its range of tasks nor how its physics are computed."""
+    fields = dataclasses.fields(env) if dataclasses.is_dataclass(env) else ()
+    shaping = (entry.name for entry in fields if entry.compare and not entry.metadata and entry.name != "context_space")
+    return {name: describe(getattr(env, name)) for name in shaping}

@@ -56,8 +56,8 @@ class Findings:
 
 def target_of(comparison: Comparison) -> str:
     """The method that the others are compared with: metaFQI, or the first one that is not a yardstick."""
-    contenders = [record.name for record in comparison.methods if not record.is_yardstick]
-    return "metafqi" if "metafqi" in contenders else (contenders or list(comparison.names))[0]
+    contenders = [record for record in comparison.methods if not record.is_yardstick] or list(comparison.methods)
+    return next((record for record in contenders if record.controller == "metafqi"), contenders[0]).name
 
 
 def compose(findings: Findings) -> Document:
