@@ -46,7 +46,8 @@ def generative(tmp_path_factory):
 def test_theta_follows_the_update_equation(trajectories):
     for block in trajectories.blocks():
         gradient = block.features["natural_gradient"][:-1].astype(np.float64)
-        step = block.hyperparameters * gradient / np.linalg.norm(gradient, axis=-1, keepdims=True)
+        length = np.linalg.norm(gradient, axis=-1, keepdims=True)
+        step = block.hyperparameters * gradient / np.where(length > 0.0, length, 1.0)
         expected = np.where(
             block.flagged[:-1, :, None], block.features["theta"][:-1], block.features["theta"][:-1] + step
         )
