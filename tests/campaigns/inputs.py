@@ -139,6 +139,7 @@ def configurations(number: int, seed: int, sandbox: Path, runs: float = 0.1) -> 
             outcome = "traceback"
             failures.append(f"{settings}: {traceback.format_exc()[-600:]}")
         counts[outcome] += 1
+        print(dict(counts), file=sys.stderr, flush=True)
         shutil.rmtree(out, ignore_errors=True)
     strays = sorted(path.name for path in sandbox.iterdir())
     return _summary("configurations", number, counts, failures, strays, began)
@@ -202,6 +203,7 @@ def commands(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
                 outcome = "hang"
                 failures.append(f"{words} hangs")
         counts[outcome] += 1
+        print(dict(counts), file=sys.stderr, flush=True)
         if outcome == "done" and untouched(given) != plain:
             failures.append(f"{words}: changed what it was given")
             plain = untouched(given)

@@ -106,6 +106,7 @@ def campaign(number: int, seed: int, sandbox: Path) -> dict[str, object]:
         code = process.wait()
         killed[stage(folder)] += code == -signal.SIGKILL
         failed += code not in (0, -signal.SIGKILL)
+        print(f"{dict(killed)} killed, {failed} failed, {differing} differing", file=sys.stderr, flush=True)
         if code != -signal.SIGKILL:
             resumed += 1
             differing += digests(folder) != reference
