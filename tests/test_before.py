@@ -83,6 +83,8 @@ def test_the_learning_curves_are_the_same(case):
         Method("metagrad", NGA(), Metagrad(0.1 * high, 0.05 * high)),
         Method("hoof", NGA(), HOOF(0.05, num_candidates=10)),
     ]
-    found = on_test_tasks(config, methods)
-    close(found.returns, before["returns"])
-    close(found.hyperparameters, before["hyperparameters"])
+    # Every rule is a program of its own to compile: all of them on Minigolf, the natural gradient's on all presets.
+    kept = [index for index, method in enumerate(methods) if config.env.name == "minigolf" or index in (0, 1, 4)]
+    found = on_test_tasks(config, [methods[index] for index in kept])
+    close(found.returns, before["returns"][kept])
+    close(found.hyperparameters, before["hyperparameters"][kept])

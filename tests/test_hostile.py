@@ -199,6 +199,7 @@ def test_an_output_that_is_full_or_closed(words):
 
 INTERRUPTED_IMPORT = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins with Ctrl-C ignored
 from metastep import __main__ as entry
 
 class Interrupting:

@@ -96,8 +96,8 @@ class RunFolder:
     def command(self) -> str:
         """What was typed to create the folder, as far as it is known."""
         try:
-            return (self.path / "command.txt").read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError):
+            return storage.read_bytes(self.path / "command.txt").decode("utf-8").strip()
+        except (InputError, UnicodeDecodeError):
             return ""
 
     @property
