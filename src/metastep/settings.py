@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from annotated_types import Ge, Gt, Le, Lt, Predicate
 
-from metastep.errors import InputError
+from metastep.errors import InputError, shown
 
 
 def fits_float32(value: float) -> bool:
@@ -89,7 +89,7 @@ def check_fields(owner: Any, section: str) -> None:
     kinds: Callable[..., Any] = type(owner)
     for name, kind in _hints(kinds).items():
         if problem := _problem(kind, value := getattr(owner, name, None)):
-            raise InputError(f"{section}.{name}: {_shown(value)} {problem}.")
+            raise InputError(f"{section}.{name}: {shown(value)} {problem}.")
 
 
 def check_values(factory: Callable[..., Any], values: Mapping[str, Any], section: str) -> None:
@@ -102,12 +102,7 @@ def check_values(factory: Callable[..., Any], values: Mapping[str, Any], section
         if hasattr(value, "shape"):  # an array has one number for each learner, which the part itself looks at
             continue
         if problem := _problem(_bounded(hints.get(name, Any)), value):
-            raise InputError(f"{section}.{name}: {_shown(value)} {problem}.")
-
-
-def _shown(value: Any) -> str:
-    text = repr(list(value) if isinstance(value, tuple) else value)
-    return text if len(text) <= 80 else f"{text[:80]}..."
+            raise InputError(f"{section}.{name}: {shown(value)} {problem}.")
 
 
 def _problem(kind: Any, value: Any) -> str:
