@@ -210,8 +210,8 @@ def _advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learne
 
 
 def _simulated(mdp: MetaMDP) -> MetaMDP:
-    """The meta-MDP without what only a model sees: it selects the same program whatever that is."""
-    return dataclasses.replace(mdp, observation=DEFAULT_OBSERVATION, meta_discount=1.0)
+    """The meta-MDP without what only a model sees, or only the first policies: it selects the same program whatever that is."""
+    return dataclasses.replace(mdp, observation=DEFAULT_OBSERVATION, meta_discount=1.0, initial=MetaMDP.initial)
 
 
 def begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
