@@ -209,16 +209,16 @@ def _advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learne
     return observed._replace(flagged=observed.flagged | (after.flagged & ~learners.flagged))
 
 
-def _simulated(mdp: MetaMDP) -> MetaMDP:
+def simulated(mdp: MetaMDP) -> MetaMDP:
     """The meta-MDP without what only a model sees, or only the first policies: it selects the same program whatever that is."""
     return dataclasses.replace(mdp, observation=DEFAULT_OBSERVATION, meta_discount=1.0, initial=MetaMDP.initial)
 
 
 def begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
     """Simulate the first batch of every learner."""
-    return mdp.estimator.engine.whole(_begin)(_simulated(mdp), tasks)
+    return mdp.estimator.engine.whole(_begin)(simulated(mdp), tasks)
 
 
 def advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
     """One transition of the meta-MDP: update every theta, simulate the next batch."""
-    return mdp.estimator.engine.whole(_advance)(_simulated(mdp), learners, hyperparameters)
+    return mdp.estimator.engine.whole(_advance)(simulated(mdp), learners, hyperparameters)
