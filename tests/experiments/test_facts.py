@@ -149,6 +149,9 @@ def stepping(first, later, noise=0.0):
 def test_chosen_steps(measured, within, larger):
     assert course.steps_within(0.05, 0.15, after=2)(measured).verdict == within
     assert course.first_steps_larger(2)(measured).verdict == larger
+    for judge in (course.steps_within(0.0, 1.0, after=NUM_UPDATES), course.first_steps_larger(NUM_UPDATES)):
+        with pytest.raises(by.NotMeasured):
+            judge(measured)
 
 
 def planned(*gains, steps=None, noise=0.1):
