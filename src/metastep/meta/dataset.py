@@ -72,6 +72,7 @@ class Counts(NamedTuple):
     transitions: int
     flagged: int  # tuples whose observation or next observation came with a zero or non-finite estimate
     excluded: int  # tuples with a non-finite number, which `Dataset.transitions` leaves out
+    num_steps: float  # environment steps that collecting them took
 
 
 class DatasetWriter:
@@ -239,12 +240,13 @@ class Dataset:
         return self.layout.num_learners * self.layout.num_updates
 
     def counts(self) -> Counts:
-        """Count tuples, flagged tuples and tuples with non-finite numbers, in one pass over the blocks."""
-        flagged = excluded = 0
+        """Count tuples, flagged tuples, tuples with non-finite numbers and steps, in one pass over the blocks."""
+        flagged, excluded, num_steps = 0, 0, 0.0
         for history in self.blocks():
             flagged += int((history.flagged[:-1] | history.flagged[1:]).sum())
             excluded += int((~history.usable).sum())
-        return Counts(self.num_transitions, flagged, excluded)
+            num_steps += float(history.num_steps.sum(dtype=np.float64))
+        return Counts(self.num_transitions, flagged, excluded, num_steps)
 
     def block(self, index: int) -> History:
         """One block, mapped from its file (which was verified when the dataset was opened)."""
