@@ -14,7 +14,7 @@ from metastep.experiments.schema import EnvSection
 from metastep.fqi import Model, load_model
 from metastep.meta.dataset import Dataset
 from metastep.registry import require_modules
-from metastep.report.compose import importance_shares, recommend
+from metastep.report.model import importance_shares, recommend
 
 _SLICE = 5  # contexts along each coordinate
 _STARTS = 64
@@ -122,9 +122,9 @@ def _printable(text: str) -> str:
 def _starts(model: Model, dataset: Dataset | None) -> NDArray[np.float32]:
     """First observations of the training data, or, without it, a policy at zero with unit gradients, both ways."""
     if dataset is not None:
-        from metastep.experiments.runner import first_observations
+        from metastep.experiments.runner import observations
 
-        return first_observations(dataset, tuple(part.name for part in model.record.observation), _STARTS)
+        return observations(dataset, tuple(part.name for part in model.record.observation), num=_STARTS)
     size = {part.name: part.size for part in model.record.observation}
     directions = np.zeros((1, 0), np.float32)
     if "natural_gradient" in size:

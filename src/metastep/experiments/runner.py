@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, all_differences, differences, differences_to_csv, summary, to_parquet
 from metastep.evaluation.statistics import Metric
-from metastep.experiments.build import needs_model, whole_family
+from metastep.experiments.build import method_specs, needs_model, some_controller, whole_family
 from metastep.experiments.config import Scale
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, seal_report
@@ -20,8 +20,9 @@ from metastep.experiments.stages import collect_data, compare_methods, compared,
 from metastep.experiments.start import start_run
 from metastep.meta.dataset import Dataset
 from metastep.progress import Tracker
-from metastep.report.compose import Findings, Fitted, compose, target_of
+from metastep.report.compose import compose
 from metastep.report.document import write_document
+from metastep.report.findings import Findings, Fitted, target_of
 from metastep.report.tables import nothing_learned
 
 _STARTS = 128  # first observations over which the map of step sizes is averaged
@@ -90,7 +91,7 @@ def _write_report(folder: RunFolder, command: str) -> Path:
         config=config.to_dict(),
         comparison=comparison,
         context_space=whole_family(config).context_space,
-        fitted=_fitted(folder) if fits else None,
+        fitted=_fitted(folder) if fits else {},
     )
     document = compose(findings)
     curves, table = folder.path / "results.parquet", folder.path / "differences.csv"
@@ -106,10 +107,14 @@ def _write_report(folder: RunFolder, command: str) -> Path:
     return folder.report
 
 
-def _fitted(folder: RunFolder) -> Fitted:
+def _fitted(folder: RunFolder) -> dict[str, Fitted]:
+    """The model of the run, under the name of the first method that follows it."""
     dataset, (model, validation) = dataset_of(folder), fitted(folder)
     names = tuple(part.name for part in model.record.observation)
-    return Fitted(model, validation, dataset.counts(), first_observations(dataset, names))
+    starts, later = (observations(dataset, names, update) for update in (0, dataset.layout.num_updates // 2))
+    specs = method_specs(folder.config).values()
+    follower = next(spec.name for spec in specs if some_controller(spec).needs_model)
+    return {follower: Fitted(model, validation, dataset.counts(), starts, later, folder.model.name)}
 
 
 def repeating(folder: RunFolder) -> str:
@@ -121,12 +126,12 @@ def repeating(folder: RunFolder) -> str:
     return "\n".join([created, *stages])
 
 
-def first_observations(dataset: Dataset, names: tuple[str, ...], num: int = _STARTS) -> NDArray[np.float32]:
-    """Meta-observations of up to `num` learners before their first update, (learners, columns)."""
+def observations(dataset: Dataset, names: tuple[str, ...], update: int = 0, num: int = _STARTS) -> NDArray[np.float32]:
+    """Finite meta-observations of up to `num` learners after so many updates, (learners, columns)."""
     rows: list[NDArray[np.float32]] = []
     for history in dataset.blocks():
-        first = history.observe(names)[0]
-        rows.append(first[np.isfinite(first).all(axis=1)])
+        found = history.observe(names)[update]
+        rows.append(found[np.isfinite(found).all(axis=1)])
         if sum(map(len, rows)) >= num:
             break
     return np.concatenate(rows)[:num]

@@ -71,6 +71,11 @@ class Controller(ABC):
         """The tasks it was trained or selected on, which it must not be judged on."""
         return ()
 
+    @property
+    def training_steps(self) -> float:
+        """Environment steps that it took to train itself; those of the experiment's model are counted with its data."""
+        return 0.0
+
     def prepared(self, run: Run) -> "Controller":
         """The controller for an experiment: one that has to be trained or loaded first does so here."""
         return self
