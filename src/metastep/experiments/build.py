@@ -56,6 +56,8 @@ def build_mdp(config: Experiment) -> MetaMDP:
     mdp = MetaMDP(
         estimator=Estimator(
             Rollout(env, policy, rollout.num_episodes, rollout.horizon, rollout.discount, rollout.baseline),
+            fisher=rollout.fisher,
+            damping_kind=rollout.damping_kind,
             cg_iterations=rollout.cg_iterations,
         ),
         space=meta.space(rule.hyperparameters),

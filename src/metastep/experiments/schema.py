@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from metastep.errors import shown
 from metastep.fqi import MetaFQI
 from metastep.fqi.qfunction import Stepsizes
-from metastep.gradients import Estimator
+from metastep.gradients import DampingKind, Estimator, FisherSolver
 from metastep.mdp import InitialPolicy, MetaMDP
 from metastep.settings import Count, Float, Positive, Several, Share, settings_of
 from metastep.simulation.rollouts import Baseline, Rollout
@@ -141,6 +141,8 @@ class RolloutSection(_Section):
     horizon: Count = _of(Rollout, "horizon")
     discount: Share = _of(Rollout, "discount")
     baseline: Baseline = _of(Rollout, "baseline")
+    fisher: FisherSolver | None = _of(Estimator, "fisher")
+    damping_kind: DampingKind = _of(Estimator, "damping_kind")
     cg_iterations: Count = _of(Estimator, "cg_iterations")
     block_size: Count = _of(MetaMDP, "block_size")
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from metastep import storage
 from metastep.errors import InputError
 from metastep.gradients import Estimate
-from metastep.mdp import Learners, MetaMDP, Tasks, begin
+from metastep.mdp import Learners, MetaMDP, Previous, Tasks, begin
 from metastep.meta.controller import Controller
 from metastep.meta.history import History, from_arrays, joined
 from metastep.meta.loop import follow
@@ -150,9 +150,12 @@ def _leaves(learners: Learners) -> dict[str, Array]:
 def _blank(mdp: MetaMDP, tasks: Tasks) -> Learners:
     """Learners of the right form; their numbers mean nothing."""
     row, number = jnp.zeros_like(tasks.theta), jnp.zeros(len(tasks.theta), jnp.float32)
-    estimate = Estimate(number, number, row, row, number)
+    estimate = Estimate(number, number, row, row, number, (row,) * (len(mdp.estimator.dampings) - 1))
     state = mdp.rule.init(tasks.theta)
-    return Learners(tasks.context, tasks.theta, state, estimate, number > 0.0, tasks.key, jnp.uint32(0))
+    curvature = jnp.zeros(mdp.rule.steps(estimate, state).shape[:2], jnp.float32)
+    previous = Previous(number, row, number)
+    flagged, start = number > 0.0, jnp.uint32(0)
+    return Learners(tasks.context, tasks.theta, state, estimate, flagged, curvature, previous, tasks.key, start)
 
 
 def remove_parts(folder: Path, blocks: Collection[int] | None = None) -> None:
