@@ -277,7 +277,8 @@ class Experiment(_Section):
         # What the classes behind the sections refuse is refused here, in their words.
         self.initial.build()
         self.meta.space()
-        Stepsizes(self.meta.stepsize_low, self.meta.stepsize_high, self.fqi.num_stepsizes)
+        step = self.meta.space().branches[""]
+        Stepsizes(step.low, step.high, self.fqi.num_stepsizes, scale=step.scale)
         if len(set(self.meta.observation)) != len(self.meta.observation) or not self.meta.observation:
             raise ValueError(
                 f"meta.observation: {shown(self.meta.observation)} must name one feature or more, each once"

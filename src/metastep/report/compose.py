@@ -11,6 +11,7 @@ from metastep.contexts import ContextSpace
 from metastep.evaluation import Comparison, Difference, differences, filled_returns, metric_values
 from metastep.evaluation.statistics import Metric
 from metastep.fqi import Model
+from metastep.fqi.regressors import Head
 from metastep.meta.dataset import Counts
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Picture, Table
 from metastep.report.figures import WIDE, Panel, curves, importances, line_of, picture, points, stepsize_map, whiskers
@@ -106,8 +107,9 @@ def _about_the_model(findings: Findings, fitted: Fitted) -> list[Part]:
         size = (WIDE[0], 0.8 + 0.27 * min(len(names), 13))
         parts += [Heading("What the model looks at"), picture("importances", caption, [[bars]], size)]
     seen = {part.name for part in fitted.model.record.observation}
-    # A run in one task has nothing to map.
-    if "context" in seen and findings.config["env"]["fixed_context"] is None:
+    # A run in one task has nothing to map, and steps along different directions have no mean.
+    is_map = not fitted.model.record.directions and "context" in seen
+    if is_map and findings.config["env"]["fixed_context"] is None:
         parts += [Heading("Recommended step size by task"), _map(findings, fitted)]
     return parts
 
@@ -254,15 +256,25 @@ def _iterations(findings: Findings, fitted: Fitted) -> Picture:
 
 def importance_shares(model: Model) -> NDArray[np.float64] | None:
     """Importance of every input, mean over the heads; None where the regressor does not tell."""
-    heads = model.q_functions[model.record.selected_iteration - 1].heads
+    return mean_importances(model.q_functions[model.record.selected_iteration - 1].heads)
+
+
+def mean_importances(heads: Sequence[Head]) -> NDArray[np.float64] | None:
+    """The same of these heads."""
     shares = [head.importances for head in heads if head.importances is not None]
     return np.asarray(np.mean(shares, axis=0)) if len(shares) == len(heads) else None
 
 
 def recommend(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
-    """Mean greedy step size over the given starts, with the context set to each point of the grid in turn.
+    """Mean greedy step size over the given starts, with the context set to each point of the grid in turn."""
+    steps = proposals(model, starts, grid)[..., -1]
+    return steps.mean(axis=1).reshape([len(axis) for axis in grid]).astype(np.float64)
 
-    Coordinates beyond the grid's keep the values they have in `starts`.
+
+def proposals(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """What the model chooses at each start with the context of each point of the grid: (points, starts, coordinates).
+
+    Coordinates of the context beyond the grid's keep the values they have in `starts`.
     """
     first = 0
     for part in model.record.observation:
@@ -272,8 +284,7 @@ def recommend(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[
     mesh = np.stack(np.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, len(grid))
     rows = np.repeat(starts[None], len(mesh), axis=0)
     rows[:, :, first : first + len(grid)] = mesh[:, None, :]
-    chosen = model.act(rows.reshape(-1, starts.shape[1]))
-    return chosen.reshape(len(mesh), len(starts)).mean(axis=1).reshape([len(axis) for axis in grid]).astype(np.float64)
+    return model.act(rows.reshape(-1, starts.shape[1])).reshape(len(mesh), len(starts), -1)
 
 
 def _map(findings: Findings, fitted: Fitted) -> Picture:
