@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,13 @@ from metastep.errors import InputError
 from metastep.mdp import MetaMDP
 from metastep.meta.controller import Controller, TaskSource
 from metastep.rules import Rule
+from metastep.spaces import Scale, Space
 
 Grid = Mapping[str, Sequence[float]]
+
+SCALES = (*get_args(Scale), "mixed")
+"""What the number of a step means: a length (linear or log), a divergence, or now one and now the other."""
+_MOST_DIRECTIONS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +97,10 @@ class Method:
         """The tasks that the method was trained, selected or tuned on."""
         return (*self.controller.shaped_by, *(() if self.tuned_on is None else (self.tuned_on,)))
 
-    def record(self) -> "MethodRecord":
-        """The facts of a method without the objects."""
+    def record(self, space: Space) -> "MethodRecord":
+        """The facts of a method without the objects; the space is what it chooses from."""
+        branches = space.branches
+        scales = {bounds.scale for bounds in branches.values()}
         return MethodRecord(
             name=self.name,
             label=self.label or self.name,
@@ -102,7 +109,14 @@ class Method:
             controller=self.controller.name,
             values={name: float(value) for name, value in self.values.items()},
             is_yardstick=self.controller.is_yardstick,
+            directions=tuple(branches) if has_directions(space) else (),
+            scale=scales.pop() if len(scales) == 1 else "mixed",
         )
+
+
+def has_directions(space: Space) -> bool:
+    """Whether a direction is chosen before the step along it; it is then the first of two coordinates."""
+    return tuple(space.branches) != ("",)
 
 
 class MethodRecord(NamedTuple):
@@ -115,6 +129,10 @@ class MethodRecord(NamedTuple):
     controller: str
     values: dict[str, float]
     is_yardstick: bool
+    directions: tuple[
+        str, ...
+    ] = ()  # names of what it chose from, in the order of their positions; empty without a choice
+    scale: str = "linear"  # what the number of a step means, one of `SCALES`
 
 
 def check_record(record: MethodRecord) -> None:
@@ -130,6 +148,16 @@ def check_record(record: MethodRecord) -> None:
     numbers = isinstance(record.values, dict) and all(type(value) in (int, float) for value in record.values.values())
     if not numbers or not isinstance(record.is_yardstick, bool):
         raise InputError(f"methods: values of {record.name} must be numbers, and is_yardstick true or false.")
+    names = record.directions
+    if not isinstance(names, tuple) or len(names) > _MOST_DIRECTIONS or len(set(map(str, names))) < len(names):
+        raise InputError(f"methods: directions of {record.name} must be at most {_MOST_DIRECTIONS} different names.")
+    for name in names:
+        if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 200:
+            raise InputError(
+                f"methods: the direction {name!r:.60} of {record.name} must be a line of printable text of at most 200 letters."
+            )
+    if record.scale not in SCALES:
+        raise InputError(f"methods: scale of {record.name} is {record.scale!r:.60}, allowed are {', '.join(SCALES)}.")
 
 
 def refuse_overlap(methods: Sequence[Method], stream: Stream, contexts: NDArray[np.float32]) -> None:

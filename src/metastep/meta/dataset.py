@@ -80,6 +80,7 @@ class Counts(NamedTuple):
     transitions: int
     flagged: int  # tuples whose observation or next observation came with a zero or non-finite estimate
     excluded: int  # tuples with a non-finite number, which `Dataset.transitions` leaves out
+    num_steps: float  # environment steps that collecting them took
 
 
 class DatasetWriter:
@@ -255,12 +256,13 @@ class Dataset:
         return self.layout.num_learners * self.layout.num_updates * self.layout.labels
 
     def counts(self) -> Counts:
-        """Count tuples, flagged tuples and tuples with non-finite numbers, in one pass over the blocks."""
-        flagged = excluded = 0
+        """Count tuples, flagged tuples, tuples with non-finite numbers and steps, in one pass over the blocks."""
+        flagged, excluded, num_steps = 0, 0, 0.0
         for history in self.blocks():
             flagged += history.num_flagged
             excluded += history.num_tuples - len(history.transitions(("return",)).reward)
-        return Counts(self.num_transitions, flagged, excluded)
+            num_steps += history.total_steps
+        return Counts(self.num_transitions, flagged, excluded, num_steps)
 
     def block(self, index: int) -> History:
         """One block, mapped from its file (which was verified when the dataset was opened)."""

@@ -92,6 +92,12 @@ class History(NamedTuple):
         return self.rewards.size + (0 if self.tried is None else self.tried.mean_return.size)
 
     @property
+    def total_steps(self) -> float:
+        """Environment steps of all batches."""
+        tried = [] if self.tried is None else [self.tried.num_steps]
+        return sum(float(steps.sum(dtype=np.float64)) for steps in (self.num_steps, *tried))
+
+    @property
     def num_flagged(self) -> int:
         """Tuples whose observation or next observation came with an estimate that cannot be followed."""
         before = self.flagged[:-1]
