@@ -61,9 +61,11 @@ class Range:
         given: NDArray[Any] = np.asarray(coordinates, np.float32)
         if self.is_linear:
             return given
-        return np.clip(10.0 ** given.astype(np.float64), self.low, self.high).astype(np.float32)
+        # The ends are exact, although their logarithms are not.
+        first, last = np.asarray(self.axis, np.float32)
+        between = np.clip(10.0 ** given.astype(np.float64), self.low, self.high)
+        return np.where(given <= first, self.low, np.where(given >= last, self.high, between)).astype(np.float32)
 
     def grid(self, num: int) -> NDArray[np.float32]:
         """`num` numbers, evenly spaced along the scale."""
-        space = np.linspace if self.is_linear else np.geomspace
-        return space(self.low, self.high, num).astype(np.float32)
+        return self.from_axis(np.linspace(*self.axis, num))

@@ -130,10 +130,11 @@ def test_only_results_of_the_same_settings_are_joined(listed: RunFolder) -> None
     assert join([first, changed(first, mdp=blind)]).names == ("fixed", "other")
 
 
-def test_what_cannot_be_fitted_is_refused() -> None:
-    log = ["meta.stepsize_scale=log", "meta.stepsize_low=0.1"]
-    with pytest.raises(InputError, match="stepsize_scale: 'log' cannot be fitted"):
-        build_fqi(load("nav2d", "quick", [*TINY, *log]))
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_steps_are_fitted_on_their_scale(scale: str) -> None:
+    settings = [f"meta.stepsize_scale={scale}", "meta.stepsize_low=0.1"]
+    fqi = build_fqi(load("nav2d", "quick", [*TINY, *settings]))
+    assert (fqi.stepsize_low, fqi.stepsize_high, fqi.stepsize_scale, fqi.menu) == (0.1, 8.0, scale, None)
 
 
 def test_without_a_learned_method_nothing_is_collected(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ def build_mdp(config: Experiment) -> MetaMDP:
     mdp = MetaMDP(
         estimator=Estimator(
             Rollout(env, policy, rollout.num_episodes, rollout.horizon, rollout.discount, rollout.baseline),
+            fisher=rollout.fisher,
+            damping_kind=rollout.damping_kind,
             cg_iterations=rollout.cg_iterations,
         ),
         space=meta.space(rule.hyperparameters),
@@ -77,8 +79,11 @@ def build_regressor(config: Experiment) -> Regressor:
 def build_fqi(config: Experiment, random_state: int | None = None) -> MetaFQI:
     """The estimator of Q, not fitted yet."""
     meta, fqi = config.meta, config.fqi
-    if meta.stepsize_scale != "linear":
-        raise InputError("meta.stepsize_scale: 'log' cannot be fitted, metaFQI's grid of step sizes is linear.")
+    branches = build_mdp(config).space.branches
+    step = branches.get("")
+    steps: dict[str, Any] = {"menu": branches}
+    if step is not None:
+        steps = {"stepsize_low": step.low, "stepsize_high": step.high, "stepsize_scale": step.scale}
     return MetaFQI(
         iterations=fqi.iterations,
         regressor=build_regressor(config),
@@ -86,10 +91,9 @@ def build_fqi(config: Experiment, random_state: int | None = None) -> MetaFQI:
         double=fqi.double,
         lam=fqi.lam,
         random_state=config.seed if random_state is None else random_state,
-        stepsize_low=meta.stepsize_low,
-        stepsize_high=meta.stepsize_high,
         num_stepsizes=fqi.num_stepsizes,
         maximum=fqi.maximum,
+        **steps,
     )
 
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from metastep.errors import shown
 from metastep.fqi import MetaFQI
 from metastep.fqi.qfunction import Stepsizes
-from metastep.gradients import Estimator
+from metastep.gradients import DampingKind, Estimator, FisherSolver
 from metastep.mdp import InitialPolicy, MetaMDP
 from metastep.settings import Count, Float, Positive, Several, Share, settings_of
 from metastep.simulation.rollouts import Baseline, Rollout
@@ -141,6 +141,8 @@ class RolloutSection(_Section):
     horizon: Count = _of(Rollout, "horizon")
     discount: Share = _of(Rollout, "discount")
     baseline: Baseline = _of(Rollout, "baseline")
+    fisher: FisherSolver | None = _of(Estimator, "fisher")
+    damping_kind: DampingKind = _of(Estimator, "damping_kind")
     cg_iterations: Count = _of(Estimator, "cg_iterations")
     block_size: Count = _of(MetaMDP, "block_size")
 
@@ -275,7 +277,8 @@ class Experiment(_Section):
         # What the classes behind the sections refuse is refused here, in their words.
         self.initial.build()
         self.meta.space()
-        Stepsizes(self.meta.stepsize_low, self.meta.stepsize_high, self.fqi.num_stepsizes)
+        step = self.meta.space().branches[""]
+        Stepsizes(step.low, step.high, self.fqi.num_stepsizes, scale=step.scale)
         if len(set(self.meta.observation)) != len(self.meta.observation) or not self.meta.observation:
             raise ValueError(
                 f"meta.observation: {shown(self.meta.observation)} must name one feature or more, each once"

@@ -13,7 +13,10 @@ def setting_of(mdp: MetaMDP) -> dict[str, Any]:
 
     Left out is what only changes how much is known: the number of episodes, their length, the tasks at hand.
     """
-    rollout = mdp.estimator.rollout
+    rollout, solver = mdp.estimator.rollout, mdp.estimator
+    # Named only where it is not the usual one, so that models of before are still taken.
+    is_usual = solver.solver != "truncated" and solver.damping_kind == "relative"
+    natural = {} if is_usual else {"natural_gradient": [solver.solver, solver.damping_kind, solver.cg_iterations]}
     observed: dict[str, Any] = describe(features.sizes(mdp, mdp.observation))
     return {
         "env": rollout.env.name,
@@ -25,6 +28,7 @@ def setting_of(mdp: MetaMDP) -> dict[str, Any]:
         "baseline": rollout.baseline,
         "observation": [[name, size] for name, size in observed.items()],
         "space": describe(mdp.space),
+        **natural,
     }
 
 

@@ -98,7 +98,8 @@ def _map_of_directions(title: str, findings: Findings, name: str) -> Panel:
 
     def draw(axes: Axes, ink: Ink) -> None:
         colours = [shade_of(int(position)) for position in followed]
-        axes.scatter(*comparison.context[:, :2].T, c=colours, s=30, edgecolors=ink.paper, linewidths=0.6)
+        first, second = comparison.context[:, :2].T
+        axes.scatter(first, second, c=colours, s=30, edgecolors=ink.paper, linewidths=0.6)
         axes.set(xlabel=plain(labels[0]), ylabel=plain(labels[1]))
 
     return Panel(title, draw)
@@ -185,7 +186,7 @@ def steps_by_task(findings: Findings) -> Picture:
         f"Steps of {comparison.label(target)} by task: the median over the updates (dot) and the middle half of them (line)"
         f"{coloured}."
     )
-    layout = Layout((3.4 if len(labels) > 1 else 5.4, 2.9), (0.12, 0.3), share_y="all")
+    layout = Layout(((5.4, 4.2, 3.4)[len(labels) - 1], 2.9), (0.1, 0.3), share_y="all")
     return picture("steps-by-task", caption, [[panel(*numbered) for numbered in enumerate(labels)]], layout)
 
 

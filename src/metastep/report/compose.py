@@ -189,9 +189,9 @@ def _difference_picture(findings: Findings, paired: Sequence[Difference]) -> Pic
 
 def _about_costs(findings: Findings) -> str:
     text = (
-        "Environment steps, over all tasks: of the training data, of selecting among iterations on validation tasks, of the whole "
-        "grid search on tuning tasks, and of the batches on the test tasks. Wall times are not here, since they differ from run "
-        "to run and this page does not: the terminal shows that of each stage."
+        "Environment steps, over all tasks: of the training data, of selecting among iterations on validation tasks, of the "
+        "whole grid search on tuning tasks, and of the batches on the test tasks. Wall times are not here, since they differ from "
+        "run to run and this page does not: the terminal shows that of each stage."
     )
     if "oracle" in findings.comparison.names:
         text += f" The oracle tries {_oracle_trials(findings)} batches more before each update, which are not counted."

@@ -21,7 +21,7 @@ Values = NDArray[np.floating[Any]]
 Shade = str | tuple[Literal["warm", "cool"], float]
 
 _SCALES = {"warm": "YlOrBr", "cool": "YlGnBu"}
-WIDE = (7.0, 3.7)
+WIDE = (8.2, 4.1)
 """The size of a panel that stands alone, in inches."""
 
 
@@ -55,7 +55,7 @@ class Layout(NamedTuple):
 
 
 SIDE_BY_SIDE = Layout()
-SMALL_MULTIPLES = Layout((2.4, 2.0), (0.12, 0.36), share_y="all", share_x="all")
+SMALL_MULTIPLES = Layout((2.75, 2.15), (0.1, 0.34), share_y="all", share_x="all")
 """Many panels of one kind, that are compared with one another."""
 
 
@@ -165,7 +165,7 @@ def curves(
             mean, low, high = (10.0**numbers if is_log else numbers for numbers in (mean, low, high))
             updates = first + np.arange(len(mean))
             shade = ink_of(line.shade, index, ink)
-            width, order = (2.4, 4) if line.is_main else (1.5, 3)
+            width, order = (2.4, 4) if line.is_main else (1.5, 3) if line.label else (0.8, 2)
             axes.plot(updates, mean, "--" if line.is_dashed else "-", color=shade, linewidth=width, zorder=order)
             if line.has_band:
                 axes.fill_between(updates, low, high, color=shade, alpha=0.14, linewidth=0.0)
@@ -213,8 +213,11 @@ def points(
         if ring is not None:
             index, word = ring
             axes.plot(positions[index], mean[index], "o", markersize=13, markerfacecolor="none", color=ink.text)
+            # Beside the line, not on it.
+            falls = index + 1 == len(mean) or mean[index + 1] <= mean[index]
+            offset = (11, 6) if falls else (11, -14)
             axes.annotate(
-                word, (positions[index], mean[index]), xytext=(9, -15), textcoords="offset points", fontsize=9.0
+                word, (positions[index], mean[index]), xytext=offset, textcoords="offset points", fontsize=9.0
             )
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel=xlabel, ylabel=ylabel)

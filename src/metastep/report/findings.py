@@ -57,7 +57,7 @@ class Findings:
         return self.fitted.get(self.target) or next(iter(self.fitted.values()), None)
 
     @property
-    def resampling(self) -> dict[str, int]:
+    def resampling(self) -> dict[str, Any]:
         """The seed and the number of resamples of intervals."""
         return {"seed": int(self.config["seed"]), "num_resamples": int(self.config["compare"]["num_resamples"])}
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from metastep.evaluation import metric_values
 from metastep.fqi import Model
+from metastep.fqi.regressors import Head
 from metastep.ranges import Range
 from metastep.report.choices import shade_of
 from metastep.report.document import Command, Heading, Paragraph, Part, Picture
@@ -22,8 +23,7 @@ _STATES = 3  # learners whose values are drawn, at the start and on their way
 
 def branches_of(model: Model) -> dict[str, Range]:
     """The range of the steps along each direction that a model chooses from; one without a name where there is no choice."""
-    record = model.record
-    return {"": Range(record.stepsize_low, record.stepsize_high)}
+    return {branch.name: Range(branch.low, branch.high, branch.scale) for branch in model.record.branches}
 
 
 def chosen_by(model: Model, observation: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -35,23 +35,27 @@ def chosen_by(model: Model, observation: NDArray[np.float32]) -> tuple[NDArray[n
 
 def usage(fitted: Fitted) -> list[Part]:
     """How to use the model, in five lines that run."""
-    record, has_choice = fitted.model.record, "" not in branches_of(fitted.model)
+    record = fitted.model.record
     names = [part.name.rpartition(":")[2] for part in record.observation]
     given = ", ".join(f"{name}={name}" for name in names)
-    answer, asked = ("direction, stepsize", "propose") if has_choice else ("stepsize", "stepsize")
-    code = (
-        "import metastep\n\n"
-        f'model = metastep.load_model("{fitted.file}")\n'
-        f"{answer} = model.{asked}({given})\n"
-        f"print({answer})"
-    )
+    answer, asked = ("direction, stepsize", "propose") if record.directions else ("stepsize", "stepsize")
+    last = f"print({answer})"
+    if record.setting.get("rule", {}).get("name") == "nga" and {"theta", "natural_gradient"} <= set(names):
+        last = "theta = theta + stepsize * natural_gradient / np.linalg.norm(natural_gradient)"
+    lines = [
+        *(["import numpy as np"] if "np." in last else []),
+        "import metastep",
+        f'model = metastep.load_model("{fitted.file}")',
+        f"{answer} = model.{asked}({given})",
+        last,
+    ]
     sizes = ", ".join(f"{name} ({part.size})" for name, part in zip(names, record.observation, strict=True))
-    what = "which direction to follow and how far" if has_choice else "how far to go"
+    what = "which direction to follow, and how far" if record.directions else "how far to go"
     text = (
-        f"In the folder of this run, with your own learner's numbers (how many of each): {sizes}. Before every update the model "
+        f"In the folder of this run, with the numbers of your learner (how many of each): {sizes}. Before every update the model "
         f"says {what}; arrays may be those of NumPy, JAX or PyTorch."
     )
-    return [Heading("How to use the model"), Paragraph(text), Command(code)]
+    return [Heading("How to use the model"), Paragraph(text), Command("\n".join(lines))]
 
 
 def about_the_model(findings: Findings, fitted: Fitted) -> list[Part]:
@@ -66,7 +70,7 @@ def about_the_model(findings: Findings, fitted: Fitted) -> list[Part]:
     seen = {part.name for part in fitted.model.record.observation}
     # A run in one task has nothing to map.
     if "context" in seen and findings.config["env"]["fixed_context"] is None:
-        parts += [Heading("Recommended first step by task"), _map(findings, fitted)]
+        parts += _map(findings, fitted)
     return parts
 
 
@@ -89,7 +93,11 @@ def _iterations(fitted: Fitted) -> Picture:
 
 def importance_shares(model: Model) -> NDArray[np.float64] | None:
     """Importance of every input, mean over the heads; None where the regressor does not tell."""
-    heads = model.q_functions[model.record.selected_iteration - 1].heads
+    return mean_importances(model.q_functions[model.record.selected_iteration - 1].heads)
+
+
+def mean_importances(heads: Sequence[Head]) -> NDArray[np.float64] | None:
+    """The same of these heads."""
     shares = [head.importances for head in heads if head.importances is not None]
     return np.asarray(np.mean(shares, axis=0)) if len(shares) == len(heads) else None
 
@@ -157,21 +165,11 @@ def _values_of_state(title: str, branches: dict[str, Range], values: Values, pos
     return Panel(title, draw)
 
 
-def recommend(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
-    """Mean greedy step over the given starts, with the context set to each point of the grid in turn.
+def proposals(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """What the model chooses at each start with the context of each point of the grid: (points, starts, coordinates).
 
-    Coordinates beyond the grid's keep the values they have in `starts`. The mean of divergences is the geometric one.
+    Coordinates of the context beyond the grid's keep the values they have in `starts`.
     """
-    steps = _greedy(model, starts, grid)[1]
-    if all(bounds.is_linear for bounds in branches_of(model).values()):
-        return np.asarray(steps.mean(axis=-1))
-    return np.asarray(10.0 ** np.log10(steps).mean(axis=-1))
-
-
-def _greedy(
-    model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Direction and step for every point of the grid and start: (*grid, starts) each."""
     first = 0
     for part in model.record.observation:
         if part.name == "context":
@@ -180,21 +178,37 @@ def _greedy(
     mesh = np.stack(np.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, len(grid))
     rows = np.repeat(starts[None], len(mesh), axis=0)
     rows[:, :, first : first + len(grid)] = mesh[:, None, :]
-    position, steps = chosen_by(model, rows.reshape(-1, starts.shape[1]))
-    shape = (*(len(axis) for axis in grid), len(starts))
-    return position.reshape(shape), steps.reshape(shape)
+    return model.act(rows.reshape(-1, starts.shape[1])).reshape(len(mesh), len(starts), -1)
 
 
-def _map(findings: Findings, fitted: Fitted) -> Picture:
-    space = findings.context_space
+def recommend(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
+    """Mean greedy step over the given starts, with the context set to each point of the grid in turn: (*grid).
+
+    The mean is the geometric one where steps are not linear.
+    """
+    steps = proposals(model, starts, grid)[..., -1].astype(np.float64)
+    is_linear = all(bounds.is_linear for bounds in branches_of(model).values())
+    means = steps.mean(axis=1) if is_linear else 10.0 ** np.log10(steps).mean(axis=1)
+    return np.asarray(means.reshape([len(axis) for axis in grid]))
+
+
+def _map(findings: Findings, fitted: Fitted) -> list[Part]:
+    """The recommended first step over one or two coordinates of the context.
+
+    Steps along different directions have a mean only where they are divergences; else there is nothing to show.
+    """
+    model, space = fitted.model, findings.context_space
+    scales = {bounds.scale for bounds in branches_of(model).values()}
+    if model.record.directions and scales != {"divergence"}:
+        return []
     shown = min(2, space.num_coordinates)
     grid = [np.linspace(space.low[i], space.high[i], _GRID, dtype=np.float32) for i in range(shown)]
-    scales = {bounds.scale for bounds in branches_of(fitted.model).values()}
     name = "KL divergence" if scales == {"divergence"} else "step size"
-    steps = recommend(fitted.model, fitted.starts, grid)
-    panel = _step_map(grid, findings.labels_of_context()[:shown], steps, name, is_log=scales != {"linear"})
+    labels = findings.labels_of_context()[:shown]
+    panel = _step_map(grid, labels, recommend(model, fitted.starts, grid), name, is_log=scales != {"linear"})
     caption = f"Step of the first update by task: mean over {len(fitted.starts)} first policies of the training data."
-    return alone("step-size-map", caption, panel, (5.2, 3.9) if shown == 2 else (5.6, 2.9))
+    drawn = alone("step-size-map", caption, panel, (5.2, 3.9) if shown == 2 else (5.6, 2.9))
+    return [Heading("Recommended first step by task"), drawn]
 
 
 def _step_map(coordinates: Sequence[Values], labels: Sequence[str], steps: Values, name: str, *, is_log: bool) -> Panel:

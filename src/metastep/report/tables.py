@@ -118,10 +118,10 @@ def cost_table(comparison: Comparison, trained: Mapping[str, tuple[float, float]
 
 
 FLAGGED = (
-    "An estimate is flagged where it cannot be followed: the direction of the update is zero or holds a number that is not finite, "
-    "or the step would leave what float32 can hold. Such a learner stays where it is for that update, is counted below, and is "
-    "never dropped from a mean. A few flags are harmless (a batch in which every episode failed alike has no gradient); many mean "
-    "that a policy cannot learn from its batches."
+    "An estimate is flagged where it cannot be followed: the direction of the update is zero or holds a number that is not "
+    "finite, or the step would leave what float32 can hold. Such a learner stays where it is for that update, is counted below, "
+    "and is never dropped from a mean. A few flags are harmless (a batch in which every episode failed alike has no gradient); "
+    "many mean that a policy cannot learn from its batches."
 )
 
 

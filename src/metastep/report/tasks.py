@@ -12,6 +12,7 @@ from metastep.report.document import Picture
 from metastep.report.figures import Layout, Panel, picture
 from metastep.report.findings import Findings, best_baseline, yardsticks
 from metastep.report.style import Ink, plain, tint
+from metastep.report.tables import number
 
 _SINGLE = 6  # tasks shown one by one
 
@@ -40,20 +41,22 @@ def single_tasks(findings: Findings) -> Picture:
     record = comparison.methods[comparison.index(target)]
     coloured = " in the colours of the directions" if record.directions else ""
     against = (
-        f" from where it is furthest behind {comparison.label(best)} to where it is furthest ahead" if best else ""
+        f", from where it is furthest behind {comparison.label(best)} to where it is furthest ahead" if best else ""
     )
     caption = (
-        f"Single tasks, evenly{against}: returns, and below them the steps of {comparison.label(target)}{coloured}. Each curve is "
-        "one learner, with the noise of its batches."
+        f"Single tasks{against}: returns, and below them the steps of {comparison.label(target)}{coloured}. Each curve is one "
+        "learner, with the noise of its batches."
     )
-    layout = Layout((3.4, 1.75), (0.14, 0.42), heights=[1.35, 1.0] * (len(rows) // 2), share_x="all", share_y="row")
+    layout = Layout((3.5, 1.65), (0.12, 0.3), heights=[1.35, 1.0] * (len(rows) // 2), share_x="all", share_y="row")
     return picture("single-tasks", caption, rows, layout)
 
 
 def _curves_of_task(findings: Findings, task: int, shown: Sequence[str]) -> Panel:
     comparison = findings.comparison
     values = zip(findings.context_space.names, comparison.context[task], strict=True)
-    title = ", ".join(f"{name} {value:.3g}" for name, value in list(values)[:2])
+    title = ", ".join(f"{name} {number(float(value))}" for name, value in list(values)[:2])
+    if findings.config["env"]["fixed_context"] is not None:
+        title = f"learner {task + 1}"
 
     def draw(axes: Axes, ink: Ink) -> None:
         axes.set_title(plain(title), fontsize=9.0, fontweight="normal")

@@ -29,8 +29,9 @@ class NGA(Rule):
     """theta' = theta + h g / ||g||_2, g the natural gradient.
 
     Args:
-        damping: added to the Fisher matrix's diagonal, as a share of the mean of that diagonal. It decides how far directions
-            that hardly vary in the batch (a cart that has not moved yet) are stretched: too little, and their noise is.
+        damping: added to the Fisher matrix's diagonal, as a share of the mean of that diagonal unless rollout.damping_kind
+            says otherwise. It decides how far directions that hardly vary in the batch (a cart that has not moved yet) are
+            stretched: too little, and their noise is.
     """
 
     damping: float = DAMPING
