@@ -32,7 +32,9 @@ class Greedy(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MetaFQIController(Controller):
-    """h = argmax_h Q_N(x, h), or direction and step where there is a menu of directions; a learner whose observation is not finite gets the smallest step size of H.
+    """h = argmax_h Q_N(x, h), or direction and step where there is a menu of directions.
+
+    A learner whose observation is not finite gets the smallest step size of H.
 
     A model that carries a record is held to it: it is refused where environment, policy, rule, discount, baseline,
     meta-observation or step sizes are not those it was fitted for.

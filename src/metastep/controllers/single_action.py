@@ -77,7 +77,8 @@ def constant_runs(run: Run) -> ConstantRuns:
             tasks = mdp.tasks(run.seed, Stream.TRAIN, block, run.task_list)
             history, _ = run_learners(mdp, RandomConstant(), tasks, run.num_updates)
             history = history.first(blocks.num_valid(block))
-            inputs.append(np.concatenate([history.context, history.hyperparameters[0]], axis=1))
+            steps = mdp.space.branches[""].to_axis(history.hyperparameters[0])
+            inputs.append(np.concatenate([history.context, steps], axis=1))
             targets.append(history.mean_return[-1])
             num_steps += float(history.num_steps.sum(dtype=np.float64))
             stage.advance(len(history.context))
@@ -95,5 +96,5 @@ def fit_single_action(run: Run) -> tuple[QFunction, float]:
         raise InputError(f"single-action: only {usable.sum()} of {len(targets)} runs ended with a finite return.")
     regressor: Any = run.regressor()
     head = regressor.fit(inputs[usable], targets[usable].astype(np.float64), seed=run.seed, threads=None)
-    space = run.mdp.space
-    return QFunction((head,), Stepsizes(space.low[0], space.high[0], run.num_stepsizes)), num_steps
+    steps = run.mdp.space.branches[""]
+    return QFunction((head,), Stepsizes(steps.low, steps.high, run.num_stepsizes, scale=steps.scale)), num_steps

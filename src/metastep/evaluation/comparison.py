@@ -139,7 +139,7 @@ def compare(
     runs, records, diagnostics = [], [], {}
     with (tracker or Silent()).stage(_stage_name(methods, stream), len(methods) * len(blocks), "blocks") as stage:
         for method in methods:
-            variant = mdp.with_rule(method.rule)
+            variant = method.on(mdp)
             histories, reports = [], []
             for block in blocks:
                 history, state = run(variant, method.controller, tasks[block], num_updates, ("theta",))

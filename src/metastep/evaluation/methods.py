@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -13,8 +13,9 @@ from metastep.blocks import Stream
 from metastep.errors import InputError
 from metastep.mdp import MetaMDP
 from metastep.meta.controller import Controller, TaskSource
+from metastep.ranges import Range, Scale
 from metastep.rules import Rule
-from metastep.spaces import Scale, Space
+from metastep.spaces import HyperparameterSpace, MenuSpace, Space
 
 Grid = Mapping[str, Sequence[float]]
 
@@ -33,6 +34,8 @@ class MethodSpec:
         controller_options: its options, but for those that are tuned.
         rule: the update, a name in the registry of rules; None takes the experiment's.
         rule_options: its options.
+        model: the experiment's further model whose meta-MDP it runs on: its rule, its step sizes, its observation.
+        steps: the step sizes it chooses from and what they mean; None takes the experiment's.
         grid: the values that each tuned option of the controller is tried with.
         label: for figures and tables; the name by default.
         colour: in figures; empty takes the next one of the palette.
@@ -43,6 +46,8 @@ class MethodSpec:
     controller_options: Mapping[str, Any] = field(default_factory=dict)
     rule: str | None = None
     rule_options: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+    steps: Range | None = None
     grid: Grid = field(default_factory=dict)
     label: str = ""
     colour: str = ""
@@ -53,6 +58,12 @@ class MethodSpec:
             return mdp.rule
         return rules.REGISTRY.build(self.rule, self.rule_options, field=self._field("rule"))
 
+    def on(self, mdp: MetaMDP) -> MetaMDP:
+        """The meta-MDP with the method's rule and steps."""
+        steps = self.steps
+        space = None if steps is None else HyperparameterSpace((steps.low,), (steps.high,), (steps.scale,))
+        return mdp.with_rule(self.build_rule(mdp), space)
+
     def build_controller(self, values: Mapping[str, Any]) -> Controller:
         """The controller with these values of what is tuned: one number for all learners, or one for each."""
         options = {**self.controller_options, **values}
@@ -62,7 +73,8 @@ class MethodSpec:
         """The method with these values; `facts` are further fields of `Method`."""
         chosen = dict(values or {})
         facts = {"controller": self.build_controller(chosen), "label": self.label, "colour": self.colour, **facts}
-        return Method(self.name, self.build_rule(mdp), values=chosen, **facts)
+        own = self.on(mdp)
+        return Method(self.name, own.rule, values=chosen, space=own.space, observation=own.observation, **facts)
 
     def _field(self, part: str) -> str:
         return f"compare.methods.{self.name}.{part}"
@@ -78,6 +90,8 @@ class Method:
         controller: the step size.
         values: what was tuned, for the record.
         tuned_on: the tasks that this was done on.
+        space: what the controller chooses from; None takes the comparison's.
+        observation: what it sees; None takes the comparison's.
     """
 
     name: str
@@ -87,6 +101,13 @@ class Method:
     colour: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
     tuned_on: TaskSource | None = None
+    space: HyperparameterSpace | MenuSpace | None = None
+    observation: tuple[str, ...] | None = None
+
+    def on(self, mdp: MetaMDP) -> MetaMDP:
+        """The meta-MDP that the method runs on: that of a comparison with the method's own update and what it sees."""
+        own = mdp.with_rule(self.rule, self.space)
+        return own if self.observation is None else replace(own, observation=self.observation)
 
     def __post_init__(self) -> None:
         if not self.name:

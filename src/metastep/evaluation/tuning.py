@@ -80,7 +80,7 @@ def tune(
     if contexts is not None:
         contexts = mdp.estimator.rollout.env.context_space.validate(contexts)
     context, theta = _tuning_tasks(mdp, seed, num_tasks, contexts)
-    variant = mdp.with_rule(spec.build_rule(mdp))
+    variant = spec.on(mdp)
     lanes = Blocks(len(points) * num_tasks, mdp.block_size)
     scores, num_steps = [], 0.0
     with (tracker or Silent()).stage(f"tune {spec.name}", len(lanes), "blocks") as stage:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, all_differences, differences, differences_to_csv, summary, to_parquet
 from metastep.evaluation.statistics import Metric
-from metastep.experiments.build import method_specs, needs_model, some_controller, whole_family
+from metastep.experiments.build import method_specs, models_needed, needs_model, some_controller, whole_family
 from metastep.experiments.config import Scale
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, seal_report
@@ -66,9 +66,11 @@ def run_experiment(folder: RunFolder, command: str = "", *, tracker: Tracker | N
         tracker: is told about the stages.
     """
     with folder.writing("run"):
-        if needs_model(folder.config):
-            collect_data(folder, tracker=tracker)
-            fit_and_select(folder, tracker=tracker)
+        for model in models_needed(folder.config):
+            own = folder.of_model(model)
+            own = RunFolder.create(own.path, own.config, own.tasks)
+            collect_data(own, tracker=tracker)
+            fit_and_select(own, tracker=tracker)
         compare_methods(folder, tracker=tracker)
         return write_report(folder, command)
 
@@ -91,7 +93,7 @@ def _write_report(folder: RunFolder, command: str) -> Path:
         config=config.to_dict(),
         comparison=comparison,
         context_space=whole_family(config).context_space,
-        fitted=_fitted(folder) if fits else {},
+        fitted=_fitted(folder),
     )
     document = compose(findings)
     curves, table = folder.path / "results.parquet", folder.path / "differences.csv"
@@ -108,13 +110,18 @@ def _write_report(folder: RunFolder, command: str) -> Path:
 
 
 def _fitted(folder: RunFolder) -> dict[str, Fitted]:
-    """The model of the run, under the name of the first method that follows it."""
-    dataset, (model, validation) = dataset_of(folder), fitted(folder)
-    names = tuple(part.name for part in model.record.observation)
-    starts, later = (observations(dataset, names, update) for update in (0, dataset.layout.num_updates // 2))
-    specs = method_specs(folder.config).values()
-    follower = next(spec.name for spec in specs if some_controller(spec).needs_model)
-    return {follower: Fitted(model, validation, dataset.counts(), starts, later, folder.model.name)}
+    """The models that methods follow, by the name of the method."""
+    found = {}
+    for spec in method_specs(folder.config).values():
+        if not some_controller(spec).needs_model:
+            continue
+        own = folder.of_model(spec.model)
+        dataset, (model, validation) = dataset_of(own), fitted(own)
+        names = tuple(part.name for part in model.record.observation)
+        starts, later = (observations(dataset, names, update) for update in (0, dataset.layout.num_updates // 2))
+        file = own.model.relative_to(folder.path).as_posix()
+        found[spec.name] = Fitted(model, validation, dataset.counts(), starts, later, own.config.to_dict(), file)
+    return found
 
 
 def repeating(folder: RunFolder) -> str:

@@ -111,7 +111,7 @@ class History(NamedTuple):
     @property
     def usable(self) -> NDArray[np.bool_]:
         """Which tuples hold finite numbers only, in every feature, asked for or not: (T, learners)."""
-        finite = np.isfinite(self.observe(("context", "return", *self.features))).all(axis=2)
+        finite: NDArray[np.bool_] = np.all(np.isfinite(self.observe(("context", "return", *self.features))), axis=2)
         steps = np.isfinite(self.hyperparameters).all(axis=2)
         usable: NDArray[np.bool_] = finite[:-1] & finite[1:] & steps & np.isfinite(self.rewards)
         return usable

@@ -53,7 +53,8 @@ def grow(
 ) -> Iterator[Growth]:
     """Let a block make `num_updates` updates in all, with a halt after every `stretch` of them.
 
-    `tries` further updates are tried before each of them. `begun` is where an interrupted block goes on; the controller must be memoryless then.
+    `tries` further updates are tried before each of them. `begun` is where an interrupted block goes on; the controller must
+    be memoryless then.
     """
     updates, pieces, learners = begun or Growth(0, (), begin(mdp, tasks))
     state = controller.init(mdp, learners)

@@ -23,6 +23,7 @@ class Fitted(NamedTuple):
     counts: Counts  # of the training data
     starts: NDArray[np.float32]  # meta-observations of learners before their first update, (learners, columns)
     later: NDArray[np.float32]  # meta-observations of learners on their way, (learners, columns)
+    config: Mapping[str, Any]  # the experiment that the model is of, resolved
     file: str = "model.safetensors"  # where it lies in the folder of the run
 
 

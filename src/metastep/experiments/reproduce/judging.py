@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.evaluation import Comparison, TuningTable
+from metastep.evaluation import Comparison, TuningTable, filled_returns
 from metastep.evaluation.resampling import paired_test, verdict
 from metastep.experiments.reproduce.outcome import Effect, Verdict, at_most, better, no_better, together, within
 
