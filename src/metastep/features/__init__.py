@@ -83,5 +83,5 @@ def columns(mdp: MetaMDP, wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(column for name in wanted for column in make(name).columns(mdp))
 
 
-__all__ = ["ANY", "SETS", "Feature", "expanded", "columns", "compute", "meta_observation", "sizes"]
+__all__ = ["ANY", "SETS", "Feature", "columns", "compute", "expanded", "meta_observation", "sizes"]
 __all__ += ["REGISTRY", "make", "names", "register"]
