@@ -1,5 +1,6 @@
 """Q over a menu: which direction, and how far along it."""
 
+import copy
 import warnings
 from dataclasses import replace
 
@@ -330,6 +331,38 @@ def test_files_that_cannot_be_are_named(model, tmp_path, change, sentence):
         load_model(tmp_path / "m")
     assert str(caught.value).startswith("File ")
     assert "\n" not in str(caught.value)
+
+
+def test_mended_checksums_do_not_help(model, tmp_path):
+    """What is loaded of a file whose record and tensors were shuffled by someone who knows the format can act."""
+    save_model(model, tmp_path / "m")
+    arrays, metadata = read_tensors(tmp_path / "m")
+    arrays = {name: np.array(array) for name, array in arrays.items()}
+    draw, refused = np.random.default_rng(0), 0
+    names = sorted(arrays)
+    for _ in range(150):
+        changed, record = dict(arrays), copy.deepcopy(metadata["record"])
+        if draw.integers(2):
+            one, other = draw.choice(names, 2)
+            kind = draw.integers(3)
+            if kind == 0:
+                changed[one] = arrays[other]
+            elif kind == 1:
+                del changed[one]
+            else:
+                changed[one.replace("/", f"/{draw.integers(7)}", 1)] = arrays[other]
+        else:
+            branch = record["branches"][draw.integers(3)]
+            field = draw.choice(sorted(branch))
+            branch[field] = [0.0, -1.0, 1e30, 1e39, "", "plain", "log", None, 10**400][draw.integers(9)]
+        write_tensors(tmp_path / "m", changed, metadata | {"record": record})
+        try:
+            loaded = load_model(tmp_path / "m")
+        except InputError:
+            refused += 1
+            continue
+        assert np.isfinite(loaded.act(np.zeros((3, 4)))).all()
+    assert 40 < refused < 150
 
 
 def test_records_of_other_directions_are_refused(model):

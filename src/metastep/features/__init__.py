@@ -42,15 +42,7 @@ SETS = {
     "paper": DEFAULT_OBSERVATION,
     "full": ("theta", "context", "return", "steps", "log_norms"),
     # Neither grows with the policy nor carries a unit.
-    "unit-free": (
-        "gain",
-        "cosines",
-        "last_cosines",
-        "last_divergence",
-        "change_in_errors",
-        "relative_error",
-        "update",
-    ),
+    "unit-free": ("gain", "cosines", "last_cosines", "last_divergence", "change_in_errors", "relative_error", "update"),
 }
 """Observations with a name of their own."""
 

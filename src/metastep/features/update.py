@@ -27,7 +27,9 @@ def _norm(vectors: Array) -> Array:
 def _cosine(first: Array, second: Array) -> Array:
     """Of the angle between vectors of the last axis; 0 where one of them is zero."""
     lengths = _norm(first), _norm(second)
-    units = (v / jnp.where(length > 0.0, length, 1.0)[..., None] for v, length in zip((first, second), lengths, strict=True))
+    units = (
+        v / jnp.where(length > 0.0, length, 1.0)[..., None] for v, length in zip((first, second), lengths, strict=True)
+    )
     return jnp.clip(jnp.sum(jnp.prod(jnp.stack(jnp.broadcast_arrays(*units)), axis=0), axis=-1), -1.0, 1.0)
 
 

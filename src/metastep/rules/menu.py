@@ -89,7 +89,9 @@ def _rule_of(text: str) -> Rule:
     for word in words:
         option, equals, value = word.partition("=")
         if not equals or option in options:
-            raise InputError(f"{field}: {shown(text)} must be the name of a rule and options like damping=0.1, each once.")
+            raise InputError(
+                f"{field}: {shown(text)} must be the name of a rule and options like damping=0.1, each once."
+            )
         options[option] = _value(field, text, value)
     if name == Menu.name:
         raise InputError(f"{field}: {shown(text)} must not be a menu itself.")
@@ -104,4 +106,6 @@ def _value(field: str, text: str, value: str) -> Numbers:
             return kind(value)
         except ValueError:
             continue
-    raise InputError(f"{field}: {shown(text)} must give numbers, true or false to its options, {shown(value)} is neither.")
+    raise InputError(
+        f"{field}: {shown(text)} must give numbers, true or false to its options, {shown(value)} is neither."
+    )
