@@ -12,7 +12,7 @@ from metastep import envs
 from metastep.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.envs import LQR, CartPole
 from metastep.errors import InputError
-from metastep.gradients import DAMPING, Estimate, Estimator
+from metastep.gradients import DAMPING, Estimate, Estimator, FisherSolver
 from metastep.policies import LinearGaussian, MLPGaussian
 from metastep.rules import NGA
 from metastep.simulation.rollouts import Baseline, Rollout
@@ -149,6 +149,45 @@ def test_damping_is_relative_to_the_trace() -> None:
         assert relative_error(estimate.natural_gradient, natural).max() < 1e-3
 
 
+@pytest.mark.parametrize("fisher", ["closed", "cg", "truncated"])
+def test_absolute_damping_does_not_look_at_the_trace(fisher: FisherSolver) -> None:
+    rollout = make_rollout("lqr")
+    learners = draw_learners(rollout, 2)
+    expected = reference.estimate(rollout, Estimator(rollout).trajectories(*learners))
+    size = expected.fisher.shape[-1]
+    natural = np.linalg.solve(expected.fisher + 0.1 * np.eye(size), expected.gradient[..., None])[..., 0]
+    estimate = Estimator(rollout, fisher, damping=0.1, damping_kind="absolute")(*learners)
+    assert relative_error(estimate.natural_gradient, natural).max() < 1e-3
+
+
+def plain_conjugate_gradient(matrix: Floats, right: Floats, iterations: int) -> Floats:
+    """As textbooks have it, in float64."""
+    solution, residual, direction = np.zeros_like(right), right.copy(), right.copy()
+    for _ in range(iterations):
+        image = matrix @ direction
+        energy = residual @ residual
+        length = energy / (direction @ image)
+        solution, residual = solution + length * direction, residual - length * image
+        direction = residual + residual @ residual / energy * direction
+    return solution
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 10])
+def test_truncated_conjugate_gradient_stops_after_so_many_steps(iterations: int) -> None:
+    rollout = make_rollout("nav2d")  # two actions: one iteration for both, on the matrix of two equal blocks
+    learners = draw_learners(rollout, 3)
+    estimator = Estimator(rollout, "truncated", damping=0.01, damping_kind="absolute", cg_iterations=iterations)
+    estimate = estimator(*learners)
+    expected = reference.estimate(rollout, Estimator(rollout).trajectories(*learners))
+    for learner in range(3):
+        matrix = expected.fisher[learner] + 0.01 * np.eye(expected.fisher.shape[-1])
+        solved = plain_conjugate_gradient(matrix, expected.gradient[learner], min(iterations, 3))
+        assert relative_error(estimate.natural_gradient[learner][None], solved[None]).max() < 2e-3
+    exact = Estimator(rollout, "closed", damping=0.01, damping_kind="absolute")(*learners).natural_gradient
+    apart = relative_error(estimate.natural_gradient, exact).max()
+    assert apart > 1e-2 if iterations == 1 else apart < 0.5
+
+
 @pytest.mark.parametrize("fisher", ["closed", "cg"])
 def test_one_diverging_learner_is_alone_with_it(fisher: str) -> None:
     rollout = make_rollout("lqr")
@@ -212,7 +251,7 @@ def test_other_step_sizes_tasks_and_seeds_compile_nothing_new(policy: LinearGaus
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"fisher": "dense"}, r"rollout.fisher: 'dense' must be one of closed, cg"),
+        ({"fisher": "dense"}, r"rollout.fisher: 'dense' must be one of closed, cg, truncated"),
         ({"damping": 0.0}, r"rollout.damping: 0.0 must lie in \(0, 1\)"),
         ({"damping": float("nan")}, r"rollout.damping: nan must lie in \(0, 1\)"),
         ({"cg_iterations": 0}, r"rollout.cg_iterations: 0 must be greater than or equal to 1"),
@@ -226,6 +265,8 @@ def test_a_bad_estimator_is_refused_with_a_sentence(changes: dict[str, float | s
 def test_the_closed_form_is_for_linear_policies() -> None:
     with pytest.raises(InputError, match=r"rollout.fisher: 'closed' needs a linear policy, allowed here is 'cg'"):
         Estimator(make_rollout("lqr", hidden=(2,)), "closed")
+    with pytest.raises(InputError, match=r"rollout.fisher: 'truncated' needs a linear policy, allowed here is 'cg'"):
+        Estimator(make_rollout("lqr", hidden=(2,)), "truncated")
     assert Estimator(make_rollout("lqr")).solver == "closed"
 
 

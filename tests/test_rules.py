@@ -277,7 +277,7 @@ def test_a_menu_needs_as_many_natural_gradients_as_it_has_dampings() -> None:
         (("adma",), r"meta.rule.directions: 'adma' is not registered, .*Did you mean 'adam'"),
         (("nga damping",), "must be the name of a rule and options like damping=0.1, each once"),
         (("nga damping=much",), "must give numbers, true or false to its options, 'much' is neither"),
-        (("nga dampin=0.1",), "dampin.* did you mean 'damping'"),
+        (("nga dampin=0.1",), "'dampin' is not an option of nga, .* Did you mean 'damping'"),
         (("menu",), "'menu' must not be a menu itself"),
         (("",), "is not registered"),
     ],
@@ -285,3 +285,17 @@ def test_a_menu_needs_as_many_natural_gradients_as_it_has_dampings() -> None:
 def test_a_menu_that_cannot_be_is_refused(directions: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         rules.Menu(directions)
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_adam_and_rmsprop_may_follow_the_natural_gradient(name: str) -> None:
+    theta = jnp.zeros((NUM_LEARNERS, NUM_PARAMETERS), jnp.float32)
+    rising = estimate(np.ones(theta.shape))
+    both = rising._replace(natural_gradient=-3.0 * rising.gradient)
+    plain, natural = rules.make(name), rules.make(name, follows="natural_gradient")
+    expected = plain.apply(theta, rising._replace(gradient=both.natural_gradient), stepsizes(0.1), plain.init(theta))
+    found = natural.apply(theta, both, stepsizes(0.1), natural.init(theta))
+    np.testing.assert_array_equal(found.theta, expected.theta)
+    np.testing.assert_array_equal(natural.direction(both), both.natural_gradient)
+    with pytest.raises(InputError, match=r"meta.rule.follows: 'hessian' must be one of gradient, natural_gradient"):
+        rules.make(name, follows="hessian")

@@ -141,10 +141,14 @@ class MetaMDP:
         """Length of theta."""
         return self.estimator.rollout.policy.num_parameters
 
-    def with_rule(self, rule: Rule) -> "MetaMDP":
-        """The same meta-MDP with another update; the estimate's damping follows a rule that asks for one."""
-        damping = self.estimator.damping if rule.damping is None else rule.damping
-        return dataclasses.replace(self, rule=rule, estimator=dataclasses.replace(self.estimator, damping=damping))
+    def with_rule(self, rule: Rule, space: HyperparameterSpace | MenuSpace | None = None) -> "MetaMDP":
+        """The same meta-MDP with another update, and perhaps another space; the damping follows a rule that asks for one."""
+        damping = rule.damping
+        if damping is None:  # of several natural gradients the first is enough for the features
+            damping = self.estimator.damping
+            damping = damping[0] if isinstance(damping, tuple) else damping
+        estimator = dataclasses.replace(self.estimator, damping=damping)
+        return dataclasses.replace(self, rule=rule, estimator=estimator, space=space or self.space)
 
     def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> "Tasks":
         """The tasks and initial policies of one block of a stream.

@@ -135,6 +135,16 @@ class MenuSpace:
             raise InputError(f"MenuSpace: directions {list(self.directions)} must be named once each.")
 
     @property
+    def low(self) -> tuple[float, ...]:
+        """The smallest number of each coordinate, along any direction."""
+        return 0.0, min(bounds.low for bounds in self.ranges)
+
+    @property
+    def high(self) -> tuple[float, ...]:
+        """The largest number of each coordinate, along any direction."""
+        return float(len(self.ranges) - 1), max(bounds.high for bounds in self.ranges)
+
+    @property
     def branches(self) -> dict[str, Range]:
         """The range of the step along each direction."""
         return dict(zip(self.directions, self.ranges, strict=True))

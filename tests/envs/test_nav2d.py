@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,6 +7,7 @@ import pytest
 
 from metastep.envs import Nav2D, Step
 from metastep.envs.nav2d import Position
+from metastep.errors import InputError
 
 
 def step(goal: tuple[float, float], position: tuple[float, float], action: tuple[float, float]) -> Step:
@@ -68,3 +71,13 @@ def test_a_hundred_random_moves_by_numpy() -> None:
     np.testing.assert_allclose(np.stack(outcome.state, axis=1), after, atol=1e-6)
     np.testing.assert_allclose(outcome.reward, -distance, atol=1e-6)
     np.testing.assert_array_equal(outcome.terminated, distance < 0.01)
+
+
+def test_the_range_of_the_goals_is_an_option() -> None:
+    wide = Nav2D(goal_range=1.0)
+    assert (wide.context_space.low, wide.context_space.high) == ((-1.0, -1.0), (1.0, 1.0))
+    assert Nav2D().context_space.high == (0.5, 0.5)
+    one_task = dataclasses.replace(wide, context_space=wide.context_space.fixed((0.75, -0.9)))
+    assert one_task.context_space.low == one_task.context_space.high
+    with pytest.raises(InputError, match=r"env.goal_range: -1.0 must be greater than 0"):
+        Nav2D(goal_range=-1.0)

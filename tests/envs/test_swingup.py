@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metastep.envs import Step, SwingUp
 from metastep.envs.cartpole import CartPoleState
+from metastep.errors import InputError
 
 LENGTH, GRAVITY, DT = 0.5, 9.8, 0.05
 
@@ -86,3 +87,22 @@ def test_episodes_start_hanging() -> None:
 def test_there_is_no_limit_on_the_angle() -> None:
     after = step([1.0], [[0.0, 0.0, 40.0, 3.0]], [0.0])
     assert not bool(after.terminated[0])
+
+
+def test_a_wide_start_is_rllabs() -> None:
+    noise = tuple(jax.random.normal(key, (4000,)) for key in jax.random.split(jax.random.key(0), 4))
+    env = SwingUp(start="wide")
+    start = np.stack(jax.vmap(lambda normals: env.reset(None, normals))(noise))
+    half = np.array([1.0, 2.0, 1.0, 3.0])
+    assert (np.abs(start - np.array([[0.0], [0.0], [np.pi], [0.0]])) < half[:, None] + 1e-5).all()
+    np.testing.assert_allclose(start.std(axis=1), half / np.sqrt(3.0), rtol=0.05)
+    with pytest.raises(InputError, match=r"env.start: 'upright' must be one of hanging, wide"):
+        SwingUp(start="upright")  # type: ignore[arg-type]
+
+
+def test_a_scaled_action_is_a_share_of_the_force() -> None:
+    state, mass = CartPoleState(*map(jnp.float32, (0.0, 0.1, 2.0, -0.3))), SwingUp().context_space.unpack(jnp.ones(1))
+    plain, scaled = SwingUp(), SwingUp(action_scale=10.0)
+    for share, force in ((0.3, 3.0), (1.0, 10.0), (-7.0, -10.0)):
+        after = scaled.step(mass, state, (jnp.float32(share),), ())
+        np.testing.assert_allclose(after.state, plain.step(mass, state, (jnp.float32(force),), ()).state, rtol=1e-6)

@@ -407,6 +407,7 @@ def comparison_of(**returns):
         context=np.zeros((num_tasks, 1), np.float32),
         returns=np.stack([values.astype(np.float32) for values in returns.values()]),
         hyperparameters=np.zeros((num, num_tasks, points - 1, 1), np.float32),
+        direction=np.zeros((num, num_tasks, points - 1), np.int8),
         flagged=np.zeros((num, num_tasks, points), np.bool_),
         num_steps=np.ones((num, num_tasks)),
         theta=np.zeros((num, num_tasks, 1), np.float32),

@@ -62,7 +62,8 @@ def constant_runs(run: Run) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
             tasks = mdp.tasks(run.seed, Stream.TRAIN, block, run.task_list)
             history, _ = run_learners(mdp, RandomConstant(), tasks, run.num_updates)
             history = history.first(blocks.num_valid(block))
-            inputs.append(np.concatenate([history.context, history.hyperparameters[0]], axis=1))
+            steps = mdp.space.branches[""].to_axis(history.hyperparameters[0])
+            inputs.append(np.concatenate([history.context, steps], axis=1))
             targets.append(history.mean_return[-1])
             stage.advance(len(history.context))
     return np.concatenate(inputs), np.concatenate(targets)
@@ -79,5 +80,5 @@ def fit_single_action(run: Run) -> QFunction:
         raise InputError(f"single-action: only {usable.sum()} of {len(targets)} runs ended with a finite return.")
     regressor: Any = run.regressor()
     head = regressor.fit(inputs[usable], targets[usable].astype(np.float64), seed=run.seed, threads=None)
-    space = run.mdp.space
-    return QFunction((head,), Stepsizes(space.low[0], space.high[0], run.num_stepsizes))
+    steps = run.mdp.space.branches[""]
+    return QFunction((head,), Stepsizes(steps.low, steps.high, run.num_stepsizes, scale=steps.scale))

@@ -18,6 +18,10 @@ from metastep.noise import to_uniform
 from metastep.numerics import sincos
 
 Force = Literal["bang-bang", "continuous"]
+Start = Literal["hanging", "wide"]
+
+# Half the ranges of position, speed, angle (about pi) and angular speed of rllab's swing-up.
+_WIDE = (1.0, 2.0, 1.0, 3.0)
 
 GRAVITY = 9.8
 CART_MASS = 1.0
@@ -69,7 +73,8 @@ class CartPole(_Cart):
 
     Args:
         force: "bang-bang" pushes right with 10 N when the action exceeds 0.5 and left otherwise; "continuous" applies
-            10 N times the action clipped to [-1, 1].
+            10 N times the action clipped to [-1, 1]. The paper has an action between 0 and 1 that pushes left or right, and a
+            Gaussian policy, and leaves open how the one becomes the other.
     """
 
     context_space: ContextSpace = ContextSpace(("pole_mass", "pole_length"), (0.1, 0.5), (2.0, 1.5), ("kg", "m"))
@@ -101,23 +106,38 @@ class SwingUp(_Cart):
     """Start hanging, swing the pole up: every step pays cos(angle); leaving the track of ±3 m costs 100 and ends.
 
     The observed angle is not wrapped.
+
+    Args:
+        start: "hanging" starts at rest, `start_range` around the lowest point; "wide" within 1 m, 2 m/s, 1 rad of it and
+            3 rad/s, as in rllab. The paper refers to rllab's environment and does not describe the start.
+        action_scale: newtons for each unit of the action, before the clip to `max_force`; 10 makes the actions in [-1, 1] all
+            forces there are, as rllab's normalised environments have it. The paper does not say.
     """
 
     context_space: ContextSpace = ContextSpace(("pole_mass",), (0.1,), (2.0,), ("kg",))
     pole_length: float = 0.5
     max_force: float = 10.0
+    action_scale: float = 1.0
     dt: float = 0.05
     max_position: float = 3.0
+    start: Start = "hanging"
     start_range: float = 0.05
 
     name: ClassVar[str] = "swingup"
 
+    def __post_init__(self) -> None:
+        if self.start not in get_args(Start):
+            raise InputError(f"env.start: {self.start!r} must be one of {', '.join(get_args(Start))}.")
+
     def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
-        start = super().reset(context, noise)
+        if self.start == "wide":
+            start = CartPoleState(*(to_uniform(normal, -half, half) for normal, half in zip(noise, _WIDE, strict=True)))
+        else:
+            start = super().reset(context, noise)
         return start._replace(angle=start.angle + np.float32(np.pi))
 
     def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
-        force = jnp.clip(action[0], -self.max_force, self.max_force)
+        force = jnp.clip(self.action_scale * action[0], -self.max_force, self.max_force)
         after = euler_step(state, force, context.pole_mass, jnp.float32(self.pole_length), self.dt)
         off_track = jnp.abs(after.position) > self.max_position
         return Step(after, jnp.where(off_track, -100.0, sincos(after.angle)[1]), off_track)

@@ -18,7 +18,15 @@ from jax import Array, lax
 
 from metastep.contexts import ContextSpace
 from metastep.envs.base import Context, Step
-from metastep.envs.host.halfcheetah import GOAL_VELOCITY, NUM_JOINTS, NUM_MOTORS, HalfCheetahVel, load_model
+from metastep.envs.host.halfcheetah import (
+    GOAL_VELOCITY,
+    NUM_JOINTS,
+    NUM_MOTORS,
+    CostOf,
+    HalfCheetahVel,
+    check_cost,
+    load_model,
+)
 from metastep.errors import InputError
 from metastep.noise import to_uniform
 from metastep.registry import check_options
@@ -69,7 +77,7 @@ class HalfCheetahVelMJX:
     """Run at the goal velocity; float32 physics in JAX, for GPUs.
 
     Args:
-        frame_skip, control_cost, reset_scale: as of `HalfCheetahVel`.
+        frame_skip, control_cost, cost_of, reset_scale: as of `HalfCheetahVel`.
         iterations, line_search: most iterations of the constraint solver and of its line search. The model's own are 100
             and 50; 4 and 8 are three times faster, because a batch waits for its slowest episode, and just as near to the
             C engine (`benchmarks/cheetah.py --gpu`). With 2 and 4 the returns are off.
@@ -79,6 +87,7 @@ class HalfCheetahVelMJX:
     context_space: ContextSpace = GOAL_VELOCITY
     frame_skip: int = 5
     control_cost: float = 0.05
+    cost_of: CostOf = "clipped"
     reset_scale: float = 0.1
     iterations: int = field(default=4, metadata=_OF_THE_ENGINE)
     line_search: int = field(default=8, metadata=_OF_THE_ENGINE)
@@ -90,6 +99,7 @@ class HalfCheetahVelMJX:
     reset_noise, step_noise = 2 * NUM_JOINTS, 0
 
     def __post_init__(self) -> None:
+        check_cost(self.cost_of)
         for option in ("frame_skip", "iterations", "line_search"):
             value = getattr(self, option)
             if value < 1:
@@ -114,7 +124,8 @@ class HalfCheetahVelMJX:
 
     def step(self, context: Context, state: CheetahState, action: Scalars, noise: Scalars) -> Step:
         physics = _physics(self.iterations, self.line_search)
-        torque = jnp.clip(jnp.stack(action), -1.0, 1.0)
+        wanted = jnp.stack(action)
+        torque = jnp.clip(wanted, -1.0, 1.0)
         # MJX relies on JAX's standard promotion of types; GPUs must not round the factors of its products to 10 bits.
         with jax.numpy_dtype_promotion("standard"), jax.default_matmul_precision("highest"):
             start = physics.data.replace(
@@ -126,7 +137,8 @@ class HalfCheetahVelMJX:
             end = lax.fori_loop(0, self.frame_skip, lambda _, data: physics.step(physics.model, data), start)
         after = CheetahState(tuple(end.qpos), tuple(end.qvel), tuple(end.qacc_warmstart))
         velocity = (after.position[0] - state.position[0]) / (physics.timestep * self.frame_skip)
-        reward = -jnp.abs(velocity - context.goal_velocity) - self.control_cost * jnp.sum(torque**2)
+        paid = torque if self.cost_of == "clipped" else wanted
+        reward = -jnp.abs(velocity - context.goal_velocity) - self.control_cost * jnp.sum(paid**2)
         return Step(after, reward, jnp.bool_(False))
 
 

@@ -23,6 +23,10 @@ class Minigolf:
 
     The ball decelerates by `d = 5/7 rho g`; it falls in when its speed at the start lies between `v_min = sqrt(2 d x)` (it
     just reaches the hole) and `v_max = sqrt((2D - r)^2 g / (2r) + v_min^2)` (it just does not jump over it).
+
+    Args:
+        noise_scale: standard deviation of the noise on a stroke, as a share of its speed; it is cut off where the ball would
+            roll backwards. The paper has N(0, 0.25) and does not say whether 0.25 is the variance, as here, or the deviation.
     """
 
     context_space: ContextSpace = ContextSpace(("putter_length", "friction"), (0.7, 0.065), (1.0, 0.196), ("m", ""))
@@ -46,7 +50,7 @@ class Minigolf:
         return (state.distance,)
 
     def step(self, context: Context, state: Ball, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
-        """One stroke; the noise is truncated to 2 standard deviations (= 1), so the ball never rolls backwards."""
+        """One stroke; the noise is truncated to ±1, so the ball never rolls backwards."""
         epsilon = self.noise_scale * to_truncated_normal(noise[0], 1.0 / self.noise_scale)
         stroke = jnp.clip(action[0], self.min_action, self.max_action)
         return self.putt(context, state, stroke * context.putter_length**2 * (1.0 + epsilon))

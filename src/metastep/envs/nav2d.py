@@ -1,6 +1,6 @@
 """Navigation in the plane: reach a goal that differs from task to task (paper, appendix B.1; after MAML's point robot)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ from jax import Array
 
 from metastep.contexts import ContextSpace
 from metastep.envs.base import Context, Step
+from metastep.settings import Positive, check_fields
 
 
 class Position(NamedTuple):
@@ -17,11 +18,21 @@ class Position(NamedTuple):
     y: Array
 
 
+_GOALS = ContextSpace(("goal_x", "goal_y"), (-0.5, -0.5), (0.5, 0.5))
+
+
 @dataclass(frozen=True)
 class Nav2D:
-    """Start at the origin, move at most 0.1 along each axis, pay the distance to the goal after every move."""
+    """Start at the origin, move at most 0.1 along each axis, pay the distance to the goal after every move.
 
-    context_space: ContextSpace = ContextSpace(("goal_x", "goal_y"), (-0.5, -0.5), (0.5, 0.5))
+    Args:
+        goal_range: the goals' coordinates are uniform on plus and minus this. The paper's prose has 1, its list of parameters
+            0.5.
+        goal_radius: an episode ends this near to the goal; the paper does not say how near.
+    """
+
+    context_space: ContextSpace = _GOALS
+    goal_range: Positive = field(default=0.5, metadata={"of": "tasks"})  # another range is the same environment
     max_move: float = 0.1
     goal_radius: float = 0.01
 
@@ -29,6 +40,13 @@ class Nav2D:
     packages: ClassVar[tuple[str, ...]] = ()
     num_observations, num_actions = 2, 2
     reset_noise, step_noise = 0, 0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "env")
+        if self.context_space == _GOALS:
+            ends = (self.goal_range, self.goal_range)
+            space = ContextSpace(_GOALS.names, (-ends[0], -ends[1]), ends)
+            object.__setattr__(self, "context_space", space)
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> Position:
         return Position(jnp.float32(0.0), jnp.float32(0.0))

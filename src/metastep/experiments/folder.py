@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metastep import storage
 from metastep.errors import InputError, shown
-from metastep.experiments.config import parse
+from metastep.experiments.config import parse, variant
 from metastep.experiments.schema import Experiment
 from metastep.locks import writing
 from metastep.outside import claim, is_stamped
@@ -84,6 +84,8 @@ class RunFolder:
     def writing(self, work: str, *, shared: bool = False) -> AbstractContextManager[None]:
         """Keep other writers out, but for those that share the same work; a reproduction and its runs are one place."""
         place = self.path.resolve()
+        if place.parent.name == "models" and is_stamped(place.parent.parent / "config.json"):
+            place = place.parent.parent
         if place.parent.name == "runs" and is_stamped(place.parent.parent / "settings.json"):
             place = place.parent.parent
         return writing(place, work, shared=shared)
@@ -99,6 +101,14 @@ class RunFolder:
             return storage.read_bytes(self.path / "command.txt").decode("utf-8").strip()
         except (InputError, UnicodeDecodeError):
             return ""
+
+    def of_model(self, name: str) -> "RunFolder":
+        """Where a further model of the experiment is learned: a run of its own within this one. It may not be there yet."""
+        return RunFolder(self.path / "models" / name, variant(self.config, name), self.tasks) if name else self
+
+    def round_model(self, index: int) -> Path:
+        """The model that a later round of collection follows."""
+        return self.path / "rounds" / f"{index}.safetensors"
 
     @property
     def data(self) -> Path:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, all_differences, differences, differences_to_csv, summary, to_parquet
 from metastep.evaluation.statistics import Metric
-from metastep.experiments.build import needs_model, whole_family
+from metastep.experiments.build import models_needed, needs_model, whole_family
 from metastep.experiments.config import Scale
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, seal_report
@@ -65,9 +65,11 @@ def run_experiment(folder: RunFolder, command: str = "", *, tracker: Tracker | N
         tracker: is told about the stages.
     """
     with folder.writing("run"):
-        if needs_model(folder.config):
-            collect_data(folder, tracker=tracker)
-            fit_and_select(folder, tracker=tracker)
+        for model in models_needed(folder.config):
+            own = folder.of_model(model)
+            own = RunFolder.create(own.path, own.config, own.tasks)
+            collect_data(own, tracker=tracker)
+            fit_and_select(own, tracker=tracker)
         compare_methods(folder, tracker=tracker)
         return write_report(folder, command)
 

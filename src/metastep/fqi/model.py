@@ -147,6 +147,11 @@ class Model:
         )
         warnings.warn(self._warnings[0], stacklevel=4)
 
+    def only_selected(self) -> "Model":
+        """The same model with only the iteration that acts."""
+        record = replace(self.record, selected_iteration=1, validation=())
+        return Model(record, (self._function(None),))
+
     def with_validation(self, curves: Iterable[ValidationCurve]) -> "Model":
         """The same model with these validation curves, and the iteration of the best score selected."""
         kept = tuple(sorted(curves, key=lambda curve: curve.iteration))

@@ -48,18 +48,20 @@ def grow(
     *,
     stretch: int,
     record: Collection[str],
+    tries: int = 0,
     begun: Growth | None = None,
 ) -> Iterator[Growth]:
     """Let a block make `num_updates` updates in all, with a halt after every `stretch` of them.
 
-    `begun` is where an interrupted block goes on; the controller must be memoryless then.
+    `tries` further updates are tried before each of them. `begun` is where an interrupted block goes on; the controller must
+    be memoryless then.
     """
     updates, pieces, learners = begun or Growth(0, (), begin(mdp, tasks))
     state = controller.init(mdp, learners)
     while updates < num_updates:
         count = min(stretch, num_updates - updates)
         learners, state, piece = follow(
-            mdp, controller, learners, state, count, from_start=updates == 0, record=tuple(record)
+            mdp, controller, learners, state, count, from_start=updates == 0, record=tuple(record), tries=tries
         )
         updates, pieces = updates + count, (*pieces, piece)
         yield Growth(updates, pieces, learners)

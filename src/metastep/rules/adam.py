@@ -1,4 +1,4 @@
-"""Adam on the plain gradient."""
+"""Adam on the plain gradient, or on the natural one."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.gradients import Estimate
-from metastep.rules.base import GradientRule, Update, guard
+from metastep.rules.base import Followed, GradientRule, Update, guard
 
 
 class AdamState(NamedTuple):
@@ -24,11 +24,17 @@ class Adam(GradientRule):
 
     `theta += h sqrt(1 - b2^t)/(1 - b1^t) m / (sqrt(v) + eps)`. optax corrects v's bias before adding eps, Keras after: the
     two differ by a factor sqrt(1 - b2^t) on eps, so optax's Adam cannot serve here.
+
+    Args:
+        first_decay, second_decay: of the running moments of the gradient.
+        epsilon: added to the root of the second moment.
+        follows: which gradient; the paper found the natural one to serve poorly here and took the plain one.
     """
 
     first_decay: float = 0.9
     second_decay: float = 0.999
     epsilon: float = 1e-7
+    follows: Followed = "gradient"
 
     name: ClassVar[str] = "adam"
 
@@ -36,7 +42,7 @@ class Adam(GradientRule):
         return AdamState(jnp.zeros_like(theta), jnp.zeros_like(theta), jnp.zeros(theta.shape[:1], jnp.float32))
 
     def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: AdamState) -> Update:
-        gradient = estimate.gradient
+        gradient = self.direction(estimate)
         first = self.first_decay * state.first + (1.0 - self.first_decay) * gradient
         second = self.second_decay * state.second + (1.0 - self.second_decay) * gradient**2
         count = state.updates + 1.0

@@ -4,7 +4,7 @@ All arrays are learners first.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -57,13 +57,17 @@ class Rule(ABC):
         return self.apply(jnp.zeros_like(estimate.gradient), estimate, one, state).theta[:, None]
 
 
+Followed = Literal["gradient", "natural_gradient"]
+
+
 class GradientRule(Rule):
-    """A rule that follows the plain gradient, along a line."""
+    """A rule that follows the plain gradient, or where it has such an option the natural one, along a line."""
 
     is_along_a_line: ClassVar[bool] = True
+    follows: Followed = "gradient"
 
     def direction(self, estimate: Estimate) -> Array:
-        return estimate.gradient
+        return estimate.gradient if self.follows == "gradient" else estimate.natural_gradient
 
 
 def unusable(direction: Array) -> Array:

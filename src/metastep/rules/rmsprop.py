@@ -1,4 +1,4 @@
-"""RMSprop on the plain gradient."""
+"""RMSprop on the plain gradient, or on the natural one."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -8,7 +8,7 @@ import optax
 from jax import Array
 
 from metastep.gradients import Estimate
-from metastep.rules.base import GradientRule, Update, guard
+from metastep.rules.base import Followed, GradientRule, Update, guard
 
 
 class RMSPropState(NamedTuple):
@@ -19,10 +19,17 @@ class RMSPropState(NamedTuple):
 
 @dataclass(frozen=True)
 class RMSProp(GradientRule):
-    """RMSprop on the plain gradient: `theta += h g / sqrt(v + eps)`; Keras' formula, and optax's with `eps_in_sqrt`."""
+    """RMSprop on the plain gradient: `theta += h g / sqrt(v + eps)`; Keras' formula, and optax's with `eps_in_sqrt`.
+
+    Args:
+        decay: of the running mean of the squared gradient.
+        epsilon: added to that mean.
+        follows: which g; the paper found the natural gradient to serve poorly here and took the plain one.
+    """
 
     decay: float = 0.9
     epsilon: float = 1e-7
+    follows: Followed = "gradient"
 
     name: ClassVar[str] = "rmsprop"
 
@@ -31,6 +38,7 @@ class RMSProp(GradientRule):
 
     def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: RMSPropState) -> Update:
         scaling = optax.scale_by_rms(decay=self.decay, eps=self.epsilon, eps_in_sqrt=True)
-        direction, after = scaling.update(estimate.gradient, optax.ScaleByRmsState(nu=state.square))
+        gradient = self.direction(estimate)
+        direction, after = scaling.update(gradient, optax.ScaleByRmsState(nu=state.square))
         moved = theta + hyperparameters[:, :1] * direction
-        return guard(theta, moved, estimate.gradient, state, RMSPropState(after.nu))
+        return guard(theta, moved, gradient, state, RMSPropState(after.nu))

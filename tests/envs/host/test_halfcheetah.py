@@ -194,3 +194,17 @@ def test_results_name_the_simulator_and_not_its_threads(tmp_path):
         assert record["gymnasium"] == importlib.metadata.version("gymnasium")
     assert "num_threads" not in str(comparison.settings)
     assert "frame_skip" in str(comparison.settings)
+
+
+def test_the_control_cost_may_be_that_of_the_policys_own_action():
+    goal, noise = np.asarray([1.0]), start_noise(1)
+    action = np.full((1, 1, 6), 2.0, np.float32)
+    rewards = [
+        start_episodes(HalfCheetahVel(cost_of=kind), goal, noise)
+        .step(action, np.zeros((1, 1, 0), np.float32), np.ones((1, 1), bool))
+        .reward[0, 0]
+        for kind in ("clipped", "unclipped")
+    ]
+    assert rewards[0] - rewards[1] == pytest.approx(0.05 * 6 * (2.0**2 - 1.0))
+    with pytest.raises(InputError, match=r"env.cost_of: 'both' must be one of clipped, unclipped"):
+        HalfCheetahVel(cost_of="both")

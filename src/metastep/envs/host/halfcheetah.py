@@ -5,7 +5,8 @@ gymnasium package. Every step pays
 
     -|v - v_goal| - 0.05 sum a^2
 
-with v the forward displacement over the duration of the step and a the action clipped to ±1. An episode never ends early.
+with v the forward displacement over the duration of the step and a the action clipped to ±1. An episode never
+ends early.
 """
 
 import importlib.util
@@ -13,7 +14,7 @@ import warnings
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import numpy as np
@@ -29,6 +30,8 @@ from metastep.threads import count_threads
 NUM_JOINTS = 9  # the forward position comes first; it is not observed
 NUM_MOTORS = 6
 GOAL_VELOCITY = ContextSpace(("goal_velocity",), (0.0,), (2.0,), ("m/s",))
+
+CostOf = Literal["clipped", "unclipped"]
 
 _MISSING = 'env: halfcheetah needs MuJoCo and Gymnasium, install them with pip install "metastep[mujoco]".'
 
@@ -53,6 +56,12 @@ def load_model() -> Any:
         return mujoco.MjSpec.from_file(str(path)).compile()
 
 
+def check_cost(cost_of: str) -> None:
+    """Refuse a word that means nothing."""
+    if cost_of not in get_args(CostOf):
+        raise InputError(f"env.cost_of: {cost_of!r} must be one of {', '.join(get_args(CostOf))}.")
+
+
 @jax.jit
 def _unit_uniform(noise: Array) -> Array:
     return to_uniform(noise, -1.0, 1.0)
@@ -65,6 +74,8 @@ class HalfCheetahVel:
     Args:
         frame_skip: physics steps an action.
         control_cost: the weight of sum a^2.
+        cost_of: whether a^2 is that of the "clipped" action, which the motors obey, or of the policy's own, "unclipped". The
+            paper does not say.
         reset_scale: bound of the uniform noise on the initial positions and standard deviation of that on the velocities.
         num_threads: threads that share the lanes; 0 takes every processor. No result depends on it.
     """
@@ -72,6 +83,7 @@ class HalfCheetahVel:
     context_space: ContextSpace = GOAL_VELOCITY
     frame_skip: int = 5
     control_cost: float = 0.05
+    cost_of: CostOf = "clipped"
     reset_scale: float = 0.1
     num_threads: int = field(default=0, compare=False)
 
@@ -83,6 +95,7 @@ class HalfCheetahVel:
     def __post_init__(self) -> None:
         if self.frame_skip < 1:
             raise InputError(f"env.frame_skip: {self.frame_skip} must be at least 1.")
+        check_cost(self.cost_of)
         if self.num_threads < 0:
             raise InputError(f"env.num_threads: {self.num_threads} must be at least 1, or 0 for every processor.")
 
@@ -130,14 +143,16 @@ class _CheetahEpisodes:
         return seen.reshape(*self._shape, self._env.num_observations)
 
     def step(self, action: Floats, noise: Floats, alive: Bools) -> HostStep:
-        torque = np.clip(action.reshape(-1, NUM_MOTORS).astype(np.float64), -1.0, 1.0)
+        wanted = action.reshape(-1, NUM_MOTORS).astype(np.float64)
+        torque = np.clip(wanted, -1.0, 1.0)
         before = self._position[:, 0].copy()
         # A NaN stays in the reward, where it flags the learner; MuJoCo would write it into a log file.
         self._control[:] = np.where(np.isnan(torque), 0.0, torque)
         moving = None if alive.all() else np.flatnonzero(alive)
         self._batch.step(moving, nstep=self._env.frame_skip)
         velocity = ((self._position[:, 0] - before) / self._duration).reshape(self._shape)
-        cost = self._env.control_cost * np.sum(torque**2, axis=1).reshape(self._shape)
+        paid = torque if self._env.cost_of == "clipped" else wanted
+        cost = self._env.control_cost * np.sum(paid**2, axis=1).reshape(self._shape)
         reward = -np.abs(velocity - self._goal) - cost
         # MuJoCo silently starts an unstable simulation afresh; its learner is flagged instead.
         broken = (self._batch.warning[:, self._unstable, 1] > 0).any(axis=1).reshape(self._shape)

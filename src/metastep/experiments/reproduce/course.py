@@ -1,0 +1,193 @@
+"""Facts about the course of learning: chosen step sizes, FQI iterations, convergence, random states."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from metastep.evaluation import Comparison
+from metastep.evaluation.resampling import mean_interval
+from metastep.experiments.reproduce.judging import (
+    MARGIN,
+    Floats,
+    Found,
+    Judge,
+    Measured,
+    NotMeasured,
+    alike,
+    areas,
+    beats,
+    curves_of,
+    effect_of,
+    fixed_steps,
+    found,
+    gain_of,
+    place_of,
+)
+from metastep.experiments.reproduce.outcome import Verdict, at_most, better, together
+from metastep.experiments.reproduce.robust import standard_deviation
+
+
+def _steps(comparison: Comparison, name: str) -> Floats:
+    """The step sizes that a method chose, (tasks, updates)."""
+    curves_of(comparison, name)  # it must be there
+    return comparison.hyperparameters[comparison.index(name), :, :, 0].astype(np.float64)
+
+
+def steps_within(low: float, high: float, *, after: int = 0) -> Judge:
+    """The mean step that metaFQI chooses after so many updates lies in a range."""
+
+    def judge(measured: Measured) -> Found:
+        values = _steps(measured.comparison, "metafqi")[:, after:].mean(axis=1)
+        mean, (first, last) = float(values.mean()), (float(end[0]) for end in mean_interval(values[None]))
+        inside, outside = low <= first and last <= high, last < low or first > high
+        judged: Verdict = "holds" if inside else "does not hold" if outside else "not distinguishable"
+        return Found(judged, "mean chosen step size", mean, first, last, len(values))
+
+    return judge
+
+
+def first_steps_larger(num: int) -> Judge:
+    """metaFQI's first steps are larger than the later ones."""
+
+    def judge(measured: Measured) -> Found:
+        steps = _steps(measured.comparison, "metafqi")
+        values = steps[:, :num].mean(axis=1) - steps[:, num:].mean(axis=1)
+        effect = effect_of(values)
+        return found(better(effect), effect, f"mean of the first {num} step sizes minus the later ones", values)
+
+    return judge
+
+
+def iterations(comparison: Comparison) -> dict[int, str]:
+    """The FQI iterations in a comparison."""
+    numbers = {int(name.removeprefix("N=")): name for name in comparison.names if name.startswith("N=")}
+    if len(numbers) < 2:
+        raise NotMeasured("iterations")
+    return dict(sorted(numbers.items()))
+
+
+def _best_validated(comparison: Comparison, among: Sequence[int]) -> str:
+    """The iteration with the best score on the validation tasks, which the record of its method holds."""
+    scores = {
+        number: comparison.methods[comparison.index(f"N={number}")].values.get("validated", -np.inf) for number in among
+    }
+    return f"N={max(scores, key=lambda number: scores[number])}"
+
+
+def planning_pays(measured: Measured) -> Found:
+    """The best of the later iterations, by validation tasks, beats the first."""
+    numbers = list(iterations(measured.comparison))
+    return beats(_best_validated(measured.comparison, numbers[1:]), "N=1")(measured)
+
+
+def last_degrades(measured: Measured) -> Found:
+    """The best of the earlier iterations, by validation tasks, beats the last."""
+    numbers = list(iterations(measured.comparison))
+    return beats(_best_validated(measured.comparison, numbers[:-1]), f"N={numbers[-1]}")(measured)
+
+
+def iterations_alike(measured: Measured) -> Found:
+    """Every iteration does about as well as the first."""
+    rows = [alike(name, "N=1")(measured) for name in list(iterations(measured.comparison).values())[1:]]
+    overall = together([row.verdict for row in rows])
+    return max((row for row in rows if row.verdict == overall), key=lambda row: abs(row.effect))
+
+
+def more_cautious_with_n(measured: Measured) -> Found:
+    """The last iteration chooses smaller steps than the first."""
+    names = list(iterations(measured.comparison).values())
+    first, last = (_steps(measured.comparison, name).mean(axis=1) for name in (names[0], names[-1]))
+    effect = effect_of(first - last)
+    return found(better(effect), effect, f"mean step size of N=1 minus that of {names[-1]}", first)
+
+
+def greedy_ahead_at_first(num: int) -> Judge:
+    """After its first updates the greedy iteration is ahead of the one that plans farthest."""
+
+    def judge(measured: Measured) -> Found:
+        last = list(iterations(measured.comparison).values())[-1]
+        curves = curves_of(measured.comparison, "N=1", last)[:, :, 1 : num + 1].mean(axis=2)
+        effect = effect_of(curves[0] - curves[1])
+        return found(better(effect), effect, f"return over {num} updates: N=1 minus {last}", curves[0])
+
+    return judge
+
+
+def high_rates_faster_at_first(num: int) -> Judge:
+    """A larger step than the best one is ahead of it over the first updates; half of the tasks choose which, the rest judge."""
+
+    def judge(measured: Measured) -> Found:
+        steps = fixed_steps(measured.comparison)
+        curves = curves_of(measured.comparison, *steps.values())
+        best = int(np.argmax(areas(curves).mean(axis=1)))
+        early = curves[:, :, 1 : num + 1].mean(axis=2)  # (steps, tasks)
+        if best + 1 == len(steps):
+            return Found("does not hold", "larger steps than the best", 0.0, None, None, early.shape[1])
+        other = best + 1 + int(np.argmax(early[best + 1 :, ::2].mean(axis=1)))
+        values = early[other, 1::2] - early[best, 1::2]
+        effect, names = effect_of(values), list(steps.values())
+        quantity = f"return over {num} updates: {names[other]} minus the best over all, {names[best]}"
+        return found(better(effect), effect, quantity, values)
+
+    return judge
+
+
+def converged_after(num: int) -> Judge:
+    """metaFQI is within the margin of its last returns after so many updates."""
+
+    def judge(measured: Measured) -> Found:
+        curve = curves_of(measured.comparison, "metafqi")[0]
+        if curve.shape[1] <= num + 1:
+            raise NotMeasured(f"more than {num} updates")
+        last = curve[:, -3:].mean(axis=1)
+        values, margin = last - curve[:, num], MARGIN * max(float((last - curve[:, 0]).mean()), 0.0)
+        effect = effect_of(values)
+        limit = f"the limit is {MARGIN:.0%} of the final gain, {margin:.3g}"
+        return found(at_most(effect, margin), effect, f"what is gained after update {num}", values, limit)
+
+    return judge
+
+
+def still_learning_after(num: int) -> Judge:
+    """The fixed step that is best for longer still gains more than the margin after so many updates."""
+
+    def judge(measured: Measured) -> Found:
+        curve = curves_of(place_of(measured, "longer"), "fixed")[0]
+        if curve.shape[1] <= num + 1:
+            raise NotMeasured(f"more than {num} updates")
+        last = curve[:, -3:].mean(axis=1)
+        values, margin = last - curve[:, num], MARGIN * max(float((last - curve[:, 0]).mean()), 0.0)
+        effect = effect_of(values)
+        judged: Verdict = (
+            "holds" if effect.low > margin else "does not hold" if effect.high <= margin else "not distinguishable"
+        )
+        limit = f"the limit is {MARGIN:.0%} of the final gain, {margin:.3g}"
+        return found(judged, effect, f"what is gained after update {num}", values, limit)
+
+    return judge
+
+
+def _by_kind(measured: Measured, kind: str) -> Floats:
+    """Areas under the curve of all random states of a kind of Q, (states, tasks)."""
+    comparison = place_of(measured, "states")
+    names = [name for name in comparison.names if name.startswith(f"{kind}-")]
+    if len(names) < 2:
+        raise NotMeasured(f"random states of {kind} Q")
+    return areas(curves_of(comparison, *names))
+
+
+def double_beats_single(measured: Measured) -> Found:
+    """Double Q learns faster than single Q, averaged over random states."""
+    values = _by_kind(measured, "double").mean(axis=0) - _by_kind(measured, "single").mean(axis=0)
+    effect = effect_of(values)
+    return found(better(effect), effect, "double minus single, mean over random states: difference in AUC", values)
+
+
+def states_matter_little(measured: Measured) -> Found:
+    """The random state moves the mean AUC by no more than the margin; the interval takes the means as normal."""
+    comparison, areas = place_of(measured, "states"), _by_kind(measured, "double")
+    spread = standard_deviation(areas.mean(axis=1))
+    margin = MARGIN * gain_of(curves_of(comparison, "double-0")[0])
+    quantity = "standard deviation over random states of the mean AUC"
+    counted = (len(areas), "random states")
+    return Found(at_most(spread, margin), quantity, spread.mean, spread.low, spread.high, *counted)
