@@ -122,6 +122,7 @@ class Workbench:
     overrides: tuple[str, ...] = ()  # settings for all presets, like `rollout.block_size=3200`
     tracker: Tracker = field(default_factory=Silent)  # is told about the stages
     environments: tuple[str, ...] = USUAL  # those that an id is made for
+    jobs: int = 1  # processes that may work side by side
 
     def config(self, preset: str, changes: Sequence[str] = ()) -> Experiment:
         """The preset at the scale, with the overrides and then the changes."""
