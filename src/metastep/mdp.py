@@ -302,8 +302,8 @@ def _simulated(mdp: MetaMDP) -> MetaMDP:
     else:
         ones = (1.0,) * space.num_coordinates
         space = HyperparameterSpace(ones, tuple(2.0 * one for one in ones), space.scales, space.names)
-    ours = {"observation": DEFAULT_OBSERVATION, "meta_discount": 1.0, "initial": MetaMDP.initial}
-    return dataclasses.replace(mdp, space=space, **ours)
+    plain = dataclasses.replace(mdp, space=space, initial=MetaMDP.initial)
+    return dataclasses.replace(plain, observation=DEFAULT_OBSERVATION, meta_discount=1.0)
 
 
 def begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
