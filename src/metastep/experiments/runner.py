@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, all_differences, differences, differences_to_csv, summary, to_parquet
 from metastep.evaluation.statistics import Metric
-from metastep.experiments.build import method_specs, models_needed, needs_model, some_controller, whole_family
+from metastep.experiments.build import method_specs, models_needed, some_controller, whole_family
 from metastep.experiments.config import Scale
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, seal_report
@@ -82,10 +82,12 @@ def write_report(folder: RunFolder, command: str = "") -> Path:
 
 
 def _write_report(folder: RunFolder, command: str) -> Path:
-    fits, config = needs_model(folder.config), folder.config
-    for file, verb in ((folder.model, "fit"), (folder.comparison, "compare")):
-        if not file.exists() and (fits or verb != "fit"):
-            raise InputError(f"Folder {folder.path} holds no {file.name}; run `metastep {verb} {folder.path}` first.")
+    config = folder.config
+    models = [folder.of_model(name).model for name in models_needed(config)]
+    for file, verb in (*((model, "fit") for model in models), (folder.comparison, "compare")):
+        if not file.exists():
+            name = file.relative_to(folder.path)
+            raise InputError(f"Folder {folder.path} holds no {name}; run `metastep {verb} {folder.path}` first.")
     comparison = compared(folder)
     findings = Findings(
         name=config.env.name.rpartition(":")[2],
@@ -181,7 +183,7 @@ def print_outcome(folder: RunFolder, page: Path) -> None:
     """The comparison, and where the report is."""
     comparison = compared(folder)
     print_comparison(comparison, folder.config)
-    counts = Dataset.open(folder.data, verify=False).counts() if needs_model(folder.config) else None
-    if sentence := nothing_learned(comparison, counts):
+    data = [folder.of_model(name).data for name in models_needed(folder.config)]
+    if sentence := nothing_learned(comparison, [Dataset.open(path, verify=False).counts() for path in data]):
         print(sentence)
     print(f"report: {page}")

@@ -10,6 +10,8 @@ from metastep.meta.dataset import Counts
 from metastep.progress import human
 from metastep.report.document import Table
 
+_ORACLES = {"oracle": "oracle score", "menu-oracle": "score by the oracle over the menu"}
+
 
 def number(value: float) -> str:
     """Three digits, with a true minus sign."""
@@ -28,22 +30,21 @@ def comparison_table(comparison: Comparison, seed: int, num_resamples: int) -> T
 
     How many tasks diverged is there if any did, and what was tuned at an edge of its grid if anything was.
     """
-    scores = {}
-    if {"fixed", "oracle"} <= set(comparison.names):
-        scores = {row.method: row for row in oracle_scores(comparison, seed=seed, num_resamples=num_resamples)}
+    scores = [
+        {row.method: row for row in oracle_scores(comparison, oracle=name, seed=seed, num_resamples=num_resamples)}
+        for name in oracles(comparison)
+    ]
     diverged = any(comparison.num_diverged().values())
     edges = {table.method: ", ".join(table.at_edge) for table in comparison.tuning if table.at_edge}
     rows = []
     for row in summary(comparison, seed=seed, num_resamples=num_resamples):
-        score = scores.get(row.method)
-        known = score is not None and not np.isnan(score.score)
         rows.append(
             (
                 comparison.label(row.method),
                 interval(*row.auc),
                 interval(*row.auc_middle),
                 interval(*row.final),
-                *([_percent(score) if score is not None and known else ""] if scores else []),
+                *(_percent(by_method[row.method]) for by_method in scores),
                 *([str(row.num_diverged)] if diverged else []),
                 *([edges.get(row.method, "")] if edges else []),
             )
@@ -53,7 +54,7 @@ def comparison_table(comparison: Comparison, seed: int, num_resamples: int) -> T
         "AUC",
         "AUC, interquartile mean",
         "final return",
-        *(["oracle score"] if scores else []),
+        *(_ORACLES[name] for name in oracles(comparison)),
         *(["diverged tasks"] if diverged else []),
         *(["tuned at an edge of its grid"] if edges else []),
     )
@@ -61,7 +62,14 @@ def comparison_table(comparison: Comparison, seed: int, num_resamples: int) -> T
     return Table(header, rows, numeric=numeric, name="comparison")
 
 
+def oracles(comparison: Comparison) -> list[str]:
+    """The yardsticks that methods get a score by: from the tuned fixed step to them."""
+    return [name for name in _ORACLES if {"fixed", name} <= set(comparison.names)]
+
+
 def _percent(score: OracleScore) -> str:
+    if np.isnan(score.score):
+        return ""
     low, middle, high = (
         f"{value:.0f}".replace("-", "\N{MINUS SIGN}") for value in (score.low, score.score, score.high)
     )
@@ -105,16 +113,21 @@ def cost_table(comparison: Comparison, trained: Mapping[str, tuple[float, float]
     """Environment steps that each method took: to learn and to be selected, to be tuned, and on the test tasks.
 
     `trained` has the steps of the training data and of the selection, by method; those of a controller that trains itself are
-    in its record.
+    in its record. Trials of a controller are taken to be as long as the batches.
     """
     tuned = {table.method: table.num_steps for table in comparison.tuning}
+    num_updates = comparison.hyperparameters.shape[2]
     rows = []
     for record, steps in zip(comparison.methods, comparison.num_steps, strict=True):
         learned, selected = trained.get(record.name, (record.training_steps, 0.0))
-        each = (learned, selected, tuned.get(record.name, 0.0), float(steps.sum()))
-        rows.append((record.label, *(f"{human(number)}".strip() if number else "" for number in each)))
-    header = ("method", "training", "selection", "tuning", "test")
-    return Table(header, rows, numeric=(1, 2, 3, 4), name="costs")
+        test = float(steps.sum())
+        trials = test * record.trials * num_updates / (num_updates + 1)
+        each = (learned, selected, tuned.get(record.name, 0.0), test, trials)
+        rows.append((record.label, *(human(number).strip() if number else "" for number in each)))
+    header = ("method", "training", "selection", "tuning", "test", "trials")
+    kept = [index for index, column in enumerate(zip(*rows, strict=True)) if any(column)]
+    shown = [[row[index] for index in kept] for row in rows]
+    return Table([header[index] for index in kept], shown, numeric=range(1, len(kept)), name="costs")
 
 
 FLAGGED = (
@@ -170,13 +183,14 @@ def _sample_sizes(comparison: Comparison, num_episodes: int) -> list[tuple[str, 
     return rows
 
 
-def nothing_learned(comparison: Comparison, counts: Counts | None) -> str:
+def nothing_learned(comparison: Comparison, trained: Sequence[Counts]) -> str:
     """A sentence where there is no result: every training tuple is flagged, or every estimate of every method; else nothing."""
     remedy = "look at the policy's sigma, the first policies and the step sizes"
-    if counts is not None and counts.flagged == counts.transitions:
+    if trained and all(counts.flagged == counts.transitions for counts in trained):
         return (
-            f"Every one of the {counts.transitions} training tuples is flagged, its estimate zero or not finite: the model has "
-            f"learned from noise alone, and the comparison says nothing about what it could learn; {remedy}."
+            f"Every one of the {sum(counts.transitions for counts in trained)} training tuples is flagged, its estimate zero or "
+            "not finite: the model has learned from noise alone, and the comparison says nothing about what it could learn; "
+            f"{remedy}."
         )
     if bool(comparison.flagged.all()):
         return f"Every estimate on the test tasks is flagged as zero or not finite: no learner could move; {remedy}."
