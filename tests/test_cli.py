@@ -52,9 +52,8 @@ def test_ctrl_c_ends_at_once_with_all_that_was_said():
 
 @pytest.mark.parametrize("verb", ["run", "collect"])
 def test_what_cannot_be_fitted_leaves_no_folder(tmp_path, verb):
-    settings = ["--set", "meta.stepsize_scale=log", "--set", "meta.stepsize_low=0.1"]
-    sentence = refused(invoke(verb, "nav2d", "--out", tmp_path / "run", *settings))
-    assert "meta.stepsize_scale: 'log' cannot be fitted" in sentence
+    sentence = refused(invoke(verb, "nav2d", "--out", tmp_path / "run", "--set", "fqi.regressor.trees=0"))
+    assert "fqi.regressor.trees: 0 must be greater than or equal to 1" in sentence
     assert not (tmp_path / "run").exists()
 
 

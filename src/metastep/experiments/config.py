@@ -1,7 +1,8 @@
 """Configurations from presets and files, and one sentence for whatever is wrong with them.
 
 A preset is a TOML file whose tables are the sections of `Experiment`, at full scale, which is the paper's; its table `[quick]`
-overrides some of them for a run of a minute or two. A user's own file has the same form.
+overrides some of them for a run of a minute or two. Tables `[readings.NAME]` override others where `--set reading=NAME` asks for
+it: a paper can be read in more than one way. A user's own file has the same form.
 """
 
 import difflib
@@ -55,14 +56,28 @@ def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str
         raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
     if scale == "quick" and "quick" not in data:
         raise InputError(f"scale: 'quick' needs a table [quick] in {source}, which has none; give --scale full.")
-    quick = data.pop("quick", None)
+    quick, readings = data.pop("quick", None), data.pop("readings", {})
     if quick is not None and scale != "full":
         if not isinstance(quick, dict):
             raise InputError(f"quick: {shown(quick)} must be a table of settings.")
         data = _merged(data, quick)
+    chosen = [override for override in overrides if override.partition("=")[0].strip() == "reading"]
+    if chosen:
+        data = _merged(data, _reading(readings, chosen[-1], source))
     for override in overrides:
-        data = _overridden(override, data)
+        data = data if override in chosen else _overridden(override, data)
     return parse(data)
+
+
+def _reading(readings: Any, override: str, source: str | Path) -> dict[str, Any]:
+    """The table of a reading of the paper."""
+    name = _toml_value(override, override.partition("=")[2])
+    known = readings if isinstance(readings, dict) else {}
+    if not isinstance(known.get(name) if isinstance(name, str) else None, dict):
+        listed = ", ".join(map(str, known)) or "none"
+        raise InputError(f"reading: {shown(name)} is not a table [readings.NAME] of {source}, which has {listed}.")
+    reading: dict[str, Any] = known[name]
+    return reading
 
 
 def _preset(name: str) -> dict[str, Any]:

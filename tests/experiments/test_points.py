@@ -1,0 +1,37 @@
+"""What the paper leaves open: every reading can be built, and presets keep the first."""
+
+import pytest
+
+from metastep.errors import InputError
+from metastep.experiments.build import build_mdp
+from metastep.experiments.config import list_presets, load
+from metastep.experiments.reproduce.points import POINTS, readings
+
+
+@pytest.mark.parametrize("env", POINTS)
+def test_every_reading_is_another_experiment_that_can_be_built(env):
+    configs = [load(env, "full", reading.overrides) for reading in readings(env)]
+    for config in configs:
+        build_mdp(config)
+    assert len({config.model_dump_json() for config in configs}) == len(configs) > 1
+
+
+@pytest.mark.parametrize("env", list_presets())
+def test_the_first_reading_has_a_name(env):
+    first, *others = readings(env)
+    assert load(env, "full", ["reading=first"]) == load(env, "full", ["reading=first", *first.overrides])
+    for other in others:
+        # Whatever the preset is, the name leads back.
+        assert load(env, "full", [*other.overrides]) != load(env, "full", ["reading=first"])
+    assert load(env, "quick", ["reading=first"]).env == load(env, "full", ["reading=first"]).env
+
+
+def test_an_unknown_reading_is_refused(tmp_path):
+    with pytest.raises(
+        InputError, match=r"reading: 'frist' is not a table \[readings.NAME\] of cartpole, which has first"
+    ):
+        load("cartpole", "full", ["reading=frist"])
+    file = tmp_path / "own.toml"
+    file.write_text("readings = 3\n")
+    with pytest.raises(InputError, match=r"reading: 'x' is not a table \[readings.NAME\] of .*, which has none"):
+        load(file, None, ["reading=x"])
