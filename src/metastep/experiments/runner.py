@@ -120,9 +120,12 @@ def _fitted(folder: RunFolder) -> dict[str, Fitted]:
         own = folder.of_model(spec.model)
         dataset, (model, validation) = dataset_of(own), fitted(own)
         names = tuple(part.name for part in model.record.observation)
-        starts, later = (observations(dataset, names, update) for update in (0, dataset.layout.num_updates // 2))
+        updates = dataset.layout.num_updates // 2
+        starts, later = (observations(dataset, names, update) for update in (0, updates))
         file = own.model.relative_to(folder.path).as_posix()
-        found[spec.name] = Fitted(model, validation, dataset.counts(), starts, later, own.config.to_dict(), file)
+        found[spec.name] = Fitted(
+            model, validation, dataset.counts(), starts, later, updates, own.config.to_dict(), file
+        )
     return found
 
 

@@ -48,8 +48,9 @@ def compose(findings: Findings) -> Document:
     if comparison.tuning:
         parts += [Heading("Tuned values"), tuning_table(comparison)]
     parts += [Heading("What it cost"), Paragraph(_about_costs(findings)), _costs(findings)]
-    if findings.model is not None:
-        parts += about_the_model(findings, findings.model)
+    if findings.fitted:
+        shown = target if target in findings.fitted else next(iter(findings.fitted))
+        parts += about_the_model(findings, shown)
     parts += [Heading("The methods"), _methods(findings)]
     models = {
         name: (fitted.counts, fitted.model.record.training_data.fingerprint) for name, fitted in findings.fitted.items()
@@ -70,7 +71,7 @@ def _chosen(findings: Findings) -> list[Part]:
     choosers = [record.name for record in comparison.methods if record.directions]
     parts: list[Part] = []
     if choosers:
-        parts += [Heading("Chosen directions"), *(directions(findings, name) for name in choosers)]
+        parts += [Heading("Chosen directions"), directions(findings, choosers)]
     parts += [Heading("Chosen steps"), *_if_there(steps(findings))]
     # In one task there is nothing to hold them against.
     if findings.config["env"]["fixed_context"] is None:
@@ -96,11 +97,11 @@ def _explanation(findings: Findings) -> str:
         "and a sign-flip p-value below 0.05. Each verdict speaks of its pair alone; p-values corrected for the number of "
         "pairs (Holm) are in differences.csv, with all pairs of methods."
     )
-    for name in oracles(comparison):
-        record = comparison.methods[comparison.index(name)]
+    if shown := [comparison.methods[comparison.index(name)] for name in oracles(comparison)]:
+        spent = listed([f"the {record.label}, which spends {record.trials} times the samples" for record in shown])
         text += (
-            f" The score of a method is 0 % at the best fixed step and 100 % at the {record.label}, which spends {record.trials} "
-            "times the samples and is short-sighted, so that a planner may pass it."
+            f" A score is 0 % at the best fixed step and 100 % at {spent}. An oracle is short-sighted, so that a planner may "
+            "pass it."
         )
     if any(comparison.num_diverged().values()):
         text += (

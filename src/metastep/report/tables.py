@@ -26,16 +26,12 @@ def interval(value: float, low: float, high: float) -> str:
 
 
 def comparison_table(comparison: Comparison, seed: int, num_resamples: int) -> Table:
-    """A row for each method: both metrics and the oracle score.
-
-    How many tasks diverged is there if any did, and what was tuned at an edge of its grid if anything was.
-    """
+    """A row for each method: both metrics and the oracle scores; how many tasks diverged is there if any did."""
     scores = [
         {row.method: row for row in oracle_scores(comparison, oracle=name, seed=seed, num_resamples=num_resamples)}
         for name in oracles(comparison)
     ]
     diverged = any(comparison.num_diverged().values())
-    edges = {table.method: ", ".join(table.at_edge) for table in comparison.tuning if table.at_edge}
     rows = []
     for row in summary(comparison, seed=seed, num_resamples=num_resamples):
         rows.append(
@@ -46,7 +42,6 @@ def comparison_table(comparison: Comparison, seed: int, num_resamples: int) -> T
                 interval(*row.final),
                 *(_percent(by_method[row.method]) for by_method in scores),
                 *([str(row.num_diverged)] if diverged else []),
-                *([edges.get(row.method, "")] if edges else []),
             )
         )
     header = (
@@ -56,10 +51,8 @@ def comparison_table(comparison: Comparison, seed: int, num_resamples: int) -> T
         "final return",
         *(_ORACLES[name] for name in oracles(comparison)),
         *(["diverged tasks"] if diverged else []),
-        *(["tuned at an edge of its grid"] if edges else []),
     )
-    numeric = [index for index, name in enumerate(header) if name not in ("method", "tuned at an edge of its grid")]
-    return Table(header, rows, numeric=numeric, name="comparison")
+    return Table(header, rows, numeric=range(1, len(header)), name="comparison")
 
 
 def oracles(comparison: Comparison) -> list[str]:
@@ -79,7 +72,11 @@ def _percent(score: OracleScore) -> str:
 def differences_table(
     comparison: Comparison, target: str, auc: Sequence[Difference], final: Sequence[Difference] = ()
 ) -> Table:
-    """The target minus each method that it is tested against; the final return only where it is given."""
+    """The target minus each method that it is tested against; the final return only where it is given.
+
+    What was tuned at an edge of its grid is there if anything was.
+    """
+    edges = {table.method: ", ".join(table.at_edge) for table in comparison.tuning if table.at_edge}
     name = comparison.label(target)
     by_final = {row.baseline: row for row in final}
     rows = []
@@ -87,10 +84,11 @@ def differences_table(
         cells = [comparison.label(row.baseline), interval(row.mean, row.low, row.high), row.verdict, _probability(row)]
         if last := by_final.get(row.baseline):
             cells += [interval(last.mean, last.low, last.high), last.verdict]
-        rows.append(cells)
+        rows.append([*cells, *([edges.get(row.baseline, "")] if edges else [])])
     header = ["method", f"{name} minus it, AUC", f"{name} is", f"tasks on which {name} is better"]
     header += [f"{name} minus it, final return", f"{name} is"] if final else []
-    return Table(header, rows, numeric=(1, 3, 4), name="differences")
+    header += ["tuned at an edge of its grid"] if edges else []
+    return Table(header, rows, numeric=(1, 3, 4) if final else (1, 3), name="differences")
 
 
 def _probability(row: Difference) -> str:
