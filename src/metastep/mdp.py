@@ -295,14 +295,15 @@ def _advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learne
 
 
 def _simulated(mdp: MetaMDP) -> MetaMDP:
-    """The meta-MDP without what only a model or a controller sees: it selects the same program whatever that is."""
+    """The meta-MDP without what only models, controllers or first policies depend on: the program is the same for all."""
     space = mdp.space
     if isinstance(space, MenuSpace):
         space = MenuSpace(space.directions, tuple(Range(1.0, 2.0, bounds.scale) for bounds in space.ranges))
     else:
         ones = (1.0,) * space.num_coordinates
         space = HyperparameterSpace(ones, tuple(2.0 * one for one in ones), space.scales, space.names)
-    return dataclasses.replace(mdp, observation=DEFAULT_OBSERVATION, meta_discount=1.0, space=space)
+    ours = {"observation": DEFAULT_OBSERVATION, "meta_discount": 1.0, "initial": MetaMDP.initial}
+    return dataclasses.replace(mdp, space=space, **ours)
 
 
 def begin(mdp: MetaMDP, tasks: Tasks) -> Learners:

@@ -239,6 +239,9 @@ def reproduce(
     ] = None,
     overrides: SetOption = None,
     device: DeviceOption = None,
+    jobs: Annotated[
+        int, typer.Option(help="Processes for readings; default: one for each processor on a GPU, else one.", min=0)
+    ] = 0,
     yes: YesOption = False,
 ) -> None:
     """Make figures and tables of the paper, each with a claim, the measured effect and a verdict."""
@@ -246,7 +249,9 @@ def reproduce(
     from metastep.experiments import reproduce as paper
 
     folder = out or Path("runs") / "-".join(["reproduce", scale.value, *sorted(set(env or ()))])
-    outcomes = paper.reproduce(ids, folder, scale.value, seed, terminal, overrides or [], env or [], anyway=yes)
+    outcomes = paper.reproduce(
+        ids, folder, scale.value, seed, terminal, overrides or [], env or [], anyway=yes, jobs=jobs or None
+    )
     for outcome in outcomes:
         print(outcome.line())
     print(f"all rows: {folder / 'results.md'}")

@@ -42,7 +42,7 @@ ImportsOption = Annotated[bool, typer.Option("--allow-imports", help=_IMPORTS_HE
 # Spelt out here because the registry imports everything that makes them.
 IDS = (
     "fig1", "fig2", "fig3", "fig-swingup", "fig-iterations", "fig-decay", "table1", "fig-cartpole60", "fig-context",
-    "fig-robust", "fig-fixed-context", "fig-single-action", "theory",
+    "fig-robust", "fig-fixed-context", "fig-single-action", "theory", "readings",
 )  # fmt: skip
 LISTED_IDS = textwrap.fill(", ".join(IDS), width=50, break_on_hyphens=False)
 

@@ -16,7 +16,7 @@ from metastep.experiments.config import Scale
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, seal_report
 from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import collect_data, compare_methods, compared, fit_and_select, fitted
+from metastep.experiments.stages import compare_methods, compared, fitted, learn
 from metastep.experiments.start import start_run
 from metastep.meta.dataset import Dataset
 from metastep.progress import Tracker
@@ -67,10 +67,7 @@ def run_experiment(folder: RunFolder, command: str = "", *, tracker: Tracker | N
     """
     with folder.writing("run"):
         for model in models_needed(folder.config):
-            own = folder.of_model(model)
-            own = RunFolder.create(own.path, own.config, own.tasks)
-            collect_data(own, tracker=tracker)
-            fit_and_select(own, tracker=tracker)
+            learn(folder, model, tracker=tracker)
         compare_methods(folder, tracker=tracker)
         return write_report(folder, command)
 
@@ -83,11 +80,11 @@ def write_report(folder: RunFolder, command: str = "") -> Path:
 
 def _write_report(folder: RunFolder, command: str) -> Path:
     config = folder.config
-    models = [folder.of_model(name).model for name in models_needed(config)]
-    for file, verb in (*((model, "fit") for model in models), (folder.comparison, "compare")):
+    needed = [(folder.of_model(model).model, "fit") for model in models_needed(config)]
+    for file, verb in (*needed, (folder.comparison, "compare")):
         if not file.exists():
-            name = file.relative_to(folder.path)
-            raise InputError(f"Folder {folder.path} holds no {name}; run `metastep {verb} {folder.path}` first.")
+            place = file.relative_to(folder.path)
+            raise InputError(f"Folder {folder.path} holds no {place}; run `metastep {verb} {folder.path}` first.")
     comparison = compared(folder)
     findings = Findings(
         name=config.env.name.rpartition(":")[2],

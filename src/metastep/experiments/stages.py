@@ -182,6 +182,16 @@ def fit_and_select(folder: RunFolder, *, tracker: Tracker | None = None) -> Mode
     return model
 
 
+def learn(folder: RunFolder, model: str = "", *, tracker: Tracker | None = None) -> Model:
+    """Collect, fit and select one of an experiment's models, or take up what is there of it."""
+    own = folder.of_model(model)
+    if model:
+        own = RunFolder.create(own.path, own.config, own.tasks)
+    if not (own.model.exists() and own.validation.exists()):
+        collect_data(own, tracker=tracker)
+    return fit_and_select(own, tracker=tracker)
+
+
 def fitted(folder: RunFolder) -> tuple[Model, Comparison]:
     """The model of a folder and how its iterations did on the validation tasks; the two must belong together."""
     model, validation = model_of(folder), kept(folder, folder.validation)

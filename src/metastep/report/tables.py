@@ -92,7 +92,8 @@ def differences_table(
 
 
 def _probability(row: Difference) -> str:
-    return f"{row.probability:.0%} [{row.probability_low:.0%}, {row.probability_high:.0%}]"
+    share, low, high = (f"{100 * value:.0f}" for value in (row.probability, row.probability_low, row.probability_high))
+    return f"{share} % [{low}, {high}]"
 
 
 def tuning_table(comparison: Comparison) -> Table:

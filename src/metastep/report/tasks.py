@@ -48,7 +48,7 @@ def single_tasks(findings: Findings) -> Picture:
         f"Single tasks{against}: returns, and below them the steps of {comparison.label(target)}{coloured}. Each curve is one "
         "learner, with the noise of its batches."
     )
-    heights = [0.3 if not row else 1.35 if row[0].title else 1.0 for row in rows]
+    heights = [0.62 if not row else 1.35 if row[0].title else 1.0 for row in rows]
     layout = Layout((3.5, 1.45), (0.12, 0.14), heights=heights, share_x="all", share_y="row")
     return picture("single-tasks", caption, rows, layout)
 

@@ -49,4 +49,8 @@ ENVIRONMENTS = {
 USUAL = ("nav2d", "minigolf", "cartpole")
 """Those of the paper's figures 2 and 3 that take minutes. SwingUp has a figure of its own."""
 CHOICE = (*USUAL, "halfcheetah")
-"""Those that can be asked for by name. HalfCheetah takes hours on a few processors: it is made only then."""
+"""Those of figures 2 and 3 that can be asked for by name. HalfCheetah takes hours on a few processors: it is made only then."""
+EVERY = (*USUAL, "swingup", "halfcheetah")
+"""All of them."""
+FOUR = (*USUAL, "swingup")
+"""Those that take minutes."""

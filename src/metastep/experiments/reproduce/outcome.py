@@ -6,6 +6,7 @@ follows here, and nothing that is not distinguishable from 0 there refutes a cla
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from metastep.evaluation import Comparison, Difference
@@ -69,6 +70,8 @@ class Product:
     pictures: Sequence[Picture] = ()  # written as SVG and PNG
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)  # rows by file name, written as CSV
     curves: Mapping[str, Comparison] = field(default_factory=dict)  # by file name, written as Parquet
+    documents: Mapping[str, str] = field(default_factory=dict)  # pages by file name, written as Markdown
+    files: Sequence[Path] = ()  # what lies in the id's folder already
 
 
 Judge = Callable[[Effect | Difference, float], Verdict]

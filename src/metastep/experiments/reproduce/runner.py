@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import jax
+
 from metastep import storage
 from metastep.errors import InputError
 from metastep.evaluation import to_parquet
@@ -22,6 +24,7 @@ from metastep.outside import claim
 from metastep.progress import Silent, Tracker
 from metastep.provenance import first_difference
 from metastep.report.document import Document, to_markdown, write_picture
+from metastep.threads import count_threads
 
 _KIND = "reproduction"
 
@@ -36,6 +39,7 @@ def reproduce(
     environments: Sequence[str] = (),
     *,
     anyway: bool = False,
+    jobs: int | None = None,
 ) -> list[Outcome]:
     """Make figures and tables of the paper; what is there already is neither simulated, fitted nor drawn again.
 
@@ -48,6 +52,8 @@ def reproduce(
         overrides: settings for all presets, like `rollout.block_size=3200`.
         environments: those to make the ids for; by default each id's own, which leave HalfCheetah out.
         anyway: whether a run may take weeks.
+        jobs: processes that may work side by side, where an id has independent parts (readings); by default one for each
+            processor where a GPU simulates, else one.
 
     Returns:
         The outcomes of these ids.
@@ -55,7 +61,8 @@ def reproduce(
     wanted = resolve(ids, environments)
     if scale not in get_args(Scale):
         raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
-    bench = Workbench(out, scale, seed, tuple(overrides), tracker or Silent())
+    jobs = jobs or (1 if jax.default_backend() == "cpu" else count_threads(None))
+    bench = Workbench(out, scale, seed, tuple(overrides), tracker or Silent(), jobs=jobs)
     _check_presets(wanted, bench, anyway=anyway)
     chosen = {"environments": sorted(set(environments))} if environments else {}
     _claim_folder(out, {"scale": scale, "seed": seed, "overrides": list(overrides)} | chosen)
@@ -130,6 +137,10 @@ def _write(out: Path, name: str, product: Product, outcomes: Sequence[Outcome]) 
     for curve, comparison in product.curves.items():
         files.append(folder / f"{curve}.parquet")
         to_parquet(comparison, files[-1])
+    for page, text in product.documents.items():
+        files.append(folder / f"{page}.md")
+        storage.write_atomically(files[-1], text.encode())
+    files += product.files
     lines = "".join(f"{outcome.line()}\n" for outcome in outcomes)
     files.append(folder / "outcome.txt")
     storage.write_atomically(files[-1], lines.encode())

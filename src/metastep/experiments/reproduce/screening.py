@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from metastep.blocks import Stream
 from metastep.controllers import MetaFQIController, Run
-from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, tune
+from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
 from metastep.experiments.build import build_mdp, build_regressor, method_spec, updates_collected
 from metastep.experiments.reproduce.columns import handful, step_name
 from metastep.experiments.reproduce.judging import Measured
@@ -99,7 +99,7 @@ def measure(config: Experiment, reading: Reading, tracker: Tracker | None = None
         # Another observation is another meta-MDP for the model, and the same one for the learners.
         without = Method("without context", mdp.rule, MetaFQIController(blind))
         seen = build_mdp(_without_context(config))
-        comparison = _beside(comparison, _judged(config, seen, [without], [], tracker))
+        comparison = join([comparison, _judged(config, seen, [without], [], tracker)])
     return Measured(comparison, _longer(config, mdp, model, tracker) if screen.is_longer else None)
 
 
@@ -222,12 +222,6 @@ def _judged(
         tuning=tables,
         tracker=tracker,
     )
-
-
-def _beside(first: Comparison, second: Comparison) -> Comparison:
-    from metastep.evaluation import join
-
-    return join([first, second])
 
 
 def _longer(config: Experiment, mdp: MetaMDP, model: Model, tracker: Tracker) -> Comparison:

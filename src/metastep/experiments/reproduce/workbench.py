@@ -10,13 +10,13 @@ from typing import Literal, NamedTuple
 from metastep import envs
 from metastep.controllers import MetaFQIController
 from metastep.evaluation import Comparison, Method, join
-from metastep.experiments.build import build_mdp, method_spec
+from metastep.experiments.build import build_mdp, method_spec, method_specs, some_controller
 from metastep.experiments.config import Experiment
 from metastep.experiments.config import load as load_config
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import keep, kept
 from metastep.experiments.reproduce.environments import ENVIRONMENTS, USUAL, Environment
-from metastep.experiments.stages import collect_data, fit_and_select, method_result
+from metastep.experiments.stages import collect_data, learn, method_result
 from metastep.fqi import Model
 from metastep.meta.dataset import Dataset
 from metastep.progress import Silent, Stage, Tracker
@@ -38,6 +38,8 @@ _TINY = (
     "compare.num_tuning_tasks=2",
     "compare.num_resamples=100",
 )
+# The same for a further model, where a preset has one.
+_TINY_MODEL = ("collect.num_meta_episodes=16", "collect.labels=2", "fqi.iterations=2", "fqi.regressor.trees=3")
 
 
 class _Prefixed(NamedTuple):
@@ -83,14 +85,14 @@ class Run:
 
     def model(self) -> Model:
         """The fitted and selected model."""
-        if not (self.folder.model.exists() and self.folder.validation.exists()):
-            self.dataset()
-        return fit_and_select(self.folder, tracker=self.tracker)
+        return learn(self.folder, tracker=self.tracker)
 
     def tested(self, *names: str) -> Comparison:
         """Methods of the configuration on the test tasks."""
-        if "metafqi" in names and not self.folder.result("metafqi").exists():
-            self.model()
+        specs = method_specs(self.config)
+        for name in names:
+            if some_controller(specs[name]).needs_model and not self.folder.result(name).exists():
+                learn(self.folder, specs[name].model, tracker=self.tracker)
         return join([method_result(self.folder, name, tracker=self.tracker) for name in names])
 
     def kept(self, name: str, make: Callable[[], Comparison], uses: Sequence[str] = ()) -> Comparison:
@@ -120,12 +122,15 @@ class Workbench:
     overrides: tuple[str, ...] = ()  # settings for all presets, like `rollout.block_size=3200`
     tracker: Tracker = field(default_factory=Silent)  # is told about the stages
     environments: tuple[str, ...] = USUAL  # those that an id is made for
+    jobs: int = 1  # processes that may work side by side
 
     def config(self, preset: str, changes: Sequence[str] = ()) -> Experiment:
         """The preset at the scale, with the overrides and then the changes."""
-        tiny = _TINY if self.scale == "tiny" else ()
-        overrides = [*tiny, *self.overrides, f"seed={self.seed}", *changes]
-        return load_config(preset, "quick" if self.scale == "tiny" else self.scale, overrides)
+        if self.scale != "tiny":
+            return load_config(preset, self.scale, [*self.overrides, f"seed={self.seed}", *changes])
+        models = load_config(preset, "quick").models
+        tiny = [*_TINY, *(f"models.{name}.{change}" for name in models for change in _TINY_MODEL)]
+        return load_config(preset, "quick", [*tiny, *self.overrides, f"seed={self.seed}", *changes])
 
     def run(self, preset: str, variant: str = "", changes: Sequence[str] = ()) -> Run:
         """The run of a preset, or of a variant of it with other settings."""
