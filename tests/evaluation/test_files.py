@@ -129,6 +129,7 @@ def test_a_foreign_file_is_refused(
         ("directions", ["a\x1b[2J"], "direction 'a.* of metagrad must be a line of printable text"),
         ("directions", [3], "direction 3 of metagrad"),
         ("training_steps", -1.0, "training_steps of metagrad is -1.0"),
+        ("trials", float("inf"), "trials of metagrad is inf"),
         ("training_steps", "many", "training_steps of metagrad is 'many'"),
         ("scale", "cubic", "scale of metagrad is 'cubic', allowed are linear, log, divergence, mixed"),
     ],
@@ -199,5 +200,5 @@ def test_a_fixed_step_in_place_of_a_method_object_is_recorded_by_name(comparison
     plain = compare([Method("f", NGA(), Fixed(0.1))], make_mdp(), seed=0, num_tasks=2, num_updates=1)
     assert plain.methods[0]._asdict() == {
         "name": "f", "label": "f", "colour": "", "rule": "nga", "controller": "fixed", "values": {}, "is_yardstick": False,
-        "directions": (), "scale": "linear", "training_steps": 0.0,
+        "directions": (), "scale": "linear", "training_steps": 0.0, "trials": 0,
     }  # fmt: skip

@@ -9,6 +9,7 @@ from jax import Array
 from metastep.errors import InputError
 from metastep.mdp import Learners, MetaMDP, simulated, updated
 from metastep.meta.controller import Controller, Run
+from metastep.spaces import Space
 
 # Candidates simulated side by side share the random numbers; more of them would leave the processor's cache.
 _SIDE_BY_SIDE = 8
@@ -53,6 +54,9 @@ class GreedyOracle(Controller):
 
     def prepared(self, run: Run) -> "GreedyOracle":
         return self if self.num_stepsizes else replace(self, num_stepsizes=run.num_stepsizes)
+
+    def num_trials(self, space: Space) -> int:
+        return len(space.candidates(self.num_stepsizes))
 
     def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
         return mdp

@@ -28,7 +28,7 @@ def _add(name: str, label: str, colour: str, **fields: Any) -> None:
 
 # Okabe and Ito's palette: distinguishable with every common colour-vision deficiency.
 _add("metafqi", "metaFQI", "#0072B2", controller="metafqi")
-_add("metastep", "metastep", "#000075", controller="metafqi", model="metastep")
+_add("metastep", "metastep", "#7B3FA0", controller="metafqi", model="metastep")
 _add("fixed", "fixed step", "#E69F00", controller="fixed", grid={"stepsize": ()})
 _add("decay", "decay", "#8C6D31", controller="decay", grid={"alpha": ()})
 _geometric = {"stepsize": (), "alpha": (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)}

@@ -133,6 +133,7 @@ class Method:
             directions=tuple(branches) if has_directions(space) else (),
             scale=scales.pop() if len(scales) == 1 else "mixed",
             training_steps=self.controller.training_steps,
+            trials=self.controller.num_trials(space),
         )
 
 
@@ -156,6 +157,7 @@ class MethodRecord(NamedTuple):
     ] = ()  # names of what it chose from, in the order of their positions; empty without a choice
     scale: str = "linear"  # what the number of a step means, one of `SCALES`
     training_steps: float = 0.0  # environment steps that its controller took to train itself
+    trials: int = 0  # batches that its controller simulates of its own before every update
 
 
 def check_record(record: MethodRecord) -> None:
@@ -171,10 +173,10 @@ def check_record(record: MethodRecord) -> None:
     numbers = isinstance(record.values, dict) and all(type(value) in (int, float) for value in record.values.values())
     if not numbers or not isinstance(record.is_yardstick, bool):
         raise InputError(f"methods: values of {record.name} must be numbers, and is_yardstick true or false.")
-    if type(record.training_steps) not in (int, float) or not 0.0 <= record.training_steps < np.inf:
-        raise InputError(
-            f"methods: training_steps of {record.name} is {record.training_steps!r:.60}, allowed is 0 or more."
-        )
+    for name in ("training_steps", "trials"):
+        number = getattr(record, name)
+        if type(number) not in (int, float) or not 0.0 <= number < np.inf:
+            raise InputError(f"methods: {name} of {record.name} is {number!r:.60}, allowed is 0 or more.")
     names = record.directions
     if not isinstance(names, tuple) or len(names) > _MOST_DIRECTIONS or len(set(map(str, names))) < len(names):
         raise InputError(f"methods: directions of {record.name} must be at most {_MOST_DIRECTIONS} different names.")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, all_differences, differences, differences_to_csv, summary, to_parquet
 from metastep.evaluation.statistics import Metric
-from metastep.experiments.build import method_specs, models_needed, needs_model, some_controller, whole_family
+from metastep.experiments.build import method_specs, models_needed, some_controller, whole_family
 from metastep.experiments.config import Scale
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, seal_report
@@ -117,9 +117,12 @@ def _fitted(folder: RunFolder) -> dict[str, Fitted]:
         own = folder.of_model(spec.model)
         dataset, (model, validation) = dataset_of(own), fitted(own)
         names = tuple(part.name for part in model.record.observation)
-        starts, later = (observations(dataset, names, update) for update in (0, dataset.layout.num_updates // 2))
+        updates = dataset.layout.num_updates // 2
+        starts, later = (observations(dataset, names, update) for update in (0, updates))
         file = own.model.relative_to(folder.path).as_posix()
-        found[spec.name] = Fitted(model, validation, dataset.counts(), starts, later, own.config.to_dict(), file)
+        found[spec.name] = Fitted(
+            model, validation, dataset.counts(), starts, later, updates, own.config.to_dict(), file
+        )
     return found
 
 
@@ -180,7 +183,7 @@ def print_outcome(folder: RunFolder, page: Path) -> None:
     """The comparison, and where the report is."""
     comparison = compared(folder)
     print_comparison(comparison, folder.config)
-    counts = Dataset.open(folder.data, verify=False).counts() if needs_model(folder.config) else None
-    if sentence := nothing_learned(comparison, counts):
+    data = [folder.of_model(name).data for name in models_needed(folder.config)]
+    if sentence := nothing_learned(comparison, [Dataset.open(path, verify=False).counts() for path in data]):
         print(sentence)
     print(f"report: {page}")

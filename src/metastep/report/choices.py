@@ -1,5 +1,6 @@
 """Figures of what was chosen: directions over the updates and by task, steps over the updates and by task."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from metastep.evaluation import Comparison, MethodRecord
 from metastep.report.document import Picture
 from metastep.report.figures import Layout, Panel, alone, curves, line_of, picture
 from metastep.report.findings import Findings
-from metastep.report.style import DIRECTIONS, MAIN, Ink, label_lines, plain, tint
+from metastep.report.style import DIRECTIONS, MAIN, Ink, label_lines, logarithmic, plain, tint
 
 _MOST_COORDINATES = 3  # of a task, in figures
 _NEVER = 0.005  # a direction chosen less often than that is not named
@@ -57,18 +58,22 @@ def most_followed(comparison: Comparison, name: str) -> NDArray[np.int64]:
     return np.asarray(counts.argmax(axis=0))
 
 
-def directions(findings: Findings, name: str) -> Picture:
-    """Which directions a method followed, over the updates and by task."""
+def directions(findings: Findings, names: Sequence[str]) -> Picture:
+    """Which directions methods followed, over the updates and by task, a row for each method."""
     comparison = findings.comparison
-    label = comparison.label(name)
-    space = findings.context_space
-    is_map = space.num_coordinates > 1
-    caption = f"Directions that {label} followed. Left: the share of the test tasks, update by update. Right: " + (
+    is_map = findings.context_space.num_coordinates > 1
+    by_task = _map_of_directions if is_map else _grid_of_directions
+    rows = [
+        [
+            _shares(f"{comparison.label(name)}: share of tasks", comparison, name),
+            by_task(f"{comparison.label(name)}: by task", findings, name),
+        ]
+        for name in names
+    ]
+    caption = "Directions that were followed. Left: the share of the test tasks, update by update. Right: " + (
         "the direction followed most often, by task." if is_map else "the direction of every update, by task."
     )
-    by_task = _map_of_directions if is_map else _grid_of_directions
-    panels = [_shares("Share of tasks", comparison, name), by_task("By task", findings, name)]
-    return picture("directions", caption, [panels], Layout((4.9, 3.3), (0.75, 0.3), widths=(1.25, 1.0)))
+    return picture("directions", caption, rows, Layout((4.9, 3.2), (0.75, 0.42), widths=(1.25, 1.0)))
 
 
 def _shares(title: str, comparison: Comparison, name: str) -> Panel:
@@ -175,7 +180,7 @@ def steps_by_task(findings: Findings) -> Picture:
             axes.vlines(context, low, high, colors=colours, linewidth=0.8, alpha=0.45)
             axes.scatter(context, middle, c=colours, s=20, edgecolors=ink.paper, linewidths=0.5, zorder=3)
             if is_log(record):
-                axes.set_yscale("log")
+                logarithmic(axes, "y")
             axes.set(xlabel=plain(label), ylabel=axis_of(record))
 
         return Panel("", draw)

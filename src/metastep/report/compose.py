@@ -8,7 +8,7 @@ from metastep.evaluation.statistics import Metric
 from metastep.report.choices import directions, steps, steps_by_task
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Picture, Table
 from metastep.report.figures import alone, whiskers
-from metastep.report.findings import Findings, listed
+from metastep.report.findings import Findings, Fitted, listed
 from metastep.report.methods import about
 from metastep.report.model import about_the_model, usage
 from metastep.report.spread import learning_curves, one_by_one, spread
@@ -19,6 +19,7 @@ from metastep.report.tables import (
     cost_table,
     differences_table,
     nothing_learned,
+    oracles,
     tuning_table,
 )
 from metastep.report.tasks import single_tasks
@@ -33,7 +34,7 @@ def compose(findings: Findings) -> Document:
         differences(comparison, target, metric=metric, **findings.resampling) for metric in get_args(Metric)
     )
     parts: list[Part] = [Paragraph(_headline(findings, paired)), Heading("What was run"), *_command(findings)]
-    parts += [_settings(findings), *(usage(findings.model) if findings.model else [])]
+    parts += [_settings(findings), *_models(findings), *(usage(findings.model) if findings.model else [])]
     parts += [Heading("Learning curves"), learning_curves(findings), *_if_there(one_by_one(findings))]
     parts += [*_chosen(findings), Heading("Single tasks"), single_tasks(findings)]
     parts += [
@@ -47,8 +48,9 @@ def compose(findings: Findings) -> Document:
     if comparison.tuning:
         parts += [Heading("Tuned values"), tuning_table(comparison)]
     parts += [Heading("What it cost"), Paragraph(_about_costs(findings)), _costs(findings)]
-    if findings.model is not None:
-        parts += about_the_model(findings, findings.model)
+    if findings.fitted:
+        shown = target if target in findings.fitted else next(iter(findings.fitted))
+        parts += about_the_model(findings, shown)
     parts += [Heading("The methods"), _methods(findings)]
     models = {
         name: (fitted.counts, fitted.model.record.training_data.fingerprint) for name, fitted in findings.fitted.items()
@@ -69,7 +71,7 @@ def _chosen(findings: Findings) -> list[Part]:
     choosers = [record.name for record in comparison.methods if record.directions]
     parts: list[Part] = []
     if choosers:
-        parts += [Heading("Chosen directions"), *(directions(findings, name) for name in choosers)]
+        parts += [Heading("Chosen directions"), directions(findings, choosers)]
     parts += [Heading("Chosen steps"), *_if_there(steps(findings))]
     # In one task there is nothing to hold them against.
     if findings.config["env"]["fixed_context"] is None:
@@ -95,10 +97,11 @@ def _explanation(findings: Findings) -> str:
         "and a sign-flip p-value below 0.05. Each verdict speaks of its pair alone; p-values corrected for the number of "
         "pairs (Holm) are in differences.csv, with all pairs of methods."
     )
-    if {"fixed", "oracle"} <= set(comparison.names):
+    if shown := [comparison.methods[comparison.index(name)] for name in oracles(comparison)]:
+        spent = listed([f"the {record.label}, which spends {record.trials} times the samples" for record in shown])
         text += (
-            " The oracle score is 0 % at the best fixed step and 100 % at the greedy oracle, which spends "
-            f"{_oracle_trials(findings)} times the samples."
+            f" A score is 0 % at the best fixed step and 100 % at {spent}. An oracle is short-sighted, so that a planner may "
+            "pass it."
         )
     if any(comparison.num_diverged().values()):
         text += (
@@ -108,15 +111,9 @@ def _explanation(findings: Findings) -> str:
     return text
 
 
-def _oracle_trials(findings: Findings) -> int:
-    """Batches that the greedy oracle simulates before an update."""
-    record = findings.comparison.methods[findings.comparison.index("oracle")]
-    return int(findings.config["fqi"]["num_stepsizes"]) * max(1, len(record.directions))
-
-
 def _headline(findings: Findings, paired: Sequence[Difference]) -> str:
     comparison, fitted = findings.comparison, findings.model
-    if sentence := nothing_learned(comparison, None if fitted is None else fitted.counts):
+    if sentence := nothing_learned(comparison, [one.counts for one in findings.fitted.values()]):
         return sentence
     name = comparison.label(findings.target)
     iteration = None if fitted is None else fitted.model.record.selected_iteration
@@ -147,29 +144,54 @@ def _headline(findings: Findings, paired: Sequence[Difference]) -> str:
 
 def _settings(findings: Findings) -> Table:
     config = findings.config
-    rollout, meta, fqi = config["rollout"], config["meta"], config["fqi"]
+    rollout, meta = config["rollout"], config["meta"]
     rows = [
         ("environment", config["env"]["name"]),
         ("policy", _part(config["policy"])),
         ("update rule", _part(meta["rule"])),
         ("batch of an update", f"{rollout['num_episodes']} episodes of at most {rollout['horizon']} steps"),
         ("discount of rewards", f"{rollout['discount']:g}"),
-        ("step sizes", f"[{meta['stepsize_low']:g}, {meta['stepsize_high']:g}]"),
+        ("step sizes", _range(meta["stepsize_low"], meta["stepsize_high"], meta["stepsize_scale"])),
+        ("seed", str(config["seed"])),
     ]
-    if findings.model is not None:
-        kind = "double" if fqi["double"] else "single"
-        data = ", ".join(
-            f"{fitted.counts.transitions} tuples" + (f" ({name})" if len(findings.fitted) > 1 else "")
-            for name, fitted in findings.fitted.items()
-        )
-        rows += [
-            ("discount of improvements", f"{meta['meta_discount']:g}: what the improvement of the next update counts"),
-            ("meta-observation", ", ".join(meta["observation"])),
-            ("training data", f"{data}, {config['collect']['method']} method"),
-            ("regressor", f"{_part(fqi['regressor'])}, {kind} Q"),
-            ("iterations tried", str(fqi["iterations"])),
-        ]
-    return Table(("setting", "value"), [*rows, ("seed", str(config["seed"]))], name="settings")
+    return Table(("setting", "value"), rows, name="settings")
+
+
+def _range(low: float, high: float, scale: str) -> str:
+    """Where steps come from and what they mean."""
+    meaning = {"linear": "", "log": ", along their logarithm", "divergence": " of KL divergence"}
+    return f"{low:g} to {high:g}{meaning[scale]}"
+
+
+def _models(findings: Findings) -> list[Part]:
+    """What the models were made with, a column for each."""
+    if not findings.fitted:
+        return []
+    columns = [_about_model(fitted) for fitted in findings.fitted.values()]
+    rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
+    header = ("model", *map(findings.comparison.label, findings.fitted))
+    return [Table(header, rows, name="models")]
+
+
+def _about_model(fitted: Fitted) -> dict[str, str]:
+    record, counts = fitted.model.record, fitted.counts
+    meta, collect, fqi = (fitted.config[name] for name in ("meta", "collect", "fqi"))
+    ranges = {branch.name: _range(branch.low, branch.high, branch.scale) for branch in record.branches}
+    same = len(set(ranges.values())) == 1
+    steps = next(iter(ranges.values())) if same else "; ".join(f"{name}: {text}" for name, text in ranges.items())
+    rounds, labels = collect.get("rounds", 1), collect.get("labels", 1)
+    data = f"{counts.transitions} tuples, {collect['method']} method"
+    data += f", {rounds} rounds" if rounds > 1 else ""
+    data += f", {labels} updates tried at every state" if labels > 1 else ""
+    return {
+        "directions": ", ".join(record.directions) or f"one, {_part(meta['rule'])}",
+        "steps": steps,
+        "meta-observation": ", ".join(part.name for part in record.observation),
+        "training data": data,
+        "regressor": f"{_part(fqi['regressor'])}, {'double' if fqi['double'] else 'single'} Q",
+        "discount of improvements": f"{meta['meta_discount']:g}: what the gain of the next update counts",
+        "iteration": f"N = {record.selected_iteration} of {fqi['iterations']}, selected on validation tasks",
+    }
 
 
 def _part(section: dict[str, Any]) -> str:
@@ -190,12 +212,14 @@ def _difference_picture(findings: Findings, paired: Sequence[Difference]) -> Pic
 def _about_costs(findings: Findings) -> str:
     text = (
         "Environment steps, over all tasks: of the training data, of selecting among iterations on validation tasks, of the "
-        "whole grid search on tuning tasks, and of the batches on the test tasks. Wall times are not here, since they differ from "
-        "run to run and this page does not: the terminal shows that of each stage."
+        "whole grid search on tuning tasks, and of the batches on the test tasks."
     )
-    if "oracle" in findings.comparison.names:
-        text += f" The oracle tries {_oracle_trials(findings)} batches more before each update, which are not counted."
-    return text
+    if any(record.trials for record in findings.comparison.methods):
+        text += " Trials are what a yardstick simulates of its own before its updates, as if all episodes were equally long."
+    return text + (
+        " Wall times are not here, since they differ from run to run and this page does not: the terminal shows that of each "
+        "stage."
+    )
 
 
 def _costs(findings: Findings) -> Table:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from metastep.evaluation import Comparison, Difference
 from metastep.evaluation.resampling import mean_interval
 from metastep.report.document import Picture
-from metastep.report.style import MAIN, Ink, Theme, label_lines, plain, themed, tint
+from metastep.report.style import MAIN, Ink, Theme, label_lines, logarithmic, plain, themed, tint
 
 Values = NDArray[np.floating[Any]]
 # A colour of a method, or a family of lines and the place in it, from 0 to 1.
@@ -158,8 +158,6 @@ def curves(
 
     def draw(axes: Axes, ink: Ink) -> None:
         ends = []
-        if is_log:
-            axes.set_yscale("log")
         for index, line in enumerate(lines):
             mean, low, high = mean_and_interval(_logarithm(line.values) if is_log else line.values)
             mean, low, high = (10.0**numbers if is_log else numbers for numbers in (mean, low, high))
@@ -174,6 +172,8 @@ def curves(
         axes.set(xlabel="update" if first else "updates", ylabel=ylabel)
         axes.margins(x=0.0)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        if is_log:
+            logarithmic(axes, "y")
         label_lines(axes, ends)
 
     return Panel(title, draw)

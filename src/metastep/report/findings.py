@@ -23,6 +23,7 @@ class Fitted(NamedTuple):
     counts: Counts  # of the training data
     starts: NDArray[np.float32]  # meta-observations of learners before their first update, (learners, columns)
     later: NDArray[np.float32]  # meta-observations of learners on their way, (learners, columns)
+    updates: int  # that those have made
     config: Mapping[str, Any]  # the experiment that the model is of, resolved
     file: str = "model.safetensors"  # where it lies in the folder of the run
 
@@ -97,6 +98,15 @@ def best_baseline(comparison: Comparison, target: str) -> str | None:
 def yardsticks(comparison: Comparison) -> list[str]:
     """The methods that take part in no test."""
     return [record.name for record in comparison.methods if record.is_yardstick]
+
+
+def yardstick_of(comparison: Comparison, target: str) -> str | None:
+    """The yardstick that chooses from what the target does, else the first."""
+    same = comparison.methods[comparison.index(target)].directions
+    found = sorted(
+        yardsticks(comparison), key=lambda name: comparison.methods[comparison.index(name)].directions != same
+    )
+    return found[0] if found else None
 
 
 def listed(words: Sequence[str]) -> str:

@@ -20,14 +20,14 @@ _ABOUT = {
         f"task. {PAPER}."
     ),
     "fixed": "The same step size at every update; the value is the best on the tuning tasks.",
-    "fixed-divergence": (
+    "fixed-kl": (
         "Every step costs the same KL divergence between the policies before and after, as in a trust region; the value is the "
         "best on the tuning tasks. Schulman, Levine, Moritz, Jordan and Abbeel, Trust Region Policy Optimization, ICML 2015."
     ),
-    "adaptive-divergence": (
-        "A step size that follows the divergence it causes: divided or multiplied by 1.5 where the last step left a band around "
-        "a target. The band is that of the adaptive penalty of Schulman, Wolski, Dhariwal, Radford and Klimov, Proximal Policy "
-        "Optimization Algorithms, 2017."
+    "kl-adaptive": (
+        "A step size that follows the divergence it causes: divided by 1.5 after an update that cost more than twice a target, "
+        "multiplied by 1.5 after one below half of it; target and first step are tuned. The band is that of the adaptive penalty "
+        "of Schulman, Wolski, Dhariwal, Radford and Klimov, Proximal Policy Optimization Algorithms, 2017."
     ),
     "decay": "The step size falls as one over the number of updates; its start is the best on the tuning tasks.",
     "geometric-decay": "The step size shrinks by the same factor at every update; start and factor are tuned.",
@@ -56,6 +56,9 @@ _ABOUT = {
         "It spends far more samples than any contender, so it is a yardstick and takes part in no test."
     ),
 }
+_ABOUT["menu-oracle"] = (
+    "The same over every direction of the menu and steps along each: what a perfect greedy choice of both would buy."
+)
 _BY_CONTROLLER = {"metafqi": "metafqi", "fixed": "fixed", "single-action": "single", "greedy-oracle": "oracle"}
 
 

@@ -47,7 +47,7 @@ def one_by_one(findings: Findings) -> Picture | None:
             for other in others
             if other != name
         ]
-        own = [line_of(comparison, method, filled[method], label="", is_main=True) for method in (name, target)]
+        own = [line_of(comparison, method, filled[method], label="", is_main=True) for method in (target, name)]
         panels.append(curves(comparison.label(name), [*quiet, *own]))
     label = comparison.label(target)
     caption = (

@@ -6,8 +6,10 @@ from io import BytesIO
 from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 Theme = Literal["light", "dark"]
 
@@ -19,6 +21,8 @@ MAIN, CONTRAST = PALETTE[0], PALETTE[4]
 
 # Tol's bright palette, safe as well, for directions: not a colour of it stands for a method.
 DIRECTIONS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#999933", "#BBBBBB")
+
+_LEAST_BRIGHTNESS = 0.48  # of a line on a dark page
 
 
 class Ink(NamedTuple):
@@ -41,8 +45,16 @@ def tint(colour: str, index: int, ink: Ink) -> str:
     if colour in ("text", "quiet"):
         return ink.text if colour == "text" else ink.quiet
     shade = colour or PALETTE[index % len(PALETTE)]
-    # The palette's deep blue is too dark to read on a dark page.
-    return "#4c9fe6" if shade == MAIN and ink == INKS["dark"] else shade
+    return _lighter(shade) if ink == INKS["dark"] else shade
+
+
+def _lighter(colour: str) -> str:
+    """The colour as it can be read on a dark page: mixed with white as far as it takes."""
+    parts = np.array(mpl.colors.to_rgb(colour))
+    brightness = float(parts @ (0.2126, 0.7152, 0.0722))
+    share = max(0.0, (_LEAST_BRIGHTNESS - brightness) / (1.0 - brightness))
+    red, green, blue = (float(part) for part in parts + share * (1.0 - parts))
+    return mpl.colors.to_hex((red, green, blue))
 
 
 @contextmanager
@@ -72,6 +84,17 @@ def themed(theme: Theme) -> Iterator[Ink]:
     }
     with mpl.rc_context(settings):
         yield ink
+
+
+def logarithmic(axes: Axes, which: Literal["x", "y"]) -> None:
+    """Make an axis logarithmic, its numbers written out; to be called once everything is drawn."""
+    getattr(axes, f"set_{which}scale")("log")
+    axis = getattr(axes, f"{which}axis")
+    low, high = axis.get_view_interval()
+    # Within few decades, powers of ten alone would leave an axis without numbers.
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100.0 * low else (1.0,), numticks=6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def plain(text: str) -> str:

@@ -10,6 +10,8 @@ from metastep.meta.dataset import Counts
 from metastep.progress import human
 from metastep.report.document import Table
 
+_ORACLES = {"oracle": "oracle score", "menu-oracle": "score by the oracle over the menu"}
+
 
 def number(value: float) -> str:
     """Three digits, with a true minus sign."""
@@ -24,28 +26,22 @@ def interval(value: float, low: float, high: float) -> str:
 
 
 def comparison_table(comparison: Comparison, seed: int, num_resamples: int) -> Table:
-    """A row for each method: both metrics and the oracle score.
-
-    How many tasks diverged is there if any did, and what was tuned at an edge of its grid if anything was.
-    """
-    scores = {}
-    if {"fixed", "oracle"} <= set(comparison.names):
-        scores = {row.method: row for row in oracle_scores(comparison, seed=seed, num_resamples=num_resamples)}
+    """A row for each method: both metrics and the oracle scores; how many tasks diverged is there if any did."""
+    scores = [
+        {row.method: row for row in oracle_scores(comparison, oracle=name, seed=seed, num_resamples=num_resamples)}
+        for name in oracles(comparison)
+    ]
     diverged = any(comparison.num_diverged().values())
-    edges = {table.method: ", ".join(table.at_edge) for table in comparison.tuning if table.at_edge}
     rows = []
     for row in summary(comparison, seed=seed, num_resamples=num_resamples):
-        score = scores.get(row.method)
-        known = score is not None and not np.isnan(score.score)
         rows.append(
             (
                 comparison.label(row.method),
                 interval(*row.auc),
                 interval(*row.auc_middle),
                 interval(*row.final),
-                *([_percent(score) if score is not None and known else ""] if scores else []),
+                *(_percent(by_method[row.method]) for by_method in scores),
                 *([str(row.num_diverged)] if diverged else []),
-                *([edges.get(row.method, "")] if edges else []),
             )
         )
     header = (
@@ -53,15 +49,20 @@ def comparison_table(comparison: Comparison, seed: int, num_resamples: int) -> T
         "AUC",
         "AUC, interquartile mean",
         "final return",
-        *(["oracle score"] if scores else []),
+        *(_ORACLES[name] for name in oracles(comparison)),
         *(["diverged tasks"] if diverged else []),
-        *(["tuned at an edge of its grid"] if edges else []),
     )
-    numeric = [index for index, name in enumerate(header) if name not in ("method", "tuned at an edge of its grid")]
-    return Table(header, rows, numeric=numeric, name="comparison")
+    return Table(header, rows, numeric=range(1, len(header)), name="comparison")
+
+
+def oracles(comparison: Comparison) -> list[str]:
+    """The yardsticks that methods get a score by: from the tuned fixed step to them."""
+    return [name for name in _ORACLES if {"fixed", name} <= set(comparison.names)]
 
 
 def _percent(score: OracleScore) -> str:
+    if np.isnan(score.score):
+        return ""
     low, middle, high = (
         f"{value:.0f}".replace("-", "\N{MINUS SIGN}") for value in (score.low, score.score, score.high)
     )
@@ -71,7 +72,11 @@ def _percent(score: OracleScore) -> str:
 def differences_table(
     comparison: Comparison, target: str, auc: Sequence[Difference], final: Sequence[Difference] = ()
 ) -> Table:
-    """The target minus each method that it is tested against; the final return only where it is given."""
+    """The target minus each method that it is tested against; the final return only where it is given.
+
+    What was tuned at an edge of its grid is there if anything was.
+    """
+    edges = {table.method: ", ".join(table.at_edge) for table in comparison.tuning if table.at_edge}
     name = comparison.label(target)
     by_final = {row.baseline: row for row in final}
     rows = []
@@ -79,14 +84,16 @@ def differences_table(
         cells = [comparison.label(row.baseline), interval(row.mean, row.low, row.high), row.verdict, _probability(row)]
         if last := by_final.get(row.baseline):
             cells += [interval(last.mean, last.low, last.high), last.verdict]
-        rows.append(cells)
+        rows.append([*cells, *([edges.get(row.baseline, "")] if edges else [])])
     header = ["method", f"{name} minus it, AUC", f"{name} is", f"tasks on which {name} is better"]
     header += [f"{name} minus it, final return", f"{name} is"] if final else []
-    return Table(header, rows, numeric=(1, 3, 4), name="differences")
+    header += ["tuned at an edge of its grid"] if edges else []
+    return Table(header, rows, numeric=(1, 3, 4) if final else (1, 3), name="differences")
 
 
 def _probability(row: Difference) -> str:
-    return f"{row.probability:.0%} [{row.probability_low:.0%}, {row.probability_high:.0%}]"
+    share, low, high = (f"{100 * value:.0f}" for value in (row.probability, row.probability_low, row.probability_high))
+    return f"{share} % [{low}, {high}]"
 
 
 def tuning_table(comparison: Comparison) -> Table:
@@ -105,16 +112,21 @@ def cost_table(comparison: Comparison, trained: Mapping[str, tuple[float, float]
     """Environment steps that each method took: to learn and to be selected, to be tuned, and on the test tasks.
 
     `trained` has the steps of the training data and of the selection, by method; those of a controller that trains itself are
-    in its record.
+    in its record. Trials of a controller are taken to be as long as the batches.
     """
     tuned = {table.method: table.num_steps for table in comparison.tuning}
+    num_updates = comparison.hyperparameters.shape[2]
     rows = []
     for record, steps in zip(comparison.methods, comparison.num_steps, strict=True):
         learned, selected = trained.get(record.name, (record.training_steps, 0.0))
-        each = (learned, selected, tuned.get(record.name, 0.0), float(steps.sum()))
-        rows.append((record.label, *(f"{human(number)}".strip() if number else "" for number in each)))
-    header = ("method", "training", "selection", "tuning", "test")
-    return Table(header, rows, numeric=(1, 2, 3, 4), name="costs")
+        test = float(steps.sum())
+        trials = test * record.trials * num_updates / (num_updates + 1)
+        each = (learned, selected, tuned.get(record.name, 0.0), test, trials)
+        rows.append((record.label, *(human(number).strip() if number else "" for number in each)))
+    header = ("method", "training", "selection", "tuning", "test", "trials")
+    kept = [index for index, column in enumerate(zip(*rows, strict=True)) if any(column)]
+    shown = [[row[index] for index in kept] for row in rows]
+    return Table([header[index] for index in kept], shown, numeric=range(1, len(kept)), name="costs")
 
 
 FLAGGED = (
@@ -170,13 +182,14 @@ def _sample_sizes(comparison: Comparison, num_episodes: int) -> list[tuple[str, 
     return rows
 
 
-def nothing_learned(comparison: Comparison, counts: Counts | None) -> str:
+def nothing_learned(comparison: Comparison, trained: Sequence[Counts]) -> str:
     """A sentence where there is no result: every training tuple is flagged, or every estimate of every method; else nothing."""
     remedy = "look at the policy's sigma, the first policies and the step sizes"
-    if counts is not None and counts.flagged == counts.transitions:
+    if trained and all(counts.flagged == counts.transitions for counts in trained):
         return (
-            f"Every one of the {counts.transitions} training tuples is flagged, its estimate zero or not finite: the model has "
-            f"learned from noise alone, and the comparison says nothing about what it could learn; {remedy}."
+            f"Every one of the {sum(counts.transitions for counts in trained)} training tuples is flagged, its estimate zero or "
+            "not finite: the model has learned from noise alone, and the comparison says nothing about what it could learn; "
+            f"{remedy}."
         )
     if bool(comparison.flagged.all()):
         return f"Every estimate on the test tasks is flagged as zero or not finite: no learner could move; {remedy}."

@@ -10,8 +10,8 @@ from metastep.evaluation import Comparison, filled_returns, metric_values
 from metastep.report.choices import colours_of, is_log
 from metastep.report.document import Picture
 from metastep.report.figures import Layout, Panel, picture
-from metastep.report.findings import Findings, best_baseline, yardsticks
-from metastep.report.style import Ink, plain, tint
+from metastep.report.findings import Findings, best_baseline, yardstick_of
+from metastep.report.style import Ink, logarithmic, plain, tint
 from metastep.report.tables import number
 
 _SINGLE = 6  # tasks shown one by one
@@ -31,11 +31,12 @@ def single_tasks(findings: Findings) -> Picture:
     """Curves of a few tasks and under each the steps that the target chose there."""
     comparison, target = findings.comparison, findings.target
     best = best_baseline(comparison, target)
-    shown = [*yardsticks(comparison), *([best] if best else []), target]
+    shown = [name for name in (yardstick_of(comparison, target), best, target) if name]
     tasks = some_tasks(comparison, target)
     rows: list[Sequence[Panel]] = []
     for first in range(0, len(tasks), 3):
         group = tasks[first : first + 3]
+        rows += [[]] if rows else []  # some room between the groups
         rows.append([_curves_of_task(findings, task, shown) for task in group])
         rows.append([_steps_of_task(comparison, target, task) for task in group])
     record = comparison.methods[comparison.index(target)]
@@ -47,7 +48,8 @@ def single_tasks(findings: Findings) -> Picture:
         f"Single tasks{against}: returns, and below them the steps of {comparison.label(target)}{coloured}. Each curve is one "
         "learner, with the noise of its batches."
     )
-    layout = Layout((3.5, 1.65), (0.12, 0.3), heights=[1.35, 1.0] * (len(rows) // 2), share_x="all", share_y="row")
+    heights = [0.62 if not row else 1.35 if row[0].title else 1.0 for row in rows]
+    layout = Layout((3.5, 1.45), (0.12, 0.14), heights=heights, share_x="all", share_y="row")
     return picture("single-tasks", caption, rows, layout)
 
 
@@ -85,7 +87,7 @@ def _steps_of_task(comparison: Comparison, target: str, task: int) -> Panel:
         axes.plot(updates, chosen, color=ink.quiet, linewidth=1.0)
         axes.scatter(updates, chosen, c=colours_of(record, followed, ink), s=14, zorder=3)
         if is_log(record):
-            axes.set_yscale("log")
+            logarithmic(axes, "y")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set(xlabel="update", ylabel="KL" if record.scale == "divergence" else "step")
 
