@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from metastep import locks
+from metastep import filesystem, locks
 from metastep.errors import InputError
 from metastep.locks import is_lock, writers, writing
 
@@ -148,13 +148,27 @@ def test_leftovers_are_removed_everywhere(tmp_path):
     running.close()
 
 
-def test_what_cannot_be_written_can_still_be_read(tmp_path, monkeypatch):
+def test_what_cannot_be_written_can_still_be_read_and_that_is_said_once(tmp_path, monkeypatch, capsys):
     def refused(*_):
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(locks.os, "open", refused)
+    for _ in range(2):
+        with writing(tmp_path, "run"):
+            assert files(tmp_path) == []
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"warning: folder {tmp_path} cannot be locked (Read-only file system), so that nothing keeps")
+
+
+def test_without_locks_what_is_lost_is_said(tmp_path, monkeypatch, capsys):
+    def unsupported(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    filesystem.warn.cache_clear()
+    monkeypatch.setattr(locks.fcntl, "flock", unsupported)
     with writing(tmp_path, "run"):
-        assert files(tmp_path) == []
+        assert len(files(tmp_path)) == 1
+    assert capsys.readouterr().err.startswith("warning: the file system has no locks")
 
 
 def test_of_two_that_start_together_one_goes_on(tmp_path):
