@@ -12,7 +12,7 @@ from metastep.cli import app
 from metastep.envs.host.halfcheetah import load_model
 from metastep.experiments.reproduce import IDS as REGISTERED
 from metastep.experiments.stages import collect_data
-from tests.experiments.test_stages import make_folder
+from tests.experiments.tiny import make_folder
 
 
 def invoke(*arguments):

@@ -157,7 +157,9 @@ def test_what_cannot_be_written_can_still_be_read_and_that_is_said_once(tmp_path
         with writing(tmp_path, "run"):
             assert files(tmp_path) == []
     (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"warning: folder {tmp_path} cannot be locked (Read-only file system), so that nothing keeps")
+    assert said.startswith(
+        f"warning: folder {tmp_path} cannot be locked (Read-only file system), so that nothing keeps"
+    )
 
 
 def test_without_locks_what_is_lost_is_said(tmp_path, monkeypatch, capsys):

@@ -195,9 +195,7 @@ def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
         compared += 1
         found = digests(folder)
         if code or found != reference:
-            names = sorted(
-                name for name in found.keys() | reference.keys() if found.get(name) != reference.get(name)
-            )
+            names = sorted(name for name in found.keys() | reference.keys() if found.get(name) != reference.get(name))
             failures.append(f"{history}: code {code}, other bytes in {names}")
         if problems := [finding for finding in check_folder(folder) if finding.problem]:
             failures.append(f"{history}: check finds {problems}")

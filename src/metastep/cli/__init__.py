@@ -218,11 +218,14 @@ def inspect(
 def check(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
     """Verify a whole run: every file, what it was made from, and what should not be there; exit code 1 if anything is wrong."""
     prepare_jax(Device.cpu)
-    from metastep.experiments.checking import check_folder
+    from metastep.experiments.checking import busy_in, check_folder
 
+    busy = busy_in(folder)
     findings = check_folder(folder, allow_imports=allow_imports)
     for path, problem in findings:
         print(f"{os.path.relpath(path, folder)}: {problem or 'ok'}")
+    for writer in busy:
+        print(f"{writer} is writing here now; check again when it has ended.")
     if wrong := sum(bool(problem) for _, problem in findings):
         print(f"{wrong} of {len(findings)} files are not as they should be.")
         raise typer.Exit(1)

@@ -100,11 +100,6 @@ def this_command() -> str:
     return os.fsencode(line).decode("utf-8", "backslashreplace")  # a path need not be UTF-8, the file it goes to is
 
 
-def search_here_last() -> None:
-    """Modules in the working folder may be named in a configuration, but must not take the place of installed ones."""
-    sys.path[:] = [place for place in sys.path if place not in ("", os.getcwd())] + [os.getcwd()]
-
-
 def prepare_streams() -> None:
     """Paths may hold any bytes, and be printed; a stream that the caller closed is replaced, else a file takes its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -121,8 +116,7 @@ def prepare_streams() -> None:
 
 
 def main() -> None:
-    """Entry point of the `metastep` command."""
-    search_here_last()
+    """Read and obey the command line, once `__main__` has seen to where modules come from and to Ctrl-C."""
     prepare_streams()
     try:
         app()
