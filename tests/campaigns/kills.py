@@ -10,21 +10,24 @@ the same bytes as the undisturbed one, and `metastep check` must find nothing.
 
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Timer
 from typing import Any, NamedTuple
 
+from metastep import cli, progress, storage
+from metastep.experiments import runner
 from metastep.experiments.checking import check_folder
 
 SETTINGS = [
@@ -42,46 +45,58 @@ SETTINGS = [
     "fqi.num_stepsizes=11",
     'compare.methods=["metafqi", "fixed", "adam"]',
 ]
-# Runs the command and tells where a stage begins, with the number of calls so far that change the disk; but ends itself at
-# one of the calls of one stage: before, after, or within a write.
-PROGRAM = """
-import os, signal, socket, sys
-parent, aimed, at, mode = socket.socket(fileno=int(sys.argv.pop(1))), sys.argv.pop(1), int(sys.argv.pop(1)), sys.argv.pop(1)
-from metastep import cli, progress, storage
-from metastep.experiments import runner
-stage, calls = "start", 0
-def begin(name):
-    global stage, calls
-    parent.sendall(f"{name}|{calls}\\n".encode())
-    parent.recv(1)
-    stage, calls = name, 0
-def wrap(name, call):
-    def counted(*arguments):
-        global calls
-        calls += 1
-        here = stage == aimed and calls == at
-        if here and mode == "within" and name == "write":
-            call(arguments[0], arguments[1][: len(arguments[1]) // 2])
-        elif here and mode == "after":
-            call(*arguments)
-        if here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*arguments)
-    return counted
-storage.DISK = storage.Disk(*(wrap(name, call) for name, call in storage.Disk()._asdict().items()))
-opened, written = progress.Terminal.stage, runner.write_report
-def announced(self, name, *rest):
-    begin(name)
-    return opened(self, name, *rest)
-def reported(*arguments):
-    begin("report")
-    return written(*arguments)
-progress.Terminal.stage, runner.write_report = announced, reported
-try:
-    cli.main()
-finally:
-    begin("end")
-"""
+# Children begin with all modules imported, which takes most of a small run and changes no file.
+CHILDREN = multiprocessing.get_context("forkserver")
+CHILDREN.set_forkserver_preload(["metastep.cli", "metastep.experiments.checking", "metastep.experiments.runner"])
+
+
+class Child:
+    """A process that runs the command and tells when a stage begins, with the number of calls that changed the disk until then.
+
+    It ends itself at one of the calls of one stage: before, after, or within a write.
+    """
+
+    def __init__(self, parent: Connection, aimed: str, at: int, mode: str) -> None:
+        self.parent, self.aimed, self.at, self.mode = parent, aimed, at, mode
+        self.stage, self.calls = "start", 0
+
+    def begin(self, name: str) -> None:
+        self.parent.send((name, self.calls))
+        self.parent.recv()
+        self.stage, self.calls = name, 0
+
+    def watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            self.calls += 1
+            here = self.stage == self.aimed and self.calls == self.at
+            if here and self.mode == "within" and name == "write":
+                call(arguments[0], arguments[1][: len(arguments[1]) // 2])
+            elif here and self.mode == "after":
+                call(*arguments)
+            if here:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments)
+
+        return counted
+
+    def announced(self, function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+        def begun(*arguments: Any) -> Any:
+            self.begin(name or arguments[1])
+            return function(*arguments)
+
+        return begun
+
+    def run(self, arguments: list[str]) -> None:
+        for number in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        storage.DISK = storage.Disk(*(self.watched(name, call) for name, call in storage.Disk()._asdict().items()))
+        progress.Terminal.stage = self.announced(progress.Terminal.stage)  # type: ignore[method-assign]
+        runner.write_report = self.announced(runner.write_report, "report")
+        sys.argv = ["metastep", *arguments]
+        try:
+            cli.main()
+        finally:
+            self.begin("end")
 
 
 class Stage(NamedTuple):
@@ -106,26 +121,25 @@ def words(folder: Path) -> list[str]:
 
 def run(
     folder: Path,
-    began: Callable[[str, int, subprocess.Popen[bytes]], object] = lambda *_: None,
+    began: Callable[[str, int, BaseProcess], object] = lambda *_: None,
     aimed: tuple[str, int, str] = ("", 0, ""),
-) -> tuple[int, str]:
+) -> tuple[int | None, str]:
     """Run to the end, or to a kill: the exit code, and the stage that was under way.
 
     `began` is told what begins and how many calls the stage before it made; the process waits until it returns.
     """
-    ours, theirs = socket.socketpair()
-    command = [sys.executable, "-c", PROGRAM, str(theirs.fileno()), *map(str, aimed), *words(folder)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
-    )
+    ours, theirs = CHILDREN.Pipe()
+    process = CHILDREN.Process(target=Child(theirs, *aimed).run, args=(words(folder),))
+    process.start()
     theirs.close()
     stage = "start"
-    with ours, ours.makefile("r") as lines, suppress(ConnectionError):
-        for line in lines:
-            stage, _, calls = line.strip().partition("|")
-            began(stage, int(calls), process)
-            ours.sendall(b"\n")
-    return process.wait(), stage
+    with ours, suppress(EOFError, ConnectionError):
+        while True:
+            stage, calls = ours.recv()
+            began(stage, calls, process)
+            ours.send(None)
+    process.join()
+    return process.exitcode, stage
 
 
 def undisturbed(folder: Path, copies: Path) -> list[Stage]:
@@ -144,14 +158,14 @@ def undisturbed(folder: Path, copies: Path) -> list[Stage]:
     return stages[:-1]
 
 
-def kill(folder: Path, stage: Stage, generator: random.Random) -> tuple[int, str]:
+def kill(folder: Path, stage: Stage, generator: random.Random) -> tuple[int | None, str]:
     """Run and kill in a stage, if it comes to that."""
     if stage.calls and (stage.name == "start" or generator.random() < 0.5):
         mode = generator.choice(["before", "within", "after"])
         return run(folder, aimed=(stage.name, generator.randint(1, stage.calls), mode))
     timers: list[Timer] = []
 
-    def began(name: str, _: int, process: subprocess.Popen[bytes]) -> None:
+    def began(name: str, _: int, process: BaseProcess) -> None:
         if name == stage.name:
             timers.append(Timer(generator.uniform(0.0, stage.seconds), process.kill))
             timers[0].start()

@@ -63,7 +63,8 @@ def test_weeks_need_a_yes(tmp_path):
     long = ["--set", "rollout.horizon=1000000000", "--set", 'compare.methods=["fixed", "adam"]']
     sentence = refused(invoke("run", "nav2d", "--out", tmp_path / "run", *long))
     days = re.fullmatch(
-        r"error: The experiment simulates [\d.]+ Tsteps in JAX, about ([\d.e+]+) days at 10.0 Msteps/s; more than 10 days need --yes\.",
+        r"error: The experiment simulates [\d.]+ Tsteps in JAX, about ([\d.e+]+) days at 10.0 Msteps/s; "
+        r"more than 10 days need --yes\.",
         sentence,
     )
     assert days is not None
