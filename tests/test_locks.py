@@ -15,6 +15,7 @@ import pytest
 from metastep import filesystem, locks
 from metastep.errors import InputError
 from metastep.locks import is_lock, writers, writing
+from tests.sandbox import unprivileged
 
 HOLDER = """
 import sys, time
@@ -27,6 +28,12 @@ if sys.argv_extra == "without flock":
 with metastep.locks.writing(Path(FOLDER), WORK, shared=SHARED):
     print("holding", flush=True)
     time.sleep(60)
+"""
+
+SEEN = """
+from pathlib import Path
+from metastep.locks import writers
+print([record["pid"] for record in writers(Path(FOLDER))])
 """
 
 
@@ -86,6 +93,17 @@ def test_a_killed_writer_leaves_no_lasting_lock(tmp_path, mode):
         (mine,) = files(tmp_path)
         assert mine != left
     assert files(tmp_path) == []
+
+
+def test_who_may_only_read_is_told_who_is_alive(tmp_path):
+    process = hold(tmp_path, "flock")
+    seen = [*unprivileged(), sys.executable, "-B", "-c", SEEN.replace("FOLDER", repr(str(tmp_path)))]
+    try:
+        assert subprocess.check_output(seen, text=True) == f"[{process.pid}]\n"
+    finally:
+        end(process)
+    assert len(files(tmp_path)) == 1
+    assert subprocess.check_output(seen, text=True) == "[]\n"
 
 
 def test_shares_of_the_same_work_are_let_in(tmp_path, mode):

@@ -150,12 +150,16 @@ def _record(path: Path) -> dict[str, Any]:
 
 def _is_alive(path: Path) -> bool:
     """Whether the process that wrote a file still runs."""
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            descriptor = os.open(path, os.O_RDWR | flags)  # locks on NFS need that
+        except OSError:
+            descriptor = os.open(path, os.O_RDONLY | flags)  # of another user, or on a file system that is read-only
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # of another user: nothing is known, so nothing is risked
+        return True  # nothing is known, so nothing is risked
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
