@@ -14,6 +14,7 @@ from metastep.rules import NGA, Adam, GradientAscent, RMSProp, Rule
 
 Floats = NDArray[np.float64]
 NUM_LEARNERS, NUM_PARAMETERS, NUM_UPDATES = 3, 4, 20
+ALONG_A_LINE = [name for name in rules.names() if rules.make(name).is_along_a_line]
 
 
 def estimate(gradient: Array | Floats, natural: Array | Floats | None = None) -> Estimate:
@@ -163,7 +164,7 @@ def check_that_only_the_middle_learner_stays(
         assert (np.asarray(after)[[0, 2]] != np.asarray(before)[[0, 2]]).any()
 
 
-@pytest.mark.parametrize("name", rules.names())
+@pytest.mark.parametrize("name", ALONG_A_LINE)
 @pytest.mark.parametrize("kind", BAD)
 def test_a_zero_or_non_finite_direction_leaves_theta_and_state_and_is_flagged(name: str, kind: str) -> None:
     rule = rules.make(name)
@@ -188,7 +189,7 @@ def test_a_gradient_whose_square_overflows_does_not_stop_the_learner_for_good(na
     )
 
 
-@pytest.mark.parametrize("name", rules.names())
+@pytest.mark.parametrize("name", ALONG_A_LINE)
 def test_a_step_out_of_range_leaves_theta_and_is_flagged(name: str) -> None:
     rule = rules.make(name)
     theta, state = warmed_up(rule)
@@ -199,7 +200,7 @@ def test_a_step_out_of_range_leaves_theta_and_is_flagged(name: str) -> None:
         np.testing.assert_array_equal(update.theta[1], theta[1])
 
 
-@pytest.mark.parametrize("name", rules.names())
+@pytest.mark.parametrize("name", ALONG_A_LINE)
 def test_registered_rules_have_their_name_and_go_uphill(name: str) -> None:
     """The rest of the contract is that of `check_rule`."""
     rule = rules.make(name)
@@ -218,7 +219,7 @@ def test_a_damping_out_of_range_is_refused(damping: float) -> None:
         rules.make("nga", damping=damping)
 
 
-@pytest.mark.parametrize("name", rules.names())
+@pytest.mark.parametrize("name", ALONG_A_LINE)
 def test_a_step_of_zero_goes_nowhere_and_is_no_failure(name: str) -> None:
     rule = rules.make(name)
     theta, state = warmed_up(rule)
@@ -232,6 +233,58 @@ def test_an_unknown_rule_gets_a_hint() -> None:
         InputError, match=r"meta.rule: 'adma' is not registered, allowed are adam, .* Did you mean 'adam'\?"
     ):
         rules.make("adma")
+
+
+MENU = rules.Menu(("nga damping=0.01", "rmsprop", "nga damping=0.5", "adam", "gradient normalised=true"))
+
+
+def chosen(directions: list[float], steps: list[float]) -> Array:
+    return jnp.stack([jnp.asarray(directions, jnp.float32), jnp.asarray(steps, jnp.float32)], axis=1)
+
+
+def test_every_direction_of_a_menu_is_the_update_of_its_rule_with_moments_that_run_on() -> None:
+    """After updates along another direction, each is where its own rule would be had it seen the same gradients."""
+    rng = np.random.default_rng(0)
+    theta = jnp.asarray(rng.normal(size=(NUM_LEARNERS, NUM_PARAMETERS)), jnp.float32)
+    gradients = rng.normal(size=(6, NUM_LEARNERS, NUM_PARAMETERS))
+    alone = [(rule, rule.init(theta)) for rule in MENU.rules]
+    state, where = MENU.init(theta), theta
+    for gradient in gradients:
+        both = estimate(gradient, gradient[:, ::-1])._replace(more=(jnp.asarray(gradient**3, jnp.float32),))
+        for index, (rule, memory) in enumerate(alone):
+            own = both._replace(natural_gradient=both.more[0]) if index == 2 else both
+            expected = rule.apply(where, own, stepsizes(0.25), memory)
+            found = MENU.apply(where, both, chosen([index] * 3, [0.25] * 3), state)
+            np.testing.assert_allclose(found.theta, expected.theta, rtol=1e-6, atol=1e-6)
+            alone[index] = rule, expected.state
+        np.testing.assert_allclose(
+            MENU.steps(both, state)[:, 4], both.gradient / jnp.linalg.norm(both.gradient, axis=1)[:, None], rtol=1e-5
+        )
+        update = MENU.apply(where, both, chosen([0, 3, 1], [0.5, 0.1, 0.2]), state)
+        where, state = update.theta, update.state
+
+
+def test_a_menu_needs_as_many_natural_gradients_as_it_has_dampings() -> None:
+    assert MENU.damping == (0.01, 0.5)
+    assert rules.Menu(("rmsprop",)).damping is None
+
+
+@pytest.mark.parametrize(
+    ("directions", "sentence"),
+    [
+        ((), r"\[\] must name one direction or more, each once"),
+        (("adam", "adam"), "must name one direction or more, each once"),
+        (("adma",), r"meta.rule.directions: 'adma' is not registered, .*Did you mean 'adam'"),
+        (("nga damping",), "must be the name of a rule and options like damping=0.1, each once"),
+        (("nga damping=much",), "must give numbers, true or false to its options, 'much' is neither"),
+        (("nga dampin=0.1",), "'dampin' is not an option of nga, .* Did you mean 'damping'"),
+        (("menu",), "'menu' must not be a menu itself"),
+        (("",), "is not registered"),
+    ],
+)
+def test_a_menu_that_cannot_be_is_refused(directions: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        rules.Menu(directions)
 
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop"])

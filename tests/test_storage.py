@@ -337,7 +337,7 @@ def test_stamps():
     found = storage.stamp("model") | {"more": 1}
     storage.require_stamp(found, "model", "m", "fit it again")
     for other, sentence in (
-        (found | {"version": 9}, "File m is a model of version 9, this metastep reads version 2: fit it again."),
+        (found | {"version": 9}, "File m is a model of version 9, this metastep reads version 3: fit it again."),
         ({"format": "metastep-model", "version": "1"}, "File m is a model of version 1, .*: fit it again."),
         ({"kind": "model"}, "File m is a model of version 1, .*: fit it again."),
         (storage.stamp("dataset"), "File m is not a metastep model."),

@@ -1,6 +1,7 @@
 """Estimates from batches of episodes: return, policy gradient, natural gradient."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -26,14 +27,37 @@ _Iteration = tuple[Array, Array, Array, Array, Array]
 _CG_TOLERANCE = 1e-5
 
 
+Batch = Sums | Trajectories
+"""What an estimate is made from: sums over the episodes where they suffice, else the episodes."""
+
+
 class Estimate(NamedTuple):
     """What one batch of episodes says about each learner; learners first."""
 
     mean_return: Array  # (learners,): j
     return_error: Array  # (learners,): its standard error
     gradient: Array  # (learners, parameters)
-    natural_gradient: Array  # (learners, parameters)
+    natural_gradient: Array  # (learners, parameters), with the first damping
     num_steps: Array  # (learners,): steps before termination
+    more: tuple[Array, ...] = ()  # natural gradients with further dampings, each (learners, parameters)
+
+    @property
+    def natural_gradients(self) -> tuple[Array, ...]:
+        """One for each damping."""
+        return (self.natural_gradient, *self.more)
+
+
+def _fisher_block(rollout: Rollout, sums: Sums) -> Array:
+    """The Fisher matrix of one action of a linear policy, `E[phi phi^T] / sigma^2`: (learners, 1 + s, 1 + s)."""
+    assert sums.moments is not None  # the estimator refuses the closed form for other policies
+    return jnp.moveaxis(sums.moments / (sums.num_steps * rollout.policy.sigma**2), -1, 0)
+
+
+def _by_action(policy: Policy, vector: Array) -> Array:
+    """theta = (b, W), gathered for each action, (parameters, learners) as (learners, actions, 1 + s)."""
+    biases = vector[: policy.num_actions, None]  # (actions, 1, learners)
+    weights = vector[policy.num_actions :].reshape(policy.num_actions, policy.num_observations, -1)
+    return jnp.moveaxis(jnp.concatenate([biases, weights], axis=1), -1, 0)
 
 
 def _closed_system(rollout: Rollout, sums: Sums, damping: float, kind: DampingKind) -> tuple[Array, Array]:
@@ -41,20 +65,14 @@ def _closed_system(rollout: Rollout, sums: Sums, damping: float, kind: DampingKi
 
     F repeats one block for every action, `E[phi phi^T] / sigma^2`, the mean over the steps taken.
     """
-    policy, moments = rollout.policy, sums.moments
-    assert moments is not None  # the estimator refuses these solvers for other policies
-    fisher = jnp.moveaxis(moments / (sums.num_steps * policy.sigma**2), -1, 0)
+    policy, fisher = rollout.policy, _fisher_block(rollout, sums)
     size = fisher.shape[-1]
     if kind == "relative":
         trace = jnp.trace(fisher, axis1=-2, axis2=-1)
         damped = fisher + (damping / size) * trace[:, None, None] * jnp.eye(size, dtype=jnp.float32)
     else:
         damped = fisher + damping * jnp.eye(size, dtype=jnp.float32)
-    # theta = (b, W): gather each action's bias and weights into one right-hand side.
-    biases = sums.gradient[: policy.num_actions, None]  # (actions, 1, learners)
-    weights = sums.gradient[policy.num_actions :].reshape(policy.num_actions, policy.num_observations, -1)
-    right = jnp.moveaxis(jnp.concatenate([biases, weights], axis=1), -1, 0)  # (learners, actions, size)
-    return damped, jnp.swapaxes(right, -1, -2)
+    return damped, jnp.swapaxes(_by_action(policy, sums.gradient), -1, -2)
 
 
 def _in_theta_order(solved: Array) -> Array:
@@ -185,7 +203,8 @@ class Estimator:
             observations of the batch); None takes "closed" where there is a closed form. The paper leaves it open: it says
             that natural gradients can be had with some steps of conjugate gradient, and that its code is based on a toolkit
             whose natural gradient is 10 such steps with an absolute damping of 0.1 or 0.01.
-        damping: added to the Fisher matrix's diagonal; by default what the update rule asks for, or `DAMPING`.
+        damping: added to the Fisher matrix's diagonal; by default what the update rule asks for, or `DAMPING`. Of several
+            dampings each gives a natural gradient, all from one Fisher matrix.
         damping_kind: whether the damping is a share of the mean of the Fisher matrix's diagonal ("relative") or a number by
             itself ("absolute"). The paper does not say.
         cg_iterations: most conjugate-gradient steps to the natural gradient, where it is found with them.
@@ -193,7 +212,7 @@ class Estimator:
 
     rollout: Rollout
     fisher: FisherSolver | None = None
-    damping: float | None = None
+    damping: float | tuple[float, ...] | None = None
     damping_kind: DampingKind = "relative"
     cg_iterations: Count = 200
 
@@ -201,8 +220,14 @@ class Estimator:
         check_fields(self, "rollout")
         if self.fisher in ("closed", "truncated") and not self.rollout.policy.is_linear:
             raise InputError(f"rollout.fisher: {self.fisher!r} needs a linear policy, allowed here is 'cg'.")
-        if self.damping is not None and not 0.0 < self.damping < 1.0:
+        if not self.dampings or not all(0.0 < value < 1.0 for value in self.dampings):
             raise InputError(f"rollout.damping: {self.damping} must lie in (0, 1).")
+
+    @property
+    def dampings(self) -> tuple[float, ...]:
+        """One for each natural gradient."""
+        given = DAMPING if self.damping is None else self.damping
+        return given if isinstance(given, tuple) else (given,)
 
     @property
     def solver(self) -> FisherSolver:
@@ -214,6 +239,11 @@ class Estimator:
         """Who simulates."""
         return engine_of(self.rollout.env)
 
+    def batch(self, theta: Array, context: Array, key: Array) -> Batch:
+        """Simulate what an estimate is made from."""
+        simulate = self.engine.trajectories if self.solver == "cg" else self.engine.stream
+        return simulate(self.rollout, theta, context, key)
+
     def __call__(self, theta: Array, context: Array, key: Array) -> Estimate:
         """Estimate for theta (learners, parameters) in the tasks context (learners, coordinates)."""
         return self.engine.whole(_estimate)(self, theta, context, key)
@@ -224,38 +254,50 @@ class Estimator:
 
 
 def _estimate(estimator: Estimator, theta: Array, context: Array, key: Array) -> Estimate:
-    engine, rollout = estimator.engine, estimator.rollout
-    if estimator.solver in ("closed", "truncated"):
-        return engine.piece(_from_sums)(estimator, engine.stream(rollout, theta, context, key))
-    return engine.piece(_from_episodes)(estimator, theta, engine.trajectories(rollout, theta, context, key))
+    batch = estimator.batch(theta, context, key)
+    return estimator.engine.piece(estimate_of)(estimator, theta, batch)
 
 
-def _from_sums(estimator: Estimator, sums: Sums) -> Estimate:
-    """The estimate of a linear policy."""
-    rollout, damping, kind = estimator.rollout, _damping(estimator), estimator.damping_kind
-    if estimator.solver == "truncated":
-        return _complete(estimator, sums, solve_truncated(rollout, sums, damping, kind, estimator.cg_iterations))
-    return _complete(estimator, sums, solve_closed(rollout, sums, damping, kind))
+def estimate_of(estimator: Estimator, theta: Array, batch: Batch) -> Estimate:
+    """What a batch says. Here arrays with learners last turn into arrays that are learners first again."""
+    rollout, kind = estimator.rollout, estimator.damping_kind
+    sums = batch if isinstance(batch, Sums) else sums_of(rollout, theta, batch)
 
+    def solve(damping: float) -> Array:
+        if not isinstance(batch, Sums):
+            iterations = estimator.cg_iterations
+            return solve_cg(rollout.policy, theta.T, batch, sums.gradient, damping, iterations, kind).T
+        if estimator.solver == "truncated":
+            return solve_truncated(rollout, sums, damping, kind, estimator.cg_iterations).T
+        return solve_closed(rollout, sums, damping, kind).T
 
-def _from_episodes(estimator: Estimator, theta: Array, episodes: Trajectories) -> Estimate:
-    """The estimate of any policy."""
-    rollout, damping, kind = estimator.rollout, _damping(estimator), estimator.damping_kind
-    sums = sums_of(rollout, theta, episodes)
-    natural = solve_cg(rollout.policy, theta.T, episodes, sums.gradient, damping, estimator.cg_iterations, kind)
-    return _complete(estimator, sums, natural)
-
-
-def _damping(estimator: Estimator) -> float:
-    return DAMPING if estimator.damping is None else estimator.damping
-
-
-def _complete(estimator: Estimator, sums: Sums, natural: Array) -> Estimate:
-    """Here arrays with learners last turn into arrays that are learners first again."""
+    first, *others = map(solve, estimator.dampings)
     return Estimate(
         mean_return=sums.mean_return,
-        return_error=jnp.sqrt(sums.return_variance / estimator.rollout.num_episodes),
+        return_error=jnp.sqrt(sums.return_variance / rollout.num_episodes),
         gradient=sums.gradient.T,
-        natural_gradient=natural.T,
+        natural_gradient=first,
         num_steps=sums.num_steps,
+        more=tuple(others),
     )
+
+
+def curvatures(estimator: Estimator, theta: Array, batch: Batch, vectors: Array) -> Array:
+    """v'Fv of vectors (learners, vectors, parameters), F the Fisher matrix without damping: (learners, vectors).
+
+    Half of it is the mean KL divergence, over the states visited, between the policies theta and theta + v, in the second
+    order; for a linear policy exactly.
+    """
+    policy = estimator.rollout.policy
+    moved = jnp.moveaxis(vectors, (1, 2), (0, 1))  # (vectors, parameters, learners)
+    if isinstance(batch, Sums):
+        fisher = _fisher_block(estimator.rollout, batch)
+        rows = jax.vmap(partial(_by_action, policy))(moved)  # (vectors, learners, actions, 1 + s)
+        return jnp.einsum("vlai,lij,vlaj->lv", rows, fisher, rows, precision=lax.Precision.HIGHEST)
+    observation, weight = _visited(batch)
+
+    def curvature(vector: Array) -> Array:
+        _, shift = jax.jvp(lambda parameters: policy.mean(parameters, observation), (theta.T,), (vector,))
+        return jnp.stack([jnp.sum(weight * piece**2, axis=0) for piece in shift]).sum(axis=0) / policy.sigma**2
+
+    return jnp.stack([curvature(vector) for vector in moved], axis=1) if len(moved) else vectors[:, :, 0]

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from metastep.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.errors import InputError
-from metastep.gradients import Estimate, Estimator
-from metastep.rules import NGA, Rule, RuleState, Update, unusable
+from metastep.gradients import Batch, Estimate, Estimator, curvatures, estimate_of
+from metastep.ranges import Range
+from metastep.rules import NGA, Menu, Rule, RuleState, Update, unusable
 from metastep.settings import Count, Float, Share, check_fields
-from metastep.spaces import HyperparameterSpace
+from metastep.spaces import HyperparameterSpace, MenuSpace
 
 PerParameter = tuple[Float, ...]
 
@@ -104,7 +105,7 @@ class MetaMDP:
     """
 
     estimator: Estimator
-    space: HyperparameterSpace
+    space: HyperparameterSpace | MenuSpace
     initial: InitialPolicy = InitialPolicy(mean=(0.0,), variance=(0.1,))
     rule: Rule = NGA()
     meta_discount: Share = 1.0
@@ -117,6 +118,15 @@ class MetaMDP:
             raise InputError(
                 f"space: it names {', '.join(self.space.names)}, but the rule {self.rule.name!r} takes "
                 f"{', '.join(self.rule.hyperparameters)}."
+            )
+        menu = self.rule.directions if isinstance(self.rule, Menu) else ()
+        named = self.space.directions if isinstance(self.space, MenuSpace) else ()
+        if menu != named:
+            raise InputError(f"space: its directions are {list(named)}, but the rule has {list(menu)}.")
+        measured = any(bounds.scale == "divergence" for bounds in self.space.branches.values())
+        if measured and not menu and not self.rule.is_along_a_line:
+            raise InputError(
+                f"meta.stepsize_scale: 'divergence' needs a rule that moves along a line, {self.rule.name!r} does not."
             )
         if not self.observation or len(set(self.observation)) < len(self.observation):
             raise InputError(f"meta.observation: {list(self.observation)} must name one feature or more, each once.")
@@ -131,10 +141,14 @@ class MetaMDP:
         """Length of theta."""
         return self.estimator.rollout.policy.num_parameters
 
-    def with_rule(self, rule: Rule) -> "MetaMDP":
-        """The same meta-MDP with another update; the estimate's damping follows a rule that asks for one."""
-        damping = self.estimator.damping if rule.damping is None else rule.damping
-        return dataclasses.replace(self, rule=rule, estimator=dataclasses.replace(self.estimator, damping=damping))
+    def with_rule(self, rule: Rule, space: HyperparameterSpace | MenuSpace | None = None) -> "MetaMDP":
+        """The same meta-MDP with another update, and perhaps another space; the damping follows a rule that asks for one."""
+        damping = rule.damping
+        if damping is None:  # of several natural gradients the first is enough for the features
+            damping = self.estimator.damping
+            damping = damping[0] if isinstance(damping, tuple) else damping
+        estimator = dataclasses.replace(self.estimator, damping=damping)
+        return dataclasses.replace(self, rule=rule, estimator=estimator, space=space or self.space)
 
     def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> "Tasks":
         """The tasks and initial policies of one block of a stream.
@@ -159,6 +173,14 @@ class Tasks(NamedTuple):
     key: Array  # everything random in this block derives from it
 
 
+class Previous(NamedTuple):
+    """What is remembered of a learner's last update; zeros before the first."""
+
+    mean_return: Array  # (learners,), before it
+    step: Array  # (learners, parameters): theta' - theta
+    divergence: Array  # (learners,): mean KL(before, after) over the states visited before, in the second order
+
+
 class Learners(NamedTuple):
     """A block of learners, all after the same number of updates: the state of the meta-MDP."""
 
@@ -169,6 +191,8 @@ class Learners(NamedTuple):
     flagged: (
         Array  # (learners,): the estimate cannot be followed (zero, not finite), or the last step could not be taken
     )
+    curvature: Array  # (learners, directions): v'Fv, v what the rule adds to theta at h = 1
+    previous: Previous
     key: Array  # the block's key
     update: Array  # how many updates were made
 
@@ -183,42 +207,114 @@ class Learners(NamedTuple):
         return purpose_key(self.key, Purpose.CONTROLLER, self.update)
 
 
-def _observe_batch(
-    mdp: MetaMDP, context: Array, theta: Array, rule_state: RuleState, key: Array, update: Array
+def _observed(
+    mdp: MetaMDP,
+    batch: Batch,
+    context: Array,
+    theta: Array,
+    rule_state: RuleState,
+    previous: Previous,
+    key: Array,
+    update: Array,
 ) -> Learners:
-    estimate = mdp.estimator(theta, context, purpose_key(key, Purpose.SIMULATION, update))
+    estimate = estimate_of(mdp.estimator, theta, batch)
     flagged = unusable(mdp.rule.direction(estimate)) | ~jnp.isfinite(estimate.mean_return)
-    return Learners(context, theta, rule_state, estimate, flagged, key, update)
+    curvature = curvatures(mdp.estimator, theta, batch, mdp.rule.steps(estimate, rule_state))
+    return Learners(context, theta, rule_state, estimate, flagged, curvature, previous, key, update)
+
+
+def _observe_batch(
+    mdp: MetaMDP, context: Array, theta: Array, rule_state: RuleState, previous: Previous, key: Array, update: Array
+) -> Learners:
+    batch = mdp.estimator.batch(theta, context, purpose_key(key, Purpose.SIMULATION, update))
+    observed: Learners = mdp.estimator.engine.piece(_observed)(
+        mdp, batch, context, theta, rule_state, previous, key, update
+    )
+    return observed
 
 
 def _begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
     start = mdp.rule.init(tasks.theta)
-    return _observe_batch(mdp, tasks.context, tasks.theta, start, tasks.key, jnp.uint32(0))
+    nothing = jnp.zeros(len(tasks.theta), jnp.float32)
+    previous = Previous(nothing, jnp.zeros_like(tasks.theta), nothing)
+    return _observe_batch(mdp, tasks.context, tasks.theta, start, previous, tasks.key, jnp.uint32(0))
 
 
-def _update(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Update:
-    return mdp.rule.apply(learners.theta, learners.estimate, hyperparameters, learners.rule_state)
+def _chosen_curvature(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Array:
+    """v'Fv along the direction that was chosen: (learners, 1)."""
+    if not isinstance(mdp.space, MenuSpace):
+        return learners.curvature[:, :1]
+    return jnp.take_along_axis(learners.curvature, hyperparameters[:, :1].astype(jnp.int32), axis=1)
+
+
+def with_lengths(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Array:
+    """The hyperparameters as the rule takes them: a step that was given as a divergence as a length, h = sqrt(2 KL / v'Fv)."""
+    is_divergence = [bounds.scale == "divergence" for bounds in mdp.space.branches.values()]
+    if not any(is_divergence):
+        return hyperparameters
+    curvature = _chosen_curvature(mdp, learners, hyperparameters)
+    place = int(isinstance(mdp.space, MenuSpace))  # of the step
+    step = hyperparameters[:, place : place + 1]
+    length = jnp.where(curvature > 0.0, jnp.sqrt(2.0 * step / jnp.where(curvature > 0.0, curvature, 1.0)), 0.0)
+    if not all(is_divergence):
+        length = jnp.where(jnp.asarray(is_divergence)[hyperparameters[:, :1].astype(jnp.int32)], length, step)
+    return jnp.concatenate([hyperparameters[:, :place], length, hyperparameters[:, place + 1 :]], axis=1)
+
+
+def updated(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Update:
+    """Only the update: what the rule makes of every theta."""
+    chosen = with_lengths(mdp, learners, hyperparameters)
+    return mdp.rule.apply(learners.theta, learners.estimate, chosen, learners.rule_state)
+
+
+def divergence(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Array:
+    """Mean KL(before, after) of an update over the states visited, in the second order, h^2 v'Fv / 2: (learners,).
+
+    It is exact for linear policies; zero where a rule does not move along a line.
+    """
+    if not learners.curvature.shape[1]:
+        return jnp.zeros(len(learners.theta), jnp.float32)
+    chosen = with_lengths(mdp, learners, hyperparameters)
+    length = chosen[:, int(isinstance(mdp.space, MenuSpace))]
+    return 0.5 * length**2 * _chosen_curvature(mdp, learners, hyperparameters)[:, 0]
+
+
+def _update(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> tuple[Update, Previous]:
+    after = updated(mdp, learners, hyperparameters)
+    cost = jnp.where(after.flagged, 0.0, divergence(mdp, learners, hyperparameters))
+    return after, Previous(learners.estimate.mean_return, after.theta - learners.theta, cost)
 
 
 def _advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
-    after = mdp.estimator.engine.piece(_update)(mdp, learners, hyperparameters)
+    after, previous = mdp.estimator.engine.piece(_update)(mdp, learners, hyperparameters)
     observed = _observe_batch(
-        mdp, learners.context, after.theta, after.state, learners.key, learners.update + jnp.uint32(1)
+        mdp, learners.context, after.theta, after.state, previous, learners.key, learners.update + jnp.uint32(1)
     )
     # Held back although the estimate could be followed: a step that is not finite, or too large for float32.
     return observed._replace(flagged=observed.flagged | (after.flagged & ~learners.flagged))
 
 
 def simulated(mdp: MetaMDP) -> MetaMDP:
-    """The meta-MDP without what only a model sees, or only the first policies: it selects the same program whatever that is."""
+    """The meta-MDP without what only models or first policies depend on: it selects the same program whatever that is."""
     return dataclasses.replace(mdp, observation=DEFAULT_OBSERVATION, meta_discount=1.0, initial=MetaMDP.initial)
+
+
+def _without_ranges(mdp: MetaMDP) -> MetaMDP:
+    """The same for an update that was chosen: where choices lie does not matter any more, but what they mean does."""
+    space = mdp.space
+    if isinstance(space, MenuSpace):
+        space = MenuSpace(space.directions, tuple(Range(1.0, 2.0, bounds.scale) for bounds in space.ranges))
+    else:
+        ones = (1.0,) * space.num_coordinates
+        space = HyperparameterSpace(ones, tuple(2.0 * one for one in ones), space.scales, space.names)
+    return dataclasses.replace(simulated(mdp), space=space)
 
 
 def begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
     """Simulate the first batch of every learner."""
-    return mdp.estimator.engine.whole(_begin)(simulated(mdp), tasks)
+    return mdp.estimator.engine.whole(_begin)(_without_ranges(mdp), tasks)
 
 
 def advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
     """One transition of the meta-MDP: update every theta, simulate the next batch."""
-    return mdp.estimator.engine.whole(_advance)(simulated(mdp), learners, hyperparameters)
+    return mdp.estimator.engine.whole(_advance)(_without_ranges(mdp), learners, hyperparameters)

@@ -109,7 +109,8 @@ def _problem(kind: Any, value: Any) -> str:
     if get_origin(kind) in (Union, UnionType):
         options = [option for option in get_args(kind) if option is not type(None)]
         # Where a whole number and a share are both allowed, 1 is the number and 1.0 the share.
-        exact = [option for option in options if get_args(option)[:1] == (type(value),)]
+        annotated = [option for option in options if get_origin(option) is Annotated]
+        exact = [option for option in annotated if get_args(option)[0] is type(value)]
         problems = [_problem(option, value) for option in exact or options]
         return "" if value is None or "" in problems else problems[0]
     if get_origin(kind) is Literal and value not in get_args(kind):

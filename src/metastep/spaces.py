@@ -1,7 +1,7 @@
 """Hyperparameter spaces: the actions of the meta-MDP."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -10,16 +10,51 @@ from jax import Array
 from numpy.typing import NDArray
 
 from metastep.errors import InputError
+from metastep.ranges import Range
+from metastep.ranges import Scale as Scale
 
-Scale = Literal["linear", "log"]
+
+class Space(Protocol):
+    """What a controller may propose for an update."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the update rule calls the coordinates."""
+        ...
+
+    @property
+    def num_coordinates(self) -> int:
+        """How many numbers a controller proposes for an update."""
+        ...
+
+    @property
+    def branches(self) -> "dict[str, Range]":
+        """The range of the step along each direction, by the direction's name; one without a name where there is no choice."""
+        ...
+
+    def sample(self, key: Array, num: int) -> Array:
+        """Uniform along each scale, and among the directions: (num, coordinates)."""
+        ...
+
+    def clip(self, hyperparameters: Array) -> Array:
+        """The nearest point of the space."""
+        ...
+
+    def from_unit(self, unit: Array) -> Array:
+        """Map (..., coordinates) in [0, 1] onto the space, along each coordinate's scale."""
+        ...
+
+    def candidates(self, num: int) -> NDArray[np.float32]:
+        """`num` evenly spaced steps along every direction: (candidates, coordinates)."""
+        ...
 
 
 @dataclass(frozen=True)
 class HyperparameterSpace:
-    """A box whose coordinates have a linear or a logarithmic scale; the paper's experiments have one linear step size.
+    """A box whose coordinates have scales of their own; the paper's experiments have one linear step size.
 
     Args:
-        low, high: bounds; a logarithmic coordinate needs a positive lower one.
+        low, high: bounds; all scales but the linear one need a positive lower one.
         scales: how a coordinate is sampled and gridded.
         names: as the update rule calls them.
     """
@@ -34,13 +69,17 @@ class HyperparameterSpace:
             raise InputError(
                 "HyperparameterSpace: low, high, scales and names must have one entry for each coordinate."
             )
-        for name, low, high, scale in zip(self.names, self.low, self.high, self.scales, strict=True):
-            if not (np.isfinite(low) and np.isfinite(high) and low < high):
-                raise InputError(f"meta.{name}_low: {low} must lie below {name}_high = {high}, and both be finite.")
-            if scale not in ("linear", "log"):
-                raise InputError(f"{name}: the scale {scale!r} must be linear or log.")
-            if scale == "log" and low <= 0.0:
-                raise InputError(f"meta.{name}_low: {low} must be positive on a log scale.")
+        _ = self.ranges  # which refuse what cannot be
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """One for each coordinate."""
+        return tuple(map(Range, self.low, self.high, self.scales, self.names))
+
+    @property
+    def branches(self) -> dict[str, Range]:
+        """The range of the step, which is the first coordinate."""
+        return {"": self.ranges[0]}
 
     @property
     def num_coordinates(self) -> int:
@@ -49,13 +88,7 @@ class HyperparameterSpace:
 
     def from_unit(self, unit: Array) -> Array:
         """Map (..., coordinates) in [0, 1] onto the box, along each coordinate's scale."""
-        columns = []
-        for index, (low, high, scale) in enumerate(zip(self.low, self.high, self.scales, strict=True)):
-            share = unit[..., index]
-            if scale == "linear":
-                columns.append(low + (high - low) * share)
-            else:
-                columns.append(jnp.exp(np.log(low) + (np.log(high) - np.log(low)) * share))
+        columns = [_from_unit(bounds, unit[..., index]) for index, bounds in enumerate(self.ranges)]
         return self.clip(jnp.stack(columns, axis=-1))
 
     def sample(self, key: Array, num: int) -> Array:
@@ -70,5 +103,80 @@ class HyperparameterSpace:
         """`num` evenly spaced values of a one-coordinate space, along its scale: (num,)."""
         if self.num_coordinates != 1:
             raise InputError(f"grid: needs a space of one coordinate, this one has {', '.join(self.names)}.")
-        space = np.linspace if self.scales[0] == "linear" else np.geomspace
-        return space(self.low[0], self.high[0], num).astype(np.float32)
+        return self.ranges[0].grid(num)
+
+    def candidates(self, num: int) -> NDArray[np.float32]:
+        """The grid as proposals: (num, 1)."""
+        return self.grid(num)[:, np.newaxis]
+
+
+@dataclass(frozen=True)
+class MenuSpace:
+    """A direction, by its position, and a step along it, which has a range of its own for each direction.
+
+    Args:
+        directions: their names.
+        ranges: of the step, one for each direction.
+    """
+
+    directions: tuple[str, ...]
+    ranges: tuple[Range, ...]
+
+    names = ("direction", "stepsize")
+    num_coordinates = 2
+
+    def __post_init__(self) -> None:
+        if not self.directions or len(self.directions) != len(self.ranges):
+            raise InputError(
+                f"MenuSpace: {len(self.directions)} directions and {len(self.ranges)} ranges, allowed are as many, and one at "
+                "least."
+            )
+        if len(set(self.directions)) < len(self.directions):
+            raise InputError(f"MenuSpace: directions {list(self.directions)} must be named once each.")
+
+    @property
+    def low(self) -> tuple[float, ...]:
+        """The smallest number of each coordinate, along any direction."""
+        return 0.0, min(bounds.low for bounds in self.ranges)
+
+    @property
+    def high(self) -> tuple[float, ...]:
+        """The largest number of each coordinate, along any direction."""
+        return float(len(self.ranges) - 1), max(bounds.high for bounds in self.ranges)
+
+    @property
+    def branches(self) -> dict[str, Range]:
+        """The range of the step along each direction."""
+        return dict(zip(self.directions, self.ranges, strict=True))
+
+    def from_unit(self, unit: Array) -> Array:
+        """Map (..., 2) in [0, 1]: equal shares of the first coordinate are the directions, the second follows the scale."""
+        last = len(self.directions) - 1
+        direction = jnp.minimum(jnp.floor(unit[..., 0] * len(self.directions)), float(last)).astype(jnp.int32)
+        steps = jnp.stack([_from_unit(bounds, unit[..., 1]) for bounds in self.ranges])
+        chosen = jnp.take_along_axis(steps, direction[None], axis=0)[0]
+        return self.clip(jnp.stack([direction.astype(jnp.float32), chosen], axis=-1))
+
+    def sample(self, key: Array, num: int) -> Array:
+        """A direction at random, and a step uniform along its scale: (num, 2)."""
+        return self.from_unit(jax.random.uniform(key, (num, 2), jnp.float32))
+
+    def clip(self, hyperparameters: Array) -> Array:
+        """The nearest direction, and the nearest step that is allowed along it."""
+        direction = jnp.clip(jnp.round(hyperparameters[..., 0]), 0.0, float(len(self.directions) - 1))
+        low, high = (
+            jnp.asarray([getattr(bounds, side) for bounds in self.ranges], jnp.float32) for side in ("low", "high")
+        )
+        index = direction.astype(jnp.int32)
+        return jnp.stack([direction, jnp.clip(hyperparameters[..., 1], low[index], high[index])], axis=-1)
+
+    def candidates(self, num: int) -> NDArray[np.float32]:
+        """`num` evenly spaced steps along every direction: (directions * num, 2)."""
+        rows = [np.stack([np.full(num, index), bounds.grid(num)], 1) for index, bounds in enumerate(self.ranges)]
+        return np.concatenate(rows).astype(np.float32)
+
+
+def _from_unit(bounds: Range, share: Array) -> Array:
+    if bounds.is_linear:
+        return bounds.low + (bounds.high - bounds.low) * share
+    return jnp.exp(np.log(bounds.low) + (np.log(bounds.high) - np.log(bounds.low)) * share)

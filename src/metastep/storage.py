@@ -28,8 +28,8 @@ from metastep.tensors import decode, encode, parse_json
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _DAY = 86400.0  # seconds
-VERSION = 2
-"""Of all files; metastep 0.1 wrote version 1."""
+_VERSIONS = {"model": 3}
+"""Of files, by kind; all others are of version 2, and metastep 0.1 wrote version 1."""
 
 
 class Disk(NamedTuple):
@@ -248,7 +248,7 @@ def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify
 
 def stamp(kind: str) -> dict[str, Any]:
     """What every file of ours begins with: what it is, and in which form."""
-    return {"format": f"metastep {kind}", "version": VERSION}
+    return {"format": f"metastep {kind}", "version": _VERSIONS.get(kind, 2)}
 
 
 def require_stamp(found: Any, kind: str, path: str | Path, remedy: str) -> None:
@@ -260,7 +260,7 @@ def require_stamp(found: Any, kind: str, path: str | Path, remedy: str) -> None:
     if given.get("format") == wanted["format"] or _is_of_first_version(found, kind):
         version = given.get("version") if isinstance(given.get("version"), int) else 1
         raise InputError(
-            f"File {path} is a {kind} of version {version}, this metastep reads version {VERSION}: {remedy}."
+            f"File {path} is a {kind} of version {version}, this metastep reads version {wanted['version']}: {remedy}."
         )
     raise InputError(f"File {path} is not a metastep {kind}.")
 

@@ -15,7 +15,7 @@ def test_the_search_prices_each_step_with_the_estimator_on_the_controllers_episo
     mdp = make_mdp("cartpole")
     learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
     steps = jnp.linspace(0.0, 2.0, 11, dtype=jnp.float32)
-    found = line_search(mdp, learners, steps)
+    found = line_search(mdp, learners, steps[:, None])
     for step, row in zip(steps, found, strict=True):
         proposal = jnp.full((BLOCK, 1), step)
         moved = mdp.rule.apply(learners.theta, learners.estimate, proposal, None).theta
@@ -29,7 +29,7 @@ def test_the_proposal_is_the_best_step_of_the_search() -> None:
     controller = GreedyOracle(num_stepsizes=21)
     proposal = np.asarray(controller.propose(controller.init(mdp, learners), learners))[:, 0]
     grid = mdp.space.grid(21)
-    returns = np.asarray(line_search(mdp, learners, jnp.asarray(grid)))
+    returns = np.asarray(line_search(mdp, learners, jnp.asarray(grid)[:, None]))
     np.testing.assert_array_equal(proposal, grid[returns.argmax(axis=0)])
 
 
@@ -37,7 +37,7 @@ def test_the_episodes_are_neither_the_current_nor_the_next_batch() -> None:
     mdp = make_mdp("nav2d")
     learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
     still = jnp.zeros((BLOCK, 1), jnp.float32)
-    fresh = np.asarray(line_search(mdp, learners, jnp.zeros(2, jnp.float32)))[0]
+    fresh = np.asarray(line_search(mdp, learners, jnp.zeros((2, 1), jnp.float32)))[0]
     assert not np.any(fresh == np.asarray(learners.estimate.mean_return))
     assert not np.any(fresh == np.asarray(advance(mdp, learners, still).estimate.mean_return))
 

@@ -95,17 +95,19 @@ def test_single_action_finds_the_best_step_of_each_task() -> None:
 
 def test_constant_runs_are_the_loop_with_constant_steps() -> None:
     mdp = make_mdp()
-    inputs, targets = constant_runs(make_run(BLOCK + 3))
+    inputs, targets, num_steps = constant_runs(make_run(BLOCK + 3))
     assert inputs.shape == (BLOCK + 3, 3)
     episode, _ = run(mdp, Fixed(inputs[:BLOCK, 2]), mdp.tasks(3, Stream.TRAIN, 0), 2)
     np.testing.assert_array_equal(inputs[:BLOCK, :2], episode.context)
     np.testing.assert_array_equal(targets[:BLOCK], episode.mean_return[-1])
-    np.testing.assert_array_equal(constant_runs(make_run(4))[0], inputs[:4])
+    np.testing.assert_array_equal(constant_runs(make_run(4)).inputs, inputs[:4])
+    whole = mdp.estimator.rollout.num_episodes * mdp.estimator.rollout.horizon * 3 * (BLOCK + 3)
+    assert 0.9 * whole < num_steps <= whole  # an episode may reach its goal before its end
 
 
 def test_constant_runs_can_be_held_to_a_list_of_tasks() -> None:
     listed = np.array([[0.1, 0.2], [-0.3, 0.4], [0.0, 0.5]], np.float32)
-    inputs, _ = constant_runs(make_run(BLOCK + 3, num_updates=1, task_list=listed))
+    inputs, *_ = constant_runs(make_run(BLOCK + 3, num_updates=1, task_list=listed))
     np.testing.assert_array_equal(inputs[:, :2], listed[np.arange(BLOCK + 3) % 3])
 
 
@@ -113,6 +115,7 @@ def test_learning_gives_a_controller_that_stays_on_the_grid() -> None:
     mdp = make_mdp()
     controller = SingleAction().prepared(make_run(64, seed=0))
     assert controller.prepared(make_run(64)) is controller
+    assert controller.training_steps == constant_runs(make_run(64, seed=0)).num_steps
     learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
     proposal = np.asarray(controller.propose(controller.init(mdp, learners), learners))[:, 0]
     assert set(proposal) <= set(mdp.space.grid(11))
@@ -121,7 +124,7 @@ def test_learning_gives_a_controller_that_stays_on_the_grid() -> None:
 
 
 def test_too_few_finite_returns_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    results = np.zeros((3, 3), np.float32), np.array([1.0, np.nan, np.inf], np.float32)
+    results = np.zeros((3, 3), np.float32), np.array([1.0, np.nan, np.inf], np.float32), 0.0
     monkeypatch.setattr("metastep.controllers.single_action.constant_runs", lambda run: results)
     with pytest.raises(InputError, match="only 1 of 3 runs ended with a finite return"):
         SingleAction().prepared(make_run(3))

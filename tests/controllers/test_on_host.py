@@ -39,7 +39,7 @@ def test_hoof_prices_are_the_same(both: tuple[MetaMDP, MetaMDP, Learners]) -> No
 
 def test_the_oracles_search_is_the_same(both: tuple[MetaMDP, MetaMDP, Learners]) -> None:
     mdp, host, learners = both
-    steps = jnp.asarray([0.0, 0.5, 1.0], jnp.float32)
+    steps = jnp.asarray([[0.0], [0.5], [1.0]], jnp.float32)
     np.testing.assert_allclose(line_search(host, learners, steps), line_search(mdp, learners, steps), rtol=1e-4)
 
 

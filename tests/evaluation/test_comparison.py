@@ -1,5 +1,7 @@
+import dataclasses
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
@@ -7,14 +9,17 @@ from jax import Array
 from metastep.blocks import Stream
 from metastep.controllers import HOOF, Controller, Decay, Exploration, Fixed, MetaFQIController, SingleAction
 from metastep.errors import InputError
-from metastep.evaluation import Method, baselines, compare
+from metastep.evaluation import Method, baselines, compare, join
 from metastep.fqi.qfunction import QFunction, Stepsizes
 from metastep.fqi.regressors import ExtraTrees
+from metastep.gradients import Estimate
 from metastep.mdp import Learners, MetaMDP, advance, begin
 from metastep.meta.controller import TaskSource
 from metastep.meta.loop import run
 from metastep.provenance import describe
-from metastep.rules import NGA, Adam, RMSProp
+from metastep.ranges import Range
+from metastep.rules import NGA, Adam, RMSProp, Rule, Update, guard
+from metastep.spaces import MenuSpace
 from tests.controllers.problems import BLOCK, make_mdp
 
 
@@ -67,6 +72,41 @@ def test_a_comparison_is_the_shared_loop_block_by_block() -> None:
         np.testing.assert_array_equal(result.flagged[0, lanes], episode.flagged.T)
         np.testing.assert_array_equal(result.num_steps[0, lanes], episode.num_steps.sum(axis=0))
         np.testing.assert_array_equal(result.theta[0, lanes], episode.features["theta"][-1])
+
+
+class TwoWays(Rule):
+    """A step along the natural gradient or the plain one."""
+
+    name = "two-ways"
+    hyperparameters = ("direction", "stepsize")
+
+    def direction(self, estimate: Estimate) -> Array:
+        return estimate.gradient
+
+    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: None) -> Update:
+        way = jnp.where(hyperparameters[:, :1] == 0.0, estimate.natural_gradient, estimate.gradient)
+        return guard(theta, theta + hyperparameters[:, 1:] * way, estimate.gradient)
+
+
+def test_directions_are_kept_apart_from_steps() -> None:
+    plain, rule = make_mdp(), TwoWays()
+    ranges = (Range(0.1, 0.4), Range(0.5, 0.9))
+    menu = dataclasses.replace(plain, rule=rule, space=MenuSpace(("natural", "plain"), ranges))
+    result = compare([Method("u", rule, Exploration())], menu, seed=5, num_tasks=BLOCK + 3, num_updates=2)
+    assert result.methods[0].directions == ("natural", "plain")
+    assert result.methods[0].scale == "linear"
+    assert result.direction.dtype == np.int8
+    assert set(result.direction.ravel()) == {0, 1}
+    assert result.hyperparameters.shape == (1, BLOCK + 3, 2, 1)
+    np.testing.assert_array_equal(result.hyperparameters[..., 0] >= 0.5, result.direction == 1)
+    other = compare([Method("f", NGA(), Fixed(0.5))], plain, seed=5, num_tasks=BLOCK + 3, num_updates=2)
+    assert other.methods[0].directions == ()
+    assert not other.direction.any()
+    both = join([result, dataclasses.replace(other, settings=result.settings)])
+    np.testing.assert_array_equal(both.direction[0], result.direction[0])
+    np.testing.assert_array_equal(both.hyperparameters[1], np.float32(0.5))
+    with_kl = MenuSpace(("natural", "plain"), (ranges[0], Range(0.5, 0.9, "divergence")))
+    assert Method("u", rule, Exploration()).record(with_kl).scale == "mixed"
 
 
 def test_task_7_is_the_same_whether_10_or_20_are_asked_for() -> None:

@@ -100,7 +100,14 @@ def rewrite(path: Path, comparison: Comparison, arrays: dict[str, Any], metadata
         ({"flagged": np.zeros((2, 9, 2), np.bool_)}, {}, "flagged is bool"),
         ({"context": np.zeros((9, 2), np.float64)}, {}, "context is float64"),
         ({"tuning/0/mean": None}, {}, "KeyError"),
-        ({}, {"methods": [{"name": "a"}]}, "TypeError"),
+        ({}, {"methods": [{"name": "a"}]}, "KeyError"),
+        ({"direction": np.zeros((2, 9, 1), np.int8)}, {}, "direction is int8"),
+        ({"direction": np.full((2, 9, 2), 1, np.int8)}, {}, "directions of metagrad are 1 to 1, allowed is 0 to 0"),
+        (
+            {},
+            {"tuning": [{"method": "m", "parameters": [], "num_tasks": 1, "seed": 0, "num_steps": -1}]},
+            "took -1.0 steps",
+        ),
         ({}, {"methods": None}, "TypeError"),
         ({}, {"context_names": ["x"]}, "context is float32"),
     ],
@@ -112,6 +119,44 @@ def test_a_foreign_file_is_refused(
     rewrite(path, comparison, arrays, metadata)
     with pytest.raises(InputError, match=complaint):
         load(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "complaint"),
+    [
+        ("directions", ["a", "a"], "different names"),
+        ("directions", [str(i) for i in range(101)], "at most 100 different names"),
+        ("directions", ["a\x1b[2J"], "direction 'a.* of metagrad must be a line of printable text"),
+        ("directions", [3], "direction 3 of metagrad"),
+        ("training_steps", -1.0, "training_steps of metagrad is -1.0"),
+        ("trials", float("inf"), "trials of metagrad is inf"),
+        ("training_steps", "many", "training_steps of metagrad is 'many'"),
+        ("scale", "cubic", "scale of metagrad is 'cubic', allowed are linear, log, divergence, mixed"),
+    ],
+)
+def test_a_record_that_cannot_be_shown_is_refused(
+    comparison: Comparison, tmp_path: Path, field: str, value: Any, complaint: str
+) -> None:
+    path = tmp_path / "result.safetensors"
+    first, second = (record._asdict() for record in comparison.methods)
+    rewrite(path, comparison, {}, {"methods": [first | {field: value}, second]})
+    with pytest.raises(InputError, match=complaint):
+        load(path)
+
+
+def test_directions_survive_the_disk_and_have_a_column(comparison: Comparison, tmp_path: Path) -> None:
+    chosen = np.zeros(comparison.direction.shape, np.int8)
+    chosen[0, :, 1] = 1
+    menu = comparison.methods[0]._replace(directions=("natural", "plain"), scale="divergence")
+    changed = dataclasses.replace(comparison, methods=(menu, comparison.methods[1]), direction=chosen)
+    save(tmp_path / "result.safetensors", changed)
+    found = load(tmp_path / "result.safetensors")
+    assert found.methods[0] == menu
+    np.testing.assert_array_equal(found.direction, chosen)
+    to_parquet(found, tmp_path / "curves.parquet")
+    for row in pq.read_table(tmp_path / "curves.parquet").to_pylist():
+        named = row["method"] == menu.name and row["update"] > 0
+        assert row["direction"] == (menu.directions[row["update"] - 1] if named else None)
 
 
 def test_a_method_named_twice_is_refused(comparison: Comparison, tmp_path: Path) -> None:
@@ -155,4 +200,5 @@ def test_a_fixed_step_in_place_of_a_method_object_is_recorded_by_name(comparison
     plain = compare([Method("f", NGA(), Fixed(0.1))], make_mdp(), seed=0, num_tasks=2, num_updates=1)
     assert plain.methods[0]._asdict() == {
         "name": "f", "label": "f", "colour": "", "rule": "nga", "controller": "fixed", "values": {}, "is_yardstick": False,
+        "directions": (), "scale": "linear", "training_steps": 0.0, "trials": 0,
     }  # fmt: skip

@@ -23,6 +23,7 @@ def make_comparison(returns: np.ndarray, names: tuple[str, ...], yardsticks: tup
         context=np.zeros((num_tasks, 1), np.float32),
         returns=returns.astype(np.float32),
         hyperparameters=np.zeros((num_methods, num_tasks, num_observations - 1, 1), np.float32),
+        direction=np.zeros((num_methods, num_tasks, num_observations - 1), np.int8),
         flagged=np.zeros(returns.shape, np.bool_),
         num_steps=np.zeros((num_methods, num_tasks)),
         theta=np.zeros((num_methods, num_tasks, 1), np.float32),

@@ -52,6 +52,8 @@ def test_every_grid_point_meets_every_task() -> None:
     np.testing.assert_allclose(table.mean[5], episode.mean_return[1:, 1:6].mean(), rtol=1e-6)
     scores = episode.mean_return[1:, 1:6].mean(axis=0)
     np.testing.assert_allclose(table.standard_error[5], scores.std(ddof=1) / np.sqrt(5), rtol=1e-4)
+    # 6 points, 5 tasks, 3 batches of 20 episodes; few of the episodes of 6 steps reach the goal before their end.
+    assert 0.99 < table.num_steps / (6 * 5 * 3 * 20 * 6) <= 1.0
 
 
 def test_the_best_point_becomes_a_method_that_knows_its_tasks() -> None:

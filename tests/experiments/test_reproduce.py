@@ -182,6 +182,9 @@ def test_a_whole_reproduction_is_checked(made, tmp_path):
     assert wrong(out) == {}
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
+    with (copy / "results.md").open("a") as page:
+        page.write("and more\n")
+    assert list(wrong(copy)) == ["results.md"]
     extra = copy / "runs" / "cartpole" / "extra"
     (extra / "robust-double-0.safetensors").replace(extra / "spare")
     (extra / "robust-double-1.safetensors").replace(extra / "robust-double-0.safetensors")
@@ -419,6 +422,7 @@ def comparison_of(**returns):
         context=np.zeros((num_tasks, 1), np.float32),
         returns=np.stack([values.astype(np.float32) for values in returns.values()]),
         hyperparameters=np.zeros((num, num_tasks, points - 1, 1), np.float32),
+        direction=np.zeros((num, num_tasks, points - 1), np.int8),
         flagged=np.zeros((num, num_tasks, points), np.bool_),
         num_steps=np.ones((num, num_tasks)),
         theta=np.zeros((num, num_tasks, 1), np.float32),

@@ -19,27 +19,9 @@ from metastep.experiments.runner import print_outcome, run_experiment
 from metastep.experiments.stages import collect_data, compare_methods, compare_share, fit_and_select, method_result
 from metastep.meta.dataset import Dataset
 from metastep.rules import NGA
+from tests.experiments.tiny import TINY, make_folder
 
-TINY = [
-    "collect.num_meta_episodes=24",
-    "meta.num_updates=2",
-    "rollout.num_episodes=8",
-    "rollout.horizon=4",
-    "rollout.block_size=8",
-    "fqi.iterations=1",
-    "fqi.regressor.trees=3",
-    "fqi.num_stepsizes=11",
-    "selection.num_tasks=4",
-    "compare.num_tasks=4",
-    "compare.num_updates=2",
-    "compare.num_tuning_tasks=2",
-    "compare.methods.geometric-decay.grid={stepsize = [1.0], alpha = [0.5]}",
-]
 TASKS = np.array([[0.1, 0.2], [-0.3, 0.4]], np.float32)
-
-
-def make_folder(path: Path, *overrides: str, tasks: np.ndarray | None = None) -> RunFolder:
-    return RunFolder.create(path, load("nav2d", "quick", [*TINY, *overrides]), tasks)
 
 
 @pytest.fixture(scope="module")
@@ -130,10 +112,11 @@ def test_only_results_of_the_same_settings_are_joined(listed: RunFolder) -> None
     assert join([first, changed(first, mdp=blind)]).names == ("fixed", "other")
 
 
-def test_what_cannot_be_fitted_is_refused() -> None:
-    log = ["meta.stepsize_scale=log", "meta.stepsize_low=0.1"]
-    with pytest.raises(InputError, match="stepsize_scale: 'log' cannot be fitted"):
-        build_fqi(load("nav2d", "quick", [*TINY, *log]))
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_steps_are_fitted_on_their_scale(scale: str) -> None:
+    settings = [f"meta.stepsize_scale={scale}", "meta.stepsize_low=0.1"]
+    fqi = build_fqi(load("nav2d", "quick", [*TINY, *settings]))
+    assert (fqi.stepsize_low, fqi.stepsize_high, fqi.stepsize_scale, fqi.menu) == (0.1, 8.0, scale, None)
 
 
 def test_without_a_learned_method_nothing_is_collected(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_models_of_version_one_are_to_be_fitted_again(tmp_path):
     metadata = {"sha256": "0" * 64, "format": "metastep-model", "version": "1", "record": "{}"}
     path = tmp_path / "m"
     path.write_bytes(_joined({"__metadata__": metadata}, b""))
-    with pytest.raises(InputError, match=r"^File .*/m is a model of version 1, .* reads version 2: fit it again\.$"):
+    with pytest.raises(InputError, match=r"^File .*/m is a model of version 1, .* reads version 3: fit it again\.$"):
         load_model(path)
 
 
@@ -252,7 +252,7 @@ def test_hostile_headers_are_named(content, tmp_path, change, sentence):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (_set(("version",), 3), "is a model of version 3, this metastep reads version 2: fit it again"),
+        (_set(("version",), 2), "is a model of version 2, this metastep reads version 3: fit it again"),
         (_set(("format",), "other"), "is not a metastep model"),
         (_set(("record",), 3), "model record: record"),
         (_set(("record",), {}), "model record: setting: Field required"),
@@ -260,7 +260,10 @@ def test_hostile_headers_are_named(content, tmp_path, change, sentence):
         (_set(("record", "regressor", "options"), {"trees": "many"}), "trees: 'many' must be a whole number"),
         (_set(("record", "regressor", "options"), {"surprise": 1}), "'surprise' is not an option of extra-trees"),
         (_set(("record", "num_stepsizes"), 10**9), "model record: num_stepsizes"),
-        (_set(("record", "stepsize_high"), -1.0), "step sizes: low is 0.0 and high -1.0"),
+        (_set(("record", "branches", 0, "high"), -1.0), "step sizes: low is 0.0 and high -1.0"),
+        (_set(("record", "branches", 0, "scale"), "log"), "must be positive on a log scale"),
+        (_set(("record", "branches", 0, "scale"), "cubic"), "model record: branches.0.scale"),
+        (_set(("record", "branches"), []), "model record: branches"),
         (_set(("record", "feature_low"), [0.0]), "feature_low has 1 entries, allowed is 5"),
     ],
 )
@@ -303,7 +306,8 @@ def test_hostile_arrays_are_named(content, tmp_path, name, index, value, sentenc
     [
         ({"1/0/left": None}, "has the arrays"),
         ({"1/0/more": np.zeros(2)}, "has the arrays"),
-        ({"1/2/left": np.zeros(2)}, "is not named iteration/head/array"),
+        ({"1/2/left": np.zeros(2)}, "7 heads, allowed are 2 of every iteration from 1 on"),
+        ({"1/02/left": np.zeros(2)}, "is not named iteration/head/array"),
         ({"left": np.zeros(2)}, "is not named iteration/head/array"),
         ({"9/0/left": np.zeros(2)}, "allowed are 2 of every iteration from 1 on"),
         ({"4/0/left": np.zeros(2)}, "allowed are 2 of every iteration from 1 on"),

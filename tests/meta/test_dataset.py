@@ -141,7 +141,9 @@ def test_non_finite_tuples_are_counted_and_left_out_whatever_the_parts(tmp_path)
     writer = start(tmp_path, layout)
     writer.add(0, block)
     dataset = writer.finish()
-    assert dataset.counts() == Counts(transitions=32, flagged=4, excluded=2 + 1 + 2 + 1 + 1 + 4)
+    counts = dataset.counts()
+    assert counts[:3] == Counts(transitions=32, flagged=4, excluded=2 + 1 + 2 + 1 + 1 + 4, num_steps=0.0)[:3]
+    np.testing.assert_allclose(counts.num_steps, block.num_steps.sum(dtype=np.float64))
     for parts in (("theta",), OBSERVATION):
         tuples = dataset.transitions(parts)
         assert all(len(array) == 21 and np.isfinite(array).all() for array in tuples)
@@ -394,6 +396,17 @@ def test_the_first_difference_is_dotted():
     assert first_difference({"a": 1, "b": {"c": [1]}}, {"a": 1, "b": {"c": [1]}}) is None
     assert first_difference({"b": {"c": [1], "d": 0}}, {"b": {"c": [2], "d": 1}}) == ("b.c", "[1]", "[2]")
     assert first_difference({"b": {"c": 1}}, {"b": 3}) == ("b", '{"c": 1}', "3")
+
+
+def test_the_first_difference_enters_lists_of_named_tables():
+    adam, fixed = {"name": "adam", "grid": {"stepsize": [1, 2]}}, {"name": "fixed"}
+    slower = {"name": "adam", "grid": {"stepsize": [1]}}
+    wanted = ("m.adam.grid.stepsize", "[1, 2]", "[1]")
+    assert first_difference({"m": [fixed, adam]}, {"m": [fixed, slower]}) == wanted
+    assert first_difference({"m": [adam, fixed]}, {"m": [fixed, adam]}) == ("m[0].name", '"adam"', '"fixed"')
+    assert first_difference({"m": [fixed]}, {"m": [fixed, adam]}) == ("m[1].name", "not set", '"adam"')
+    assert first_difference({"m": [fixed, fixed]}, {"m": [fixed]})[0] == "m"
+    assert first_difference({"m": []}, {"m": [fixed]}) == ("m", "[]", '[{"name": "fixed"}]')
 
 
 @pytest.mark.parametrize("hyperparameters", [1, 2])

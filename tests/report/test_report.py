@@ -49,7 +49,7 @@ def findings(comparison: Comparison, **config: Any) -> Findings:
         fitted=Fitted(
             model=small_model(),
             validation=make_comparison(simulated((0.0,), 10), ("N=1",)),
-            counts=Counts(transitions=100, flagged=0, excluded=0),
+            counts=Counts(transitions=100, flagged=0, excluded=0, num_steps=1e6),
             starts=np.zeros((2, 3), np.float32),
         ),
     )
@@ -178,7 +178,9 @@ def tuning(method: str, best: int) -> TuningTable:
     """A search over three step sizes."""
     scores = np.arange(3) == best
     points = np.array([[0.1], [0.5], [1.0]])
-    return TuningTable(method, ("stepsize",), points, scores.astype(np.float64), np.ones(3), np.zeros(3, int), 5, 0)
+    return TuningTable(
+        method, ("stepsize",), points, scores.astype(np.float64), np.ones(3), np.zeros(3, int), 5, 0, 600.0
+    )
 
 
 def test_tuning_at_an_edge_is_said_where_the_result_is(capsys, monkeypatch) -> None:

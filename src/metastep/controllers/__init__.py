@@ -2,7 +2,8 @@
 
 from metastep.controllers.greedy_oracle import GreedyOracle
 from metastep.controllers.hoof import HOOF
-from metastep.controllers.metafqi import MetaFQIController
+from metastep.controllers.kl_adaptive import KLAdaptive
+from metastep.controllers.metafqi import Exploring, MetaFQIController
 from metastep.controllers.metagrad import Metagrad
 from metastep.controllers.schedules import Decay, Fixed, GeometricDecay, RandomConstant
 from metastep.controllers.single_action import SingleAction
@@ -13,9 +14,9 @@ REGISTRY: Registry[Controller] = Registry("controller")
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
 _open_loop = (Exploration, RandomConstant, Fixed, Decay, GeometricDecay)  # whatever the learners show
-for _kind in (*_open_loop, HOOF, Metagrad, SingleAction, MetaFQIController, GreedyOracle):
+for _kind in (*_open_loop, KLAdaptive, HOOF, Metagrad, SingleAction, MetaFQIController, GreedyOracle):
     register(_kind.name, _kind)
 
-__all__ = ["HOOF", "Decay", "Fixed", "GeometricDecay", "GreedyOracle", "MetaFQIController", "Metagrad"]
-__all__ += ["Controller", "Exploration", "RandomConstant", "Run", "SingleAction"]
+__all__ = ["HOOF", "Decay", "Exploring", "Fixed", "GeometricDecay", "GreedyOracle", "KLAdaptive"]
+__all__ += ["Controller", "Exploration", "MetaFQIController", "Metagrad", "RandomConstant", "Run", "SingleAction"]
 __all__ += ["REGISTRY", "make", "names", "register"]

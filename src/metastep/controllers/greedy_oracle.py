@@ -7,43 +7,39 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.errors import InputError
-from metastep.mdp import Learners, MetaMDP
-from metastep.meta.controller import Controller, Run, require_one_coordinate
+from metastep.mdp import Learners, MetaMDP, simulated, updated
+from metastep.meta.controller import Controller, Run
+from metastep.spaces import Space
 
 # Candidates simulated side by side share the random numbers; more of them would leave the processor's cache.
 _SIDE_BY_SIDE = 8
 
 
-def _moved(mdp: MetaMDP, learners: Learners, stepsize: Array) -> Array:
-    proposal = jnp.full((learners.theta.shape[0], 1), stepsize)
-    return mdp.rule.apply(learners.theta, learners.estimate, proposal, learners.rule_state).theta
-
-
-def _search(mdp: MetaMDP, learners: Learners, stepsizes: Array) -> Array:
+def _search(mdp: MetaMDP, learners: Learners, candidates: Array) -> Array:
     engine, rollout = mdp.estimator.engine, mdp.estimator.rollout
 
-    def price(stepsize: Array) -> Array:
-        theta = _moved(mdp, learners, stepsize)
+    def price(candidate: Array) -> Array:
+        theta = updated(mdp, learners, jnp.broadcast_to(candidate, (len(learners.theta), len(candidate)))).theta
         return engine.mean_return(rollout, theta, learners.context, learners.controller_key)
 
-    return engine.map(price, stepsizes, _SIDE_BY_SIDE)
+    return engine.map(price, candidates, _SIDE_BY_SIDE)
 
 
-def line_search(mdp: MetaMDP, learners: Learners, stepsizes: Array) -> Array:
-    """Mean return after an update with each of the step sizes, on fresh episodes: (stepsizes, learners).
+def line_search(mdp: MetaMDP, learners: Learners, candidates: Array) -> Array:
+    """Mean return after an update with each candidate (candidates, coordinates), on fresh episodes: (candidates, learners).
 
     The episodes come from the controller's key, so they are neither those the direction was estimated on nor those of the
     next batch; every candidate sees the same random numbers.
     """
-    return mdp.estimator.engine.whole(_search)(mdp, learners, stepsizes)
+    return mdp.estimator.engine.whole(_search)(simulated(mdp), learners, candidates)
 
 
 @dataclass(frozen=True, eq=False)
 class GreedyOracle(Controller):
-    """The step size with the best return on fresh episodes, at each update; it costs `num_stepsizes` batches more.
+    """The step with the best return on fresh episodes, at each update; it costs a batch more for each candidate.
 
     Args:
-        num_stepsizes: evenly spaced candidates over H; 0 takes as many as the experiment's model chooses from.
+        num_stepsizes: evenly spaced candidates along every direction; 0 takes as many as the experiment's model chooses from.
     """
 
     num_stepsizes: int = 101
@@ -59,13 +55,14 @@ class GreedyOracle(Controller):
     def prepared(self, run: Run) -> "GreedyOracle":
         return self if self.num_stepsizes else replace(self, num_stepsizes=run.num_stepsizes)
 
+    def num_trials(self, space: Space) -> int:
+        return len(space.candidates(self.num_stepsizes))
+
     def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
-        require_one_coordinate(self.name, mdp)
         return mdp
 
     def propose(self, state: MetaMDP, learners: Learners) -> Array:
         """Try them all; ties and returns that are not finite go to the smallest."""
-        stepsizes = jnp.asarray(state.space.grid(self.num_stepsizes))
-        returns = line_search(state, learners, stepsizes)
-        best = jnp.argmax(jnp.where(jnp.isfinite(returns), returns, -jnp.inf), axis=0)
-        return stepsizes[best][:, None]
+        candidates = jnp.asarray(state.space.candidates(self.num_stepsizes))
+        returns = line_search(state, learners, candidates)
+        return candidates[jnp.argmax(jnp.where(jnp.isfinite(returns), returns, -jnp.inf), axis=0)]

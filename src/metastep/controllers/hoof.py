@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from metastep.controllers.per_learner import PerLearner, check, column
 from metastep.errors import InputError
-from metastep.mdp import Learners, MetaMDP, simulated
+from metastep.mdp import Learners, MetaMDP, simulated, updated, with_lengths
 from metastep.meta.controller import Controller
 from metastep.policies import Pieces
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold, fold_over
@@ -94,10 +94,11 @@ def _price_all(mdp: MetaMDP, learners: Learners, candidates: Array, episodes: Tr
         origin, one = jnp.zeros_like(learners.theta), jnp.ones_like(candidates[0])
         direction = rule.apply(origin, estimate, one, state).theta.T
         tilt = _tilt(rollout, learners, lambda observation: policy.mean(direction, observation), episodes)
-        return jax.vmap(partial(_price, tilt))(candidates[:, :, 0])
+        lengths = jax.vmap(partial(with_lengths, mdp, learners))(candidates)
+        return jax.vmap(partial(_price, tilt))(lengths[:, :, 0])
 
     def price_one(candidate: Array) -> Prices:
-        theta = rule.apply(learners.theta, estimate, candidate, state).theta.T
+        theta = updated(mdp, learners, candidate).theta.T
 
         def shift(observation: Pieces) -> Pieces:
             means = policy.mean(theta, observation), policy.mean(learners.theta.T, observation)

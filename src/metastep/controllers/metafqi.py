@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -13,7 +14,7 @@ from metastep.errors import InputError
 from metastep.features import meta_observation
 from metastep.fqi import ModelRecord
 from metastep.mdp import Learners, MetaMDP
-from metastep.meta.controller import Controller, Run, TaskSource, require_one_coordinate
+from metastep.meta.controller import Controller, Exploration, Run, TaskSource
 from metastep.meta.setting import setting_of
 from metastep.provenance import first_difference
 
@@ -31,7 +32,9 @@ class Greedy(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MetaFQIController(Controller):
-    """h = argmax_h Q_N(x, h); a learner whose observation is not finite gets the smallest step size of H.
+    """h = argmax_h Q_N(x, h), or direction and step where there is a menu of directions.
+
+    A learner whose observation is not finite gets the smallest step size of H.
 
     A model that carries a record is held to it: it is refused where environment, policy, rule, discount, baseline,
     meta-observation or step sizes are not those it was fitted for.
@@ -47,6 +50,7 @@ class MetaFQIController(Controller):
     contexts: NDArray[np.float32] | None = None
 
     name: ClassVar[str] = "metafqi"
+    is_memoryless: ClassVar[bool] = True
     needs_model: ClassVar[bool] = True
 
     @property
@@ -59,7 +63,6 @@ class MetaFQIController(Controller):
         return self if self.model is not None else replace(self, model=run.model(), contexts=run.task_list)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
-        require_one_coordinate(self.name, mdp)
         if self.model is None:
             raise InputError("controller: 'metafqi' needs a fitted model.")
         record = self.model.record
@@ -72,4 +75,29 @@ class MetaFQIController(Controller):
         """The forests live on the host: one transfer there and one back for each update."""
         assert self.model is not None  # `init` refuses that
         best = self.model.act(np.asarray(meta_observation(state, learners)), self.iteration)
-        return jnp.asarray(best, jnp.float32).reshape(-1, 1)
+        return jnp.asarray(best, jnp.float32).reshape(-1, state.space.num_coordinates)
+
+
+@dataclass(frozen=True, eq=False)
+class Exploring(Controller):
+    """Follows another controller, but for a share of the proposals, which are drawn uniformly: what later rounds collect with.
+
+    Args:
+        greedy: whom to follow; it must be memoryless.
+        exploration: the share of random proposals.
+    """
+
+    greedy: Controller
+    exploration: float
+
+    name: ClassVar[str] = "exploring"
+    is_memoryless: ClassVar[bool] = True
+
+    def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
+        self.greedy.init(mdp, learners)
+        return mdp
+
+    def propose(self, state: MetaMDP, learners: Learners) -> Array:
+        random = Exploration().propose(state, learners)
+        draw = jax.random.uniform(jax.random.fold_in(learners.controller_key, 0), (len(random), 1))
+        return jnp.where(draw < self.exploration, random, self.greedy.propose(state, learners))

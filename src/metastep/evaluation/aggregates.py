@@ -1,6 +1,6 @@
-"""Aggregates beside the mean that single tasks cannot pull far: interquartile mean and probability of improvement.
+"""Aggregates beside the mean that single tasks cannot pull far: interquartile mean, probability of improvement, profiles.
 
-Both with intervals over tasks; docs/calibration.md tells how often these cover.
+The first two have intervals over tasks; docs/calibration.md tells how often these cover.
 """
 
 from typing import Any, NamedTuple
@@ -55,3 +55,15 @@ def improvement_probability(differences: NDArray[np.float64], *, confidence: flo
     half = stats.norm.ppf((1.0 + confidence) / 2.0) * np.sqrt((win + loss - (win - loss) ** 2) / (num + 2.0 * _ADDED))
     low, high = (np.clip(0.5 + (win - loss + side * half) / 2.0, 0.0, 1.0) for side in (-1.0, 1.0))
     return Aggregate(0.5 + (wins - losses) / (2.0 * num), low, high)
+
+
+def performance_profile(values: NDArray[np.float64], levels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Share of tasks on which each row of (rows, tasks) reaches each level: (rows, levels); it falls from 1 to 0."""
+    ordered = np.sort(values, axis=-1)
+    below = np.stack([np.searchsorted(row, levels, side="left") for row in ordered])
+    return np.asarray(1.0 - below / values.shape[-1])
+
+
+def shortfall(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far each row of (rows, tasks) stays behind the best row of the task: (rows, tasks), not negative."""
+    return np.asarray(values.max(axis=0) - values)

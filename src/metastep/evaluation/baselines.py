@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from metastep.evaluation.methods import MethodSpec
+from metastep.ranges import Range
 from metastep.registry import Registry
 
 REGISTRY: Registry[MethodSpec] = Registry("compare.methods")
@@ -27,13 +28,30 @@ def _add(name: str, label: str, colour: str, **fields: Any) -> None:
 
 # Okabe and Ito's palette: distinguishable with every common colour-vision deficiency.
 _add("metafqi", "metaFQI", "#0072B2", controller="metafqi")
+_add("metastep", "metastep", "#7B3FA0", controller="metafqi", model="metastep")
 _add("fixed", "fixed step", "#E69F00", controller="fixed", grid={"stepsize": ()})
 _add("decay", "decay", "#8C6D31", controller="decay", grid={"alpha": ()})
 _geometric = {"stepsize": (), "alpha": (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)}
 _add("geometric-decay", "geometric decay", "#B3A369", controller="geometric-decay", grid=_geometric)
 _add("rmsprop", "RMSprop", "#CC79A7", rule="rmsprop", controller="fixed", grid={"stepsize": ()})
 _add("adam", "Adam", "#009E73", rule="adam", controller="fixed", grid={"stepsize": ()})
+_kl = {
+    "steps": Range(1e-6, 1e6, "divergence"),
+    "grid": {"stepsize": (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)},
+}
+_add("fixed-kl", "fixed KL", "#A6761D", controller="fixed", **_kl)
+_adaptive = {"stepsize": (), "target": (1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)}
+_add("kl-adaptive", "KL-adaptive", "#66A61E", controller="kl-adaptive", grid=_adaptive)
 _add("hoof", "HOOF", "#D55E00", controller="hoof", grid={"max_divergence": (1e-4, 1e-3, 1e-2, 2e-2, 5e-2)})
 _add("metagrad", "metagrad", "#56B4E9", controller="metagrad", grid={"stepsize": (), "beta": ()})
 _add("single", "single step size", "#7A7A7A", controller="single-action")
 _add("oracle", "greedy oracle", "text", controller="greedy-oracle", controller_options={"num_stepsizes": 0})
+_few = {"num_stepsizes": 25}  # along each direction
+_add(
+    "menu-oracle",
+    "oracle over the menu",
+    "#444444",
+    controller="greedy-oracle",
+    controller_options=_few,
+    model="metastep",
+)

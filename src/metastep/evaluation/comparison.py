@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metastep.blocks import Blocks, Stream
 from metastep.errors import InputError
-from metastep.evaluation.methods import Method, MethodRecord, check_names, check_record, refuse_overlap
+from metastep.evaluation.methods import Method, MethodRecord, check_names, check_record, has_directions, refuse_overlap
 from metastep.evaluation.tuning import TuningTable
 from metastep.mdp import MetaMDP
 from metastep.meta.history import History
@@ -21,7 +21,8 @@ from metastep.provenance import describe, first_difference, versions_of
 
 # Settings of a meta-MDP that shape what a model sees or was fitted with, and leave the learners of a comparison alone.
 _OF_THE_MODEL = ("observation", "meta_discount")
-_BY_METHOD = ("returns", "hyperparameters", "flagged", "num_steps", "theta")  # arrays of a comparison, methods first
+# Arrays of a comparison, methods first.
+_BY_METHOD = ("returns", "hyperparameters", "direction", "flagged", "num_steps", "theta")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +34,8 @@ class Comparison:
         context_names: of the columns of `context`.
         context: (tasks, coordinates).
         returns: (methods, tasks, updates + 1), estimated on each batch; the first is before any update.
-        hyperparameters: (methods, tasks, updates, coordinates), of each update.
+        hyperparameters: (methods, tasks, updates, coordinates), of each update; the first coordinate is the step.
+        direction: (methods, tasks, updates), the position among its method's `directions`; 0 where there is no choice.
         flagged: (methods, tasks, updates + 1): an estimate that was zero or not finite.
         num_steps: (methods, tasks), environment steps of the batches (a controller's own simulations not counted).
         theta: (methods, tasks, parameters), the policy after the last update.
@@ -48,6 +50,7 @@ class Comparison:
     context: NDArray[np.float32]
     returns: NDArray[np.float32]
     hyperparameters: NDArray[np.float32]
+    direction: NDArray[np.int8]
     flagged: NDArray[np.bool_]
     num_steps: NDArray[np.float64]
     theta: NDArray[np.float32]
@@ -133,17 +136,18 @@ def compare(
     tasks = [mdp.tasks(seed, stream, block, contexts) for block in blocks]
     context = np.concatenate([np.asarray(block.context) for block in tasks])[:num_tasks]
     refuse_overlap(methods, stream, context)
-    runs, diagnostics = [], {}
+    runs, records, diagnostics = [], [], {}
     with (tracker or Silent()).stage(_stage_name(methods, stream), len(methods) * len(blocks), "blocks") as stage:
         for method in methods:
-            variant = mdp.with_rule(method.rule)
+            variant = method.on(mdp)
             histories, reports = [], []
             for block in blocks:
                 history, state = run(variant, method.controller, tasks[block], num_updates, ("theta",))
                 histories.append(history.first(blocks.num_valid(block)))
                 reports.append(jax.device_get(method.controller.report(state)))
                 stage.advance(1)
-            runs.append(_tasks_first(histories))
+            runs.append(_tasks_first(histories, chooses=has_directions(variant.space)))
+            records.append(method.record(variant.space))
             for name in reports[0]:
                 values = np.concatenate([report[name].T for report in reports])
                 diagnostics[f"{method.name}/{name}"] = values[:num_tasks]
@@ -158,7 +162,7 @@ def compare(
         "versions": versions_of(mdp.estimator.rollout.env.packages),
     }
     return Comparison(
-        methods=tuple(method.record() for method in methods),
+        methods=tuple(records),
         context_names=mdp.estimator.rollout.env.context_space.names,
         context=context,
         diagnostics=diagnostics,
@@ -175,11 +179,13 @@ def _stage_name(methods: Sequence[Method], stream: Stream) -> str:
     return f"test {methods[0].name}" if len(methods) == 1 else f"test {len(methods)} methods"
 
 
-def _tasks_first(histories: Sequence[History]) -> dict[str, NDArray[Any]]:
-    """One method on the tasks of all blocks."""
+def _tasks_first(histories: Sequence[History], *, chooses: bool) -> dict[str, NDArray[Any]]:
+    """One method on the tasks of all blocks; where it chooses a direction, that is taken from before the step."""
+    chosen = np.concatenate([np.swapaxes(history.hyperparameters, 0, 1) for history in histories])
     parts: dict[str, list[NDArray[Any]]] = {
         "returns": [history.mean_return.T for history in histories],
-        "hyperparameters": [np.swapaxes(history.hyperparameters, 0, 1) for history in histories],
+        "hyperparameters": [chosen[:, :, 1:] if chooses else chosen],
+        "direction": [(chosen[:, :, 0] if chooses else np.zeros(chosen.shape[:2])).astype(np.int8)],
         "flagged": [history.flagged.T for history in histories],
         "num_steps": [history.num_steps.sum(axis=0, dtype=np.float64) for history in histories],
         "theta": [history.features["theta"][-1] for history in histories],

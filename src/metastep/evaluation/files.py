@@ -22,6 +22,7 @@ _ARRAYS = {
     "context": np.dtype(np.float32),
     "returns": np.dtype(np.float32),
     "hyperparameters": np.dtype(np.float32),
+    "direction": np.dtype(np.int8),
     "flagged": np.dtype(np.bool_),
     "num_steps": np.dtype(np.float64),
     "theta": np.dtype(np.float32),
@@ -52,6 +53,7 @@ def _facts(table: TuningTable) -> dict[str, Any]:
         "parameters": list(table.parameters),
         "num_tasks": table.num_tasks,
         "seed": table.seed,
+        "num_steps": table.num_steps,
     }
 
 
@@ -74,12 +76,15 @@ def _assembled(arrays: dict[str, NDArray[Any]], metadata: dict[str, Any]) -> Com
             parameters=tuple(facts["parameters"]),
             num_tasks=int(facts["num_tasks"]),
             seed=int(facts["seed"]),
+            num_steps=float(facts["num_steps"]),
             **{name: arrays[f"tuning/{index}/{name}"] for name in _TABLE_ARRAYS},
         )
         for index, facts in enumerate(metadata["tuning"])
     ]
     return Comparison(
-        methods=tuple(MethodRecord(**facts) for facts in metadata["methods"]),
+        methods=tuple(
+            MethodRecord(**facts | {"directions": tuple(facts["directions"])}) for facts in metadata["methods"]
+        ),
         context_names=tuple(metadata["context_names"]),
         diagnostics={
             name.removeprefix("diagnostics/"): array
@@ -103,6 +108,7 @@ def _check(path: str | Path, comparison: Comparison) -> None:
         "context": (num_tasks, len(comparison.context_names)),
         "returns": (num_methods, num_tasks, num_updates + 1),
         "hyperparameters": (num_methods, num_tasks, num_updates, coordinates),
+        "direction": (num_methods, num_tasks, num_updates),
         "flagged": (num_methods, num_tasks, num_updates + 1),
         "num_steps": (num_methods, num_tasks),
         "theta": (num_methods, num_tasks, *comparison.theta.shape[2:3]),
@@ -116,6 +122,16 @@ def _check(path: str | Path, comparison: Comparison) -> None:
             )
     if len(set(comparison.names)) != num_methods:
         raise InputError(f"File {path} is not a whole comparison: a method is named twice.")
+    for record, chosen in zip(comparison.methods, comparison.direction, strict=True):
+        last = max(0, len(record.directions) - 1)
+        if chosen.size and not 0 <= chosen.min() <= chosen.max() <= last:
+            raise InputError(
+                f"File {path} is not a whole comparison: directions of {record.name} are {chosen.min()} to {chosen.max()}, "
+                f"allowed is 0 to {last}."
+            )
+    for table in comparison.tuning:
+        if not 0.0 <= table.num_steps < np.inf:
+            raise InputError(f"File {path} is not a whole comparison: tuning took {table.num_steps} steps.")
 
 
 def differences_to_csv(rows: Iterable[Difference], path: str | Path) -> None:
@@ -132,7 +148,8 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
     """Write the curves as one long table, a row for every method, task and update from 0 to T.
 
     Columns: `method`, `label`, `task`, `context_<name>`, `update`, `return` (after that many updates), `stepsize` (of the
-    update that led there, null at 0; a list where there are several hyperparameters), `flagged`.
+    update that led there, null at 0; a list where there are several hyperparameters), `flagged`, and where a method chose
+    among directions `direction` (the name, null for other methods and at 0).
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -152,6 +169,8 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
         "stepsize": _stepsizes(comparison),
         "flagged": comparison.flagged.reshape(-1),
     }
+    if any(record.directions for record in comparison.methods):
+        columns["direction"] = pa.array(_directions(comparison), pa.string())
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink)
     storage.write_atomically(path, sink.getvalue().to_pybytes())
@@ -169,3 +188,12 @@ def _stepsizes(comparison: Comparison) -> Any:
         return pa.array(padded.reshape(-1), mask=missing)
     values = pa.array(padded.reshape(-1))
     return pa.FixedSizeListArray.from_arrays(values, chosen.shape[3], mask=pa.array(missing))
+
+
+def _directions(comparison: Comparison) -> list[str | None]:
+    """The name of the direction of each row, None at update 0 and where there was no choice."""
+    names: list[str | None] = []
+    for record, tasks in zip(comparison.methods, comparison.direction, strict=True):
+        for task in tasks:
+            names += [None, *((record.directions[position] if record.directions else None) for position in task)]
+    return names

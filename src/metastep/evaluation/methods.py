@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,15 @@ from metastep.blocks import Stream
 from metastep.errors import InputError
 from metastep.mdp import MetaMDP
 from metastep.meta.controller import Controller, TaskSource
+from metastep.ranges import Range, Scale
 from metastep.rules import Rule
+from metastep.spaces import HyperparameterSpace, MenuSpace, Space
 
 Grid = Mapping[str, Sequence[float]]
+
+SCALES = (*get_args(Scale), "mixed")
+"""What the number of a step means: a length (linear or log), a divergence, or now one and now the other."""
+_MOST_DIRECTIONS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +34,8 @@ class MethodSpec:
         controller_options: its options, but for those that are tuned.
         rule: the update, a name in the registry of rules; None takes the experiment's.
         rule_options: its options.
+        model: the experiment's further model whose meta-MDP it runs on: its rule, its step sizes, its observation.
+        steps: the step sizes it chooses from and what they mean; None takes the experiment's.
         grid: the values that each tuned option of the controller is tried with.
         label: for figures and tables; the name by default.
         colour: in figures; empty takes the next one of the palette.
@@ -38,6 +46,8 @@ class MethodSpec:
     controller_options: Mapping[str, Any] = field(default_factory=dict)
     rule: str | None = None
     rule_options: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+    steps: Range | None = None
     grid: Grid = field(default_factory=dict)
     label: str = ""
     colour: str = ""
@@ -48,6 +58,12 @@ class MethodSpec:
             return mdp.rule
         return rules.REGISTRY.build(self.rule, self.rule_options, field=self._field("rule"))
 
+    def on(self, mdp: MetaMDP) -> MetaMDP:
+        """The meta-MDP with the method's rule and steps."""
+        steps = self.steps
+        space = None if steps is None else HyperparameterSpace((steps.low,), (steps.high,), (steps.scale,))
+        return mdp.with_rule(self.build_rule(mdp), space)
+
     def build_controller(self, values: Mapping[str, Any]) -> Controller:
         """The controller with these values of what is tuned: one number for all learners, or one for each."""
         options = {**self.controller_options, **values}
@@ -57,7 +73,8 @@ class MethodSpec:
         """The method with these values; `facts` are further fields of `Method`."""
         chosen = dict(values or {})
         facts = {"controller": self.build_controller(chosen), "label": self.label, "colour": self.colour, **facts}
-        return Method(self.name, self.build_rule(mdp), values=chosen, **facts)
+        own = self.on(mdp)
+        return Method(self.name, own.rule, values=chosen, space=own.space, observation=own.observation, **facts)
 
     def _field(self, part: str) -> str:
         return f"compare.methods.{self.name}.{part}"
@@ -73,6 +90,8 @@ class Method:
         controller: the step size.
         values: what was tuned, for the record.
         tuned_on: the tasks that this was done on.
+        space: what the controller chooses from; None takes the comparison's.
+        observation: what it sees; None takes the comparison's.
     """
 
     name: str
@@ -82,6 +101,13 @@ class Method:
     colour: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
     tuned_on: TaskSource | None = None
+    space: HyperparameterSpace | MenuSpace | None = None
+    observation: tuple[str, ...] | None = None
+
+    def on(self, mdp: MetaMDP) -> MetaMDP:
+        """The meta-MDP that the method runs on: that of a comparison with the method's own update and what it sees."""
+        own = mdp.with_rule(self.rule, self.space)
+        return own if self.observation is None else replace(own, observation=self.observation)
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -92,8 +118,10 @@ class Method:
         """The tasks that the method was trained, selected or tuned on."""
         return (*self.controller.shaped_by, *(() if self.tuned_on is None else (self.tuned_on,)))
 
-    def record(self) -> "MethodRecord":
-        """The facts of a method without the objects."""
+    def record(self, space: Space) -> "MethodRecord":
+        """The facts of a method without the objects; the space is what it chooses from."""
+        branches = space.branches
+        scales = {bounds.scale for bounds in branches.values()}
         return MethodRecord(
             name=self.name,
             label=self.label or self.name,
@@ -102,7 +130,16 @@ class Method:
             controller=self.controller.name,
             values={name: float(value) for name, value in self.values.items()},
             is_yardstick=self.controller.is_yardstick,
+            directions=tuple(branches) if has_directions(space) else (),
+            scale=scales.pop() if len(scales) == 1 else "mixed",
+            training_steps=self.controller.training_steps,
+            trials=self.controller.num_trials(space),
         )
+
+
+def has_directions(space: Space) -> bool:
+    """Whether a direction is chosen before the step along it; it is then the first of two coordinates."""
+    return tuple(space.branches) != ("",)
 
 
 class MethodRecord(NamedTuple):
@@ -115,6 +152,12 @@ class MethodRecord(NamedTuple):
     controller: str
     values: dict[str, float]
     is_yardstick: bool
+    directions: tuple[
+        str, ...
+    ] = ()  # names of what it chose from, in the order of their positions; empty without a choice
+    scale: str = "linear"  # what the number of a step means, one of `SCALES`
+    training_steps: float = 0.0  # environment steps that its controller took to train itself
+    trials: int = 0  # batches that its controller simulates of its own before every update
 
 
 def check_record(record: MethodRecord) -> None:
@@ -130,6 +173,20 @@ def check_record(record: MethodRecord) -> None:
     numbers = isinstance(record.values, dict) and all(type(value) in (int, float) for value in record.values.values())
     if not numbers or not isinstance(record.is_yardstick, bool):
         raise InputError(f"methods: values of {record.name} must be numbers, and is_yardstick true or false.")
+    for name in ("training_steps", "trials"):
+        number = getattr(record, name)
+        if type(number) not in (int, float) or not 0.0 <= number < np.inf:
+            raise InputError(f"methods: {name} of {record.name} is {number!r:.60}, allowed is 0 or more.")
+    names = record.directions
+    if not isinstance(names, tuple) or len(names) > _MOST_DIRECTIONS or len(set(map(str, names))) < len(names):
+        raise InputError(f"methods: directions of {record.name} must be at most {_MOST_DIRECTIONS} different names.")
+    for name in names:
+        if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 200:
+            raise InputError(
+                f"methods: the direction {name!r:.60} of {record.name} must be a line of printable text of at most 200 letters."
+            )
+    if record.scale not in SCALES:
+        raise InputError(f"methods: scale of {record.name} is {record.scale!r:.60}, allowed are {', '.join(SCALES)}.")
 
 
 def refuse_overlap(methods: Sequence[Method], stream: Stream, contexts: NDArray[np.float32]) -> None:

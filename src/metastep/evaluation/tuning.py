@@ -28,6 +28,7 @@ class TuningTable(NamedTuple):
     num_diverged: NDArray[np.int64]  # (points,): tasks with a return that is not finite
     num_tasks: int
     seed: int
+    num_steps: float  # environment steps of the whole search
 
     @property
     def best(self) -> int:
@@ -79,9 +80,9 @@ def tune(
     if contexts is not None:
         contexts = mdp.estimator.rollout.env.context_space.validate(contexts)
     context, theta = _tuning_tasks(mdp, seed, num_tasks, contexts)
-    variant = mdp.with_rule(spec.build_rule(mdp))
+    variant = spec.on(mdp)
     lanes = Blocks(len(points) * num_tasks, mdp.block_size)
-    scores = []
+    scores, num_steps = [], 0.0
     with (tracker or Silent()).stage(f"tune {spec.name}", len(lanes), "blocks") as stage:
         for block, lane in _lanes(lanes):
             values = points[lane // num_tasks]
@@ -92,9 +93,11 @@ def tune(
                 block_key(seed, Stream.TUNING, block),
             )
             history, _ = run(variant, controller, batch, num_updates)
-            scores.append(history.first(lanes.num_valid(block)).mean_return[1:].mean(axis=0, dtype=np.float64))
+            history = history.first(lanes.num_valid(block))
+            scores.append(history.mean_return[1:].mean(axis=0, dtype=np.float64))
+            num_steps += float(history.num_steps.sum(dtype=np.float64))
             stage.advance(1)
-    table = _table(spec, points, np.concatenate(scores).reshape(len(points), num_tasks), seed)
+    table = _table(spec, points, np.concatenate(scores).reshape(len(points), num_tasks), seed, num_steps)
     return spec.method(mdp, table.chosen, tuned_on=TaskSource("tuned", Stream.TUNING, contexts)), table
 
 
@@ -122,7 +125,9 @@ def _lanes(blocks: Blocks) -> Iterator[tuple[int, NDArray[np.int64]]]:
         yield block, np.minimum(lanes, blocks.num_learners - 1)
 
 
-def _table(spec: MethodSpec, points: NDArray[np.float64], scores: NDArray[np.float64], seed: int) -> TuningTable:
+def _table(
+    spec: MethodSpec, points: NDArray[np.float64], scores: NDArray[np.float64], seed: int, num_steps: float
+) -> TuningTable:
     finite = np.isfinite(scores)
     whole = finite.all(axis=1)
     safe = np.where(finite, scores, 0.0)
@@ -136,4 +141,5 @@ def _table(spec: MethodSpec, points: NDArray[np.float64], scores: NDArray[np.flo
         num_diverged=(~finite).sum(axis=1),
         num_tasks=num_tasks,
         seed=seed,
+        num_steps=num_steps,
     )

@@ -7,11 +7,13 @@ from metastep import envs, features, policies, rules
 from metastep.controllers import Controller
 from metastep.errors import InputError
 from metastep.evaluation import MethodSpec, baselines
+from metastep.experiments.config import variant
 from metastep.experiments.schema import Experiment, MethodSection
 from metastep.fqi import MetaFQI, regressors
 from metastep.fqi.regressors import Regressor
 from metastep.gradients import Estimator
 from metastep.mdp import MetaMDP
+from metastep.ranges import Range
 from metastep.simulation.engine import engine_of
 from metastep.simulation.rollouts import Rollout
 
@@ -60,7 +62,7 @@ def build_mdp(config: Experiment) -> MetaMDP:
             damping_kind=rollout.damping_kind,
             cg_iterations=rollout.cg_iterations,
         ),
-        space=meta.space(rule.hyperparameters),
+        space=meta.space(rule.hyperparameters, rule.directions if isinstance(rule, rules.Menu) else ()),
         initial=initial,
         rule=rule,
         meta_discount=meta.meta_discount,
@@ -79,8 +81,11 @@ def build_regressor(config: Experiment) -> Regressor:
 def build_fqi(config: Experiment, random_state: int | None = None) -> MetaFQI:
     """The estimator of Q, not fitted yet."""
     meta, fqi = config.meta, config.fqi
-    if meta.stepsize_scale != "linear":
-        raise InputError("meta.stepsize_scale: 'log' cannot be fitted, metaFQI's grid of step sizes is linear.")
+    branches = build_mdp(config).space.branches
+    step = branches.get("")
+    steps: dict[str, Any] = {"menu": branches}
+    if step is not None:
+        steps = {"stepsize_low": step.low, "stepsize_high": step.high, "stepsize_scale": step.scale}
     return MetaFQI(
         iterations=fqi.iterations,
         regressor=build_regressor(config),
@@ -88,21 +93,33 @@ def build_fqi(config: Experiment, random_state: int | None = None) -> MetaFQI:
         double=fqi.double,
         lam=fqi.lam,
         random_state=config.seed if random_state is None else random_state,
-        stepsize_low=meta.stepsize_low,
-        stepsize_high=meta.stepsize_high,
         num_stepsizes=fqi.num_stepsizes,
         maximum=fqi.maximum,
+        **steps,
     )
 
 
 def method_specs(config: Experiment) -> dict[str, MethodSpec]:
     """The methods of the comparison by name, as data; whatever cannot be built is refused."""
     specs = {method.own_name: _spec(config, method) for method in config.compare.methods}
-    mdp = build_mdp(config)
     for spec in specs.values():
-        spec.build_rule(mdp)
+        spec.on(build_mdp(config_of(config, spec)))
         some_controller(spec)
     return specs
+
+
+def config_of(config: Experiment, spec: MethodSpec) -> Experiment:
+    """The experiment that a method belongs to: that of the model it names, or the whole."""
+    if spec.model and spec.model not in config.models:
+        known = ", ".join(config.models) or "there is none"
+        raise InputError(f"compare.methods.{spec.name}.model: {spec.model!r} must be a table of models, {known}.")
+    return variant(config, spec.model)
+
+
+def models_needed(config: Experiment) -> tuple[str, ...]:
+    """The models that methods of the comparison follow; the experiment's own one has no name."""
+    needing = (spec.model for spec in method_specs(config).values() if some_controller(spec).needs_model)
+    return tuple(dict.fromkeys(needing))
 
 
 def method_spec(config: Experiment, name: str) -> MethodSpec:
@@ -128,18 +145,34 @@ def _spec(config: Experiment, method: MethodSection) -> MethodSpec:
         spec = MethodSpec(method.own_name, controller.name, controller.options, label=method.own_name)
     if method.rule is not None:
         spec = dataclasses.replace(spec, rule=method.rule.name, rule_options=method.rule.options)
+    spec = dataclasses.replace(spec, model=method.model or spec.model, steps=_steps(config, method, spec))
     grid = {name: tuple(values) for name, values in {**spec.grid, **method.grid}.items()}
-    if grid.get("stepsize") == () and spec.rule is None:
-        grid["stepsize"] = tuple(float(step) for step in config.meta.space().grid(11)[1:])
+    if grid.get("stepsize") == () and spec.rule is None and not spec.model:
+        meta = config.meta
+        steps = spec.steps or Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
+        grid["stepsize"] = tuple(float(step) for step in steps.grid(11)[1:])
     for name, values in grid.items():
         if not values:
             raise InputError(f"compare.methods.{spec.name}.grid.{name}: [] must hold at least one number.")
     return dataclasses.replace(spec, grid=grid, label=method.label or spec.label, colour=method.colour or spec.colour)
 
 
+def _steps(config: Experiment, method: MethodSection, spec: MethodSpec) -> Range | None:
+    """The step sizes of a method that has some of its own, or whose rule is not the menu that others choose from."""
+    meta, scale, bounds = config.meta, method.stepsize_scale, method.stepsize_range
+    if scale is None and bounds is None and not (meta.rule.name == rules.Menu.name and spec.rule is not None):
+        return spec.steps
+    usual = spec.steps or Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
+    low, high = bounds or (usual.low, usual.high)
+    try:
+        return Range(low, high, scale or usual.scale)
+    except InputError as error:
+        raise InputError(f"compare.methods.{spec.name}: {error}") from None
+
+
 def needs_model(config: Experiment) -> bool:
-    """Whether a method of the comparison follows the experiment's model, so that one has to be fitted."""
-    return any(some_controller(spec).needs_model for spec in method_specs(config).values())
+    """Whether a method of the comparison follows a model, so that one has to be fitted."""
+    return bool(models_needed(config))
 
 
 def some_controller(spec: MethodSpec) -> Controller:

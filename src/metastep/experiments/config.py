@@ -23,7 +23,7 @@ from metastep.registry import Registry
 from metastep.settings import FLOAT32
 from metastep.storage import read_bytes
 
-__all__ = ["Experiment", "Scale", "list_presets", "load", "parse"]
+__all__ = ["Experiment", "Scale", "list_presets", "load", "parse", "variant"]
 
 Scale = Literal["quick", "full"]
 
@@ -101,14 +101,39 @@ def _read(path: Path) -> dict[str, Any]:
 def parse(data: Mapping[str, Any]) -> Experiment:
     """Check a configuration, or say in one sentence what is wrong with it."""
     try:
-        return Experiment.model_validate(_with_tuples(data))
+        config = Experiment.model_validate(_with_tuples(data))
     except ValidationError as error:
         raise InputError(_sentence(error)) from error
+    for model in config.models:
+        variant(config, model)
+    return config
+
+
+def variant(config: Experiment, model: str) -> Experiment:
+    """The experiment of one of its models: the settings that are different for it are in place, and it has no other model."""
+    if not model:
+        return config
+    data = config.to_dict()
+    models = data.pop("models")
+    if model not in models:
+        raise InputError(f"models: {model!r} is not one of this experiment's, {', '.join(models) or 'it has none'}.")
+    data["compare"]["methods"] = [{"name": "metafqi"}]
+    try:
+        return parse(_merged(data, models[model]))
+    except InputError as error:
+        raise InputError(f"models.{model}.{error}") from None
 
 
 def _merged(base: Any, changes: Any) -> Any:
-    """Tables are merged key by key, lists of named tables entry by entry; everything else is replaced."""
+    """Tables are merged key by key, lists of named tables entry by entry; everything else is replaced.
+
+    A part of another name brings options of its own.
+    """
+    if isinstance(base, str) and isinstance(changes, dict):
+        base = {"name": base}
     if isinstance(base, dict) and isinstance(changes, dict):
+        if "name" in base and changes.get("name", base["name"]) != base["name"]:
+            return changes
         return base | {name: _merged(base.get(name), value) for name, value in changes.items()}
     if _are_named(base) and _are_named(changes):
         updated = {entry["name"]: entry for entry in base}

@@ -15,18 +15,24 @@ from metastep.meta.dataset import Dataset
 from metastep.provenance import first_difference
 
 _SECTIONS = ("seed", "env", "policy", "initial", "rollout", "meta", "collect")
-_OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_scale")
+_OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_scale", "ranges")
 _ADDED = ("tasks", "collected_with")  # what a dataset records besides the experiment
 
 
 def data_settings(config: Experiment) -> dict[str, Any]:
     """The settings that decide the training data; fitting, selection and comparison may differ on the same data."""
     settings = config.to_dict()
-    settings["meta"] = {name: settings["meta"][name] for name in _OF_META}
+    shaping: tuple[str, ...] = _SECTIONS
+    if config.collect.rounds > 1:  # later rounds follow a model
+        settings["compare"] = {"num_updates": settings["compare"]["num_updates"]}
+        shaping += ("fqi", "selection", "compare")
+    else:
+        settings["meta"] = {name: settings["meta"][name] for name in _OF_META}
+        del settings["collect"]["exploration"]
     # The blocks of a comparison do not concern the data, unless the data have none of their own.
     block_size = settings["rollout"].pop("block_size")
     settings["collect"]["block_size"] = settings["collect"]["block_size"] or block_size
-    return {name: settings[name] for name in _SECTIONS}
+    return {name: settings[name] for name in shaping}
 
 
 def recorded_with(folder: RunFolder) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, model_of
 from metastep.experiments.schema import EnvSection
 from metastep.fqi import Model, load_model
+from metastep.fqi.menu import MenuQ
 from metastep.meta.dataset import Dataset
 from metastep.registry import require_modules
-from metastep.report.compose import importance_shares, recommend
+from metastep.report.model import mean_importances, proposals
 
 _SLICE = 5  # contexts along each coordinate
 _STARTS = 64
@@ -52,18 +53,25 @@ def _describe_model(model: Model, dataset: Dataset | None) -> Iterator[str]:
     yield f"model for {_printable(record.environment)}"
     yield f"  trained on {data.tuples} tuples (seed {data.seed}, dataset {_printable(data.fingerprint[:16])})"
     yield f"  observation: {_sizes((part.name, part.size) for part in record.observation)}"
-    yield f"  step sizes: {record.num_stepsizes} from {record.stepsize_low:g} to {record.stepsize_high:g} ({record.maximum})"
-    heads = model.q_functions[record.selected_iteration - 1].heads
+    for branch in record.branches:
+        named = f"direction {_printable(branch.name)}: steps" if branch.name else "step sizes:"
+        how = record.maximum if branch.scale == "linear" else f"{record.maximum}, {branch.scale}"
+        yield f"  {named} {record.num_stepsizes} from {branch.low:g} to {branch.high:g} ({how})"
+    function = model.q_functions[record.selected_iteration - 1]
+    heads = function.heads
     options = [f"{key} {value}" for key, value in record.regressor.options.items()]
     fitted = _printable(", ".join([f"{len(heads)} heads of {record.regressor.name}", *options]))
     yield f"  {len(model.q_functions)} iterations, N = {record.selected_iteration} selected; {fitted}"
     for curve in record.validation:
         mark = "  selected" if curve.iteration == record.selected_iteration else ""
         yield f"  validation N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}"
-    if (shares := importance_shares(model)) is not None:
-        names = (*record.feature_names, "step size")
-        top = [f"{_printable(names[i])} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]
-        yield f"  inputs that matter most: {', '.join(top)}"
+    parts = function.functions if isinstance(function, MenuQ) else (function,)
+    for branch, part in zip(record.branches, parts, strict=True):
+        if (shares := mean_importances(part.heads)) is not None:
+            names = (*record.feature_names, "step size")
+            top = [f"{_printable(names[i])} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]
+            of = f" for {_printable(branch.name)}" if branch.name else ""
+            yield f"  inputs that matter most{of}: {', '.join(top)}"
     yield from _slice(model, dataset)
 
 
@@ -89,9 +97,18 @@ def _recommendations(model: Model, dataset: Dataset | None) -> Iterator[str]:
     middle = [np.asarray([(low + high) / 2], np.float32) for low, high in zip(space.low, space.high, strict=True)]
     for index, name in enumerate(space.names):
         axis = np.linspace(space.low[index], space.high[index], _SLICE, dtype=np.float32)
-        steps = recommend(model, starts, [*middle[:index], axis, *middle[index + 1 :]]).ravel()
-        shown = ", ".join(f"{value:g}: {step:.3g}" for value, step in zip(axis, steps, strict=True))
+        chosen = proposals(model, starts, [*middle[:index], axis, *middle[index + 1 :]])
+        shown = ", ".join(f"{value:g}: {_usual(model, rows)}" for value, rows in zip(axis, chosen, strict=True))
         yield f"  first step by {name} ({'others at their middle; ' if len(middle) > 1 else ''}step size): {shown}"
+
+
+def _usual(model: Model, chosen: NDArray[np.float32]) -> str:
+    """What is chosen (starts, coordinates) in a few words: the mean step, with a menu that of the most frequent direction."""
+    if not model.record.directions:
+        return f"{chosen[:, 0].mean():.3g}"
+    direction = int(np.bincount(chosen[:, 0].astype(np.int64)).argmax())
+    steps = chosen[chosen[:, 0] == direction, 1]
+    return f"{_printable(model.record.directions[direction])} {steps.mean():.3g}"
 
 
 def _environment(model: Model) -> envs.Env | envs.HostEnv:
@@ -122,9 +139,9 @@ def _printable(text: str) -> str:
 def _starts(model: Model, dataset: Dataset | None) -> NDArray[np.float32]:
     """First observations of the training data, or, without it, a policy at zero with unit gradients, both ways."""
     if dataset is not None:
-        from metastep.experiments.runner import first_observations
+        from metastep.experiments.runner import observations
 
-        return first_observations(dataset, tuple(part.name for part in model.record.observation), _STARTS)
+        return observations(dataset, tuple(part.name for part in model.record.observation), num=_STARTS)
     size = {part.name: part.size for part in model.record.observation}
     directions = np.zeros((1, 0), np.float32)
     if "natural_gradient" in size:

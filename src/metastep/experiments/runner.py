@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, all_differences, differences, differences_to_csv, summary, to_parquet
 from metastep.evaluation.statistics import Metric
-from metastep.experiments.build import needs_model, whole_family
+from metastep.experiments.build import method_specs, models_needed, some_controller, whole_family
 from metastep.experiments.config import Scale
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, seal_report
 from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import collect_data, compare_methods, compared, fit_and_select, fitted
+from metastep.experiments.stages import compare_methods, compared, fitted, learn
 from metastep.experiments.start import start_run
 from metastep.meta.dataset import Dataset
 from metastep.progress import Tracker
-from metastep.report.compose import Findings, Fitted, compose, target_of
+from metastep.report.compose import compose
 from metastep.report.document import write_document
+from metastep.report.findings import Findings, Fitted, target_of
 from metastep.report.tables import nothing_learned
 
 _STARTS = 128  # first observations over which the map of step sizes is averaged
@@ -65,9 +66,8 @@ def run_experiment(folder: RunFolder, command: str = "", *, tracker: Tracker | N
         tracker: is told about the stages.
     """
     with folder.writing("run"):
-        if needs_model(folder.config):
-            collect_data(folder, tracker=tracker)
-            fit_and_select(folder, tracker=tracker)
+        for model in models_needed(folder.config):
+            learn(folder, model, tracker=tracker)
         compare_methods(folder, tracker=tracker)
         return write_report(folder, command)
 
@@ -79,10 +79,12 @@ def write_report(folder: RunFolder, command: str = "") -> Path:
 
 
 def _write_report(folder: RunFolder, command: str) -> Path:
-    fits, config = needs_model(folder.config), folder.config
-    for file, verb in ((folder.model, "fit"), (folder.comparison, "compare")):
-        if not file.exists() and (fits or verb != "fit"):
-            raise InputError(f"Folder {folder.path} holds no {file.name}; run `metastep {verb} {folder.path}` first.")
+    config = folder.config
+    needed = [(folder.of_model(model).model, "fit") for model in models_needed(config)]
+    for file, verb in (*needed, (folder.comparison, "compare")):
+        if not file.exists():
+            place = file.relative_to(folder.path)
+            raise InputError(f"Folder {folder.path} holds no {place}; run `metastep {verb} {folder.path}` first.")
     comparison = compared(folder)
     findings = Findings(
         name=config.env.name.rpartition(":")[2],
@@ -90,7 +92,7 @@ def _write_report(folder: RunFolder, command: str) -> Path:
         config=config.to_dict(),
         comparison=comparison,
         context_space=whole_family(config).context_space,
-        fitted=_fitted(folder) if fits else None,
+        fitted=_fitted(folder),
     )
     document = compose(findings)
     curves, table = folder.path / "results.parquet", folder.path / "differences.csv"
@@ -106,10 +108,22 @@ def _write_report(folder: RunFolder, command: str) -> Path:
     return folder.report
 
 
-def _fitted(folder: RunFolder) -> Fitted:
-    dataset, (model, validation) = dataset_of(folder), fitted(folder)
-    names = tuple(part.name for part in model.record.observation)
-    return Fitted(model, validation, dataset.counts(), first_observations(dataset, names))
+def _fitted(folder: RunFolder) -> dict[str, Fitted]:
+    """The models that methods follow, by the name of the method."""
+    found = {}
+    for spec in method_specs(folder.config).values():
+        if not some_controller(spec).needs_model:
+            continue
+        own = folder.of_model(spec.model)
+        dataset, (model, validation) = dataset_of(own), fitted(own)
+        names = tuple(part.name for part in model.record.observation)
+        updates = dataset.layout.num_updates // 2
+        starts, later = (observations(dataset, names, update) for update in (0, updates))
+        file = own.model.relative_to(folder.path).as_posix()
+        found[spec.name] = Fitted(
+            model, validation, dataset.counts(), starts, later, updates, own.config.to_dict(), file
+        )
+    return found
 
 
 def repeating(folder: RunFolder) -> str:
@@ -121,12 +135,12 @@ def repeating(folder: RunFolder) -> str:
     return "\n".join([created, *stages])
 
 
-def first_observations(dataset: Dataset, names: tuple[str, ...], num: int = _STARTS) -> NDArray[np.float32]:
-    """Meta-observations of up to `num` learners before their first update, (learners, columns)."""
+def observations(dataset: Dataset, names: tuple[str, ...], update: int = 0, num: int = _STARTS) -> NDArray[np.float32]:
+    """Finite meta-observations of up to `num` learners after so many updates, (learners, columns)."""
     rows: list[NDArray[np.float32]] = []
     for history in dataset.blocks():
-        first = history.observe(names)[0]
-        rows.append(first[np.isfinite(first).all(axis=1)])
+        found = history.observe(names)[update]
+        rows.append(found[np.isfinite(found).all(axis=1)])
         if sum(map(len, rows)) >= num:
             break
     return np.concatenate(rows)[:num]
@@ -169,7 +183,7 @@ def print_outcome(folder: RunFolder, page: Path) -> None:
     """The comparison, and where the report is."""
     comparison = compared(folder)
     print_comparison(comparison, folder.config)
-    counts = Dataset.open(folder.data, verify=False).counts() if needs_model(folder.config) else None
-    if sentence := nothing_learned(comparison, counts):
+    data = [folder.of_model(name).data for name in models_needed(folder.config)]
+    if sentence := nothing_learned(comparison, [Dataset.open(path, verify=False).counts() for path in data]):
         print(sentence)
     print(f"report: {page}")

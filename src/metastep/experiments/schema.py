@@ -12,14 +12,16 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from metastep.errors import shown
+from metastep import features
+from metastep.errors import InputError, shown
 from metastep.fqi import MetaFQI
 from metastep.fqi.qfunction import Stepsizes
 from metastep.gradients import DampingKind, Estimator, FisherSolver
 from metastep.mdp import InitialPolicy, MetaMDP
+from metastep.ranges import Range, Scale
 from metastep.settings import Count, Float, Positive, Several, Share, settings_of
 from metastep.simulation.rollouts import Baseline, Rollout
-from metastep.spaces import HyperparameterSpace, Scale
+from metastep.spaces import HyperparameterSpace, MenuSpace
 
 _METHOD_NAME = re.compile(r"([\w.]+:)?\w[\w.=+-]{0,63}", re.ASCII)
 
@@ -46,6 +48,14 @@ def _of(owner: Callable[..., Any], name: str) -> Any:
     return Field(description=setting.sentence, **default)
 
 
+def _features(value: Any) -> Any:
+    """A list of features, in which the name of a set stands for all that are in it."""
+    names = (value,) if isinstance(value, str) else value
+    is_list = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
+    sets = is_list and any(name in features.SETS for name in names)
+    return features.expanded(names) if sets or isinstance(value, str) else value
+
+
 PerParameter = Annotated[
     tuple[Float, ...],
     BeforeValidator(lambda value: (value,) if type(value) in (int, float) else value),
@@ -57,17 +67,21 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class _Part(BaseModel):
-    """A part by its name in a registry; a name alone is short for a table, in which options may follow."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
-
-    name: str = Field(min_length=1)
+class _Named(_Section):
+    """A name alone is short for a table."""
 
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+
+class _Part(_Named):
+    """A part by its name in a registry, and its options."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(min_length=1)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -147,6 +161,14 @@ class RolloutSection(_Section):
     block_size: Count = _of(MetaMDP, "block_size")
 
 
+class RangeSection(_Section):
+    """The range of the step along one direction of a menu."""
+
+    low: Float = Field(ge=0.0, description="Smallest step.")
+    high: Float = Field(gt=0.0, le=1e9, description="Largest step.")
+    scale: Scale = Field(default="linear", description="What a step's number means, and how it is sampled and gridded.")
+
+
 class MetaSection(_Section):
     """The meta-MDP: what is seen, what is chosen, what is done with it."""
 
@@ -157,12 +179,27 @@ class MetaSection(_Section):
     meta_discount: Share = _of(MetaMDP, "meta_discount")
     stepsize_low: Float = Field(default=0.0, ge=0.0, description="Smallest step size.")
     stepsize_high: Float = Field(gt=0.0, le=1e9, description="Largest step size.")
-    stepsize_scale: Scale = Field(default="linear", description="How step sizes are sampled and gridded.")
-    observation: tuple[str, ...] = _of(MetaMDP, "observation")
+    stepsize_scale: Scale = Field(
+        default="linear",
+        description="How step sizes are sampled and gridded; on the scale divergence they are the KL that a step may cost.",
+    )
+    ranges: dict[str, RangeSection] = Field(
+        default={},
+        description="Of a menu, the range of the step along a direction, where it is not that of all others.",
+    )
+    observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(MetaMDP, "observation")
 
-    def space(self, names: tuple[str, ...] = ("stepsize",)) -> HyperparameterSpace:
-        """The step sizes to choose from."""
-        return HyperparameterSpace((self.stepsize_low,), (self.stepsize_high,), (self.stepsize_scale,), names)
+    def space(
+        self, names: tuple[str, ...] = ("stepsize",), directions: tuple[str, ...] = ()
+    ) -> HyperparameterSpace | MenuSpace:
+        """The updates to choose from."""
+        if unknown := [direction for direction in self.ranges if direction not in directions]:
+            raise InputError(f"meta.ranges: {shown(unknown[0])} must be a direction of the rule, {list(directions)}.")
+        if not directions:
+            return HyperparameterSpace((self.stepsize_low,), (self.stepsize_high,), (self.stepsize_scale,), names)
+        usual = RangeSection(low=self.stepsize_low, high=self.stepsize_high, scale=self.stepsize_scale)
+        ranges = (self.ranges.get(direction, usual) for direction in directions)
+        return MenuSpace(directions, tuple(Range(one.low, one.high, one.scale) for one in ranges))
 
 
 class CollectSection(_Section):
@@ -171,7 +208,16 @@ class CollectSection(_Section):
     method: Literal["trajectory", "generative"] = Field(
         default="trajectory", description="Whole meta-episodes, or every tuple sampled afresh."
     )
-    num_meta_episodes: Count = Field(description="Meta-episodes, or tuples of the generative method (K in the paper).")
+    num_meta_episodes: Count = Field(
+        description="Meta-episodes of a round, or tuples of the generative method (K in the paper)."
+    )
+    labels: Annotated[int, Ge(1), Le(1000)] = Field(
+        default=1, description="Updates tried at every state; one of them is made, the others only give tuples."
+    )
+    rounds: Annotated[int, Ge(1), Le(1000)] = Field(
+        default=1, description="Rounds of collection: the first explores, later ones follow the model fitted so far."
+    )
+    exploration: Share = Field(default=0.3, description="Share of random updates among those made in later rounds.")
     block_size: Count | None = Field(
         default=None, description="Learners simulated together while collecting; by default rollout.block_size."
     )
@@ -194,7 +240,7 @@ class SelectionSection(_Section):
     num_tasks: Count = Field(description="Validation tasks, none of them in training, tuning or test.")
 
 
-class MethodSection(_Section):
+class MethodSection(_Named):
     """One method of the comparison; the name of a registered baseline alone is enough."""
 
     name: str = Field(
@@ -204,6 +250,13 @@ class MethodSection(_Section):
     controller: ControllerSection | None = Field(
         default=None, description="What proposes the step sizes; by default the baseline's."
     )
+    model: str = Field(
+        default="", description="The table [models.NAME] whose rule, step sizes and model it uses; by default none."
+    )
+    stepsize_scale: Scale | None = Field(default=None, description="What its steps mean; by default what others' do.")
+    stepsize_range: tuple[Float, Float] | None = Field(
+        default=None, description="Its smallest and largest step; by default those of meta."
+    )
     grid: dict[str, tuple[Positive, ...]] = Field(
         default={}, description="The values that each tuned option of the controller is tried with."
     )
@@ -211,11 +264,6 @@ class MethodSection(_Section):
     colour: Annotated[str, Field(pattern=r"^(#[0-9a-fA-F]{6})?$")] = Field(
         default="", description="The colour in figures, like #0072B2."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -258,6 +306,15 @@ class CompareSection(_Section):
         return next((method for method in self.methods if method.own_name == name), None)
 
 
+class ModelSection(_Section):
+    """A further model of the same experiment, and what is different for it; everything else is as above."""
+
+    meta: dict[str, Any] = Field(default={}, description="Settings of meta that are different.")
+    collect: dict[str, Any] = Field(default={}, description="Settings of collect that are different.")
+    fqi: dict[str, Any] = Field(default={}, description="Settings of fqi that are different.")
+    selection: dict[str, Any] = Field(default={}, description="Settings of selection that are different.")
+
+
 class Experiment(_Section):
     """A complete experiment, every setting resolved."""
 
@@ -271,13 +328,23 @@ class Experiment(_Section):
     fqi: FQISection = Field(default=FQISection(), description="Fitted Q-Iteration.")
     selection: SelectionSection = Field(description="The choice of the iteration.")
     compare: CompareSection = Field(description="The comparison on test tasks.")
+    models: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")], ModelSection] = Field(
+        default={}, description="Further models that methods may follow, by name, and what is different for each."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         # What the classes behind the sections refuse is refused here, in their words.
         self.initial.build()
-        self.meta.space()
-        Stepsizes(self.meta.stepsize_low, self.meta.stepsize_high, self.fqi.num_stepsizes)
+        meta, collect = self.meta, self.collect
+        step = Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
+        Stepsizes(step.low, step.high, self.fqi.num_stepsizes, scale=step.scale)
+        block = collect.block_size or self.rollout.block_size
+        if collect.rounds > 1 and collect.num_meta_episodes % block:
+            raise ValueError(
+                f"collect.num_meta_episodes: {collect.num_meta_episodes} must be a multiple of the block size, {block}, where "
+                "there are several rounds"
+            )
         if len(set(self.meta.observation)) != len(self.meta.observation) or not self.meta.observation:
             raise ValueError(
                 f"meta.observation: {shown(self.meta.observation)} must name one feature or more, each once"

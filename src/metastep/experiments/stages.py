@@ -3,23 +3,26 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep import features
+from metastep import features, storage
 from metastep.blocks import Stream
-from metastep.controllers import MetaFQIController, Run
+from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController, Run
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
-from metastep.experiments.build import build_fqi, build_mdp, build_regressor, method_spec, updates_collected
+from metastep.experiments.build import build_fqi, build_mdp, build_regressor, config_of, method_spec, updates_collected
 from metastep.experiments.data import recorded_with
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, keep, kept, model_of, result_of
 from metastep.experiments.schema import Experiment
-from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, model_from, save_model
-from metastep.meta.collection import collect
-from metastep.meta.dataset import Dataset
+from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, load_model, model_from, save_model
+from metastep.mdp import MetaMDP
+from metastep.meta.collection import collect, recorded_features
+from metastep.meta.dataset import Dataset, DatasetWriter, all_transitions
+from metastep.meta.history import Transitions
 from metastep.meta.setting import setting_of
 from metastep.progress import Silent, Tracker
 
@@ -30,11 +33,20 @@ def collect_data(
     """Collect the training data, or this process' share of it; None while other shares are missing."""
     config = folder.config
     mdp = build_mdp(config)
+    if (there := _complete(folder, mdp)) is not None:
+        return there
+    rounds = config.collect.rounds
+    if rounds > 1 and share[1] > 1:
+        raise InputError(
+            f"share: {share[0]}/{share[1]} must be 0/1 where there are several rounds, each follows the last."
+        )
     with folder.writing(f"collect in {share[1]} shares", shared=share[1] > 1):
         return collect(
             dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
             folder.data,
-            num_episodes=config.collect.num_meta_episodes,
+            num_episodes=config.collect.num_meta_episodes * rounds,
+            labels=config.collect.labels,
+            follow=None if rounds == 1 else partial(_follow, folder, {}, tracker or Silent()),
             num_updates=updates_collected(config),
             seed=config.seed,
             config=recorded_with(folder),
@@ -44,17 +56,68 @@ def collect_data(
         )
 
 
+def _complete(folder: RunFolder, mdp: MetaMDP) -> Dataset | None:
+    """The data of a folder, if it is whole, this run's, and holds what the model sees; it may hold more."""
+    try:
+        dataset = dataset_of(folder)
+    except InputError:  # `collect` mends it, or says what is wrong
+        return None
+    return dataset if set(recorded_features(mdp)) <= set(dataset.layout.features) else None
+
+
+def _follow(
+    folder: RunFolder, models: dict[int, Model], tracker: Tracker, writer: DatasetWriter, block: int
+) -> Controller:
+    """Who proposes in a block: in the first round nobody in particular, later the model of the rounds before."""
+    config = folder.config
+    blocks = config.collect.num_meta_episodes // writer.layout.block_size  # of a round
+    index = block // blocks
+    if index == 0:
+        return Exploration()
+    if index not in models:
+        models[index] = _round_model(folder, writer, index, range(index * blocks), tracker)
+    return Exploring(MetaFQIController(models[index]), config.collect.exploration)
+
+
+def _round_model(folder: RunFolder, writer: DatasetWriter, index: int, blocks: range, tracker: Tracker) -> Model:
+    """The model that a round follows, fitted on all rounds before it and selected, or the one that is there already."""
+    config, path, fingerprint = folder.config, folder.round_model(index), writer.digest_of(blocks)
+    if path.exists():
+        model = load_model(path)
+        if model.record.training_data.fingerprint == fingerprint:
+            return model
+    transitions = all_transitions(map(writer.block, blocks), config.meta.observation)
+    model = fit_tuples(config, transitions, fingerprint, folder.data, tracker=tracker)
+    model = select(model, validate(config, model, contexts=folder.tasks, tracker=tracker)).only_selected()
+    storage.create_folder(path.parent)
+    save_model(model, path)
+    return model
+
+
 def fit_model(
     config: Experiment, dataset: Dataset, *, tracker: Tracker | None = None, random_state: int | None = None
 ) -> Model:
     """Fit metaFQI on a dataset; every iteration is kept, the last one selected until `select` is through."""
+    transitions = dataset.transitions(config.meta.observation)
+    return fit_tuples(config, transitions, dataset.checksum, dataset.folder, tracker=tracker, random_state=random_state)
+
+
+def fit_tuples(
+    config: Experiment,
+    transitions: Transitions,
+    fingerprint: str,
+    source: Path,
+    *,
+    tracker: Tracker | None = None,
+    random_state: int | None = None,
+) -> Model:
+    """Fit metaFQI on tuples that are known by a fingerprint and come from a folder."""
     estimator, observation = build_fqi(config, random_state), config.meta.observation
     with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
-        transitions = dataset.transitions(observation)
         if not len(transitions.reward):
             raise InputError(
-                f"Dataset {dataset.folder}: each of its {dataset.num_transitions} tuples holds a number that is not finite, so "
-                "there is nothing to fit; look at the policy's sigma, the first policies and the step sizes."
+                f"Dataset {source}: each of its tuples holds a number that is not finite, so there is nothing to fit; look at "
+                "the policy's sigma, the first policies and the step sizes."
             )
         estimator.fit(transitions, progress=lambda *_: stage.advance(1))
     mdp = build_mdp(config)
@@ -62,7 +125,7 @@ def fit_model(
         estimator,
         setting=setting_of(mdp),
         observation=[ObservationPart(name, size) for name, size in features.sizes(mdp, observation).items()],
-        training_data=TrainingData(len(transitions.reward), dataset.seed, dataset.checksum),
+        training_data=TrainingData(len(transitions.reward), config.seed, fingerprint),
         feature_names=features.columns(mdp, observation),
         configuration={"experiment": config.to_dict()},
     )
@@ -131,6 +194,16 @@ def fit_and_select(folder: RunFolder, *, tracker: Tracker | None = None) -> Mode
     return model
 
 
+def learn(folder: RunFolder, model: str = "", *, tracker: Tracker | None = None) -> Model:
+    """Collect, fit and select one of an experiment's models, or take up what is there of it."""
+    own = folder.of_model(model)
+    if model:
+        own = RunFolder.create(own.path, own.config, own.tasks)
+    if not (own.model.exists() and own.validation.exists()):
+        collect_data(own, tracker=tracker)
+    return fit_and_select(own, tracker=tracker)
+
+
 def fitted(folder: RunFolder) -> tuple[Model, Comparison]:
     """The model of a folder and how its iterations did on the validation tasks; the two must belong together."""
     model, validation = model_of(folder), kept(folder, folder.validation)
@@ -187,7 +260,7 @@ def method_result(folder: RunFolder, name: str, *, tracker: Tracker | None = Non
         spec = method_spec(folder.config, name)
         uses: list[str] = []
         if spec.grid:
-            method, table = tuned(folder.config, spec, tracker=tracker)
+            method, table = tuned(config_of(folder.config, spec), spec, tracker=tracker)
             result = on_test_tasks(folder.config, [method], tuning=[table], tracker=tracker)
         else:
             method = prepared(folder, spec, on_use=uses.append, tracker=tracker)
@@ -235,16 +308,18 @@ def prepared(
 ) -> Method:
     """A method with nothing to tune, its controller loaded or trained where it needs to be.
 
-    `on_use` is told "model" if the controller asks for the run's model.
+    `on_use` is told "model", or "models/NAME/model", if the controller asks for a model of the run.
     """
-    config, mdp = folder.config, build_mdp(folder.config)
+    own = folder.of_model(spec.model)
+    config = own.config
+    mdp = build_mdp(config)
 
     def model() -> Model:
-        on_use("model")
-        return model_of(folder)
+        on_use("/".join((*own.path.relative_to(folder.path).parts, "model")))
+        return model_of(own)
 
     run = Run(
-        mdp=mdp.with_rule(spec.build_rule(mdp)),
+        mdp=spec.on(mdp),
         seed=config.seed,
         num_updates=config.compare.num_updates,
         num_training_episodes=config.collect.num_meta_episodes,

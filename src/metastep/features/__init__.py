@@ -12,14 +12,45 @@ from jax import Array
 
 from metastep.features.base import ANY, Feature
 from metastep.features.learner import Context, Gradient, NaturalGradient, Return, ReturnError, Theta, UpdateIndex
-from metastep.mdp import Learners, MetaMDP
+from metastep.features.update import (
+    ChangeInErrors,
+    Cosines,
+    Curvature,
+    Gain,
+    LastCosines,
+    LastDivergence,
+    LastStep,
+    LogNorms,
+    RelativeError,
+    ReturnChange,
+    Slope,
+    Steps,
+)
+from metastep.mdp import DEFAULT_OBSERVATION, Learners, MetaMDP
 from metastep.registry import Registry
 
 REGISTRY: Registry[Feature] = Registry("meta.observation")
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
-for _feature in (Theta, Gradient, NaturalGradient, Context, Return, ReturnError, UpdateIndex):
+_OF_THE_LEARNER = (Theta, Gradient, NaturalGradient, Context, Return, ReturnError, UpdateIndex)
+_OF_THE_UPDATE = (Steps, LogNorms, Slope, Curvature, Gain, Cosines, LastCosines, LastStep, LastDivergence)
+_OF_THE_RETURN = (ReturnChange, ChangeInErrors, RelativeError)
+for _feature in (*_OF_THE_LEARNER, *_OF_THE_UPDATE, *_OF_THE_RETURN):
     register(_feature.name, _feature)
+
+SETS = {
+    "paper": DEFAULT_OBSERVATION,
+    "full": ("theta", "context", "return", "steps", "log_norms"),
+    # Neither grows with the policy nor carries a unit.
+    "unit-free": ("gain", "cosines", "last_cosines", "last_divergence", "change_in_errors", "relative_error", "update"),
+}
+"""Observations with a name of their own."""
+
+
+def expanded(wanted: str | Sequence[str]) -> tuple[str, ...]:
+    """The features that a list names, each once; a set stands for its features."""
+    names = (wanted,) if isinstance(wanted, str) else wanted
+    return tuple(dict.fromkeys(feature for name in names for feature in SETS.get(name, (name,))))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -44,5 +75,5 @@ def columns(mdp: MetaMDP, wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(column for name in wanted for column in make(name).columns(mdp))
 
 
-__all__ = ["ANY", "Feature", "columns", "compute", "meta_observation", "sizes"]
+__all__ = ["ANY", "SETS", "Feature", "columns", "compute", "expanded", "meta_observation", "sizes"]
 __all__ += ["REGISTRY", "make", "names", "register"]

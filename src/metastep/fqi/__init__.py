@@ -1,17 +1,19 @@
 """Fitted Q-Iteration: regressors, the maximum over step sizes, the iteration, model files."""
 
 from metastep.fqi.iteration import MetaFQI
-from metastep.fqi.model import Model, model_from
+from metastep.fqi.model import Model, Proposal, model_from
 from metastep.fqi.model_file import load_model, save_model
-from metastep.fqi.record import ModelRecord, ObservationPart, TrainingData, ValidationCurve
+from metastep.fqi.record import Branch, ModelRecord, ObservationPart, TrainingData, ValidationCurve
 from metastep.fqi.regressors import ExtraTrees, SklearnExtraTrees
 
 __all__ = [
+    "Branch",
     "ExtraTrees",
     "MetaFQI",
     "Model",
     "ModelRecord",
     "ObservationPart",
+    "Proposal",
     "SklearnExtraTrees",
     "TrainingData",
     "ValidationCurve",

@@ -1,7 +1,7 @@
 """Fitted Q-Iteration on the meta-MDP (the paper's section 5)."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol, Self, cast
 
 import numpy as np
@@ -10,10 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from metastep.errors import InputError
-from metastep.fqi.qfunction import NumStepsizes, QFunction, Stepsizes, Weight, pick_iteration
-from metastep.fqi.regressors import Regressor, resolve
+from metastep.errors import InputError, shown
+from metastep.fqi.menu import MenuQ, pick_iteration, q_function
+from metastep.fqi.qfunction import NumStepsizes, QFunction, Stepsizes, Weight
+from metastep.fqi.regressors import Head, Regressor, resolve
 from metastep.meta.history import Transitions
+from metastep.ranges import Range, Scale
 from metastep.settings import Count, Share, check_fields
 
 
@@ -26,14 +28,16 @@ class HasTransitions(Protocol):
 
 
 def forest_seed(random_state: int, iteration: int, head: int) -> int:
-    """Random state of one regressor: different for every iteration (from 1) and head (0 or 1)."""
+    """Random state of one regressor: different for every iteration (from 1) and head (0 or 1; those of a menu count on)."""
     return int(np.random.SeedSequence((random_state, iteration, head)).generate_state(1)[0])
 
 
 class MetaFQI(BaseEstimator):
     """Learns offline which step size to take: `Q_N(x, h)` regresses `l + gamma * max_h' Q_{N-1}(x', h')`, `Q_0 = 0`.
 
-    Every iteration is kept in `q_functions_` and can act: `N` is the number of updates planned ahead.
+    Every iteration is kept in `q_functions_` and can act: `N` is the number of updates planned ahead. With a menu, what is taken
+    is a direction and a step along it: each direction has regressors of its own, fitted on the tuples that followed it, and the
+    maximum is that over all directions and steps.
 
     Args:
         iterations: number of iterations N.
@@ -45,7 +49,10 @@ class MetaFQI(BaseEstimator):
         random_state: seed from which that of every regressor is derived.
         stepsize_low: smallest step size.
         stepsize_high: largest step size.
-        num_stepsizes: evenly spaced step sizes among which the maximum is taken.
+        stepsize_scale: how step sizes are spaced and shown to the regressor: as they are, or by their logarithm.
+        menu: the directions to choose from by name, each with the range of its steps, which replaces the step sizes above; the
+            `stepsize` of a tuple is then the position of its direction and the step along it.
+        num_stepsizes: evenly spaced step sizes among which the maximum is taken, along each direction.
         maximum: whether the maximum is taken over those (grid) or over the whole interval (continuous, forests only).
         threads: threads used, by default as many as there are processors; no result depends on it.
     """
@@ -61,6 +68,8 @@ class MetaFQI(BaseEstimator):
         *,
         stepsize_low: float = 0.0,
         stepsize_high: float = 1.0,
+        stepsize_scale: Scale = "linear",
+        menu: Mapping[str, Range] | None = None,
         num_stepsizes: NumStepsizes = 101,
         maximum: Literal["grid", "continuous"] = "grid",
         threads: Count | None = None,
@@ -73,6 +82,8 @@ class MetaFQI(BaseEstimator):
         self.random_state = random_state
         self.stepsize_low = stepsize_low
         self.stepsize_high = stepsize_high
+        self.stepsize_scale = stepsize_scale
+        self.menu = menu
         self.num_stepsizes = num_stepsizes
         self.maximum = maximum
         self.threads = threads
@@ -86,11 +97,10 @@ class MetaFQI(BaseEstimator):
         """
         check_fields(self, "fqi")
         regressor = resolve(self.regressor)
-        stepsizes = Stepsizes(
-            self.stepsize_low, self.stepsize_high, self.num_stepsizes, continuous=self.maximum == "continuous"
-        )
-        inputs, reward, next_observation = _checked(_transitions_of(data), self.stepsize_low, self.stepsize_high)
-        q_functions: list[QFunction] = []
+        stepsizes = self._stepsizes()
+        inputs, reward, next_observation, rows_of = _checked(_transitions_of(data), stepsizes)
+        parts = [inputs[rows] for rows in rows_of] if len(rows_of) > 1 else [inputs]
+        q_functions: list[QFunction | MenuQ] = []
         seconds: list[float] = []
         for iteration in range(1, self.iterations + 1):
             began = time.perf_counter()
@@ -98,13 +108,17 @@ class MetaFQI(BaseEstimator):
             if q_functions:
                 following = q_functions[-1].maximum(next_observation, self.threads).value
                 targets = reward + self.meta_discount * following
-            seeds = [forest_seed(self.random_state, iteration, head) for head in range(2 if self.double else 1)]
-            heads = tuple(regressor.fit(inputs, targets, seed=seed, threads=self.threads) for seed in seeds)
-            q_functions.append(QFunction(heads, stepsizes, float(self.lam)))
+            heads: list[Head] = []
+            for part, rows in zip(parts, rows_of, strict=True):
+                for _ in range(2 if self.double else 1):
+                    seed = forest_seed(self.random_state, iteration, len(heads))
+                    heads.append(regressor.fit(part, targets[rows], seed=seed, threads=self.threads))
+            q_functions.append(q_function(heads, stepsizes, float(self.lam)))
             seconds.append(time.perf_counter() - began)
             if progress is not None:
                 progress(iteration, seconds[-1])
         self.q_functions_ = tuple(q_functions)
+        self.stepsizes_ = stepsizes
         self.seconds_ = tuple(seconds)
         self.regressor_ = regressor
         self.n_features_in_ = inputs.shape[1] - 1
@@ -112,14 +126,34 @@ class MetaFQI(BaseEstimator):
         return self
 
     def act(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float32]:
-        """Greedy step sizes of observations `(rows, features)` after `iteration` (from 1; None is the last)."""
+        """Greedy step sizes of observations `(rows, features)` after `iteration` (from 1; None is the last).
+
+        `(rows,)`, or with a menu `(rows, 2)`: the position of the direction and the step along it.
+        """
         return self._function(iteration).act(observation, self.threads)
 
     def values(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float64]:
-        """Values of observations `(rows, features)` at every step size of the grid, `(rows, num_stepsizes)`."""
+        """Values of observations `(rows, features)` at every step size of the grid.
+
+        `(rows, num_stepsizes)`, or with a menu `(rows, directions, num_stepsizes)`.
+        """
         return self._function(iteration).values(observation, self.threads)
 
-    def _function(self, iteration: int | None) -> QFunction:
+    def _stepsizes(self) -> dict[str, Stepsizes]:
+        """Where steps are looked for, by direction; without a choice there is one without a name."""
+        num, continuous = self.num_stepsizes, self.maximum == "continuous"
+        if self.menu is None:
+            return {"": Stepsizes(self.stepsize_low, self.stepsize_high, num, continuous, self.stepsize_scale)}
+        named = isinstance(self.menu, Mapping) and all(
+            isinstance(name, str) and name and isinstance(steps, Range) for name, steps in self.menu.items()
+        )
+        if not named or not self.menu:
+            raise InputError(f"fqi.menu: {shown(self.menu)} must give one name or more, each with a Range.")
+        return {
+            name: Stepsizes(steps.low, steps.high, num, continuous, steps.scale) for name, steps in self.menu.items()
+        }
+
+    def _function(self, iteration: int | None) -> QFunction | MenuQ:
         check_is_fitted(self, "q_functions_")
         return pick_iteration(self.q_functions_, iteration)
 
@@ -133,26 +167,56 @@ def _transitions_of(data: Any) -> Transitions:
     return cast(Transitions, found)
 
 
+Rows = NDArray[np.intp]
+
+
 def _checked(
-    transitions: Transitions, low: float, high: float
-) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float32]]:
-    """Regression inputs `(tuples, features + 1)` with the step size last, rewards, next observations."""
+    transitions: Transitions, stepsizes: Mapping[str, Stepsizes]
+) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float32], list[Rows]]:
+    """Regression inputs `(tuples, features + 1)`, rewards, next observations, and the rows of each direction.
+
+    The step size comes last, along its scale.
+    """
     observation = np.asarray(transitions.observation, dtype=np.float32)
     following = np.ascontiguousarray(transitions.next_observation, dtype=np.float32)
-    stepsize = np.asarray(transitions.stepsize, dtype=np.float32)
+    chosen = np.asarray(transitions.stepsize, dtype=np.float32)
     reward = np.asarray(transitions.reward, dtype=np.float64)
     if observation.ndim != 2 or 0 in observation.shape:
         raise InputError(f"observation has shape {observation.shape}, allowed is (tuples, features), not empty.")
-    for name, array in (("next_observation", following), ("stepsize", stepsize), ("reward", reward)):
-        if array.shape != (wanted := observation.shape if array is following else observation.shape[:1]):
-            raise InputError(f"{name} has shape {array.shape}, allowed is {wanted}.")
-    finite = np.isfinite(stepsize) & np.isfinite(reward)
-    for matrix in (observation, following):
+    tuples, is_menu = len(observation), "" not in stepsizes
+    wanted = [observation.shape, (tuples, 2) if is_menu else (tuples,), (tuples,)]
+    arrays: list[tuple[str, NDArray[Any]]] = [("next_observation", following), ("stepsize", chosen), ("reward", reward)]
+    for (name, array), shape in zip(arrays, wanted, strict=True):
+        if array.shape != shape:
+            raise InputError(f"{name} has shape {array.shape}, allowed is {shape}.")
+    finite = np.isfinite(reward)
+    for matrix in (observation, following, chosen.reshape(tuples, -1)):
         finite &= np.isfinite(matrix).all(axis=1)
     if len(broken := np.flatnonzero(~finite)):
         raise InputError(
             f"transitions: {len(broken)} tuples are not finite, the first at {broken[0]}; allowed is none."
         )
-    if stepsize.min() < np.float32(low) or stepsize.max() > np.float32(high):
-        raise InputError(f"stepsize spans {stepsize.min()} to {stepsize.max()}, allowed is {low} to {high}.")
-    return np.column_stack([observation, stepsize]), reward, following
+    rows_of = _rows_by_direction(chosen[:, 0], list(stepsizes)) if is_menu else [np.arange(tuples)]
+    steps = chosen.reshape(tuples, -1)[:, -1].copy()  # the caller's own stay as they are
+    for rows, (name, allowed) in zip(rows_of, stepsizes.items(), strict=True):
+        taken, of = steps[rows], f" of {name!r}" if name else ""
+        if taken.min() < np.float32(allowed.low) or taken.max() > np.float32(allowed.high):
+            raise InputError(
+                f"stepsize{of} spans {taken.min()} to {taken.max()}, allowed is {allowed.low} to {allowed.high}."
+            )
+        steps[rows] = allowed.range.to_axis(taken)
+    return np.column_stack([observation, steps]), reward, following, rows_of
+
+
+def _rows_by_direction(positions: NDArray[np.float32], names: Sequence[str]) -> list[Rows]:
+    """The rows of each direction, of which there must be two."""
+    if len(wrong := np.flatnonzero(~np.isin(positions, np.arange(len(names), dtype=np.float32)))):
+        raise InputError(
+            f"stepsize: the direction of tuple {wrong[0]} is {positions[wrong[0]]:g}, allowed is the position 0 to "
+            f"{len(names) - 1} of {', '.join(names)}."
+        )
+    rows_of: list[Rows] = [np.flatnonzero(positions == index) for index in range(len(names))]
+    for name, rows in zip(names, rows_of, strict=True):
+        if len(rows) < 2:
+            raise InputError(f"transitions: direction {name!r} has {len(rows)} tuples, allowed are 2 or more.")
+    return rows_of

@@ -1,33 +1,46 @@
 """A fitted model: the Q function of every iteration, and the record of where it comes from and what it expects."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metastep.errors import InputError, not_registered
 from metastep.fqi.iteration import MetaFQI
-from metastep.fqi.qfunction import QFunction, pick_iteration
-from metastep.fqi.record import ModelRecord, ObservationPart, RegressorRecord, TrainingData, ValidationCurve
+from metastep.fqi.menu import MenuQ, pick_iteration
+from metastep.fqi.qfunction import QFunction
+from metastep.fqi.record import Branch, ModelRecord, ObservationPart, RegressorRecord, TrainingData, ValidationCurve
 from metastep.fqi.regressors import options_of
 from metastep.provenance import environment_record
 
 
+class Proposal(NamedTuple):
+    """What a model proposes for the next update of one learner."""
+
+    direction: str  # its name; empty where the model chooses the step only
+    stepsize: float  # the step along it, in what its range is measured in
+
+
 @dataclass(frozen=True)
 class Model:
-    """A fitted model that proposes step sizes; see `load_model` and `save_model`."""
+    """A fitted model that proposes updates; see `load_model` and `save_model`."""
 
     record: ModelRecord
-    q_functions: tuple[QFunction, ...]
+    q_functions: tuple[QFunction | MenuQ, ...]
     _warnings: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         record, last = self.record, len(self.q_functions)
         if not 1 <= record.selected_iteration <= last:
             raise InputError(f"selected_iteration is {record.selected_iteration}, allowed is 1 to {last}.")
+        require_names(record)
+        for function in self.q_functions:
+            held = len(function.functions) if isinstance(function, MenuQ) else 0
+            if held != len(record.directions):
+                raise InputError(f"model: a Q function has {held} directions, allowed is {len(record.directions)}.")
         size = sum(part.size for part in record.observation)
         if len(_keywords(record)) != len(record.observation):
             raise InputError("observation: a part is named twice, allowed is once each.")
@@ -46,14 +59,18 @@ class Model:
     ) -> NDArray[np.float32]:
         """Greedy step sizes of observations `(rows, features)`; the selected iteration acts unless one is named.
 
-        An observation that is not finite gets the smallest step size.
+        `(rows,)`, or with a menu `(rows, 2)`: the position of the direction and the step along it. An observation that is not
+        finite gets the smallest step size, of the first direction.
         """
         return self._function(iteration).act(observation, threads)
 
     def values(
         self, observation: ArrayLike, iteration: int | None = None, threads: int | None = None
     ) -> NDArray[np.float64]:
-        """Values of observations `(rows, features)` at every step size of the grid."""
+        """Values of observations `(rows, features)` at every step size of the grid, `(rows, num)`.
+
+        With a menu they are `(rows, directions, num)`.
+        """
         return self._function(iteration).values(observation, threads)
 
     def stepsize(
@@ -64,7 +81,7 @@ class Model:
         context: ArrayLike | None = None,
         **features: ArrayLike,
     ) -> float:
-        """The step size for the next update of one learner.
+        """The step size for the next update of one learner; a model with a menu has `propose` instead.
 
         Numbers may be those of NumPy, JAX or PyTorch. Of the three parts that have a name here, those that the model does not
         look at are ignored. Numbers that are not finite give the smallest step size; the first that lies outside of what the
@@ -76,17 +93,49 @@ class Model:
             context: the task.
             features: every other part of the observation, by the name of its feature; `module:name` is passed as `name`.
         """
+        if self.record.directions:
+            raise InputError(
+                f"stepsize: the model chooses among {', '.join(self.record.directions)} as well; use propose."
+            )
+        given = {"theta": theta, "natural_gradient": natural_gradient, "context": context}
+        return self._proposal("stepsize", given, features).stepsize
+
+    def propose(
+        self,
+        *,
+        theta: ArrayLike | None = None,
+        natural_gradient: ArrayLike | None = None,
+        context: ArrayLike | None = None,
+        **features: ArrayLike,
+    ) -> Proposal:
+        """The direction and the step along it for the next update of one learner.
+
+        What is given is treated as by `stepsize`; numbers that are not finite give the first direction's smallest step.
+
+        Args:
+            theta: the parameters.
+            natural_gradient: the natural gradient there.
+            context: the task.
+            features: every other part of the observation, by the name of its feature; `module:name` is passed as `name`.
+        """
+        given = {"theta": theta, "natural_gradient": natural_gradient, "context": context}
+        return self._proposal("propose", given, features)
+
+    def _proposal(
+        self, asked: str, given: Mapping[str, ArrayLike | None], features: Mapping[str, ArrayLike]
+    ) -> Proposal:
         wanted = _keywords(self.record)
         for name in features:
             if name not in wanted:
-                raise not_registered("stepsize", name, list(wanted), "is not what the model looks at")
-        given = {"theta": theta, "natural_gradient": natural_gradient, "context": context} | features
-        row = np.concatenate([_numbers(name, given.get(name), size) for name, size in wanted.items()])
+                raise not_registered(asked, name, list(wanted), "is not what the model looks at")
+        numbers = {**given, **features}
+        row = np.concatenate([_numbers(name, numbers.get(name), size) for name, size in wanted.items()])
         self._warn_of_the_unseen(row)
-        return float(self.act(row[None, :], threads=1)[0])
+        *direction, stepsize = np.atleast_1d(self.act(row[None, :], threads=1)[0])
+        return Proposal(self.record.directions[int(direction[0])] if direction else "", float(stepsize))
 
     def _warn_of_the_unseen(self, row: NDArray[np.float32]) -> None:
-        """Warn once of a number that the training data did not reach; the step size is then a guess."""
+        """Warn once of a number that the training data did not reach; what is proposed is then a guess."""
         low, high = (np.array(bound, np.float32) for bound in (self.record.feature_low, self.record.feature_high))
         outside = np.flatnonzero((row < low) | (row > high))
         if not len(outside) or not np.isfinite(row).all() or self._warnings:
@@ -96,7 +145,12 @@ class Model:
             f"{self.record.feature_names[index]} is {row[index]:g}, outside of the {low[index]:g} to {high[index]:g} of the "
             "training data: the step size is a guess. Further ones are not reported."
         )
-        warnings.warn(self._warnings[0], stacklevel=3)
+        warnings.warn(self._warnings[0], stacklevel=4)
+
+    def only_selected(self) -> "Model":
+        """The same model with only the iteration that acts."""
+        record = replace(self.record, selected_iteration=1, validation=())
+        return Model(record, (self._function(None),))
 
     def with_validation(self, curves: Iterable[ValidationCurve]) -> "Model":
         """The same model with these validation curves, and the iteration of the best score selected."""
@@ -107,8 +161,15 @@ class Model:
         best = max(kept, key=lambda curve: curve.score)
         return replace(self, record=replace(self.record, validation=kept, selected_iteration=best.iteration))
 
-    def _function(self, iteration: int | None) -> QFunction:
+    def _function(self, iteration: int | None) -> QFunction | MenuQ:
         return pick_iteration(self.q_functions, self.record.selected_iteration if iteration is None else iteration)
+
+
+def require_names(record: ModelRecord) -> None:
+    """Refuse directions that cannot be told apart; one without a name must be the only one."""
+    names = [branch.name for branch in record.branches]
+    if len(set(names)) < len(names) or ("" in names and len(names) > 1):
+        raise InputError(f"branches: {names!r:.200} must have a name each, given once.")
 
 
 def _keywords(record: ModelRecord) -> dict[str, int]:
@@ -146,14 +207,17 @@ def model_from(
         names = [f"{part.name}[{i}]" if part.size > 1 else part.name for part in parts for i in range(part.size)]
     settings = dict(fitted.get_params(deep=False))
     given, regressor = settings.pop("regressor"), fitted.regressor_
+    for name in ("menu", "stepsize_low", "stepsize_high", "stepsize_scale"):  # are the branches
+        del settings[name]
     record = ModelRecord(
         setting=setting,
         observation=parts,
         feature_names=tuple(names),
         feature_low=tuple(fitted.feature_low_.tolist()),
         feature_high=tuple(fitted.feature_high_.tolist()),
-        stepsize_low=float(fitted.stepsize_low),
-        stepsize_high=float(fitted.stepsize_high),
+        branches=tuple(
+            Branch(name, float(steps.low), float(steps.high), steps.scale) for name, steps in fitted.stepsizes_.items()
+        ),
         num_stepsizes=int(fitted.num_stepsizes),
         maximum=fitted.maximum,
         lam=float(fitted.lam),

@@ -1,5 +1,7 @@
 """Model files: the arrays of all heads as tensors `iteration/head/array`, the record as metadata.
 
+The heads of an iteration are counted from 0; those of a menu follow one another by direction.
+
 What a file says is checked as if it came from anywhere: its checksum, the record, and by each regressor its own arrays.
 """
 
@@ -11,14 +13,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from metastep.errors import InputError
-from metastep.fqi.model import Model
-from metastep.fqi.qfunction import QFunction
+from metastep.fqi.menu import q_function
+from metastep.fqi.model import Model, require_names
 from metastep.fqi.record import record_from_json, record_to_json
 from metastep.fqi.regressors import REGISTRY, Regressor
 from metastep.storage import read_tensors, require_stamp, stamp, write_tensors
 
 _FILE = "model.safetensors"
-_TENSOR = re.compile(r"([1-9][0-9]{0,3})/([01])/(.+)", re.ASCII)
+_TENSOR = re.compile(r"([1-9][0-9]{0,3})/(0|[1-9][0-9]{0,3})/(.+)", re.ASCII)
 
 
 def save_model(model: Model, path: str | os.PathLike[str]) -> None:
@@ -42,8 +44,10 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     try:
         record = record_from_json(metadata.get("record"))
         regressor = _regressor(record.regressor.name, record.regressor.options)
-        stepsizes, heads = record.stepsizes, [tuple(map(regressor.load, parts)) for parts in _grouped(arrays)]
-        return Model(record, tuple(QFunction(loaded, stepsizes, record.lam) for loaded in heads))
+        require_names(record)
+        stepsizes = record.stepsizes
+        heads = [tuple(map(regressor.load, parts)) for parts in _grouped(arrays, len(stepsizes))]
+        return Model(record, tuple(q_function(loaded, stepsizes, record.lam) for loaded in heads))
     except InputError as error:
         raise InputError(f"File {path}: {error}") from None
 
@@ -59,14 +63,14 @@ def _regressor(name: str, options: dict[str, Any]) -> Regressor:
     return REGISTRY.build(own, options)
 
 
-def _grouped(arrays: dict[str, NDArray[Any]]) -> list[list[dict[str, NDArray[Any]]]]:
-    """The arrays of each head of each iteration."""
+def _grouped(arrays: dict[str, NDArray[Any]], branches: int) -> list[list[dict[str, NDArray[Any]]]]:
+    """The arrays of each head of each iteration: one or two for each direction."""
     found: dict[tuple[int, int], dict[str, NDArray[Any]]] = {}
     for tensor, array in arrays.items():
         if not (parts := _TENSOR.fullmatch(tensor)):
             raise InputError(f"tensor {tensor!r:.60} is not named iteration/head/array.")
         found.setdefault((int(parts[1]), int(parts[2])), {})[parts[3]] = array
-    keys, heads = sorted(found), 2 if (1, 1) in found else 1
+    keys, heads = sorted(found), branches * (2 if (1, branches) in found else 1)
     if keys != [(1 + index // heads, index % heads) for index in range(len(keys))] or len(keys) % heads:
         raise InputError(f"tensors: {len(keys)} heads, allowed are {heads} of every iteration from 1 on.")
     return [[found[key] for key in keys[first : first + heads]] for first in range(0, len(keys), heads)]

@@ -1,6 +1,5 @@
 """The Q function of one iteration: one or two regressors over (observation, step size) that act greedily together."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
@@ -13,6 +12,7 @@ from metastep.errors import InputError
 from metastep.fqi.forest import Forest, as_inputs
 from metastep.fqi.maximise import Maximum, Plan, maximise, maximise_general, prepare, stepsize_cells, stepsize_grid
 from metastep.fqi.regressors import Head
+from metastep.ranges import Range, Scale
 
 NumStepsizes = Annotated[int, Ge(2), Le(10_000)]
 """Of a grid; the continuous maximum is cheaper than a grid finer than that."""
@@ -22,12 +22,13 @@ Weight = Annotated[float, Gt(0.5), Le(1.0)]
 
 @dataclass(frozen=True)
 class Stepsizes:
-    """Where step sizes are looked for: `num` evenly spaced values of `[low, high]`, or all of it when continuous."""
+    """Where step sizes are looked for: `num` values of `[low, high]`, evenly spaced along its scale, or all of it."""
 
     low: float = 0.0
     high: float = 1.0
     num: NumStepsizes = 101
     continuous: bool = False
+    scale: Scale = "linear"
 
     def __post_init__(self) -> None:
         # Forests compare in float32, where larger numbers are infinite.
@@ -36,22 +37,34 @@ class Stepsizes:
             raise InputError(
                 f"step sizes: low is {self.low} and high {self.high}, allowed are low < high that are finite in float32."
             )
-        if not (np.isfinite(self.grid).all() and (self.grid[1:] > self.grid[:-1]).all()):
-            raise InputError(
-                f"num_stepsizes is {self.num}, too many between {self.low} and {self.high} to tell apart in float32."
-            )
+        for points in (self.points, self.grid):
+            if not (np.isfinite(points).all() and (points[1:] > points[:-1]).all()):
+                raise InputError(
+                    f"num_stepsizes is {self.num}, too many between {self.low} and {self.high} to tell apart in float32."
+                )
+
+    @cached_property
+    def range(self) -> Range:
+        """The interval and its scale."""
+        return Range(self.low, self.high, self.scale)
+
+    @cached_property
+    def points(self) -> NDArray[np.float32]:
+        """The grid as heads see it: along the scale."""
+        return stepsize_grid(*self.range.axis, self.num)
 
     @cached_property
     def grid(self) -> NDArray[np.float32]:
         """The evenly spaced values."""
-        return stepsize_grid(self.low, self.high, self.num)
+        return self.range.from_axis(self.points)
 
 
 @dataclass(frozen=True)
 class QFunction:
     """`lam*min(Q1, Q2) + (1-lam)*max(Q1, Q2)` of two heads, or the value of the only one.
 
-    Forests are maximised by the interval walk, other heads by predicting on every step size of the grid.
+    Forests are maximised by the interval walk, other heads by predicting on every step size of the grid. Heads see step sizes
+    along their scale; all that is asked and answered here is the step sizes themselves.
     """
 
     heads: tuple[Head, ...]
@@ -73,30 +86,30 @@ class QFunction:
 
     @cached_property
     def _grid_plan(self) -> Plan:
-        return prepare(self._forests, self.stepsizes.grid, self.lam)
+        return prepare(self._forests, self.stepsizes.points, self.lam)
 
     @cached_property
     def _greedy_plan(self) -> Plan:
         if not self.stepsizes.continuous:
             return self._grid_plan
-        cells = stepsize_cells(self._forests, self.stepsizes.low, self.stepsizes.high)
+        cells = stepsize_cells(self._forests, *self.stepsizes.range.axis)
         return prepare(self._forests, cells, self.lam)
 
     def maximum(self, observation: ArrayLike, threads: int | None = None) -> Maximum:
         """The best step size of each observation `(rows, features)` and its value; ties go to the smallest."""
         if self.is_forest:
-            return maximise(self._greedy_plan, observation, threads=threads)
-        return maximise_general(self.heads, observation, self.stepsizes.grid, self.lam)
+            found = maximise(self._greedy_plan, observation, threads=threads)
+        else:
+            found = maximise_general(self.heads, observation, self.stepsizes.points, self.lam)
+        return found._replace(stepsize=self.stepsizes.range.from_axis(found.stepsize))
 
     def act(self, observation: ArrayLike, threads: int | None = None) -> NDArray[np.float32]:
         """The best step size of each observation, `(rows,)`; one that is not finite gets the smallest.
 
         It is that of a diverged learner: no step would bring it back, and a regressor may refuse what is not finite.
         """
-        matrix = self._checked(observation)
-        finite = np.isfinite(matrix).all(axis=1, keepdims=True)
-        best = self.maximum(np.where(finite, matrix, np.float32(0.0)), threads).stepsize
-        return np.where(finite.ravel(), best, self.stepsizes.grid[0])
+        matrix, finite = self.finite_rows(observation)
+        return np.where(finite, self.maximum(matrix, threads).stepsize, self.stepsizes.grid[0])
 
     def values(self, observation: ArrayLike, threads: int | None = None) -> NDArray[np.float64]:
         """Values of every observation at every step size of the grid, `(rows, num)`."""
@@ -104,17 +117,15 @@ class QFunction:
         if self.is_forest:
             found = maximise(self._grid_plan, matrix, threads=threads, with_values=True)
         else:
-            found = maximise_general(self.heads, matrix, self.stepsizes.grid, self.lam, with_values=True)
+            found = maximise_general(self.heads, matrix, self.stepsizes.points, self.lam, with_values=True)
         assert found.values is not None
         return found.values
 
+    def finite_rows(self, observation: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Observations with zeros for those that are not finite, and which of them are, (rows,)."""
+        matrix = self._checked(observation)
+        finite = np.isfinite(matrix).all(axis=1, keepdims=True)
+        return np.where(finite, matrix, np.float32(0.0)), finite.ravel()
+
     def _checked(self, observation: ArrayLike) -> NDArray[np.float32]:
         return as_inputs(observation, self.heads[0].num_features - 1, "observation")
-
-
-def pick_iteration(q_functions: Sequence[QFunction], iteration: int | None) -> QFunction:
-    """The Q function of an iteration counted from 1; None is the last."""
-    chosen = len(q_functions) if iteration is None else iteration
-    if not 1 <= chosen <= len(q_functions):
-        raise InputError(f"iteration is {iteration}, allowed is 1 to {len(q_functions)}.")
-    return q_functions[chosen - 1]

@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from metastep.errors import InputError
 from metastep.fqi.qfunction import NumStepsizes, Stepsizes, Weight
+from metastep.ranges import Scale
 from metastep.settings import Count
 from metastep.storage import canonical_json
 
@@ -21,6 +22,16 @@ class ObservationPart:
 
     name: Annotated[str, MinLen(1)]
     size: Count
+
+
+@checked_dataclass(frozen=True, config=_CLOSED)
+class Branch:
+    """A direction that a model chooses from, and the range of the steps along it."""
+
+    name: str  # empty where there is no choice of a direction
+    low: FiniteFloat
+    high: FiniteFloat
+    scale: Scale
 
 
 @checked_dataclass(frozen=True, config=_CLOSED)
@@ -58,9 +69,8 @@ class ModelRecord:
     feature_names: tuple[str, ...]  # of each number of the observation; heads see the step size after them
     feature_low: tuple[FiniteFloat, ...]  # smallest value of each number in the training data
     feature_high: tuple[FiniteFloat, ...]  # largest
-    stepsize_low: FiniteFloat
-    stepsize_high: FiniteFloat
-    num_stepsizes: NumStepsizes
+    branches: Annotated[tuple[Branch, ...], MinLen(1)]  # by position; one without a name where only the step is chosen
+    num_stepsizes: NumStepsizes  # along each
     maximum: Literal["grid", "continuous"]
     lam: Weight
     regressor: RegressorRecord
@@ -76,11 +86,17 @@ class ModelRecord:
         return str(self.setting.get("env", "unknown"))
 
     @property
-    def stepsizes(self) -> Stepsizes:
-        """Where the model looks for step sizes."""
-        return Stepsizes(
-            self.stepsize_low, self.stepsize_high, self.num_stepsizes, continuous=self.maximum == "continuous"
-        )
+    def directions(self) -> tuple[str, ...]:
+        """Names of the directions that the model chooses from, by position; none where it chooses the step only."""
+        return tuple(branch.name for branch in self.branches if branch.name)
+
+    @property
+    def stepsizes(self) -> dict[str, Stepsizes]:
+        """Where the model looks for steps, by direction."""
+        num, continuous = self.num_stepsizes, self.maximum == "continuous"
+        return {
+            branch.name: Stepsizes(branch.low, branch.high, num, continuous, branch.scale) for branch in self.branches
+        }
 
 
 _RECORD: TypeAdapter[ModelRecord] = TypeAdapter(ModelRecord)

@@ -5,7 +5,7 @@ A block that takes long is kept in parts while it grows, so that a stopped colle
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,11 @@ PART_SECONDS = 2.0
 """A halt leaves a part on disk only if the last one is this old: where steps are cheap, files would cost more than they save."""
 
 
-def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int) -> Layout:
+Follow = Callable[[DatasetWriter, int], Controller]
+"""Gives the controller of a block; the blocks before it are on disk."""
+
+
+def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int, labels: int = 1) -> Layout:
     """The shape of the dataset that `collect` writes."""
     return Layout(
         context_names=mdp.estimator.rollout.env.context_space.names,
@@ -38,6 +42,7 @@ def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int) -> Layout:
         num_learners=num_episodes,
         block_size=mdp.block_size,
         num_hyperparameters=mdp.space.num_coordinates,
+        labels=labels,
     )
 
 
@@ -58,6 +63,8 @@ def collect(
     task_list: NDArray[np.float32] | None = None,
     share: tuple[int, int] = (0, 1),
     controller: Controller | None = None,
+    labels: int = 1,
+    follow: Follow | None = None,
     tracker: Tracker | None = None,
 ) -> Dataset | None:
     """Collect a dataset, or what is missing of it; returns None while other processes have blocks to add.
@@ -74,12 +81,14 @@ def collect(
         task_list: contexts to use in place of the task distribution, (tasks, coordinates).
         share: (i, n) collects only every n-th block from the i-th on, for n processes that share the work.
         controller: proposes the step sizes; uniform exploration by default.
+        labels: updates tried at every state; one of them is the one that is made, the others are drawn at random.
+        follow: gives the memoryless controller of each block in place of `controller`, once the blocks before it are there.
         tracker: is told the environment steps simulated.
     """
     index, shares = share
     if not 0 <= index < shares:
         raise InputError(f"share: {index}/{shares} must be I/N with 0 <= I < N.")
-    layout = layout_of(mdp, num_episodes, num_updates)
+    layout = layout_of(mdp, num_episodes, num_updates, labels)
     if shares > len(layout.blocks):
         raise InputError(
             f"share: {index}/{shares} must have at most as many shares as there are blocks, {len(layout.blocks)} of "
@@ -101,28 +110,38 @@ def collect(
     batch_steps = mdp.block_size * rollout.num_episodes * rollout.horizon
     stretch = num_updates
     if controller.is_memoryless:
-        stretch = max(1, mdp.estimator.engine.steps_between_halts // batch_steps)
+        stretch = max(1, mdp.estimator.engine.steps_between_halts // (batch_steps * labels))
         for block in sorted(writer.parts.blocks().intersection(missing)):
             growth, problem = writer.parts.take_up(block, mdp, tasks_of(block))
             begun |= {block: growth} if growth else {}
             if problem is not None:
                 print(f"{problem} It is left out, with the parts after it.", file=sys.stderr)
     # The first batch precedes the first update, so a block has one batch more than updates.
-    batches_done = {block: begun[block].updates + 1 if block in begun else 0 for block in missing}
-    total = sum(num_updates + 1 - done for done in batches_done.values()) * batch_steps
+    batches_done = {block: begun[block].updates * labels + 1 if block in begun else 0 for block in missing}
+    total = sum(num_updates * labels + 1 - done for done in batches_done.values()) * batch_steps
     with ThreadPoolExecutor(max_workers=1) as thread, (tracker or Silent()).stage("collect", total, "steps") as stage:
         disk = _Disk(thread, writer)
         for block in missing:
             done = batches_done[block]
             start = begun.pop(block, None)
+            if follow is not None:
+                disk.wait()
+                controller = follow(writer, block)
             disk.start(start.updates if start else 0)
             steps = grow(
-                mdp, controller, tasks_of(block), num_updates, stretch=stretch, record=layout.features, begun=start
+                mdp,
+                controller,
+                tasks_of(block),
+                num_updates,
+                stretch=stretch,
+                record=layout.features,
+                tries=labels - 1,
+                begun=start,
             )
             for growth in steps:
                 disk.save(block, growth, complete=growth.updates == num_updates)
-                stage.advance((growth.updates + 1 - done) * batch_steps)
-                done = growth.updates + 1
+                stage.advance((growth.updates * labels + 1 - done) * batch_steps)
+                done = growth.updates * labels + 1
         disk.wait()
     # Alone, nothing can be missing, and `finish` verifies every block anyway.
     return None if shares > 1 and writer.missing_blocks() else writer.finish()

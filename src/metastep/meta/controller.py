@@ -13,6 +13,7 @@ from metastep.blocks import Stream
 from metastep.errors import InputError
 from metastep.mdp import Learners, MetaMDP
 from metastep.progress import Silent, Tracker
+from metastep.spaces import Space
 
 ControllerState = Any
 
@@ -70,6 +71,15 @@ class Controller(ABC):
     def shaped_by(self) -> tuple[TaskSource, ...]:
         """The tasks it was trained or selected on, which it must not be judged on."""
         return ()
+
+    @property
+    def training_steps(self) -> float:
+        """Environment steps that it took to train itself; those of the experiment's model are counted with its data."""
+        return 0.0
+
+    def num_trials(self, space: Space) -> int:
+        """Batches that it simulates of its own before every update, beside the one of the learner."""
+        return 0
 
     def prepared(self, run: Run) -> "Controller":
         """The controller for an experiment: one that has to be trained or loaded first does so here."""

@@ -37,6 +37,7 @@ class Layout(NamedTuple):
     num_learners: int
     block_size: int
     num_hyperparameters: int = 1
+    labels: int = 1  # updates tried at every state, the one that was made among them
 
     @property
     def blocks(self) -> Blocks:
@@ -46,11 +47,18 @@ class Layout(NamedTuple):
     def shapes(self, block: int) -> dict[str, tuple[int, ...]]:
         """The shape of every array of one block."""
         observations, learners = self.num_updates + 1, self.blocks.num_valid(block)
+        after = (self.num_updates, self.labels - 1, learners)  # of what was tried besides
+        tried = {
+            **dict.fromkeys(("tried/mean_return", "tried/flagged", "tried/num_steps"), after),
+            "tried/hyperparameters": (*after, self.num_hyperparameters),
+            **{f"tried/feature/{name}": (*after, size) for name, size in self.features.items()},
+        }
         return {
             "context": (learners, len(self.context_names)),
             **dict.fromkeys(("mean_return", "flagged", "num_steps"), (observations, learners)),
             "hyperparameters": (self.num_updates, learners, self.num_hyperparameters),
             **{f"feature/{name}": (observations, learners, size) for name, size in self.features.items()},
+            **(tried if self.labels > 1 else {}),
         }
 
     def num_bytes(self, block: int) -> int:
@@ -72,6 +80,7 @@ class Counts(NamedTuple):
     transitions: int
     flagged: int  # tuples whose observation or next observation came with a zero or non-finite estimate
     excluded: int  # tuples with a non-finite number, which `Dataset.transitions` leaves out
+    num_steps: float  # environment steps that collecting them took
 
 
 class DatasetWriter:
@@ -136,6 +145,14 @@ class DatasetWriter:
         self.layout.check(index, history, f"Block {index}")
         storage.write_tensors(self._path(index), history.to_arrays(), self._metadata(index))
         remove_parts(self.folder, {index})
+
+    def block(self, index: int) -> History:
+        """A block that was added before."""
+        return _read_block(self.folder, self.layout, index)
+
+    def digest_of(self, blocks: Iterable[int]) -> str:
+        """What some blocks are known by together."""
+        return storage.sha256_of_json([storage.sha256_of(self._path(index)) for index in blocks])
 
     def finish(self) -> "Dataset":
         """Verify all blocks and write the manifest with their checksums."""
@@ -236,25 +253,20 @@ class Dataset:
     @property
     def num_transitions(self) -> int:
         """All tuples, those that `transitions` leaves out included."""
-        return self.layout.num_learners * self.layout.num_updates
+        return self.layout.num_learners * self.layout.num_updates * self.layout.labels
 
     def counts(self) -> Counts:
-        """Count tuples, flagged tuples and tuples with non-finite numbers, in one pass over the blocks."""
-        flagged = excluded = 0
+        """Count tuples, flagged tuples, tuples with non-finite numbers and steps, in one pass over the blocks."""
+        flagged, excluded, num_steps = 0, 0, 0.0
         for history in self.blocks():
-            flagged += int((history.flagged[:-1] | history.flagged[1:]).sum())
-            excluded += int((~history.usable).sum())
-        return Counts(self.num_transitions, flagged, excluded)
+            flagged += history.num_flagged
+            excluded += history.num_tuples - len(history.transitions(("return",)).reward)
+            num_steps += history.total_steps
+        return Counts(self.num_transitions, flagged, excluded, num_steps)
 
     def block(self, index: int) -> History:
         """One block, mapped from its file (which was verified when the dataset was opened)."""
-        path = _block_path(self.folder, index)
-        try:
-            history = from_arrays(storage.read_tensors(path, verify=False).arrays)
-        except TypeError:
-            raise InputError(f"File {path} does not hold the arrays of a block.") from None
-        self.layout.check(index, history, f"File {path}")
-        return history
+        return _read_block(self.folder, self.layout, index)
 
     def blocks(self) -> Iterator[History]:
         """All blocks in order, one at a time."""
@@ -266,8 +278,23 @@ class Dataset:
         Tuples with a non-finite number in any feature (asked for or not, so that different observations give the same rows)
         are left out; `counts` says how many.
         """
-        parts = [history.transitions(names) for history in self.blocks()]
-        return Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        return all_transitions(self.blocks(), names)
+
+
+def all_transitions(histories: Iterable[History], names: Sequence[str]) -> Transitions:
+    """The usable tuples of some blocks, one after the other."""
+    parts = [history.transitions(names) for history in histories]
+    return Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def _read_block(folder: Path, layout: Layout, index: int) -> History:
+    path = _block_path(folder, index)
+    try:
+        history = from_arrays(storage.read_tensors(path, verify=False).arrays)
+    except TypeError:
+        raise InputError(f"File {path} does not hold the arrays of a block.") from None
+    layout.check(index, history, f"File {path}")
+    return history
 
 
 def _block_path(folder: Path, index: int) -> Path:

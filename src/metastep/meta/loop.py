@@ -10,7 +10,7 @@ from jax import Array
 from metastep import features
 from metastep.mdp import Learners, MetaMDP, Tasks, advance, begin
 from metastep.meta.controller import Controller, ControllerState
-from metastep.meta.history import History
+from metastep.meta.history import History, Tried
 
 
 class Stretch(NamedTuple):
@@ -19,6 +19,18 @@ class Stretch(NamedTuple):
     learners: Learners
     state: ControllerState
     piece: History
+
+
+def _try(
+    mdp: MetaMDP, learners: Learners, num: int, record: Sequence[str]
+) -> list[tuple[Array, tuple[dict[str, Array], dict[str, Array]]]]:
+    """What learners would see after updates drawn at random, and the updates; nobody follows them."""
+    tried = []
+    for index in range(num):
+        key = jax.random.fold_in(learners.controller_key, index + 1)
+        hyperparameters = mdp.space.sample(key, learners.theta.shape[0])
+        tried.append((hyperparameters, _snapshot(mdp, advance(mdp, learners, hyperparameters), record)))
+    return tried
 
 
 def _snapshot(mdp: MetaMDP, learners: Learners, record: Sequence[str]) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -36,13 +48,15 @@ def follow(
     *,
     from_start: bool,
     record: Sequence[str] = (),
+    tries: int = 0,
 ) -> Stretch:
     """Let the learners make `num_updates` more updates; from the start, what they are before is recorded, too.
 
-    `record` names the features to keep.
+    `record` names the features to keep; before every update, `tries` others are tried besides.
     """
-    snapshots, proposals = [_snapshot(mdp, learners, record)] if from_start else [], []
+    snapshots, proposals, tried = [_snapshot(mdp, learners, record)] if from_start else [], [], []
     for _ in range(num_updates):
+        tried.append(_try(mdp, learners, tries, record))
         hyperparameters = controller.propose(state, learners)
         after = advance(mdp, learners, hyperparameters)
         state = controller.observe(state, learners, hyperparameters, after)
@@ -50,13 +64,28 @@ def follow(
         snapshots.append(_snapshot(mdp, learners, record))
         proposals.append(hyperparameters)
     # One transfer at the end: the device never waits for the host in between.
-    host_snapshots, host_proposals, context = jax.device_get((snapshots, proposals, learners.context))
+    host_snapshots, host_proposals, host_tried, context = jax.device_get(
+        (snapshots, proposals, tried, learners.context)
+    )
     always, kept = ([snapshot[part] for snapshot in host_snapshots] for part in (0, 1))
     chosen = np.stack(host_proposals) if host_proposals else np.zeros((0, len(context), mdp.space.num_coordinates))
     piece = History(
-        context=context, hyperparameters=chosen.astype(np.float32), features=_stacked(kept), **_stacked(always)
+        context=context,
+        hyperparameters=chosen.astype(np.float32),
+        features=_stacked(kept),
+        tried=_all_tried(host_tried) if tries and num_updates else None,
+        **_stacked(always),
     )
     return Stretch(learners, state, piece)
+
+
+def _all_tried(moments: list[list[tuple[Any, tuple[dict[str, Any], dict[str, Any]]]]]) -> Tried:
+    """Time first, then the tries."""
+    return Tried(
+        hyperparameters=np.stack([np.stack([chosen for chosen, _ in moment]) for moment in moments]),
+        features=_stacked([_stacked([kept for _, (_, kept) in moment]) for moment in moments]),
+        **_stacked([_stacked([always for _, (always, _) in moment]) for moment in moments]),
+    )
 
 
 def _stacked(moments: list[dict[str, Any]]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ class _Layout(TypedDict):
     num_learners: Count
     block_size: Count
     num_hyperparameters: Count
+    labels: Count
 
 
 class _Manifest(TypedDict):

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from metastep import storage
 from metastep.errors import InputError
 from metastep.gradients import Estimate
-from metastep.mdp import Learners, MetaMDP, Tasks, begin
+from metastep.mdp import Learners, MetaMDP, Previous, Tasks, begin
 from metastep.meta.controller import Controller
 from metastep.meta.history import History, from_arrays, joined
 from metastep.meta.loop import follow
@@ -48,18 +48,20 @@ def grow(
     *,
     stretch: int,
     record: Collection[str],
+    tries: int = 0,
     begun: Growth | None = None,
 ) -> Iterator[Growth]:
     """Let a block make `num_updates` updates in all, with a halt after every `stretch` of them.
 
-    `begun` is where an interrupted block goes on; the controller must be memoryless then.
+    `tries` further updates are tried before each of them. `begun` is where an interrupted block goes on; the controller must
+    be memoryless then.
     """
     updates, pieces, learners = begun or Growth(0, (), begin(mdp, tasks))
     state = controller.init(mdp, learners)
     while updates < num_updates:
         count = min(stretch, num_updates - updates)
         learners, state, piece = follow(
-            mdp, controller, learners, state, count, from_start=updates == 0, record=tuple(record)
+            mdp, controller, learners, state, count, from_start=updates == 0, record=tuple(record), tries=tries
         )
         updates, pieces = updates + count, (*pieces, piece)
         yield Growth(updates, pieces, learners)
@@ -150,9 +152,12 @@ def _leaves(learners: Learners) -> dict[str, Array]:
 def _blank(mdp: MetaMDP, tasks: Tasks) -> Learners:
     """Learners of the right form; their numbers mean nothing."""
     row, number = jnp.zeros_like(tasks.theta), jnp.zeros(len(tasks.theta), jnp.float32)
-    estimate = Estimate(number, number, row, row, number)
+    estimate = Estimate(number, number, row, row, number, (row,) * (len(mdp.estimator.dampings) - 1))
     state = mdp.rule.init(tasks.theta)
-    return Learners(tasks.context, tasks.theta, state, estimate, number > 0.0, tasks.key, jnp.uint32(0))
+    curvature = jnp.zeros(mdp.rule.steps(estimate, state).shape[:2], jnp.float32)
+    previous = Previous(number, row, number)
+    flagged, start = number > 0.0, jnp.uint32(0)
+    return Learners(tasks.context, tasks.theta, state, estimate, flagged, curvature, previous, tasks.key, start)
 
 
 def remove_parts(folder: Path, blocks: Collection[int] | None = None) -> None:

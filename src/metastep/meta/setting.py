@@ -23,7 +23,7 @@ def setting_of(mdp: MetaMDP) -> dict[str, Any]:
         "env_options": _options(rollout.env),
         "policy": describe(rollout.policy),
         "rule": {"name": mdp.rule.name, **describe(mdp.rule)},
-        "damping": mdp.estimator.damping,
+        "damping": describe(mdp.estimator.damping),
         "discount": rollout.discount,
         "baseline": rollout.baseline,
         "observation": [[name, size] for name, size in observed.items()],

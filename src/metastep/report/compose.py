@@ -1,114 +1,81 @@
 """What a report says: from the results of an experiment to a document."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
-from metastep.contexts import ContextSpace
-from metastep.evaluation import Comparison, Difference, differences, filled_returns, metric_values
+from metastep.evaluation import Difference, differences
 from metastep.evaluation.statistics import Metric
-from metastep.fqi import Model
-from metastep.meta.dataset import Counts
+from metastep.report.choices import directions, steps, steps_by_task
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Picture, Table
-from metastep.report.figures import WIDE, Panel, curves, importances, line_of, picture, points, stepsize_map, whiskers
-from metastep.report.tables import bookkeeping_table, comparison_table, nothing_learned, tuning_table
+from metastep.report.figures import alone, whiskers
+from metastep.report.findings import Findings, Fitted, listed
+from metastep.report.methods import about
+from metastep.report.model import about_the_model, usage
+from metastep.report.spread import learning_curves, one_by_one, spread
+from metastep.report.tables import (
+    FLAGGED,
+    bookkeeping_table,
+    comparison_table,
+    cost_table,
+    differences_table,
+    nothing_learned,
+    oracles,
+    tuning_table,
+)
+from metastep.report.tasks import single_tasks
 
-_GRID = 41  # step sizes are mapped over this many values of each context coordinate
-
-
-class Fitted(NamedTuple):
-    """What there is to show of a fitted model."""
-
-    model: Model  # the selected one
-    validation: Comparison  # every FQI iteration on the validation tasks; the method N=i is iteration i
-    counts: Counts  # of the training data
-    starts: NDArray[np.float32]  # meta-observations of learners before their first update, (learners, columns)
-
-
-@dataclass(frozen=True, eq=False)
-class Findings:
-    """Everything a report shows.
-
-    Args:
-        name: of the experiment.
-        command: that repeats it; empty where nobody knows.
-        config: the resolved configuration.
-        comparison: every method on the test tasks.
-        context_space: the family of tasks.
-        fitted: the model, where a method of the comparison follows one.
-    """
-
-    name: str
-    command: str
-    config: dict[str, Any]
-    comparison: Comparison
-    context_space: ContextSpace
-    fitted: Fitted | None
-
-    @property
-    def target(self) -> str:
-        """The method that the others are compared with: metaFQI, or the first one."""
-        return target_of(self.comparison)
-
-
-def target_of(comparison: Comparison) -> str:
-    """The method that the others are compared with: metaFQI, or the first one that is not a yardstick."""
-    contenders = [record for record in comparison.methods if not record.is_yardstick] or list(comparison.methods)
-    return next((record for record in contenders if record.controller == "metafqi"), contenders[0]).name
+_FEW_TASKS = 20  # a grid search on fewer is said to be one where the result is
 
 
 def compose(findings: Findings) -> Document:
     """The whole report."""
-    comparison, seed = findings.comparison, int(findings.config["seed"])
-    resamples = int(findings.config["compare"]["num_resamples"])
+    comparison, target = findings.comparison, findings.target
     paired, final = (
-        differences(comparison, findings.target, metric=metric, seed=seed, num_resamples=resamples)
-        for metric in get_args(Metric)
+        differences(comparison, target, metric=metric, **findings.resampling) for metric in get_args(Metric)
     )
-    parts: list[Part] = [
-        Paragraph(_headline(findings, paired)),
-        Heading("What was run"),
-        *_command(findings),
-        _settings(findings),
-        Heading("Learning curves"),
-        _curves(findings),
-        Heading("Chosen step sizes"),
-        _stepsizes(findings),
+    parts: list[Part] = [Paragraph(_headline(findings, paired)), Heading("What was run"), *_command(findings)]
+    parts += [_settings(findings), *_models(findings), *(usage(findings.model) if findings.model else [])]
+    parts += [Heading("Learning curves"), learning_curves(findings), *_if_there(one_by_one(findings))]
+    parts += [*_chosen(findings), Heading("Single tasks"), single_tasks(findings)]
+    parts += [
         Heading("Comparison"),
         Paragraph(_explanation(findings)),
-        comparison_table(comparison, findings.target, paired, final, seed, resamples),
+        comparison_table(comparison, **findings.resampling),
     ]
     if paired:
-        parts.append(_difference_picture(findings, paired))
+        parts += [differences_table(comparison, target, paired, final), _difference_picture(findings, paired)]
+    parts += [Heading("Beyond the mean"), spread(findings)]
     if comparison.tuning:
         parts += [Heading("Tuned values"), tuning_table(comparison)]
-    if findings.fitted is not None:
-        parts += _about_the_model(findings, findings.fitted)
-    counts, fingerprint = None, ""
-    if findings.fitted is not None:
-        counts, fingerprint = findings.fitted.counts, findings.fitted.model.record.training_data.fingerprint
-    parts += [Heading("Flags, versions and seeds"), bookkeeping_table(comparison, counts, fingerprint, findings.config)]
-    num = comparison.num_tasks
-    return Document(
-        f"metastep: {findings.name}", f"{num} test tasks, {comparison.returns.shape[2] - 1} updates each", parts
-    )
+    parts += [Heading("What it cost"), Paragraph(_about_costs(findings)), _costs(findings)]
+    if findings.fitted:
+        shown = target if target in findings.fitted else next(iter(findings.fitted))
+        parts += about_the_model(findings, shown)
+    parts += [Heading("The methods"), _methods(findings)]
+    models = {
+        name: (fitted.counts, fitted.model.record.training_data.fingerprint) for name, fitted in findings.fitted.items()
+    }
+    parts += [Heading("Flags, versions and seeds"), Paragraph(FLAGGED)]
+    parts.append(bookkeeping_table(comparison, models, findings.config))
+    about_it = f"{comparison.num_tasks} test tasks, {comparison.returns.shape[2] - 1} updates each"
+    return Document(f"metastep: {findings.name}", about_it, parts)
 
 
-def _about_the_model(findings: Findings, fitted: Fitted) -> list[Part]:
-    parts: list[Part] = [Heading("Validation by iteration"), _iterations(findings, fitted)]
-    if (shares := importance_shares(fitted.model)) is not None:
-        names = (*fitted.model.record.feature_names, "step size")
-        caption = "Share of the variance reduction by input, over the forests of the selected iteration."
-        bars = importances("Feature importance", names, shares)
-        size = (WIDE[0], 0.8 + 0.27 * min(len(names), 13))
-        parts += [Heading("What the model looks at"), picture("importances", caption, [[bars]], size)]
-    seen = {part.name for part in fitted.model.record.observation}
-    # A run in one task has nothing to map.
-    if "context" in seen and findings.config["env"]["fixed_context"] is None:
-        parts += [Heading("Recommended step size by task"), _map(findings, fitted)]
+def _if_there(picture: Picture | None) -> list[Picture]:
+    return [] if picture is None else [picture]
+
+
+def _chosen(findings: Findings) -> list[Part]:
+    """What the methods chose: directions where there was a choice, steps, and what they had to do with the task."""
+    comparison = findings.comparison
+    choosers = [record.name for record in comparison.methods if record.directions]
+    parts: list[Part] = []
+    if choosers:
+        parts += [Heading("Chosen directions"), directions(findings, choosers)]
+    parts += [Heading("Chosen steps"), *_if_there(steps(findings))]
+    # In one task there is nothing to hold them against.
+    if findings.config["env"]["fixed_context"] is None:
+        parts.append(steps_by_task(findings))
     return parts
 
 
@@ -130,10 +97,11 @@ def _explanation(findings: Findings) -> str:
         "and a sign-flip p-value below 0.05. Each verdict speaks of its pair alone; p-values corrected for the number of "
         "pairs (Holm) are in differences.csv, with all pairs of methods."
     )
-    if {"fixed", "oracle"} <= set(comparison.names):
+    if shown := [comparison.methods[comparison.index(name)] for name in oracles(comparison)]:
+        spent = listed([f"the {record.label}, which spends {record.trials} times the samples" for record in shown])
         text += (
-            " The oracle score is 0 % at the best fixed step and 100 % at the greedy oracle, which spends "
-            f"{findings.config['fqi']['num_stepsizes']} times the samples."
+            f" A score is 0 % at the best fixed step and 100 % at {spent}. An oracle is short-sighted, so that a planner may "
+            "pass it."
         )
     if any(comparison.num_diverged().values()):
         text += (
@@ -144,8 +112,8 @@ def _explanation(findings: Findings) -> str:
 
 
 def _headline(findings: Findings, paired: Sequence[Difference]) -> str:
-    comparison, fitted = findings.comparison, findings.fitted
-    if sentence := nothing_learned(comparison, None if fitted is None else fitted.counts):
+    comparison, fitted = findings.comparison, findings.model
+    if sentence := nothing_learned(comparison, [one.counts for one in findings.fitted.values()]):
         return sentence
     name = comparison.label(findings.target)
     iteration = None if fitted is None else fitted.model.record.selected_iteration
@@ -159,42 +127,71 @@ def _headline(findings: Findings, paired: Sequence[Difference]) -> str:
         ("not distinguishable", "is not distinguishable from"),
     ):
         if labels := [comparison.label(row.baseline) for row in paired if row.verdict == verdict]:
-            clauses.append(f"{words} {_listed(labels)}")
+            clauses.append(f"{words} {listed(labels)}")
     num = comparison.num_tasks
     where = f"{num} tasks it had never seen"
     if findings.config["env"]["fixed_context"] is not None:
         where = f"{num} new first policies in the one task it was trained on"
-    if iteration is not None and findings.target == "metafqi":
+    if iteration is not None and findings.target in findings.fitted:
         name += f" (iteration N = {iteration}, selected on validation tasks)"
-    result = f"On {where}, {name} {_listed(clauses)} in the area under the learning curve."
+    few = min((table.num_tasks for table in comparison.tuning), default=_FEW_TASKS)
+    tuned = f", with baselines that were tuned on {few} tasks only" if few < _FEW_TASKS else ""
+    result = f"On {where}, {name} {listed(clauses)} in the area under the learning curve{tuned}."
     if edges := comparison.at_edge(findings.target, *(row.baseline for row in paired)):
-        result += f" Tuned at an edge of the grid, so that a wider one might do better: {_listed(edges)}."
+        result += f" Tuned at an edge of the grid, so that a wider one might do better: {listed(edges)}."
     return result
-
-
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
 
 
 def _settings(findings: Findings) -> Table:
     config = findings.config
-    rollout, meta, fqi = config["rollout"], config["meta"], config["fqi"]
+    rollout, meta = config["rollout"], config["meta"]
     rows = [
         ("environment", config["env"]["name"]),
         ("policy", _part(config["policy"])),
         ("update rule", _part(meta["rule"])),
         ("batch of an update", f"{rollout['num_episodes']} episodes of at most {rollout['horizon']} steps"),
-        ("step sizes", f"[{meta['stepsize_low']:g}, {meta['stepsize_high']:g}]"),
+        ("discount of rewards", f"{rollout['discount']:g}"),
+        ("step sizes", _range(meta["stepsize_low"], meta["stepsize_high"], meta["stepsize_scale"])),
+        ("seed", str(config["seed"])),
     ]
-    if findings.fitted is not None:
-        kind = "double" if fqi["double"] else "single"
-        rows += [
-            ("meta-observation", ", ".join(meta["observation"])),
-            ("training data", f"{findings.fitted.counts.transitions} tuples, {config['collect']['method']} method"),
-            ("regressor", f"{_part(fqi['regressor'])}, {kind} Q"),
-            ("iterations tried", str(fqi["iterations"])),
-        ]
-    return Table(("setting", "value"), [*rows, ("seed", str(config["seed"]))], name="settings")
+    return Table(("setting", "value"), rows, name="settings")
+
+
+def _range(low: float, high: float, scale: str) -> str:
+    """Where steps come from and what they mean."""
+    meaning = {"linear": "", "log": ", along their logarithm", "divergence": " of KL divergence"}
+    return f"{low:g} to {high:g}{meaning[scale]}"
+
+
+def _models(findings: Findings) -> list[Part]:
+    """What the models were made with, a column for each."""
+    if not findings.fitted:
+        return []
+    columns = [_about_model(fitted) for fitted in findings.fitted.values()]
+    rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
+    header = ("model", *map(findings.comparison.label, findings.fitted))
+    return [Table(header, rows, name="models")]
+
+
+def _about_model(fitted: Fitted) -> dict[str, str]:
+    record, counts = fitted.model.record, fitted.counts
+    meta, collect, fqi = (fitted.config[name] for name in ("meta", "collect", "fqi"))
+    ranges = {branch.name: _range(branch.low, branch.high, branch.scale) for branch in record.branches}
+    same = len(set(ranges.values())) == 1
+    steps = next(iter(ranges.values())) if same else "; ".join(f"{name}: {text}" for name, text in ranges.items())
+    rounds, labels = collect.get("rounds", 1), collect.get("labels", 1)
+    data = f"{counts.transitions} tuples, {collect['method']} method"
+    data += f", {rounds} rounds" if rounds > 1 else ""
+    data += f", {labels} updates tried at every state" if labels > 1 else ""
+    return {
+        "directions": ", ".join(record.directions) or f"one, {_part(meta['rule'])}",
+        "steps": steps,
+        "meta-observation": ", ".join(part.name for part in record.observation),
+        "training data": data,
+        "regressor": f"{_part(fqi['regressor'])}, {'double' if fqi['double'] else 'single'} Q",
+        "discount of improvements": f"{meta['meta_discount']:g}: what the gain of the next update counts",
+        "iteration": f"N = {record.selected_iteration} of {fqi['iterations']}, selected on validation tasks",
+    }
 
 
 def _part(section: dict[str, Any]) -> str:
@@ -204,85 +201,35 @@ def _part(section: dict[str, Any]) -> str:
     )
 
 
-def _curves(findings: Findings) -> Picture:
-    comparison = findings.comparison
-    filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
-    lines = [line_of(comparison, name, values, is_main=name == findings.target) for name, values in filled.items()]
-    caption = "Mean return over the test tasks, with 95 % intervals; higher is better."
-    return picture("learning-curves", caption, [[curves(f"{findings.name}: return", lines)]], WIDE)
-
-
-def _stepsizes(findings: Findings) -> Picture:
-    """Only of methods that share the target's rule: a step of another rule is another thing."""
-    comparison, target = findings.comparison, findings.target
-    rule = comparison.methods[comparison.index(target)].rule
-    lines = [
-        line_of(comparison, record.name, comparison.hyperparameters[index, :, :, 0], is_main=record.name == target)
-        for index, record in enumerate(comparison.methods)
-        if record.rule == rule
-    ]
-    panel = curves(f"{findings.name}: step size", lines, ylabel="step size", first=1)
-    caption = f"Step size of each update ({rule}), mean over the test tasks with 95 % intervals."
-    return picture("step-sizes", caption, [[panel]], WIDE)
-
-
 def _difference_picture(findings: Findings, paired: Sequence[Difference]) -> Picture:
     name = findings.comparison.label(findings.target)
     caption = (
         f"Paired difference in AUC, {name} minus each method, with 95 % intervals; right of zero {name} is better."
     )
-    panel = whiskers(f"{name} minus method", findings.comparison, paired)
-    return picture("differences", caption, [[panel]], (WIDE[0], 0.9 + 0.42 * len(paired)))
+    return alone("differences", caption, whiskers("", findings.comparison, paired), (6.4, 0.8 + 0.32 * len(paired)))
 
 
-def _iterations(findings: Findings, fitted: Fitted) -> Picture:
-    scores = metric_values(fitted.validation, "auc")
-    selected = fitted.model.record.selected_iteration
-    panel: Panel = points(
-        f"{findings.name}: validation",
-        scores,
-        list(range(1, len(scores) + 1)),
-        xlabel="FQI iteration N",
-        ylabel="mean return over updates",
-        ring=(selected - 1, "selected"),
+def _about_costs(findings: Findings) -> str:
+    text = (
+        "Environment steps, over all tasks: of the training data, of selecting among iterations on validation tasks, of the "
+        "whole grid search on tuning tasks, and of the batches on the test tasks."
     )
-    caption = (
-        "AUC on the validation tasks by FQI iteration, with 95 % intervals over tasks: N updates are planned ahead."
+    if any(record.trials for record in findings.comparison.methods):
+        text += " Trials are what a yardstick simulates of its own before its updates, as if all episodes were equally long."
+    return text + (
+        " Wall times are not here, since they differ from run to run and this page does not: the terminal shows that of each "
+        "stage."
     )
-    return picture("iterations", caption, [[panel]], (WIDE[0], 3.4))
 
 
-def importance_shares(model: Model) -> NDArray[np.float64] | None:
-    """Importance of every input, mean over the heads; None where the regressor does not tell."""
-    heads = model.q_functions[model.record.selected_iteration - 1].heads
-    shares = [head.importances for head in heads if head.importances is not None]
-    return np.asarray(np.mean(shares, axis=0)) if len(shares) == len(heads) else None
+def _costs(findings: Findings) -> Table:
+    trained = {
+        name: (fitted.counts.num_steps, float(fitted.validation.num_steps.sum()))
+        for name, fitted in findings.fitted.items()
+    }
+    return cost_table(findings.comparison, trained)
 
 
-def recommend(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
-    """Mean greedy step size over the given starts, with the context set to each point of the grid in turn.
-
-    Coordinates beyond the grid's keep the values they have in `starts`.
-    """
-    first = 0
-    for part in model.record.observation:
-        if part.name == "context":
-            break
-        first += part.size
-    mesh = np.stack(np.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, len(grid))
-    rows = np.repeat(starts[None], len(mesh), axis=0)
-    rows[:, :, first : first + len(grid)] = mesh[:, None, :]
-    chosen = model.act(rows.reshape(-1, starts.shape[1]))
-    return chosen.reshape(len(mesh), len(starts)).mean(axis=1).reshape([len(axis) for axis in grid]).astype(np.float64)
-
-
-def _map(findings: Findings, fitted: Fitted) -> Picture:
-    space = findings.context_space
-    shown = min(2, space.num_coordinates)
-    grid = [np.linspace(space.low[i], space.high[i], _GRID, dtype=np.float32) for i in range(shown)]
-    labels = [f"{name} ({unit})" if unit else name for name, unit in zip(space.names, space.units, strict=True)][:shown]
-    panel = stepsize_map("Recommended first step", grid, labels, recommend(fitted.model, fitted.starts, grid))
-    caption = (
-        f"Step size of the first update by task: mean over {len(fitted.starts)} first policies of the training data."
-    )
-    return picture("step-size-map", caption, [[panel]], (WIDE[0], 4.2 if shown == 2 else 3.2))
+def _methods(findings: Findings) -> Table:
+    rows = [(record.label, about(record)) for record in findings.comparison.methods]
+    return Table(("method", "what it is"), rows, name="methods")

@@ -14,17 +14,15 @@ from numpy.typing import NDArray
 from metastep.evaluation import Comparison, Difference
 from metastep.evaluation.resampling import mean_interval
 from metastep.report.document import Picture
-from metastep.report.style import MAIN, Ink, Theme, label_lines, plain, themed, tint
+from metastep.report.style import MAIN, Ink, Theme, label_lines, logarithmic, plain, themed, tint
 
 Values = NDArray[np.floating[Any]]
 # A colour of a method, or a family of lines and the place in it, from 0 to 1.
 Shade = str | tuple[Literal["warm", "cool"], float]
 
 _SCALES = {"warm": "YlOrBr", "cool": "YlGnBu"}
-_SMALL = (4.6, 3.0)  # a panel among others, with its labels, in inches
-WIDE = (6.4, 3.9)
-"""The size of a panel that stands alone."""
-_MOST_BARS = 12
+WIDE = (8.2, 4.1)
+"""The size of a panel that stands alone, in inches."""
 
 
 class Line(NamedTuple):
@@ -45,6 +43,22 @@ class Panel(NamedTuple):
     draw: Callable[[Axes, Ink], None]
 
 
+class Layout(NamedTuple):
+    """How panels are set: the size of one with its labels, and the room between them in shares of it."""
+
+    size: tuple[float, float] = (4.6, 3.0)
+    gaps: tuple[float, float] = (0.66, 0.5)  # beside and below
+    widths: Sequence[float] | None = None  # of the columns, relative to one another
+    heights: Sequence[float] | None = None  # of the rows
+    share_y: bool | Literal["row", "all"] = False  # numbers stand at the left only
+    share_x: bool | Literal["col", "all"] = False  # and at the bottom only
+
+
+SIDE_BY_SIDE = Layout()
+SMALL_MULTIPLES = Layout((2.75, 2.15), (0.1, 0.34), share_y="all", share_x="all")
+"""Many panels of one kind, that are compared with one another."""
+
+
 def line_of(comparison: Comparison, name: str, values: Values | None = None, **changes: Any) -> Line:
     """The returns of a method, or other values, with the method's label and colour; a yardstick is dashed."""
     record = comparison.methods[comparison.index(name)]
@@ -52,24 +66,55 @@ def line_of(comparison: Comparison, name: str, values: Values | None = None, **c
     return Line(record.label, shown, record.colour, is_dashed=record.is_yardstick)._replace(**changes)
 
 
-def picture(name: str, caption: str, rows: Sequence[Sequence[Panel]], size: tuple[float, float] = _SMALL) -> Picture:
+def picture(name: str, caption: str, rows: Sequence[Sequence[Panel]], layout: Layout = SIDE_BY_SIDE) -> Picture:
     """Panels in rows as one picture."""
-    return Picture(name, caption, partial(_figure, rows, size))
+    return Picture(name, caption, partial(_figure, rows, layout))
 
 
-def _figure(rows: Sequence[Sequence[Panel]], size: tuple[float, float], theme: Theme) -> Figure:
+def alone(name: str, caption: str, panel: Panel, size: tuple[float, float] = WIDE) -> Picture:
+    """One panel as a picture."""
+    return picture(name, caption, [[panel]], Layout(size))
+
+
+def in_rows(panels: Sequence[Panel], num_columns: int) -> list[Sequence[Panel]]:
+    """So many panels to a row."""
+    return [panels[first : first + num_columns] for first in range(0, len(panels), num_columns)]
+
+
+def _figure(rows: Sequence[Sequence[Panel]], layout: Layout, theme: Theme) -> Figure:
     with themed(theme) as ink:
         num_columns = max(map(len, rows))
-        figure = Figure(figsize=(size[0] * num_columns, size[1] * len(rows)))
-        figure.subplots_adjust(wspace=0.66, hspace=0.5)
-        grid = figure.subplots(len(rows), num_columns, squeeze=False)
+        figure = Figure(figsize=(layout.size[0] * num_columns, layout.size[1] * len(rows)))
+        figure.subplots_adjust(wspace=layout.gaps[0], hspace=layout.gaps[1])
+        grid = figure.subplots(
+            len(rows),
+            num_columns,
+            squeeze=False,
+            width_ratios=layout.widths,
+            height_ratios=layout.heights,
+            sharex=layout.share_x,
+            sharey=layout.share_y,
+        )
         for row, line in zip(rows, grid, strict=True):
             for axes in line[len(row) :]:
                 axes.set_visible(False)
             for panel, axes in zip(row, line, strict=False):
                 axes.set_title(plain(panel.title))
                 panel.draw(axes, ink)
+        for place, axes in np.ndenumerate(grid):
+            _say_once(axes, place, rows, layout)
         return figure
+
+
+def _say_once(axes: Axes, place: tuple[int, ...], rows: Sequence[Sequence[Panel]], layout: Layout) -> None:
+    """Panels that share an axis have its name and numbers at the edge only, also where a last row is short."""
+    row, column = place
+    if layout.share_y and column > 0:
+        axes.set_ylabel("")
+    if layout.share_x:
+        is_lowest = row + 1 == len(rows) or column >= len(rows[row + 1])
+        axes.tick_params(labelbottom=is_lowest)
+        axes.set_xlabel(axes.get_xlabel() if is_lowest else "")
 
 
 def ink_of(shade: Shade, index: int, ink: Ink) -> Any:
@@ -103,26 +148,43 @@ def _finite(values: Values) -> Values:
     return np.where(finite, values, worst.reshape(-1, *[1] * (values.ndim - 1)))
 
 
-def curves(title: str, lines: Sequence[Line], *, ylabel: str = "mean return", first: int = 0) -> Panel:
-    """Curves over updates, labelled at their ends; the first point is after `first` updates."""
+def curves(
+    title: str, lines: Sequence[Line], *, ylabel: str = "mean return", first: int = 0, is_log: bool = False
+) -> Panel:
+    """Curves over updates, labelled at their ends where they have a label; the first point is after `first` updates.
+
+    On a logarithmic axis the mean is the geometric one.
+    """
 
     def draw(axes: Axes, ink: Ink) -> None:
         ends = []
         for index, line in enumerate(lines):
-            mean, low, high = mean_and_interval(line.values)
+            mean, low, high = mean_and_interval(_logarithm(line.values) if is_log else line.values)
+            mean, low, high = (10.0**numbers if is_log else numbers for numbers in (mean, low, high))
             updates = first + np.arange(len(mean))
             shade = ink_of(line.shade, index, ink)
-            width, order = (2.4, 4) if line.is_main else (1.5, 3)
+            width, order = (2.4, 4) if line.is_main else (1.5, 3) if line.label else (0.8, 2)
             axes.plot(updates, mean, "--" if line.is_dashed else "-", color=shade, linewidth=width, zorder=order)
             if line.has_band:
                 axes.fill_between(updates, low, high, color=shade, alpha=0.14, linewidth=0.0)
-            ends.append((line.label, float(mean[-1]), shade))
+            if line.label:
+                ends.append((line.label, float(mean[-1]), shade))
         axes.set(xlabel="update" if first else "updates", ylabel=ylabel)
         axes.margins(x=0.0)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        if is_log:
+            logarithmic(axes, "y")
         label_lines(axes, ends)
 
     return Panel(title, draw)
+
+
+def _logarithm(values: Values) -> Values:
+    """Decimal, with what is not positive at the smallest number that is, so that it is there to be seen."""
+    positive = values[values > 0.0]
+    smallest = float(positive.min()) if positive.size else 1.0
+    logs: Values = np.log10(np.maximum(values, smallest))
+    return logs
 
 
 def points(
@@ -151,8 +213,11 @@ def points(
         if ring is not None:
             index, word = ring
             axes.plot(positions[index], mean[index], "o", markersize=13, markerfacecolor="none", color=ink.text)
+            # Beside the line, not on it.
+            falls = index + 1 == len(mean) or mean[index + 1] <= mean[index]
+            offset = (11, 6) if falls else (11, -14)
             axes.annotate(
-                word, (positions[index], mean[index]), xytext=(9, -15), textcoords="offset points", fontsize=9.0
+                word, (positions[index], mean[index]), xytext=offset, textcoords="offset points", fontsize=9.0
             )
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel=xlabel, ylabel=ylabel)
@@ -174,42 +239,5 @@ def whiskers(title: str, comparison: Comparison, rows: Sequence[Difference]) -> 
         axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(plain(f"{comparison.label(rows[0].target)} minus it, AUC"))
-
-    return Panel(title, draw)
-
-
-def stepsize_map(title: str, coordinates: Sequence[Values], labels: Sequence[str], stepsizes: Values) -> Panel:
-    """Recommended step size over one context coordinate (a line) or two (a heat map)."""
-
-    def draw(axes: Axes, ink: Ink) -> None:
-        axes.set_xlabel(plain(labels[0]))
-        if len(coordinates) == 1:
-            axes.plot(coordinates[0], stepsizes, color=tint(MAIN, 0, ink), drawstyle="steps-mid")
-            axes.set_ylabel("step size")
-            return
-        axes.grid(visible=False)
-        image = axes.pcolormesh(
-            coordinates[0], coordinates[1], stepsizes.T, cmap="cividis", shading="auto", rasterized=True
-        )
-        axes.set_ylabel(plain(labels[1]))
-        assert axes.figure is not None
-        axes.figure.colorbar(image, ax=axes, label="step size").outline.set_visible(False)
-
-    return Panel(title, draw)
-
-
-def importances(title: str, names: Sequence[str], shares: Values) -> Panel:
-    """Which inputs the forests split on, largest first; at most twelve bars, the rest summed up."""
-    order = np.argsort(shares)[::-1]
-    shown = [(names[i], float(shares[i])) for i in order[:_MOST_BARS]]
-    if len(order) > _MOST_BARS:
-        shown.append((f"{len(order) - _MOST_BARS} others", float(shares[order[_MOST_BARS:]].sum())))
-
-    def draw(axes: Axes, ink: Ink) -> None:
-        heights = list(range(len(shown) - 1, -1, -1))
-        axes.barh(heights, [value for _, value in shown], color=tint(MAIN, 0, ink), height=0.68)
-        axes.set_yticks(heights, [plain(name) for name, _ in shown])
-        axes.grid(axis="y", visible=False)
-        axes.set_xlabel("share of variance reduction")
 
     return Panel(title, draw)

@@ -6,8 +6,10 @@ from io import BytesIO
 from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 Theme = Literal["light", "dark"]
 
@@ -17,24 +19,42 @@ MAIN, CONTRAST = PALETTE[0], PALETTE[4]
 """Colours of what a figure is about, and of what it is compared with."""
 
 
+# Tol's bright palette, safe as well, for directions: not a colour of it stands for a method.
+DIRECTIONS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#999933", "#BBBBBB")
+
+_LEAST_BRIGHTNESS = 0.48  # of a line on a dark page
+
+
 class Ink(NamedTuple):
     """The neutral colours of a theme."""
 
     text: str
-    faint: str
+    quiet: str  # lines that are there for comparison only
+    faint: str  # the grid
     paper: str
 
 
-INKS: dict[Theme, Ink] = {"light": Ink("#1f2328", "#d0d7de", "#ffffff"), "dark": Ink("#e6edf3", "#3d444d", "#12161c")}
+INKS: dict[Theme, Ink] = {
+    "light": Ink("#1f2328", "#b4bcc5", "#e4e8ec", "#ffffff"),
+    "dark": Ink("#e6edf3", "#59636e", "#2d343c", "#12161c"),
+}
 
 
 def tint(colour: str, index: int, ink: Ink) -> str:
-    """A method's own colour as it is drawn: "text" is that of the text, an empty one the next of the palette."""
-    if colour == "text":
-        return ink.text
+    """A method's own colour as it is drawn: "text" and "quiet" are those of the ink, an empty one the next of the palette."""
+    if colour in ("text", "quiet"):
+        return ink.text if colour == "text" else ink.quiet
     shade = colour or PALETTE[index % len(PALETTE)]
-    # The palette's deep blue is too dark to read on a dark page.
-    return "#4c9fe6" if shade == MAIN and ink == INKS["dark"] else shade
+    return _lighter(shade) if ink == INKS["dark"] else shade
+
+
+def _lighter(colour: str) -> str:
+    """The colour as it can be read on a dark page: mixed with white as far as it takes."""
+    parts = np.array(mpl.colors.to_rgb(colour))
+    brightness = float(parts @ (0.2126, 0.7152, 0.0722))
+    share = max(0.0, (_LEAST_BRIGHTNESS - brightness) / (1.0 - brightness))
+    red, green, blue = (float(part) for part in parts + share * (1.0 - parts))
+    return mpl.colors.to_hex((red, green, blue))
 
 
 @contextmanager
@@ -55,12 +75,26 @@ def themed(theme: Theme) -> Iterator[Ink]:
         "grid.color": ink.faint,
         "grid.linewidth": 0.6,
         "axes.axisbelow": True,
+        "axes.linewidth": 0.8,
+        **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 3.0),
+        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 9.0),
         "figure.facecolor": ink.paper,
         "axes.facecolor": ink.paper,
         "lines.linewidth": 1.8,
     }
     with mpl.rc_context(settings):
         yield ink
+
+
+def logarithmic(axes: Axes, which: Literal["x", "y"]) -> None:
+    """Make an axis logarithmic, its numbers written out; to be called once everything is drawn."""
+    getattr(axes, f"set_{which}scale")("log")
+    axis = getattr(axes, f"{which}axis")
+    low, high = axis.get_view_interval()
+    # Within few decades, powers of ten alone would leave an axis without numbers.
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100.0 * low else (1.0,), numticks=6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def plain(text: str) -> str:
@@ -90,23 +124,27 @@ def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
         axes: already holding its lines, with final limits.
         ends: (label, y of the last point, colour) of each line.
     """
-    bottom, top = axes.get_ylim()
-    spacing = (top - bottom) * 0.062
-    ordered = sorted(ends, key=lambda end: end[1])
+    assert axes.figure is not None
+    spacing = 0.165 * axes.figure.dpi / axes.bbox.height  # a line of text, in shares of the axes
+    # In shares of the axes, so that a logarithmic axis is like any other.
+    place = (axes.transData + axes.transAxes.inverted()).transform
+    right = axes.get_xlim()[1]
+    ordered = sorted(((label, float(place((right, y))[1]), shade) for label, y, shade in ends), key=lambda end: end[1])
     heights: list[float] = []
     for _, y, _ in ordered:
         heights.append(max(y, heights[-1] + spacing) if heights else y)
     # Pushing up may leave the axes: push back down from the top, and only the labels that are in the way.
-    heights[-1:] = [min(height, top) for height in heights[-1:]]
+    heights[-1:] = [min(height, 1.0) for height in heights[-1:]]
     for index in range(len(heights) - 2, -1, -1):
         heights[index] = min(heights[index], heights[index + 1] - spacing)
-    right = axes.get_xlim()[1]
     line = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 1.0, "shrinkB": 0.0, "relpos": (0.0, 0.5)}
     for (label, y, shade), height in zip(ordered, heights, strict=True):
         axes.annotate(
             plain(label),
-            xy=(right, y),
-            xytext=(right + (right - axes.get_xlim()[0]) * 0.025, height),
+            xy=(1.0, y),
+            xytext=(1.03, height),
+            xycoords=axes.transAxes,
+            textcoords=axes.transAxes,
             color=shade,
             fontsize=9.0,
             va="center",

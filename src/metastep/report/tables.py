@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from metastep.evaluation import Comparison, Difference, oracle_scores, summary
+from metastep.evaluation import Comparison, Difference, OracleScore, oracle_scores, summary
 from metastep.meta.dataset import Counts
+from metastep.progress import human
 from metastep.report.document import Table
+
+_ORACLES = {"oracle": "oracle score", "menu-oracle": "score by the oracle over the menu"}
 
 
 def number(value: float) -> str:
@@ -22,69 +25,75 @@ def interval(value: float, low: float, high: float) -> str:
     return f"{number(value)} [{number(low)}, {number(high)}]"
 
 
-def comparison_table(
-    comparison: Comparison,
-    target: str,
-    auc: Sequence[Difference],
-    final: Sequence[Difference],
-    seed: int,
-    num_resamples: int,
-) -> Table:
-    """A row for each method: both metrics, the oracle score, the target minus it.
-
-    How many tasks diverged is there if any did, and what was tuned at an edge of its grid if anything was.
-    """
-    scores = {}
-    if {"fixed", "oracle"} <= set(comparison.names):
-        scores = {row.method: row for row in oracle_scores(comparison, seed=seed, num_resamples=num_resamples)}
-    by_auc, by_final = ({row.baseline: row for row in rows} for rows in (auc, final))
+def comparison_table(comparison: Comparison, seed: int, num_resamples: int) -> Table:
+    """A row for each method: both metrics and the oracle scores; how many tasks diverged is there if any did."""
+    scores = [
+        {row.method: row for row in oracle_scores(comparison, oracle=name, seed=seed, num_resamples=num_resamples)}
+        for name in oracles(comparison)
+    ]
     diverged = any(comparison.num_diverged().values())
-    edges = {table.method: ", ".join(table.at_edge) for table in comparison.tuning if table.at_edge}
     rows = []
     for row in summary(comparison, seed=seed, num_resamples=num_resamples):
-        score = scores.get(row.method)
-        known = score is not None and not np.isnan(score.score)
         rows.append(
             (
                 comparison.label(row.method),
                 interval(*row.auc),
                 interval(*row.auc_middle),
                 interval(*row.final),
-                f"{score.score:.0f} % [{score.low:.0f}, {score.high:.0f}]" if score is not None and known else "",
-                *_difference(by_auc.get(row.method)),
-                _probability(by_auc.get(row.method)),
-                *_difference(by_final.get(row.method)),
+                *(_percent(by_method[row.method]) for by_method in scores),
                 *([str(row.num_diverged)] if diverged else []),
-                *([edges.get(row.method, "")] if edges else []),
             )
         )
-    name = comparison.label(target)
     header = (
         "method",
         "AUC",
         "AUC, interquartile mean",
         "final return",
-        "oracle score",
-        f"{name} minus it, AUC",
-        f"{name} is",
-        f"tasks on which {name} is better",
-        f"{name} minus it, final return",
-        f"{name} is",
+        *(_ORACLES[name] for name in oracles(comparison)),
         *(["diverged tasks"] if diverged else []),
-        *(["tuned at an edge of its grid"] if edges else []),
     )
-    numeric = (1, 2, 3, 4, 5, 7, 8, *([10] if diverged else []))
-    return Table(header, rows, numeric=numeric, name="comparison")
+    return Table(header, rows, numeric=range(1, len(header)), name="comparison")
 
 
-def _probability(row: Difference | None) -> str:
-    if row is None:
+def oracles(comparison: Comparison) -> list[str]:
+    """The yardsticks that methods get a score by: from the tuned fixed step to them."""
+    return [name for name in _ORACLES if {"fixed", name} <= set(comparison.names)]
+
+
+def _percent(score: OracleScore) -> str:
+    if np.isnan(score.score):
         return ""
-    return f"{row.probability:.0%} [{row.probability_low:.0%}, {row.probability_high:.0%}]"
+    low, middle, high = (
+        f"{value:.0f}".replace("-", "\N{MINUS SIGN}") for value in (score.low, score.score, score.high)
+    )
+    return f"{middle} % [{low}, {high}]"
 
 
-def _difference(row: Difference | None) -> tuple[str, str]:
-    return ("", "") if row is None else (interval(row.mean, row.low, row.high), row.verdict)
+def differences_table(
+    comparison: Comparison, target: str, auc: Sequence[Difference], final: Sequence[Difference] = ()
+) -> Table:
+    """The target minus each method that it is tested against; the final return only where it is given.
+
+    What was tuned at an edge of its grid is there if anything was.
+    """
+    edges = {table.method: ", ".join(table.at_edge) for table in comparison.tuning if table.at_edge}
+    name = comparison.label(target)
+    by_final = {row.baseline: row for row in final}
+    rows = []
+    for row in auc:
+        cells = [comparison.label(row.baseline), interval(row.mean, row.low, row.high), row.verdict, _probability(row)]
+        if last := by_final.get(row.baseline):
+            cells += [interval(last.mean, last.low, last.high), last.verdict]
+        rows.append([*cells, *([edges.get(row.baseline, "")] if edges else [])])
+    header = ["method", f"{name} minus it, AUC", f"{name} is", f"tasks on which {name} is better"]
+    header += [f"{name} minus it, final return", f"{name} is"] if final else []
+    header += ["tuned at an edge of its grid"] if edges else []
+    return Table(header, rows, numeric=(1, 3, 4) if final else (1, 3), name="differences")
+
+
+def _probability(row: Difference) -> str:
+    share, low, high = (f"{100 * value:.0f}" for value in (row.probability, row.probability_low, row.probability_high))
+    return f"{share} % [{low}, {high}]"
 
 
 def tuning_table(comparison: Comparison) -> Table:
@@ -99,21 +108,52 @@ def tuning_table(comparison: Comparison) -> Table:
     return Table(header, rows, numeric=(2, 3, 4), name="tuning")
 
 
+def cost_table(comparison: Comparison, trained: Mapping[str, tuple[float, float]]) -> Table:
+    """Environment steps that each method took: to learn and to be selected, to be tuned, and on the test tasks.
+
+    `trained` has the steps of the training data and of the selection, by method; those of a controller that trains itself are
+    in its record. Trials of a controller are taken to be as long as the batches.
+    """
+    tuned = {table.method: table.num_steps for table in comparison.tuning}
+    num_updates = comparison.hyperparameters.shape[2]
+    rows = []
+    for record, steps in zip(comparison.methods, comparison.num_steps, strict=True):
+        learned, selected = trained.get(record.name, (record.training_steps, 0.0))
+        test = float(steps.sum())
+        trials = test * record.trials * num_updates / (num_updates + 1)
+        each = (learned, selected, tuned.get(record.name, 0.0), test, trials)
+        rows.append((record.label, *(human(number).strip() if number else "" for number in each)))
+    header = ("method", "training", "selection", "tuning", "test", "trials")
+    kept = [index for index, column in enumerate(zip(*rows, strict=True)) if any(column)]
+    shown = [[row[index] for index in kept] for row in rows]
+    return Table([header[index] for index in kept], shown, numeric=range(1, len(kept)), name="costs")
+
+
+FLAGGED = (
+    "An estimate is flagged where it cannot be followed: the direction of the update is zero or holds a number that is not "
+    "finite, or the step would leave what float32 can hold. Such a learner stays where it is for that update, is counted below, "
+    "and is never dropped from a mean. A few flags are harmless (a batch in which every episode failed alike has no gradient); "
+    "many mean that a policy cannot learn from its batches."
+)
+
+
 def bookkeeping_table(
-    comparison: Comparison, counts: Counts | None, fingerprint: str, config: Mapping[str, Any]
+    comparison: Comparison, models: Mapping[str, tuple[Counts, str]], config: Mapping[str, Any]
 ) -> Table:
-    """What was flagged, what choices rested on, versions and seeds."""
+    """What was flagged, what choices rested on, versions and seeds; `models` are counts and fingerprint of training data."""
     trained = []
-    if counts is not None:
-        trained = [
-            ("flagged training tuples", f"{counts.flagged} of {counts.transitions}"),
-            ("training tuples excluded as not finite", f"{counts.excluded} of {counts.transitions}"),
-            ("training data", fingerprint[:16]),
+    for name, (counts, fingerprint) in models.items():
+        of = f", {comparison.label(name)}" if len(models) > 1 else ""
+        trained += [
+            (f"flagged training tuples{of}", f"{counts.flagged} of {counts.transitions}"),
+            (f"training tuples excluded as not finite{of}", f"{counts.excluded} of {counts.transitions}"),
+            (f"training data{of}", fingerprint[:16]),
         ]
+    estimates = comparison.flagged[0].size
     rows = [
         *trained,
         *(
-            (f"flagged estimates, {comparison.label(name)}", str(count))
+            (f"flagged estimates, {comparison.label(name)}", f"{count} of {estimates}")
             for name, count in comparison.num_flagged().items()
         ),
         *_sample_sizes(comparison, int(config["rollout"]["num_episodes"])),
@@ -142,13 +182,14 @@ def _sample_sizes(comparison: Comparison, num_episodes: int) -> list[tuple[str, 
     return rows
 
 
-def nothing_learned(comparison: Comparison, counts: Counts | None) -> str:
+def nothing_learned(comparison: Comparison, trained: Sequence[Counts]) -> str:
     """A sentence where there is no result: every training tuple is flagged, or every estimate of every method; else nothing."""
     remedy = "look at the policy's sigma, the first policies and the step sizes"
-    if counts is not None and counts.flagged == counts.transitions:
+    if trained and all(counts.flagged == counts.transitions for counts in trained):
         return (
-            f"Every one of the {counts.transitions} training tuples is flagged, its estimate zero or not finite: the model has "
-            f"learned from noise alone, and the comparison says nothing about metaFQI; {remedy}."
+            f"Every one of the {sum(counts.transitions for counts in trained)} training tuples is flagged, its estimate zero or "
+            "not finite: the model has learned from noise alone, and the comparison says nothing about what it could learn; "
+            f"{remedy}."
         )
     if bool(comparison.flagged.all()):
         return f"Every estimate on the test tasks is flagged as zero or not finite: no learner could move; {remedy}."

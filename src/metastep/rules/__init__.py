@@ -4,6 +4,7 @@ from metastep.registry import Registry
 from metastep.rules.adam import Adam
 from metastep.rules.ascent import NGA, GradientAscent
 from metastep.rules.base import Rule, RuleState, Update, guard, unusable
+from metastep.rules.menu import Menu
 from metastep.rules.rmsprop import RMSProp
 
 REGISTRY: Registry[Rule] = Registry("meta.rule")
@@ -13,6 +14,7 @@ register("nga", NGA, label="NGA")
 register("gradient", GradientAscent, label="gradient ascent")
 register("rmsprop", RMSProp, label="RMSprop")
 register("adam", Adam, label="Adam")
+register("menu", Menu, label="a menu of directions")
 
-__all__ = ["NGA", "Adam", "GradientAscent", "RMSProp", "Rule", "RuleState", "Update", "guard", "unusable"]
+__all__ = ["NGA", "Adam", "GradientAscent", "Menu", "RMSProp", "Rule", "RuleState", "Update", "guard", "unusable"]
 __all__ += ["REGISTRY", "make", "names", "register"]

@@ -30,8 +30,8 @@ class Rule(ABC):
     is_along_a_line: ClassVar[bool] = False  # theta' - theta is h times a vector that depends on neither h nor theta
 
     @property
-    def damping(self) -> float | None:
-        """Damping of the natural gradient that the rule follows; None for a rule that follows another direction."""
+    def damping(self) -> float | tuple[float, ...] | None:
+        """Damping of the natural gradient that the rule follows, or of each that it may follow; None where there is none."""
         return None
 
     @abstractmethod
@@ -45,6 +45,16 @@ class Rule(ABC):
     @abstractmethod
     def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: RuleState) -> Update:
         """One update of every learner; hyperparameters is (learners, len(self.hyperparameters))."""
+
+    def steps(self, estimate: Estimate, state: RuleState) -> Array:
+        """What an update adds to theta at h = 1, along each direction there is to choose: (learners, directions, parameters).
+
+        There is no direction where a rule does not move along a line.
+        """
+        if not self.is_along_a_line:
+            return jnp.zeros((len(estimate.gradient), 0, estimate.gradient.shape[1]), jnp.float32)
+        one = jnp.ones((len(estimate.gradient), 1), jnp.float32)
+        return self.apply(jnp.zeros_like(estimate.gradient), estimate, one, state).theta[:, None]
 
 
 Followed = Literal["gradient", "natural_gradient"]

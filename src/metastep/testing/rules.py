@@ -28,7 +28,8 @@ def check_rule(rule: Rule, *, seed: int = 0) -> None:
     distinct = names and len(set(names)) == len(names) and all(name.isidentifier() for name in names)
     subject.require(distinct, f"`hyperparameters` must name one identifier or more, each once, got {names!r}")
     damping: Any = getattr(rule, "damping", None)
-    is_share = damping is None or (isinstance(damping, float) and 0.0 < damping < 1.0)
+    values = damping if isinstance(damping, tuple) else (0.5 if damping is None else damping,)
+    is_share = bool(values) and all(isinstance(value, float) and 0.0 < value < 1.0 for value in values)
     subject.require(is_share, f"`damping` must be None or lie in (0, 1), got {damping!r}")
     subject.flag("is_along_a_line")
     right = not rule.is_along_a_line or len(names) == 1
@@ -38,7 +39,8 @@ def check_rule(rule: Rule, *, seed: int = 0) -> None:
     keys = jax.random.split(jax.random.key(seed), 5)
     theta, gradient, natural = (jax.random.normal(key, (_LEARNERS, _PARAMETERS), jnp.float32) for key in keys[:3])
     mean_return, return_error, num_steps = jax.random.uniform(keys[3], (3, _LEARNERS), jnp.float32, 0.1, 1.0)
-    estimate = Estimate(mean_return, return_error, gradient, natural, num_steps)
+    more = tuple(natural * (2.0 + index) for index in range(len(values) - 1))
+    estimate = Estimate(mean_return, return_error, gradient, natural, num_steps, more)
     chosen = jax.random.uniform(keys[4], (_LEARNERS, len(names)), jnp.float32, 0.1, 0.9)
     _check_shapes(subject, rule, theta, estimate, chosen)
 

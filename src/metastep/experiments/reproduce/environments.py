@@ -54,3 +54,5 @@ CHOICE = (*USUAL, "halfcheetah")
 """Those of figures 2 and 3 that can be asked for by name. HalfCheetah takes hours on a few processors: it is made only then."""
 EVERY = (*USUAL, "swingup", "halfcheetah")
 """All of them."""
+FOUR = (*USUAL, "swingup")
+"""Those that take minutes."""

@@ -18,7 +18,7 @@ from metastep.experiments.reproduce.screening import SCREENS, natural_variants
 from metastep.experiments.reproduce.workbench import Run, Workbench
 from metastep.experiments.schema import Experiment
 from metastep.experiments.stages import fit_model, on_test_tasks, select, tuned, validate
-from metastep.report.figures import Panel, picture
+from metastep.report.figures import Layout, Panel, picture
 from metastep.report.style import Ink
 
 COLOURS: dict[Verdict, str] = {"holds": "#009E73", "not distinguishable": "#F0E442", "does not hold": "#D55E00"}
@@ -37,7 +37,7 @@ def facts(bench: Workbench) -> Product:
         rows += [{"environment": env, "fact": fact.id, **judged._asdict()} for fact, judged in found.items()]
         panels.append(_panel(run.title, env, found))
     caption = "Facts of the paper on test tasks: they hold (green), do not hold (red), or it cannot be told (yellow)."
-    return Product(outcomes, [picture("facts", caption, [panels], (3.4, 6.0))], {"facts": rows})
+    return Product(outcomes, [picture("facts", caption, [panels], Layout((3.4, 6.0)))], {"facts": rows})
 
 
 def outcome_of(environment: str, fact: Fact, found: Found) -> Outcome:

@@ -8,12 +8,14 @@ from metastep.errors import InputError
 from metastep.experiments.reproduce.ablations import fig_cartpole60, fig_context, fig_fixed_context, fig_single_action
 from metastep.experiments.reproduce.bounds import theory
 from metastep.experiments.reproduce.comparisons import fig2, fig3, fig_decay
-from metastep.experiments.reproduce.environments import CHOICE, EVERY, USUAL
+from metastep.experiments.reproduce.direction import ablations, direction, growth, joint
+from metastep.experiments.reproduce.environments import CHOICE, EVERY, FOUR, USUAL
 from metastep.experiments.reproduce.held import facts
 from metastep.experiments.reproduce.hills import fig1
 from metastep.experiments.reproduce.iterations import fig_iterations, fig_swingup
 from metastep.experiments.reproduce.outcome import Product
 from metastep.experiments.reproduce.readings import reproduce_readings
+from metastep.experiments.reproduce.recipe import search
 from metastep.experiments.reproduce.robust import fig_robust
 from metastep.experiments.reproduce.tuning import table1
 from metastep.experiments.reproduce.workbench import Workbench
@@ -45,6 +47,12 @@ REGISTRY: dict[str, Entry] = {
     "fig-single-action": Entry(fig_single_action, EVERY),
     "theory": Entry(theory, usual=()),  # Lipschitz constants with respect to the context
     "facts": Entry(facts, EVERY, usual=(*USUAL, "swingup")),  # all that the paper says of its environments
+    # Beyond the paper: direction and step chosen together.
+    "direction": Entry(direction, EVERY, usual=FOUR),  # against every tuned baseline
+    "ablations": Entry(ablations, EVERY, usual=FOUR, is_in_all=False),
+    "growth": Entry(growth, EVERY, usual=FOUR, is_in_all=False),  # with the number of tuples
+    "joint": Entry(joint, FOUR, usual=FOUR, is_in_all=False),  # one model for all environments
+    "search": Entry(search, EVERY, usual=FOUR, is_in_all=False),  # of the model's settings, on validation tasks
     # What the paper leaves open, read in several ways and judged on tuning tasks: it precedes the results.
     "readings": Entry(reproduce_readings, EVERY, usual=(*USUAL, "swingup"), is_in_all=False),
 }

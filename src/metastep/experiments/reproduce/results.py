@@ -14,9 +14,9 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import model_of, result_of
 from metastep.experiments.reproduce.outcome import Outcome, Verdict
 from metastep.experiments.stages import compared, method_names
-from metastep.report.compose import target_of
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
-from metastep.report.tables import comparison_table, tuning_table
+from metastep.report.findings import target_of
+from metastep.report.tables import comparison_table, differences_table, tuning_table
 
 HOW_TO_READ = (
     "AUC is the mean return over the updates. Differences are paired by test task, which no method was trained, selected or "
@@ -182,12 +182,15 @@ def _methods(run: RunFolder) -> list[Part]:
         return []
     config, target = run.config, target_of(comparison)
     drawn: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
-    table = comparison_table(comparison, target, differences(comparison, target, **drawn), (), **drawn)
+    table = comparison_table(comparison, **drawn)
+    tested = differences_table(comparison, target, differences(comparison, target, **drawn))
+    against = {row[0]: row[1:] for row in tested.rows}
     tuned = {row[0]: row[1] for row in tuning_table(comparison).rows}
     if target == "metafqi" and run.model.exists():
         tuned[comparison.label(target)] = f"N = {model_of(run).record.selected_iteration}"
-    rows = [(row[0], tuned.get(row[0], ""), *row[1:]) for row in table.rows]
-    header = ("method", "tuned", *table.header[1:])
+    blank = [""] * (len(tested.header) - 1)
+    rows = [(row[0], tuned.get(row[0], ""), *row[1:], *against.get(row[0], blank)) for row in table.rows]
+    header = ("method", "tuned", *table.header[1:], *tested.header[1:])
     kept = [index for index, column in enumerate(zip(*rows, strict=True)) if any(column)]
     shown = Table([header[index] for index in kept], [[row[index] for index in kept] for row in rows])
     title = envs.REGISTRY.entry(config.env.name).label

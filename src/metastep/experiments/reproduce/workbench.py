@@ -10,13 +10,13 @@ from typing import Literal, NamedTuple
 from metastep import envs
 from metastep.controllers import MetaFQIController
 from metastep.evaluation import Comparison, Method, join
-from metastep.experiments.build import build_mdp, method_spec, unlisted_spec
+from metastep.experiments.build import build_mdp, method_spec, some_controller, unlisted_spec
 from metastep.experiments.config import Experiment
 from metastep.experiments.config import load as load_config
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import keep, kept
 from metastep.experiments.reproduce.environments import ENVIRONMENTS, USUAL, Environment
-from metastep.experiments.stages import collect_data, fit_and_select, method_result, on_test_tasks, prepared, tuned
+from metastep.experiments.stages import collect_data, learn, method_result, on_test_tasks, prepared, tuned
 from metastep.fqi import Model
 from metastep.meta.dataset import Dataset
 from metastep.progress import Silent, Stage, Tracker
@@ -38,6 +38,8 @@ _TINY = (
     "compare.num_tuning_tasks=2",
     "compare.num_resamples=100",
 )
+# The same for a further model, where a preset has one.
+_TINY_MODEL = ("collect.num_meta_episodes=16", "collect.labels=2", "fqi.iterations=2", "fqi.regressor.trees=3")
 
 
 class _Prefixed(NamedTuple):
@@ -83,14 +85,16 @@ class Run:
 
     def model(self) -> Model:
         """The fitted and selected model."""
-        if not (self.folder.model.exists() and self.folder.validation.exists()):
-            self.dataset()
-        return fit_and_select(self.folder, tracker=self.tracker)
+        return learn(self.folder, tracker=self.tracker)
 
     def tested(self, *names: str) -> Comparison:
         """Methods on the test tasks."""
-        if "metafqi" in names and not self.folder.result("metafqi").exists():
-            self.model()
+        for name in names:
+            if self.config.compare.method(name) is None or self.folder.result(name).exists():
+                continue
+            spec = method_spec(self.config, name)
+            if some_controller(spec).needs_model:
+                learn(self.folder, spec.model, tracker=self.tracker)
         return join([self._result(name) for name in names])
 
     def _result(self, name: str) -> Comparison:
@@ -140,9 +144,11 @@ class Workbench:
 
     def config(self, preset: str, changes: Sequence[str] = ()) -> Experiment:
         """The preset at the scale, with the overrides and then the changes."""
-        tiny = _TINY if self.scale == "tiny" else ()
-        overrides = [*tiny, *self.overrides, f"seed={self.seed}", *changes]
-        return load_config(preset, "quick" if self.scale == "tiny" else self.scale, overrides)
+        if self.scale != "tiny":
+            return load_config(preset, self.scale, [*self.overrides, f"seed={self.seed}", *changes])
+        models = load_config(preset, "quick").models
+        tiny = [*_TINY, *(f"models.{name}.{change}" for name in models for change in _TINY_MODEL)]
+        return load_config(preset, "quick", [*tiny, *self.overrides, f"seed={self.seed}", *changes])
 
     def run(self, preset: str, variant: str = "", changes: Sequence[str] = ()) -> Run:
         """The run of a preset, or of a variant of it with other settings."""

@@ -1,0 +1,62 @@
+"""The step size that keeps the divergence of an update near a target: the usual rule of PPO implementations."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from metastep.controllers.per_learner import PerLearner, check, column
+from metastep.errors import InputError
+from metastep.mdp import Learners, MetaMDP, divergence
+from metastep.meta.controller import Controller, require_one_coordinate
+
+_FACTOR = 1.5
+
+
+class KLAdaptiveState(NamedTuple):
+    """The next step size."""
+
+    mdp: MetaMDP
+    stepsize: Array  # (learners, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class KLAdaptive(Controller):
+    """h / 1.5 after an update that cost more than twice the target, 1.5 h after one below half of it.
+
+    What an update cost is the mean KL divergence between the policies before and after, over the states visited.
+
+    Args:
+        stepsize: h of the first update; like all others it may lie outside the space H.
+        target: the divergence aimed at.
+    """
+
+    stepsize: PerLearner
+    target: PerLearner
+
+    name: ClassVar[str] = "kl-adaptive"
+
+    def __post_init__(self) -> None:
+        check("kl_adaptive.stepsize", self.stepsize, least=0.0)
+        check("kl_adaptive.target", self.target, least=0.0)
+
+    def init(self, mdp: MetaMDP, learners: Learners) -> KLAdaptiveState:
+        require_one_coordinate(self.name, mdp)
+        if not mdp.rule.is_along_a_line:
+            raise InputError(
+                f"controller: {self.name!r} needs a rule that moves along a line, {mdp.rule.name!r} does not."
+            )
+        return KLAdaptiveState(mdp, column("kl_adaptive.stepsize", self.stepsize, learners.theta.shape[0]))
+
+    def propose(self, state: KLAdaptiveState, learners: Learners) -> Array:
+        return state.stepsize
+
+    def observe(
+        self, state: KLAdaptiveState, before: Learners, hyperparameters: Array, after: Learners
+    ) -> KLAdaptiveState:
+        """Compare what the update cost with the band around the target."""
+        target = column("kl_adaptive.target", self.target, before.theta.shape[0])
+        cost = divergence(state.mdp, before, hyperparameters)[:, None]
+        factor = jnp.where(cost > 2.0 * target, 1.0 / _FACTOR, jnp.where(cost < 0.5 * target, _FACTOR, 1.0))
+        return state._replace(stepsize=state.stepsize * factor)

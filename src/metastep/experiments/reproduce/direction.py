@@ -1,0 +1,217 @@
+"""Direction and step chosen together: against every tuned baseline, without each part, with fewer tuples, one model for all."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from metastep.blocks import Stream
+from metastep.controllers import MetaFQIController
+from metastep.evaluation import Comparison, Method, compare, join, metric_values, oracle_scores
+from metastep.experiments.build import build_fqi, build_mdp
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.reproduce.claims import beats_every, outcome_of, paired
+from metastep.experiments.reproduce.columns import Column, Figure, shown
+from metastep.experiments.reproduce.outcome import Product, Verdict, better
+from metastep.experiments.reproduce.recipe import MODEL, learned, setting
+from metastep.experiments.reproduce.workbench import Run, Workbench
+from metastep.experiments.stages import collect_data, on_test_tasks
+from metastep.fqi import MetaFQI
+from metastep.meta.dataset import all_transitions
+from metastep.meta.history import Transitions
+from metastep.report.figures import curves, line_of, picture, points, whiskers
+from metastep.report.tables import number
+
+BASELINES = ("fixed", "fixed-kl", "kl-adaptive", "decay", "rmsprop", "adam", "hoof", "metagrad", "metafqi")
+ORACLE = "menu-oracle"
+_SHOWN = ("fixed-kl", "rmsprop", "metafqi")  # learning curves; differences show them all
+
+
+def _against_every_baseline(run: Run) -> Column:
+    comparison = run.tested(MODEL, *BASELINES, ORACLE)
+    claim = "Choosing direction and step at every update learns faster than every tuned baseline and than the paper's metaFQI"
+    judged = beats_every(run, comparison, MODEL, BASELINES, claim)
+    seed, num_resamples = run.config.seed, run.config.compare.num_resamples
+    found = oracle_scores(comparison, oracle=ORACLE, seed=seed, num_resamples=num_resamples)
+    scores = {score.method: score for score in found}
+    auc = dict(zip(comparison.names, metric_values(comparison, "auc").mean(axis=1), strict=True))
+    judged = judged.adding(
+        f"AUC {number(auc[MODEL])}",
+        f"oracle score {scores[MODEL].score:.0f} % [{scores[MODEL].low:.0f}, {scores[MODEL].high:.0f}]",
+    )
+    drawn, quantity, note = shown(run, comparison)
+    lines = [line_of(drawn, MODEL, is_main=True), *(line_of(drawn, name, has_band=False) for name in (*_SHOWN, ORACLE))]
+    below = whiskers(f"{run.title}: difference", comparison, judged.rows)
+    return Column([judged], [curves(run.title, lines, ylabel=quantity), below], comparison, note)
+
+
+direction = Figure(
+    "direction",
+    "The model that chooses direction and step, and tuned baselines, on the same test tasks: return (above), the oracle tries "
+    "every direction with 25 steps on fresh episodes; paired differences in AUC with 95 % intervals over tasks (below).",
+    _against_every_baseline,
+)
+
+REMOVED: Mapping[str, tuple[str, ...]] = {
+    "no menu": (setting("meta.rule", '"nga"'),),
+    "no divergence": (
+        setting("meta.stepsize_scale", '"log"'),
+        setting("meta.stepsize_low", 0.003),
+        setting("meta.stepsize_high", 3.0),
+    ),
+    "the paper's features": (setting("meta.observation", '["paper"]'),),
+    "no labels": (setting("collect.labels", 1),),
+    "no rounds": (setting("collect.rounds", 1),),
+    "N = 1": (setting("fqi.iterations", 1),),
+    "discount 1": (setting("meta.meta_discount", 1.0),),
+}
+"""Each part of the method taken away alone."""
+_MORE = {"no labels": "labels", "no rounds": "rounds"}  # more learners make up for what is no longer tried
+
+
+def _changes(run: Run, name: str) -> tuple[str, ...]:
+    if name not in _MORE:
+        return REMOVED[name]
+    collect = run.folder.of_model(MODEL).config.collect
+    learners = collect.num_meta_episodes * int(getattr(collect, _MORE[name]))
+    return *REMOVED[name], setting("collect.num_meta_episodes", learners)
+
+
+def _tested_as(run: Run, done: Sequence[Run], name: str) -> Comparison:
+    """The model of a run on the test tasks, under another name."""
+    learned(run, done)
+    comparison = run.tested(MODEL)
+    record = comparison.methods[0]._replace(name=name, label=name, colour="")
+    return dataclasses.replace(comparison, methods=(record,), made_from={})
+
+
+def ablations(bench: Workbench) -> Product:
+    """The method, and the method without each of its parts, on the test tasks."""
+    panels, outcomes, found = [], [], {}
+    for preset in bench.environments:
+        run = bench.run(preset)
+        done, parts = [run], [run.tested(MODEL)]
+        for place, name in enumerate(REMOVED):
+            other = bench.run(preset, f"without-{place}", _changes(run, name))
+            parts.append(_tested_as(other, done, name))
+            done.append(other)
+        comparison = join(parts)
+        rows = paired(run, comparison, MODEL, list(REMOVED))
+        for row in rows:
+            claim = f"The method that chooses direction and step needs each of its parts: {row.baseline}"
+            outcomes.append(outcome_of(run, row, row.num_tasks, claim, better(row)))
+        panels.append(whiskers(run.title, comparison, rows))
+        found[preset] = comparison
+    caption = (
+        "What each part is worth: the whole method minus the method without it, in AUC, with 95 % intervals over test tasks. "
+        "Without labels or rounds, more learners give as many tuples."
+    )
+    return Product(outcomes, [picture("ablations", caption, [panels])], curves=found)
+
+
+_TUPLES = (3_000, 10_000, 30_000, 100_000)
+
+
+def growth(bench: Workbench) -> Product:
+    """How the result grows with the number of tuples, collected in one round."""
+    panels, rows, found, outcomes = [], [], {}, []
+    for preset in bench.environments:
+        run = bench.run(preset)
+        collect, updates = run.folder.of_model(MODEL).config.collect, run.config.meta.num_updates
+        parts = []
+        for tuples in _TUPLES:
+            learners = max(round(tuples / (updates * collect.labels)), 2)
+            changes = (setting("collect.rounds", 1), setting("collect.num_meta_episodes", learners))
+            other = bench.run(preset, f"tuples-{tuples}", changes)
+            parts.append(_tested_as(other, (), f"{tuples} tuples"))
+        comparison = join([*parts, run.tested(*BASELINES)])
+        best = max(BASELINES, key=lambda name: metric_values(comparison, "auc", (name,))[0].mean())
+        for row in paired(run, comparison, f"{_TUPLES[-1]} tuples", [best]):
+            claim = (
+                f"With {_TUPLES[-1]} tuples the model is better than the best tuned baseline, {comparison.label(best)}"
+            )
+            outcomes.append(outcome_of(run, row, row.num_tasks, claim, better(row)))
+        values = metric_values(comparison, "auc", [f"{tuples} tuples" for tuples in _TUPLES])
+        rows += [
+            {"environment": preset, "tuples": tuples, "auc": float(row.mean())}
+            for tuples, row in zip(_TUPLES, values, strict=True)
+        ]
+        positions = np.log10(_TUPLES).tolist()
+        panels.append(points(run.title, values, positions, xlabel="log10 of the tuples", ylabel="AUC on test tasks"))
+        found[preset] = comparison
+    caption = "AUC on test tasks by the number of tuples, collected in one round; means with 95 % intervals over tasks."
+    return Product(outcomes, [picture("growth", caption, [panels])], {"growth": rows}, found)
+
+
+_JOINT = (
+    setting("meta.observation", '["unit-free"]'),
+    setting("meta.stepsize_high", 1e4),
+    setting("collect.rounds", 1),
+)
+
+
+def joint(bench: Workbench) -> Product:
+    """One model without units for all environments together, on the test tasks of each."""
+    runs = {preset: bench.run(preset, "joint", _JOINT) for preset in bench.environments}
+    fitted = _fit_together(runs)
+    best_n = _best_iteration(runs, fitted)
+    outcomes, panels, found = [], [], {}
+    for preset, run in runs.items():
+        plain = bench.run(preset)
+        chosen = _joint_methods(run, fitted)[best_n - 1]
+        method = dataclasses.replace(chosen, name="joint", label="one model for all")
+        tested = on_test_tasks(plain.config, [method], tracker=run.tracker)
+        comparison = join([dataclasses.replace(tested, made_from={}), plain.tested(*BASELINES)])
+        best = max(BASELINES, key=lambda name: metric_values(comparison, "auc", (name,))[0].mean())
+        rows = paired(plain, comparison, "joint", BASELINES)
+        against = next(row for row in rows if row.baseline == best)
+        claim = f"One model without units for all environments is at least as good as the best tuned baseline, {best}"
+        verdict: Verdict = "does not hold" if against.verdict == "worse" else "holds"
+        outcomes.append(outcome_of(plain, against, against.num_tasks, claim, verdict))
+        panels.append(whiskers(plain.title, comparison, rows))
+        found[preset] = comparison
+    caption = (
+        "One model for all environments minus baselines tuned for each, in AUC, with 95 % intervals over test tasks."
+    )
+    return Product(outcomes, [picture("joint", caption, [panels])], curves=found)
+
+
+def _joint_methods(run: Run, fitted: MetaFQI) -> list[Method]:
+    """Every iteration of a common model, as methods in one environment."""
+    mdp = build_mdp(run.folder.of_model(MODEL).config)
+    return [
+        Method(f"N={n}", mdp.rule, MetaFQIController(fitted, n), space=mdp.space, observation=mdp.observation)
+        for n in range(1, len(fitted.q_functions_) + 1)
+    ]
+
+
+def _best_iteration(runs: Mapping[str, Run], fitted: MetaFQI) -> int:
+    """The iteration with the best mean rank on the validation tasks of all environments."""
+    ranks = []
+    for run in runs.values():
+        config = run.config
+        tested = compare(
+            _joint_methods(run, fitted),
+            build_mdp(config),
+            seed=config.seed,
+            num_updates=config.compare.num_updates,
+            num_tasks=config.selection.num_tasks,
+            stream=Stream.VALIDATION,
+            tracker=run.tracker,
+        )
+        ranks.append(np.argsort(np.argsort(metric_values(tested, "auc").mean(axis=1))))
+    return int(np.argmax(np.mean(ranks, axis=0))) + 1
+
+
+def _fit_together(runs: Mapping[str, Run]) -> MetaFQI:
+    """One Q function on the tuples of all runs; rewards in units of each environment's own spread."""
+    parts = []
+    for run in runs.values():
+        own = run.folder.of_model(MODEL)
+        dataset = collect_data(RunFolder.create(own.path, own.config, own.tasks), tracker=run.tracker)
+        assert dataset is not None
+        tuples = all_transitions(dataset.blocks(), own.config.meta.observation)
+        parts.append(tuples._replace(reward=(tuples.reward / tuples.reward.std()).astype(np.float32)))
+    merged = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    config = next(iter(runs.values())).folder.of_model(MODEL).config
+    return build_fqi(config).fit(merged)

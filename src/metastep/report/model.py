@@ -1,0 +1,274 @@
+"""What a report says of a fitted model: its iterations, what it looks at, its values, what it recommends, how to use it."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
+from numpy.typing import NDArray
+
+from metastep.evaluation import metric_values
+from metastep.fqi import Model
+from metastep.fqi.regressors import Head
+from metastep.ranges import Range
+from metastep.report.choices import shade_of
+from metastep.report.document import Command, Heading, Paragraph, Part, Picture
+from metastep.report.figures import Layout, Panel, Values, alone, in_rows, picture, points
+from metastep.report.findings import Findings, Fitted
+from metastep.report.style import MAIN, Ink, label_lines, logarithmic, plain, tint
+
+_GRID = 41  # step sizes are mapped over this many values of each context coordinate
+_MOST_BARS = 12
+_STATES = 3  # learners whose values are drawn, at the start and on their way
+
+
+def branches_of(model: Model) -> dict[str, Range]:
+    """The range of the steps along each direction that a model chooses from; one without a name where there is no choice."""
+    return {branch.name: Range(branch.low, branch.high, branch.scale) for branch in model.record.branches}
+
+
+def chosen_by(model: Model, observation: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The position of the direction and the step that a model takes, (rows,) each."""
+    chosen = np.asarray(model.act(observation), np.float64).reshape(len(observation), -1)
+    position = chosen[:, 0] if chosen.shape[1] > 1 else np.zeros(len(chosen))
+    return position.astype(np.int64), chosen[:, -1]
+
+
+def usage(fitted: Fitted) -> list[Part]:
+    """How to use the model, in five lines that run."""
+    record = fitted.model.record
+    names = [part.name.rpartition(":")[2] for part in record.observation]
+    given = ", ".join(f"{name}={name}" for name in names)
+    answer, asked = ("direction, stepsize", "propose") if record.directions else ("stepsize", "stepsize")
+    last = f"print({answer})"
+    if record.setting.get("rule", {}).get("name") == "nga" and {"theta", "natural_gradient"} <= set(names):
+        last = "theta = theta + stepsize * natural_gradient / np.linalg.norm(natural_gradient)"
+    lines = [
+        *(["import numpy as np"] if "np." in last else []),
+        "import metastep",
+        f'model = metastep.load_model("{fitted.file}")',
+        f"{answer} = model.{asked}({given})",
+        last,
+    ]
+    sizes = ", ".join(f"{name} ({part.size})" for name, part in zip(names, record.observation, strict=True))
+    what = "which direction to follow, and how far" if record.directions else "how far to go"
+    text = (
+        f"In the folder of this run, with the numbers of your learner (how many of each): {sizes}. Before every update the model "
+        f"says {what}; arrays may be those of NumPy, JAX or PyTorch."
+    )
+    return [Heading("How to use the model"), Paragraph(text), Command("\n".join(lines))]
+
+
+def about_the_model(findings: Findings, name: str) -> list[Part]:
+    """Every figure of a method's model; iterations are those of all models."""
+    fitted, shade = findings.fitted[name], findings.comparison.methods[findings.comparison.index(name)].colour or MAIN
+    parts: list[Part] = [Heading("Validation by iteration"), _iterations(findings)]
+    if (shares := importance_shares(fitted.model)) is not None:
+        names = (*fitted.model.record.feature_names, "step size")
+        caption = "Share of the variance reduction by input, over the forests of the selected iteration."
+        size = (6.4, 0.8 + 0.25 * min(len(names), _MOST_BARS + 1))
+        parts += [Heading("What the model looks at"), alone("importances", caption, _bars(names, shares, shade), size)]
+    parts += [Heading("What the model expects of a step"), _values(fitted, shade)]
+    seen = {part.name for part in fitted.model.record.observation}
+    # A run in one task has nothing to map.
+    if "context" in seen and findings.config["env"]["fixed_context"] is None:
+        parts += _map(findings, fitted, shade)
+    return parts
+
+
+def _iterations(findings: Findings) -> Picture:
+    panels = []
+    for name, fitted in findings.fitted.items():
+        scores = metric_values(fitted.validation, "auc")
+        record = findings.comparison.methods[findings.comparison.index(name)]
+        panel = points(
+            record.label if len(findings.fitted) > 1 else "",
+            scores,
+            list(range(1, len(scores) + 1)),
+            xlabel="FQI iteration N",
+            ylabel="mean return over updates",
+            shade=record.colour or MAIN,
+            ring=(fitted.model.record.selected_iteration - 1, "selected"),
+        )
+        panels.append(panel)
+    caption = (
+        "AUC on the validation tasks by FQI iteration, with 95 % intervals over tasks: N updates are planned ahead."
+    )
+    return picture("iterations", caption, in_rows(panels, 2), Layout((5.0, 2.8), (0.24, 0.4)))
+
+
+def importance_shares(model: Model) -> NDArray[np.float64] | None:
+    """Importance of every input, mean over the heads; None where the regressor does not tell."""
+    return mean_importances(model.q_functions[model.record.selected_iteration - 1].heads)
+
+
+def mean_importances(heads: Sequence[Head]) -> NDArray[np.float64] | None:
+    """The same of these heads."""
+    shares = [head.importances for head in heads if head.importances is not None]
+    return np.asarray(np.mean(shares, axis=0)) if len(shares) == len(heads) else None
+
+
+def _bars(names: Sequence[str], shares: Values, shade: str) -> Panel:
+    """Which inputs the forests split on, largest first; at most twelve bars, the rest summed up."""
+    order = np.argsort(shares)[::-1]
+    shown = [(names[i], float(shares[i])) for i in order[:_MOST_BARS]]
+    if len(order) > _MOST_BARS:
+        shown.append((f"{len(order) - _MOST_BARS} others", float(shares[order[_MOST_BARS:]].sum())))
+
+    def draw(axes: Axes, ink: Ink) -> None:
+        heights = list(range(len(shown) - 1, -1, -1))
+        axes.barh(heights, [value for _, value in shown], color=tint(shade, 0, ink), height=0.68)
+        axes.set_yticks(heights, [plain(name) for name, _ in shown])
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("share of variance reduction")
+
+    return Panel("", draw)
+
+
+def _values(fitted: Fitted, shade: str) -> Picture:
+    """Q(x, h) of some states, a line for each direction, with the step that is chosen."""
+    model, branches = fitted.model, branches_of(fitted.model)
+    groups = {"first update": fitted.starts[:_STATES], f"after {fitted.updates} updates": fitted.later[:_STATES]}
+    titles = [f"learner {i + 1}, {when}" for when, rows in groups.items() for i in range(len(rows))]
+    states = np.concatenate(list(groups.values()))
+    values = np.asarray(model.values(states)).reshape(len(states), len(branches), -1)
+    positions, chosen = chosen_by(model, states)
+    panels = []
+    for index, title in enumerate(titles):
+        is_named = len(branches) > 1 and index == min(2, len(titles) - 1)  # once is enough, where there is room
+        state = _State(title, values[index], int(positions[index]), float(chosen[index]), is_named)
+        panels.append(_values_of_state(state, branches, shade))
+    which = " and direction" if model.record.directions else ""
+    caption = (
+        f"Q(x, h) of the selected iteration for {len(states)} states of the training data, and the step{which} that it chooses "
+        "(ring). Every panel has its own scale: only differences within it matter for the choice."
+    )
+    return picture("values", caption, in_rows(panels, 3), Layout((3.4, 2.4), (0.3, 0.38), share_x="all"))
+
+
+class _State(NamedTuple):
+    """The values of one state, (directions, steps), and what is chosen there."""
+
+    title: str
+    values: Values
+    position: int
+    step: float
+    is_named: bool  # whether the directions are named in its panel
+
+
+def _values_of_state(state: _State, branches: dict[str, Range], shade: str) -> Panel:
+    scales = {bounds.scale for bounds in branches.values()}
+    # Steps of different meanings have in common where they lie in their ranges.
+    by_share = len(scales) > 1
+
+    def draw(axes: Axes, ink: Ink) -> None:
+        axes.set_title(plain(state.title), fontsize=9.0, fontweight="normal")
+        ends = []
+        for index, ((name, bounds), row) in enumerate(zip(branches.items(), state.values, strict=True)):
+            colour = shade_of(index) if len(branches) > 1 else tint(shade, 0, ink)
+            grid = np.linspace(0.0, 1.0, len(row)) if by_share else bounds.grid(len(row))
+            is_chosen = index == state.position
+            axes.plot(grid, row, color=colour, linewidth=2.0 if is_chosen else 1.1, zorder=3 if is_chosen else 2)
+            ends.append((name, float(row[-1]), colour))
+            if is_chosen:
+                nearest = int(np.argmin(np.abs(bounds.grid(len(row)) - state.step)))
+                place = grid[nearest], row[nearest]
+                axes.plot(*place, "o", color=ink.text, markerfacecolor="none", markersize=9, zorder=4)
+        if not by_share and scales != {"linear"}:
+            logarithmic(axes, "x")
+        names = {"divergence": "KL divergence of the step"}
+        axes.set_xlabel("place in the range of steps" if by_share else names.get(next(iter(scales)), "step size"))
+        axes.set_ylabel("Q")
+        if state.is_named:
+            label_lines(axes, ends)
+
+    return Panel(state.title, draw)
+
+
+def proposals(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """What the model chooses at each start with the context of each point of the grid: (points, starts, coordinates).
+
+    Coordinates of the context beyond the grid's keep the values they have in `starts`.
+    """
+    first = 0
+    for part in model.record.observation:
+        if part.name == "context":
+            break
+        first += part.size
+    mesh = np.stack(np.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, len(grid))
+    rows = np.repeat(starts[None], len(mesh), axis=0)
+    rows[:, :, first : first + len(grid)] = mesh[:, None, :]
+    return model.act(rows.reshape(-1, starts.shape[1])).reshape(len(mesh), len(starts), -1)
+
+
+def recommend(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
+    """Mean greedy step over the given starts, with the context set to each point of the grid in turn: (*grid).
+
+    The mean is the geometric one where steps are not linear.
+    """
+    steps = proposals(model, starts, grid)[..., -1].astype(np.float64)
+    is_linear = all(bounds.is_linear for bounds in branches_of(model).values())
+    means = steps.mean(axis=1) if is_linear else 10.0 ** np.log10(steps).mean(axis=1)
+    return np.asarray(means.reshape([len(axis) for axis in grid]))
+
+
+def _map(findings: Findings, fitted: Fitted, shade: str) -> list[Part]:
+    """The recommended first step over one or two coordinates of the context.
+
+    Steps along different directions have a mean only where they are divergences; else there is nothing to show.
+    """
+    model, space = fitted.model, findings.context_space
+    scales = {bounds.scale for bounds in branches_of(model).values()}
+    if model.record.directions and scales != {"divergence"}:
+        return []
+    shown = min(2, space.num_coordinates)
+    grid = [np.linspace(space.low[i], space.high[i], _GRID, dtype=np.float32) for i in range(shown)]
+    name = "KL divergence" if scales == {"divergence"} else "step size"
+    labels = findings.labels_of_context()[:shown]
+    steps = recommend(model, fitted.starts, grid)
+    is_log = scales != {"linear"}
+    draw_map = (
+        partial(_heat_map, name=name, is_log=is_log)
+        if shown == 2
+        else partial(_line, name=name, is_log=is_log, shade=shade)
+    )
+    panel = Panel("", lambda axes, ink: draw_map(axes, ink, grid, labels, steps))
+    caption = f"Step of the first update by task: mean over {len(fitted.starts)} first policies of the training data."
+    drawn = alone("step-size-map", caption, panel, (5.2, 3.9) if shown == 2 else (5.6, 2.9))
+    return [Heading("Recommended first step by task"), drawn]
+
+
+def _line(
+    axes: Axes,
+    ink: Ink,
+    grid: Sequence[Values],
+    labels: Sequence[str],
+    steps: Values,
+    *,
+    name: str,
+    is_log: bool,
+    shade: str,
+) -> None:
+    axes.plot(grid[0], steps, color=tint(shade, 0, ink), drawstyle="steps-mid")
+    axes.set(xlabel=plain(labels[0]), ylabel=name)
+    if is_log:
+        logarithmic(axes, "y")
+
+
+def _heat_map(
+    axes: Axes, ink: Ink, grid: Sequence[Values], labels: Sequence[str], steps: Values, *, name: str, is_log: bool
+) -> None:
+    axes.grid(visible=False)
+    norm = "log" if is_log else None
+    image = axes.pcolormesh(*grid, steps.T, cmap="cividis", shading="auto", rasterized=True, norm=norm)
+    axes.set(xlabel=plain(labels[0]), ylabel=plain(labels[1]))
+    assert axes.figure is not None
+    bar = axes.figure.colorbar(image, ax=axes, label=name)
+    bar.outline.set_visible(False)
+    if is_log:
+        bar.minorticks_off()
+        bar.set_ticks(np.geomspace(steps.min(), steps.max(), 5).tolist())
+        bar.formatter = FuncFormatter(lambda value, _: f"{value:.2g}")
+        bar.update_ticks()

@@ -1,0 +1,144 @@
+"""Figures of what lies behind a mean: learning curves one by one, interquartile means, performance profiles."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
+
+from metastep.evaluation import Comparison, filled_returns, metric_values, summary
+from metastep.evaluation.aggregates import performance_profile, shortfall
+from metastep.report.document import Picture
+from metastep.report.figures import SMALL_MULTIPLES, Layout, Panel, alone, curves, in_rows, line_of, picture
+from metastep.report.findings import Findings, best_baseline, listed, yardsticks
+from metastep.report.style import Ink, plain, tint
+
+_LEVELS = 400  # points of a profile
+_SHOWN = 0.98  # a profile is drawn until this share of the tasks is within it: the last few may be far away
+
+
+def learning_curves(findings: Findings) -> Picture:
+    """The mean of every method, with bands where they tell most: the target and the best baseline."""
+    comparison, target = findings.comparison, findings.target
+    banded = [target, *([best] if (best := best_baseline(comparison, target)) else [])]
+    lines = [
+        line_of(comparison, name, values, is_main=name == target, has_band=name in banded)
+        for name, values in zip(comparison.names, filled_returns(comparison), strict=True)
+    ]
+    caption = (
+        f"Mean return over the test tasks; higher is better. Bands are 95 % intervals, of {listed(_labels(comparison, banded))}"
+        f"{' (the best baseline) only' if best else ''}."
+    )
+    return alone("learning-curves", caption, curves("", lines))
+
+
+def one_by_one(findings: Findings) -> Picture | None:
+    """The target against each other method, with both bands; None where there are too few methods for it to help."""
+    comparison, target = findings.comparison, findings.target
+    others = [name for name in comparison.names if name != target]
+    if len(others) < 2:
+        return None
+    filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
+    panels = []
+    for name in others:
+        # The others stay in sight, so that the panels are seen to show the same thing.
+        quiet = [
+            line_of(comparison, other, filled[other], label="", shade="quiet", has_band=False, is_dashed=False)
+            for other in others
+            if other != name
+        ]
+        own = [line_of(comparison, method, filled[method], label="", is_main=True) for method in (target, name)]
+        panels.append(curves(comparison.label(name), [*quiet, *own]))
+    label = comparison.label(target)
+    caption = (
+        f"{label} beside each other method, both with 95 % intervals; the grey lines are the remaining methods. {label} has the "
+        "same colour in every panel."
+    )
+    return picture("one-by-one", caption, in_rows(panels, 4), SMALL_MULTIPLES)
+
+
+def spread(findings: Findings) -> Picture:
+    """Means and interquartile means side by side, and the shares of tasks behind them."""
+    comparison = findings.comparison
+    auc = metric_values(comparison, "auc")
+    panels = [_means("Mean and interquartile mean", findings)]
+    contenders = [index for index, record in enumerate(comparison.methods) if not record.is_yardstick]
+    spared = f", {listed(_labels(comparison, names))} apart" if (names := yardsticks(comparison)) else ""
+    best = np.quantile(auc.max(axis=0), 1.0), np.quantile(auc, 1.0 - _SHOWN)
+    levels = np.linspace(best[1], best[0], _LEVELS)
+    panels.append(
+        _profile("Tasks that reach an AUC", findings, range(len(auc)), performance_profile(auc, levels), levels)
+    )
+    panels[-1] = _named(panels[-1], "AUC")
+    behind = shortfall(auc[contenders])
+    reach = max(float(np.quantile(behind.min(axis=0), _SHOWN)), float(np.quantile(behind, 0.9)), 1e-12)
+    gaps = np.linspace(0.0, reach, _LEVELS)
+    within = 1.0 - performance_profile(behind, np.nextafter(gaps, np.inf))
+    panels.append(_named(_profile("Tasks within a gap to the best", findings, contenders, within, gaps), "gap in AUC"))
+    caption = (
+        "Left: mean AUC (dot) and its interquartile mean (diamond), with 95 % intervals; where they differ, few tasks make the "
+        "mean. Middle: the share of tasks on which a method reaches an AUC. Right: the share of tasks on which it is at most so "
+        f"far behind the best method of the task{spared}; at 0, the share of tasks on which it is the best. Higher is better."
+    )
+    return picture("spread", caption, [panels], Layout((3.4, 3.2), (0.34, 0.3), widths=(1.0, 1.0, 1.0)))
+
+
+def _labels(comparison: Comparison, names: Sequence[str]) -> list[str]:
+    return [comparison.label(name) for name in names]
+
+
+def _means(title: str, findings: Findings) -> Panel:
+    comparison = findings.comparison
+    rows = summary(comparison, **findings.resampling)
+
+    def draw(axes: Axes, ink: Ink) -> None:
+        for index, row in enumerate(rows):
+            height = len(rows) - 1 - index
+            shade = tint(comparison.methods[index].colour, index, ink)
+            for interval, mark, shift in ((row.auc, "o", 0.14), (row.auc_middle, "D", -0.14)):
+                axes.plot([interval.low, interval.high], [height + shift] * 2, color=shade, linewidth=1.4)
+                axes.plot(
+                    interval.mean,
+                    height + shift,
+                    mark,
+                    color=shade,
+                    markersize=5.0,
+                    markerfacecolor=shade if mark == "o" else ink.paper,
+                )
+        axes.set_yticks(range(len(rows)), [plain(comparison.label(row.method)) for row in reversed(rows)])
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("AUC")
+
+    return Panel(title, draw)
+
+
+def _profile(title: str, findings: Findings, methods: Sequence[int], shares: np.ndarray, levels: np.ndarray) -> Panel:
+    """The target and the best baseline in their colours and with their names; the others are there to compare."""
+    comparison, target = findings.comparison, findings.target
+    best = best_baseline(comparison, target)
+
+    def draw(axes: Axes, ink: Ink) -> None:
+        for index, row in zip(methods, shares, strict=True):
+            record = comparison.methods[index]
+            is_named = record.name in (target, best)
+            shade = tint(record.colour, index, ink) if is_named or record.is_yardstick else ink.quiet
+            width = 2.2 if record.name == target else 1.5 if is_named else 1.0
+            order = 4 if is_named else 2
+            label = plain(record.label) if is_named or record.is_yardstick else None
+            style = "--" if record.is_yardstick else "-"
+            axes.plot(levels, row, style, color=shade, linewidth=width, zorder=order, label=label)
+        axes.set_ylim(0.0, 1.02)
+        axes.set_xlim(levels[0], levels[-1])
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.legend(frameon=False, fontsize=8.0, loc="best", handlelength=1.6)
+
+    return Panel(title, draw)
+
+
+def _named(panel: Panel, xlabel: str) -> Panel:
+    def draw(axes: Axes, ink: Ink) -> None:
+        panel.draw(axes, ink)
+        axes.set_xlabel(xlabel)
+
+    return Panel(panel.title, draw)

@@ -1,0 +1,111 @@
+"""A menu of directions: one batch yields them all, and which of them is followed is chosen for every update."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from jax import Array
+
+from metastep.errors import InputError, shown
+from metastep.gradients import Estimate
+from metastep.rules.base import Rule, RuleState, Update, guard
+
+Numbers = int | float | bool
+
+
+@dataclass(frozen=True)
+class Menu(Rule):
+    """theta' = theta + h v, v one of several directions, each of them what another rule adds at h = 1.
+
+    Every direction keeps its own state, and moments run on at every update, whichever direction is followed.
+
+    Args:
+        directions: the name of a rule that moves along a line, with its options, in words: "nga damping=0.1", "rmsprop".
+    """
+
+    directions: tuple[str, ...] = ("nga damping=0.001", "nga damping=0.1", "rmsprop")
+
+    name: ClassVar[str] = "menu"
+    hyperparameters: ClassVar[tuple[str, ...]] = ("direction", "stepsize")
+
+    def __post_init__(self) -> None:
+        if not self.directions or len(set(self.directions)) < len(self.directions):
+            raise InputError(
+                f"meta.rule.directions: {shown(list(self.directions))} must name one direction or more, each once."
+            )
+        for text, rule in zip(self.directions, self.rules, strict=True):
+            if not rule.is_along_a_line:
+                raise InputError(
+                    f"meta.rule.directions: {shown(text)} must be a rule that moves along a line, {rule.name!r} does not."
+                )
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rule behind each direction."""
+        return tuple(map(_rule_of, self.directions))
+
+    @property
+    def damping(self) -> tuple[float, ...] | None:
+        """Of each natural gradient on the menu, in its order."""
+        return tuple(value for rule in self.rules if isinstance(value := rule.damping, float)) or None
+
+    def direction(self, estimate: Estimate) -> Array:
+        return estimate.gradient
+
+    def init(self, theta: Array) -> tuple[RuleState, ...]:
+        return tuple(rule.init(theta) for rule in self.rules)
+
+    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: tuple[RuleState, ...]) -> Update:
+        unit = self._unit_updates(estimate, state)
+        vectors = jnp.stack([update.theta for update in unit], axis=1)
+        last = len(self.rules) - 1
+        index = jnp.clip(jnp.round(hyperparameters[:, 0]), 0.0, float(last)).astype(jnp.int32)
+        vector = jnp.take_along_axis(vectors, index[:, None, None], axis=1)[:, 0]
+        moved = guard(theta, theta + hyperparameters[:, 1:2] * vector, vector)
+        return moved._replace(state=tuple(update.state for update in unit))
+
+    def steps(self, estimate: Estimate, state: tuple[RuleState, ...]) -> Array:
+        return jnp.stack([update.theta for update in self._unit_updates(estimate, state)], axis=1)
+
+    def _unit_updates(self, estimate: Estimate, state: tuple[RuleState, ...]) -> list[Update]:
+        """What every rule does from the origin with h = 1; those that follow a natural gradient see theirs."""
+        origin, one = jnp.zeros_like(estimate.gradient), jnp.ones((len(estimate.gradient), 1), jnp.float32)
+        naturals = iter(estimate.natural_gradients)
+        updates = []
+        for rule, memory in zip(self.rules, state, strict=True):
+            view = estimate if rule.damping is None else estimate._replace(natural_gradient=next(naturals), more=())
+            updates.append(rule.apply(origin, view, one, memory))
+        return updates
+
+
+def _rule_of(text: str) -> Rule:
+    """The rule that the words stand for."""
+    from metastep.rules import REGISTRY  # which registers this module's class
+
+    field = "meta.rule.directions"
+    name, *words = text.split() or [""]
+    options: dict[str, Any] = {}
+    for word in words:
+        option, equals, value = word.partition("=")
+        if not equals or option in options:
+            raise InputError(
+                f"{field}: {shown(text)} must be the name of a rule and options like damping=0.1, each once."
+            )
+        options[option] = _value(field, text, value)
+    if name == Menu.name:
+        raise InputError(f"{field}: {shown(text)} must not be a menu itself.")
+    return REGISTRY.build(name, options, field=field)
+
+
+def _value(field: str, text: str, value: str) -> Numbers:
+    if value in ("true", "false"):
+        return value == "true"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    raise InputError(
+        f"{field}: {shown(text)} must give numbers, true or false to its options, {shown(value)} is neither."
+    )
