@@ -41,6 +41,7 @@ def comparison(curves, steps=None, values=None, tuning=()):
         flagged=np.zeros((num, NUM_TASKS, NUM_UPDATES + 1), np.bool_),
         num_steps=np.ones((num, NUM_TASKS)),
         theta=np.zeros((num, NUM_TASKS, 1), np.float32),
+        direction=np.zeros((num, NUM_TASKS, NUM_UPDATES), np.int8),
         tuning=tuple(tuning),
     )
 
@@ -50,7 +51,7 @@ def table(method, parameters, scores, error=0.1):
     points = np.array([np.atleast_1d(point) for point in scores], np.float64)
     mean = np.array(list(scores.values()), np.float64)
     num = len(mean)
-    return TuningTable(method, parameters, points, mean, np.full(num, error), np.zeros(num, np.int64), 20, 0)
+    return TuningTable(method, parameters, points, mean, np.full(num, error), np.zeros(num, np.int64), 20, 0, num_steps=1.0)
 
 
 def between(target, baseline, gains, **others):
