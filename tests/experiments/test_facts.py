@@ -51,7 +51,9 @@ def table(method, parameters, scores, error=0.1):
     points = np.array([np.atleast_1d(point) for point in scores], np.float64)
     mean = np.array(list(scores.values()), np.float64)
     num = len(mean)
-    return TuningTable(method, parameters, points, mean, np.full(num, error), np.zeros(num, np.int64), 20, 0, num_steps=1.0)
+    return TuningTable(
+        method, parameters, points, mean, np.full(num, error), np.zeros(num, np.int64), 20, 0, num_steps=1.0
+    )
 
 
 def between(target, baseline, gains, **others):

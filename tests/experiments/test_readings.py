@@ -115,6 +115,22 @@ def test_a_file_of_other_settings_is_refused(made, monkeypatch):
     again(monkeypatch, made)
 
 
+def test_a_reading_that_cannot_be_measured_does_not_stop_the_others(made, monkeypatch, tmp_path):
+    def half(config, reading, tracker):
+        if reading == TWO[1]:
+            raise InputError("selection: every iteration diverged on the validation tasks.")
+        return screening_of.kept(Workbench(made, "tiny", 3), reading)
+
+    monkeypatch.setattr(screening_of, "measure", half)
+    again(monkeypatch, tmp_path)
+    page = (tmp_path / "readings" / "readings.md").read_text()
+    assert f"Not measured: swingup {TWO[1].name}. selection: every iteration diverged" in page
+    assert "The best of 1 readings" in page
+    monkeypatch.setattr(screening_of, "readings", lambda env: TWO[1:])
+    with pytest.raises(InputError, match="could not be measured, and none other either: selection: every"):
+        reproduce(["readings"], tmp_path / "none", "tiny", 3, environments=["swingup"])
+
+
 def test_processes_work_side_by_side(made, monkeypatch, tmp_path):
     """In processes of their own they find the same, to the byte."""
     bench = Workbench(tmp_path, "tiny", 3, jobs=2)

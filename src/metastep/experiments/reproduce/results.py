@@ -64,8 +64,11 @@ def results_markdown(folders: Sequence[Path]) -> str:
             found += outcomes
         runs += [folder] if is_run else []
     # The runs behind the claims have only the methods that a claim needs; they are shown where there are no others.
-    inner = [path.parent for folder in folders for path in sorted(folder.glob("runs/*/config.json"))]
-    parts: list[Part] = [part for path in runs or inner for part in _methods(RunFolder.open(path))]
+    # Of several seeds, those of the first.
+    inner: dict[str, Path] = {}
+    for path in (path for folder in folders for path in sorted(folder.glob("runs/*/config.json"))):
+        inner.setdefault(path.parent.name, path.parent)
+    parts: list[Part] = [part for path in runs or inner.values() for part in _methods(RunFolder.open(path))]
     grouped = by_claim(found)
     claims, facts = ([rows for rows in grouped if (rows[0].id == "facts") == wanted] for wanted in (False, True))
     if facts:
