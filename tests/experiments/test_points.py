@@ -3,9 +3,11 @@
 import pytest
 
 from metastep.errors import InputError
-from metastep.experiments.build import build_mdp
+from metastep.experiments.build import build_mdp, method_specs
 from metastep.experiments.config import list_presets, load
 from metastep.experiments.reproduce.points import POINTS, readings
+from metastep.experiments.reproduce.readings import config_of
+from metastep.experiments.reproduce.workbench import Workbench
 
 
 @pytest.mark.parametrize("env", POINTS)
@@ -24,6 +26,17 @@ def test_the_first_reading_has_a_name(env):
         # Whatever the preset is, the name leads back.
         assert load(env, "full", [*other.overrides]) != load(env, "full", ["reading=first"])
     assert load(env, "quick", ["reading=first"]).env == load(env, "full", ["reading=first"]).env
+
+
+@pytest.mark.parametrize("env", POINTS)
+def test_every_reading_can_be_screened_at_every_scale(env, tmp_path):
+    for scale in ("quick", "full"):
+        bench = Workbench(tmp_path, scale, 0)
+        configs = [config_of(bench, reading) for reading in readings(env)]
+        for config in configs:
+            method_specs(config)
+        assert not configs[0].models
+        assert len({config.model_dump_json() for config in configs}) == len(configs)
 
 
 def test_an_unknown_reading_is_refused(tmp_path):

@@ -11,6 +11,7 @@ from metastep.errors import InputError
 from metastep.evaluation import load, save
 from metastep.experiments.build import method_spec
 from metastep.experiments.checking import check_folder
+from metastep.experiments.config import load as load_config
 from metastep.experiments.reproduce import readings as screening_of
 from metastep.experiments.reproduce import reproduce, screening
 from metastep.experiments.reproduce.judging import Found
@@ -81,7 +82,8 @@ def test_variants_are_measured_beside_the_methods(tmp_path, monkeypatch):
     assert len(asked) == 1
     assert measured.longer.returns.shape[2] == 4 * 2 + 1
     assert measured.longer.names == ("metafqi", "fixed")
-    plain, natural = (method_spec(asked[0], "adam"), natural_variants(asked[0])[1])
+    config = load_config("cartpole", "full")
+    plain, natural = method_spec(config, "adam"), natural_variants(config)[1]
     assert natural.name == "adam-natural"
     assert natural.grid == plain.grid
     assert natural.build_rule(None).follows == "natural_gradient"

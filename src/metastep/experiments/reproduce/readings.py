@@ -74,8 +74,12 @@ def best_of(screened: Sequence[Screened]) -> Screened:
 
 def config_of(bench: Workbench, reading: Reading) -> Experiment:
     """The experiment that screens a reading: the preset with its choices, at the size of a screening."""
-    sizes = () if bench.scale == "tiny" else SCREENS[reading.environment].sizes
-    return bench.config(reading.environment, ("reading=first", *sizes, *bench.overrides, *reading.overrides))
+    screen = SCREENS[reading.environment]
+    methods = ["metafqi", *screen.methods, *(["single"] if screen.has_variants else [])]
+    sizes = () if bench.scale == "tiny" else screen.sizes
+    # What is ours has no part in it: neither methods nor models that the paper does not have.
+    ours = ("models={}", f"compare.methods={methods}")
+    return bench.config(reading.environment, ("reading=first", *ours, *sizes, *bench.overrides, *reading.overrides))
 
 
 def _files(bench: Workbench, reading: Reading) -> dict[str, Path]:
