@@ -275,9 +275,7 @@ def test_the_presets_of_ids_without_a_choice_are_known(made):
 
 def test_ids():
     assert "readings" not in resolve(["all"])  # on tuning tasks, before results
-    assert tuple(resolve(["all"])) == tuple(
-        name for name in IDS if name != "readings"
-    )  # on tuning tasks, before results
+    assert tuple(resolve(["all"])) == tuple(name for name in IDS if REGISTRY[name].is_in_all)
     assert tuple(resolve(["theory", "fig3", "fig3"])) == ("fig3", "theory")
     with pytest.raises(InputError, match="'fig4' does not exist, did you mean 'fig"):
         resolve(["fig4"])
