@@ -27,6 +27,7 @@ ORDER = (
     "settings",
     "registry",
     "contexts",
+    "ranges",
     "spaces",
     "blocks",
     "envs",
