@@ -27,7 +27,7 @@ from metastep.experiments.reproduce.workbench import Workbench
 from metastep.experiments.schema import Experiment
 from metastep.progress import Silent
 from metastep.report.document import Document, Heading, Paragraph, Part, Table, to_markdown
-from metastep.report.figures import Panel, picture
+from metastep.report.figures import Layout, Panel, picture
 from metastep.report.style import Ink
 from metastep.report.tables import interval, number
 
@@ -252,7 +252,7 @@ def _picture(screened: Mapping[str, Sequence[Screened]]) -> Any:
         + ". The number behind a reading is its score."
     )
     panels = [[_matrix(env, sorted(group, key=lambda row: -row.score))] for env, group in screened.items()]
-    return picture("readings", caption, panels, (9.0, 4.6))
+    return picture("readings", caption, panels, Layout((9.0, 4.6)))
 
 
 def _named_colours() -> list[tuple[str, str]]:
