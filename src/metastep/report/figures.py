@@ -181,7 +181,7 @@ def curves(
         if is_log:
             logarithmic(axes, "y")
         elif axes.get_ylim()[1] > top:
-            axes.set_ylim(top=top)
+            axes.set_ylim(max(axes.get_ylim()[0], -0.05 * top), top)  # the margin below was one of what is cut off
         label_lines(axes, ends)
 
     return Panel(title, draw)
