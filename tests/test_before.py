@@ -32,22 +32,30 @@ def case(request, tmp_path_factory):
     return config, load_file(BEFORE / f"{request.param}.safetensors"), tmp_path_factory.mktemp(request.param)
 
 
-def close(found, wanted):
-    """Up to rounding: another processor, or a program compiled otherwise, has other last bits, on which few choices hang."""
+def close(found, wanted, tolerance=5e-4):
+    """Every number up to rounding: another processor, or a program compiled otherwise, has other last bits."""
     assert found.shape == wanted.shape
-    apart = ~np.isclose(found, wanted, rtol=2e-3, atol=2e-3 * max(1.0, float(np.abs(wanted).max())))
-    assert apart.mean() <= 0.1, f"{apart.sum()} of {apart.size} numbers differ"
+    scale = max(1.0, float(np.abs(wanted).max()))
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance * scale)
 
 
 def test_the_training_data_are_the_same(case):
     config, before, folder = case
     found = collect_data(RunFolder.create(folder / "run", config)).block(0)
-    close(found.context, before["data/context"])
-    close(found.hyperparameters, before["data/stepsize"])
-    close(found.mean_return, before["data/mean_return"])
-    close(found.features["theta"], before["data/theta"])
+    close(found.context, before["data/context"], 1e-6)
+    close(found.hyperparameters, before["data/stepsize"], 1e-6)
+    # Under large steps the contacts of HalfCheetah magnify last bits: there, half of the numbers are held to rounding.
     length = np.maximum(np.linalg.norm(before["data/gradient"], axis=-1, keepdims=True), 1e-6)
-    close(found.features["natural_gradient"] / length, before["data/gradient"] / length)
+    for ours, theirs in (
+        (found.mean_return, before["data/mean_return"]),
+        (found.features["theta"], before["data/theta"]),
+        (found.features["natural_gradient"] / length, before["data/gradient"] / length),
+    ):
+        if config.env.name == "halfcheetah":
+            close(ours, theirs, 0.1)
+            assert np.median(np.abs(ours - theirs)) <= 5e-4
+        else:
+            close(ours, theirs)
 
 
 def test_the_models_are_the_same_to_the_bit(case, monkeypatch):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.campaigns import inputs, mutations
+from tests.campaigns import inputs, kills, mutations
 from tests.sandbox import own, unprivileged
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,35 +49,43 @@ def large(number: int) -> int:
     return int(number * float(os.environ.get("METASTEP_SOAK", "1")))
 
 
-def check_kills(found: dict[str, Any]) -> None:
-    assert (found["failed"], found["differing"]) == (0, 0)
-
-
-def check_inputs(found: dict[str, Any]) -> None:
+def check(found: dict[str, Any]) -> None:
     assert found["failures"] == []
     assert not {"traceback", "hang", "other numbers"} & set(found["outcomes"])
     assert set(found.get("strays", ())) <= {"cwd", "inputs"}
 
 
 def test_some_mutations(tmp_path):
-    check_inputs(mutations.campaign(110, 1, tmp_path))
+    check(mutations.campaign(110, 1, tmp_path))
 
 
 def test_some_configurations(tmp_path):
-    check_inputs(inputs.configurations(100, 1, tmp_path, runs=0.0))
+    check(inputs.configurations(100, 1, tmp_path, runs=0.0))
+
+
+def test_some_command_lines(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the campaign changes it
+    check(inputs.commands(60, 1, tmp_path))
+
+
+def test_some_kills(tmp_path):
+    check(kills.campaign(3, 1, tmp_path))
 
 
 @pytest.mark.soak
 def test_kills(tmp_path):
-    check_kills(campaign(tmp_path, "kills", large(1000), 1))
+    found = campaign(tmp_path, "kills", large(1000), 1)
+    check(found)
+    stages = {"start", "collect", "fit", "validate", "tune", "compare", "report"}
+    assert all(found["outcomes"].get(stage, 0) >= found["kills"] / 20 for stage in stages)
 
 
 @pytest.mark.soak
 def test_mutations(tmp_path):
-    check_inputs(campaign(tmp_path, "mutations", large(10_000), 2))
+    check(campaign(tmp_path, "mutations", large(10_000), 2))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("kind", "number"), [("configurations", 10_000), ("commands", 2000)])
 def test_inputs(tmp_path, kind, number):
-    check_inputs(campaign(tmp_path, "inputs", kind, large(number), 2))
+    check(campaign(tmp_path, "inputs", kind, large(number), 2))

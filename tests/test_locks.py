@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from metastep import locks
+from metastep import filesystem, locks
 from metastep.errors import InputError
 from metastep.locks import is_lock, writers, writing
+from tests.sandbox import unprivileged
 
 HOLDER = """
 import sys, time
@@ -27,6 +28,12 @@ if sys.argv_extra == "without flock":
 with metastep.locks.writing(Path(FOLDER), WORK, shared=SHARED):
     print("holding", flush=True)
     time.sleep(60)
+"""
+
+SEEN = """
+from pathlib import Path
+from metastep.locks import writers
+print([record["pid"] for record in writers(Path(FOLDER))])
 """
 
 
@@ -86,6 +93,17 @@ def test_a_killed_writer_leaves_no_lasting_lock(tmp_path, mode):
         (mine,) = files(tmp_path)
         assert mine != left
     assert files(tmp_path) == []
+
+
+def test_who_may_only_read_is_told_who_is_alive(tmp_path):
+    process = hold(tmp_path, "flock")
+    seen = [*unprivileged(), sys.executable, "-B", "-c", SEEN.replace("FOLDER", repr(str(tmp_path)))]
+    try:
+        assert subprocess.check_output(seen, text=True) == f"[{process.pid}]\n"
+    finally:
+        end(process)
+    assert len(files(tmp_path)) == 1
+    assert subprocess.check_output(seen, text=True) == "[]\n"
 
 
 def test_shares_of_the_same_work_are_let_in(tmp_path, mode):
@@ -148,13 +166,29 @@ def test_leftovers_are_removed_everywhere(tmp_path):
     running.close()
 
 
-def test_what_cannot_be_written_can_still_be_read(tmp_path, monkeypatch):
+def test_what_cannot_be_written_can_still_be_read_and_that_is_said_once(tmp_path, monkeypatch, capsys):
     def refused(*_):
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(locks.os, "open", refused)
+    for _ in range(2):
+        with writing(tmp_path, "run"):
+            assert files(tmp_path) == []
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(
+        f"warning: folder {tmp_path} cannot be locked (Read-only file system), so that nothing keeps"
+    )
+
+
+def test_without_locks_what_is_lost_is_said(tmp_path, monkeypatch, capsys):
+    def unsupported(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    filesystem.warn.cache_clear()
+    monkeypatch.setattr(locks.fcntl, "flock", unsupported)
     with writing(tmp_path, "run"):
-        assert files(tmp_path) == []
+        assert len(files(tmp_path)) == 1
+    assert capsys.readouterr().err.startswith("warning: the file system has no locks")
 
 
 def test_of_two_that_start_together_one_goes_on(tmp_path):

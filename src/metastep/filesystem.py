@@ -22,15 +22,16 @@ LINKS = (
 )
 LOCKS = (
     "has no locks: temporary files of a process that was killed cannot be told from those of a running one, and are removed "
-    "only when they are a day old"
+    "only when they are a day old; a folder in which a process of another machine was killed stays in use until its .lock "
+    "file is removed"
 )
 SYNCS = "cannot sync: after a power failure, files that were just written may be gone"
 
 
 @cache
-def warn(loss: str) -> None:
+def warn(sentence: str) -> None:
     """Say once in a process what is lost."""
-    print(f"warning: the file system {loss}.", file=sys.stderr)
+    print(f"warning: {sentence}.", file=sys.stderr)
 
 
 def attempt(call: Callable[[], object], loss: str) -> bool:
@@ -42,7 +43,7 @@ def attempt(call: Callable[[], object], loss: str) -> bool:
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-        warn(loss)
+        warn(f"the file system {loss}")
         return False
     return True
 

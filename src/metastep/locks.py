@@ -23,6 +23,7 @@ from typing import Any
 
 from metastep import storage
 from metastep.errors import InputError
+from metastep.filesystem import lock, warn
 
 _NAME = re.compile(r"\.lock\.[0-9a-f]{16}")
 _ATTEMPTS, _PAUSE = 12, 0.1  # two that start at the same moment both step back; after a random pause one is first
@@ -80,7 +81,12 @@ def _acquire(folder: Path, work: str, shared: bool) -> tuple[Path, int] | None:
             path, descriptor = _create(folder, own)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                return None  # we can write nothing here: what is complete can still be read
+                # What is complete can still be read.
+                warn(
+                    f"folder {folder} cannot be locked ({error.strerror}), so that nothing keeps other processes from "
+                    "writing there meanwhile, and leftovers of killed ones stay"
+                )
+                return None
             raise InputError(f"Folder {folder} cannot be locked: {error.strerror or error}.") from error
         others = []
         for other in _files(folder):
@@ -113,9 +119,8 @@ def _create(folder: Path, record: dict[str, Any]) -> tuple[Path, int]:
     while True:
         path = folder / f".lock.{secrets.token_hex(8)}"
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-        with suppress(OSError):  # no locks here: the record tells
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
+            lock(descriptor, wait=True)  # where there are no locks, the record tells
             os.write(descriptor, json.dumps(record).encode())
         except OSError:
             _release(path, descriptor)
@@ -145,12 +150,16 @@ def _record(path: Path) -> dict[str, Any]:
 
 def _is_alive(path: Path) -> bool:
     """Whether the process that wrote a file still runs."""
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            descriptor = os.open(path, os.O_RDWR | flags)  # locks on NFS need that
+        except OSError:
+            descriptor = os.open(path, os.O_RDONLY | flags)  # of another user, or on a file system that is read-only
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # of another user: nothing is known, so nothing is risked
+        return True  # nothing is known, so nothing is risked
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -294,23 +294,27 @@ def _advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learne
     return observed._replace(flagged=observed.flagged | (after.flagged & ~learners.flagged))
 
 
-def _simulated(mdp: MetaMDP) -> MetaMDP:
-    """The meta-MDP without what only models, controllers or first policies depend on: the program is the same for all."""
+def simulated(mdp: MetaMDP) -> MetaMDP:
+    """The meta-MDP without what only models or first policies depend on: it selects the same program whatever that is."""
+    return dataclasses.replace(mdp, observation=DEFAULT_OBSERVATION, meta_discount=1.0, initial=MetaMDP.initial)
+
+
+def _without_ranges(mdp: MetaMDP) -> MetaMDP:
+    """The same for an update that was chosen: where choices lie does not matter any more, but what they mean does."""
     space = mdp.space
     if isinstance(space, MenuSpace):
         space = MenuSpace(space.directions, tuple(Range(1.0, 2.0, bounds.scale) for bounds in space.ranges))
     else:
         ones = (1.0,) * space.num_coordinates
         space = HyperparameterSpace(ones, tuple(2.0 * one for one in ones), space.scales, space.names)
-    ours = {"observation": DEFAULT_OBSERVATION, "meta_discount": 1.0, "initial": MetaMDP.initial}
-    return dataclasses.replace(mdp, space=space, **ours)
+    return dataclasses.replace(simulated(mdp), space=space)
 
 
 def begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
     """Simulate the first batch of every learner."""
-    return mdp.estimator.engine.whole(_begin)(_simulated(mdp), tasks)
+    return mdp.estimator.engine.whole(_begin)(_without_ranges(mdp), tasks)
 
 
 def advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
     """One transition of the meta-MDP: update every theta, simulate the next batch."""
-    return mdp.estimator.engine.whole(_advance)(_simulated(mdp), learners, hyperparameters)
+    return mdp.estimator.engine.whole(_advance)(_without_ranges(mdp), learners, hyperparameters)

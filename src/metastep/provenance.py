@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Sequence
 from enum import Enum
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +78,31 @@ def describe(value: Any) -> Any:
 
 
 def first_difference(old: Any, new: Any, key: str = "") -> tuple[str, str, str] | None:
-    """The first key, dotted and in alphabetical order, whose values differ, with both values as text."""
+    """The first key, dotted and in alphabetical order, whose values differ, with both values as text.
+
+    Of lists of named tables, as methods are given, it is the first place with another name, or the first entry that differs.
+    """
     if old == new:
         return None
+    names_before, names_now = _names(old), _names(new)
+    if names_before and names_now:
+        for place, (before, now) in enumerate(zip_longest(names_before, names_now, fillvalue=_NOT_SET)):
+            if before != now:
+                return f"{key}[{place}].name", _text(before), _text(now)
+        old, new = (dict(zip(names_now, value, strict=True)) for value in (old, new))
     if not (isinstance(old, dict) and isinstance(new, dict)):
-        before, now = ("not set" if value is _NOT_SET else json.dumps(value) for value in (old, new))
-        return key, before, now
+        return key, _text(old), _text(new)
     inner = ((f"{key}.{name}" if key else name, name) for name in sorted(old.keys() | new.keys()))
     differences = (first_difference(old.get(name, _NOT_SET), new.get(name, _NOT_SET), dotted) for dotted, name in inner)
     return next(difference for difference in differences if difference is not None)
+
+
+def _names(value: Any) -> list[str]:
+    """What the tables of a list are called; none unless each is a table of its own name."""
+    entries = value if isinstance(value, list) else []
+    names = [str(entry["name"]) for entry in entries if isinstance(entry, dict) and "name" in entry]
+    return names if len(set(names)) == len(entries) else []
+
+
+def _text(value: Any) -> str:
+    return "not set" if value is _NOT_SET else json.dumps(value)

@@ -1,19 +1,34 @@
 """SIGKILLs over all stages of a run: at random moments, and in the middle of random calls that change the disk.
 
+An undisturbed run tells how long its stages take, how often each of them changes the disk, and leaves a copy of the folder at
+the beginning of each. Then the stages of one to six kills are drawn, all equally likely; a copy of the folder as it was at
+the first of them is run and killed there, resumed and killed in the next, and at last resumed to its end, where it must hold
+the same bytes as the undisturbed one, and `metastep check` must find nothing.
+
 `python -m tests.campaigns.kills NUMBER SEED FOLDER` prints what came of it as JSON.
 """
 
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Timer
+from typing import Any, NamedTuple
+
+from metastep import cli, progress, storage
+from metastep.experiments import runner
+from metastep.experiments.checking import check_folder
 
 SETTINGS = [
     "collect.num_meta_episodes=32",
@@ -30,27 +45,73 @@ SETTINGS = [
     "fqi.num_stepsizes=11",
     'compare.methods=["metafqi", "fixed", "adam"]',
 ]
-# Runs the command, but ends itself at one of its calls that change the disk: before, after, or within a write.
-PROGRAM = """
-import os, signal, sys
-from metastep import cli, storage
-at, mode = int(sys.argv.pop(1)), sys.argv.pop(1)
-calls = 0
-def wrap(name, call):
-    def counted(*arguments):
-        global calls
-        calls += 1
-        if calls == at and mode == "within" and name == "write":
-            call(arguments[0], arguments[1][: len(arguments[1]) // 2])
-        elif calls == at and mode == "after":
-            call(*arguments)
-        if calls == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*arguments)
-    return counted
-storage.DISK = storage.Disk(*(wrap(name, call) for name, call in storage.Disk()._asdict().items()))
-cli.main()
-"""
+# Children begin with all modules imported, which takes most of a small run and changes no file.
+CHILDREN = multiprocessing.get_context("forkserver")
+CHILDREN.set_forkserver_preload(["metastep.cli", "metastep.experiments.checking", "metastep.experiments.runner"])
+
+
+class Child:
+    """A process that runs the command and tells when a stage begins, with the number of calls that changed the disk until then.
+
+    It ends itself at one of the calls of one stage: before, after, or within a write.
+    """
+
+    def __init__(self, parent: Connection, aimed: str, at: int, mode: str) -> None:
+        self.parent, self.aimed, self.at, self.mode = parent, aimed, at, mode
+        self.stage, self.calls = "start", 0
+
+    def begin(self, name: str) -> None:
+        self.parent.send((name, self.calls))
+        self.parent.recv()
+        self.stage, self.calls = name, 0
+
+    def watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            self.calls += 1
+            here = self.stage == self.aimed and self.calls == self.at
+            if here and self.mode == "within" and name == "write":
+                call(arguments[0], arguments[1][: len(arguments[1]) // 2])
+            elif here and self.mode == "after":
+                call(*arguments)
+            if here:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments)
+
+        return counted
+
+    def announced(self, function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+        def begun(*arguments: Any) -> Any:
+            self.begin(name or arguments[1])
+            return function(*arguments)
+
+        return begun
+
+    def run(self, arguments: list[str]) -> None:
+        for number in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        storage.DISK = storage.Disk(*(self.watched(name, call) for name, call in storage.Disk()._asdict().items()))
+        progress.Terminal.stage = self.announced(progress.Terminal.stage)  # type: ignore[method-assign]
+        runner.write_report = self.announced(runner.write_report, "report")
+        sys.argv = ["metastep", *arguments]
+        try:
+            cli.main()
+        finally:
+            self.begin("end")
+
+
+class Stage(NamedTuple):
+    """A stage of the undisturbed run."""
+
+    name: str
+    seconds: float
+    calls: int
+    folder: Path
+
+    @property
+    def kind(self) -> str:
+        """The methods are tuned and compared one after the other."""
+        first = self.name.partition(" ")[0]
+        return "compare" if first == "test" else first
 
 
 def words(folder: Path) -> list[str]:
@@ -58,67 +119,107 @@ def words(folder: Path) -> list[str]:
     return ["run", "nav2d", "--out", str(folder), "--device", "cpu", *overrides]
 
 
-def start(folder: Path, at: int = 0, mode: str = "before") -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", PROGRAM, str(at), mode, *words(folder)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def run(
+    folder: Path,
+    began: Callable[[str, int, BaseProcess], object] = lambda *_: None,
+    aimed: tuple[str, int, str] = ("", 0, ""),
+) -> tuple[int | None, str]:
+    """Run to the end, or to a kill: the exit code, and the stage that was under way.
+
+    `began` is told what begins and how many calls the stage before it made; the process waits until it returns.
+    """
+    ours, theirs = CHILDREN.Pipe()
+    process = CHILDREN.Process(target=Child(theirs, *aimed).run, args=(words(folder),))
+    process.start()
+    theirs.close()
+    stage = "start"
+    with ours, suppress(EOFError, ConnectionError):
+        while True:
+            stage, calls = ours.recv()
+            began(stage, calls, process)
+            ours.send(None)
+    process.join()
+    return process.exitcode, stage
+
+
+def undisturbed(folder: Path, copies: Path) -> list[Stage]:
+    """The stages of a run that nobody stops."""
+    stages = [Stage("start", 0.0, 0, copies / "0")]
+    since = time.monotonic()
+
+    def began(name: str, calls: int, _: object) -> None:
+        nonlocal since
+        stages[-1] = stages[-1]._replace(seconds=time.monotonic() - since, calls=calls)
+        stages.append(Stage(name, 0.0, 0, copies / str(len(stages))))
+        shutil.copytree(folder, stages[-1].folder)
+        since = time.monotonic()
+
+    assert run(folder, began) == (0, "end")
+    return stages[:-1]
+
+
+def kill(folder: Path, stage: Stage, generator: random.Random) -> tuple[int | None, str]:
+    """Run and kill in a stage, if it comes to that."""
+    if stage.calls and (stage.name == "start" or generator.random() < 0.5):
+        mode = generator.choice(["before", "within", "after"])
+        return run(folder, aimed=(stage.name, generator.randint(1, stage.calls), mode))
+    timers: list[Timer] = []
+
+    def began(name: str, _: int, process: BaseProcess) -> None:
+        if name == stage.name:
+            timers.append(Timer(generator.uniform(0.0, stage.seconds), process.kill))
+            timers[0].start()
+
+    try:
+        return run(folder, began)
+    finally:
+        for timer in timers:
+            timer.cancel()
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Of everything, leftovers included, but for what names the folder."""
+    """Of everything, leftovers included."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    own = ("command.txt", "report.html", "report.md", "report.json")
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files if p.name not in own}
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def stage(folder: Path) -> str:
-    """How far a run had come when it was killed."""
-    for name, file in (
-        ("report", "comparison.safetensors"),
-        ("compare", "model.safetensors"),
-        ("validate", "validation.safetensors"),
-    ):
-        if (folder / file).exists():
-            return name
-    manifest = folder / "data" / "manifest.json"
-    if not manifest.exists():
-        return "start"
-    return "fit" if json.loads(manifest.read_text())["blocks"] else "collect"
-
-
-def campaign(number: int, seed: int, sandbox: Path) -> dict[str, object]:
+def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
     generator, began = random.Random(seed), time.monotonic()
-    assert start(sandbox / "warm").wait() == 0  # compiles
-    started = time.monotonic()
-    assert start(sandbox / "whole").wait() == 0
-    usual, reference = time.monotonic() - started, digests(sandbox / "whole")
+    assert run(sandbox / "warm")[0] == 0  # compiles
+    folder = sandbox / "run"  # all runs have the same, since reports name it
+    stages = undisturbed(folder, sandbox / "copies")
+    reference, kinds = digests(folder), sorted({stage.kind for stage in stages})
+    shutil.rmtree(folder)
     killed: Counter[str] = Counter()
-    resumed = differing = failed = 0
-    folder = sandbox / "run"
-    while sum(killed.values()) < number:
-        if generator.random() < 0.5:
-            process = start(folder, generator.randint(1, 60), generator.choice(["before", "within", "after"]))
-        else:
-            process = start(folder)
-            try:
-                process.wait(timeout=generator.uniform(0.3, 1.0) * usual)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-        code = process.wait()
-        killed[stage(folder)] += code == -signal.SIGKILL
-        failed += code not in (0, -signal.SIGKILL)
-        print(f"{dict(killed)} killed, {failed} failed, {differing} differing", file=sys.stderr, flush=True)
-        if code != -signal.SIGKILL:
-            resumed += 1
-            differing += digests(folder) != reference
-            shutil.rmtree(folder, ignore_errors=True)
-    failed += start(folder).wait() != 0
-    differing += digests(folder) != reference
+    compared, failures = 0, list[str]()
+    while killed.total() < number:
+        drawn = [generator.choice(kinds) for _ in range(min(generator.randint(1, 6), number - killed.total()))]
+        aims = sorted(generator.choice([i for i, stage in enumerate(stages) if stage.kind == kind]) for kind in drawn)
+        if aims[0]:
+            shutil.copytree(stages[aims[0]].folder, folder)
+        history = [f"from {stages[aims[0]].name}"]
+        for aim in aims:
+            code, name = kill(folder, stages[aim], generator)
+            history.append(f"{code} in {name}")
+            if code == -signal.SIGKILL:
+                killed[next((stage.kind for stage in stages if stage.name == name), name)] += 1
+            elif code:
+                failures.append(f"{history}: stopped")
+        code, _ = run(folder)
+        compared += 1
+        found = digests(folder)
+        if code or found != reference:
+            names = sorted(name for name in found.keys() | reference.keys() if found.get(name) != reference.get(name))
+            failures.append(f"{history}: code {code}, other bytes in {names}")
+        if problems := [finding for finding in check_folder(folder) if finding.problem]:
+            failures.append(f"{history}: check finds {problems}")
+        print(f"{dict(killed)} killed, {compared} compared, {len(failures)} failed", file=sys.stderr, flush=True)
+        shutil.rmtree(folder)
     return {
-        "kills": sum(killed.values()),
-        "in stage": dict(killed),
-        "runs that ended": resumed + 1,
-        "failed": failed,
-        "differing": differing,
+        "kills": killed.total(),
+        "outcomes": dict(killed),
+        "runs compared": compared,
+        "failures": failures[:20],
         "seconds": round(time.monotonic() - began),
     }
 

@@ -8,26 +8,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from metastep import storage
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.runner import run_experiment
+from metastep.experiments.runner import write_report
 from metastep.locks import writing
-from tests.experiments.test_origin import make
+from tests.experiments.tiny import make_run
 from tests.test_cli import invoke, refused
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A complete run."""
-    folder = make(tmp_path_factory.mktemp("checking") / "whole")
-    run_experiment(folder)
-    return folder
-
-
-@pytest.fixture
-def run(whole: RunFolder, tmp_path: Path) -> RunFolder:
-    """A copy of it."""
-    shutil.copytree(whole.path, tmp_path / "run")
-    return RunFolder.open(tmp_path / "run")
 
 
 def problems(folder: Path) -> dict[str, str]:
@@ -87,14 +73,59 @@ def test_swapped_files_are_named(run: RunFolder) -> None:
     assert "another results/fixed" in found["comparison.safetensors"]
 
 
+def test_a_command_is_the_one_of_the_report(run: RunFolder) -> None:
+    command = run.path / "command.txt"
+    for content in ("rm -rf /\n", "metastep run nav2d\nrm -rf /\n", ""):
+        command.write_text(content)
+        assert "must hold one command" in problems(run.path)["command.txt"]
+    command.write_text("metastep run nav2d\n")
+    assert problems(run.path) == {}
+    write_report(run)
+    assert problems(run.path) == {}
+    command.write_text("metastep run cartpole\n")
+    assert "is damaged or was edited" in problems(run.path)["command.txt"]
+
+
+def test_a_run_that_is_written_now_is_not_damaged(run: RunFolder) -> None:
+    run.report.unlink()
+    (run.path / "report.json").unlink()
+    begun = json.loads((run.data / "manifest.json").read_text()) | {"blocks": None}
+    del begun["checksum"]
+    storage.write_json(run.data / "manifest.json", storage.sealed(begun))
+    for file in (run.model, run.validation, run.comparison, run.data / "block-00002.safetensors"):
+        file.unlink()
+    shutil.rmtree(run.path / "results")
+    for listed in ("report.md", "results.parquet", "differences.csv"):
+        (run.path / listed).unlink()
+    shutil.rmtree(run.path / "figures")
+    (run.data / "part-00002-00001.safetensors").write_text("")
+    with writing(run.path, "collect"):
+        (run.data / ".block-00002.safetensors.0123456789abcdef.tmp").write_text("half")
+        for place in (run.path, run.data):
+            result = invoke("check", place)
+            assert result.exit_code == 0, result.stdout
+            assert f"(process {os.getpid()} on " in result.stdout
+            assert "is writing here now; check again when it has ended." in result.stdout
+            assert "block-00001.safetensors: ok" in result.stdout
+        flipped(run.data / "block-00001.safetensors")
+        assert "block-00001.safetensors" in problems(run.data)
+    found = problems(run.path)
+    assert "2 of 3 blocks are there" in found["data/manifest.json"]
+    assert "leftover" in found["data/.block-00002.safetensors.0123456789abcdef.tmp"]
+    assert "data/block-00000.safetensors" not in found
+
+
 def test_leftovers_and_foreign_files_are_named(run: RunFolder) -> None:
     (run.path / "notes.txt").write_text("mine")
+    (run.path / "photos" / "2020").mkdir(parents=True)
+    (run.path / "extra").mkdir()
     (run.path / "results" / ".fixed.safetensors.0123456789abcdef.tmp").write_text("half")
     (run.path / ".lock.0123456789abcdef").write_text("")
     (run.data / "part-00000-00001.safetensors").write_text("")
     (run.path / "linked").symlink_to(run.path / "data")
     found = problems(run.path)
     assert found.pop("notes.txt") == "was not written by metastep."
+    assert found.pop("photos/2020") == "was not written by metastep."
     assert found.pop("linked") == "was not written by metastep."
     assert "leftover" in found.pop("results/.fixed.safetensors.0123456789abcdef.tmp")
     assert "leftover" in found.pop(".lock.0123456789abcdef")
@@ -136,8 +167,6 @@ def test_what_is_not_ours_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_a_report_that_lists_other_places_is_no_traceback(run: RunFolder) -> None:
-    from metastep import storage
-
     record = json.loads((run.path / "report.json").read_text())
     del record["checksum"]
     record["files"]["/etc/hostname"] = "0" * 64
@@ -191,7 +220,7 @@ def test_the_page_of_results_replaces_only_when_told(run: RunFolder, tmp_path: P
 
 
 def test_export_of_other_data_is_refused(run: RunFolder, tmp_path: Path) -> None:
-    other = make(tmp_path / "other", "seed=1")
+    other = make_run(tmp_path / "other", "seed=1")
     shutil.copytree(run.data, other.data)
     assert "was collected with seed = 0, but in this run it is 1" in export(other.path, tmp_path / "tuples.parquet")
 

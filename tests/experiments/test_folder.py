@@ -10,7 +10,8 @@ from metastep.errors import InputError
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.stages import collect_data
-from tests.experiments.test_stages import TASKS, TINY
+from tests.experiments.test_stages import TASKS
+from tests.experiments.tiny import TINY
 
 
 def config(*overrides):

@@ -15,33 +15,11 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.inspection import inspect_path
 from metastep.experiments.runner import run_experiment, write_report
 from metastep.experiments.stages import collect_data, compare_methods, fit_and_select
-from tests.experiments.test_stages import make_folder
-
-METHODS = 'compare.methods=["metafqi", "fixed", "adam"]'
-FEW = ["compare.methods.fixed.grid={stepsize = [0.5, 1.0]}", "compare.methods.adam.grid={stepsize = [0.5, 1.0]}"]
-
-
-def make(path: Path, *changes: str) -> RunFolder:
-    return make_folder(path, METHODS, *FEW, "compare.num_resamples=100", *changes)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A complete run."""
-    folder = make(tmp_path_factory.mktemp("origin") / "whole")
-    run_experiment(folder)
-    return folder
-
-
-@pytest.fixture
-def run(whole: RunFolder, tmp_path: Path) -> RunFolder:
-    """A copy of it."""
-    shutil.copytree(whole.path, tmp_path / "run")
-    return RunFolder.open(tmp_path / "run")
+from tests.experiments.tiny import make_run
 
 
 def fitted(path: Path, *changes: str) -> RunFolder:
-    folder = make(path, *changes)
+    folder = make_run(path, *changes)
     collect_data(folder)
     fit_and_select(folder)
     return folder
@@ -87,7 +65,7 @@ def test_a_model_of_other_data_is_refused(run: RunFolder) -> None:
 
 @pytest.mark.parametrize("change", ["seed=1", "rollout.horizon=5"])
 def test_data_of_another_run_are_refused(run: RunFolder, tmp_path: Path, change: str) -> None:
-    other = make(tmp_path / "other", change)
+    other = make_run(tmp_path / "other", change)
     collect_data(other)
     shutil.rmtree(run.data)
     shutil.copytree(other.data, run.data)
@@ -100,7 +78,7 @@ def test_data_of_another_run_are_refused(run: RunFolder, tmp_path: Path, change:
 
 @pytest.mark.parametrize("name", ["comparison.safetensors", "validation.safetensors", "results/fixed.safetensors"])
 def test_comparisons_of_another_run_are_refused(run: RunFolder, whole: RunFolder, tmp_path: Path, name: str) -> None:
-    other = make(tmp_path / "other", "fqi.regressor.trees=2")
+    other = make_run(tmp_path / "other", "fqi.regressor.trees=2")
     ours = load(whole.path / name)
     save(run.path / name, dataclasses.replace(ours, made_from=ours.made_from | {"run": other.identity}))
     if name.startswith("results"):
@@ -168,7 +146,7 @@ def test_a_model_and_its_validation_belong_together(run: RunFolder) -> None:
 
 
 def test_a_resumed_run_has_the_same_bytes_wherever_it_lies(whole: RunFolder, tmp_path: Path) -> None:
-    other = make(tmp_path / "elsewhere" / "run")
+    other = make_run(tmp_path / "elsewhere" / "run")
     run_experiment(other)
     for path in [whole.model, whole.validation, whole.comparison, *(whole.path / "results").iterdir()]:
         assert (other.path / path.relative_to(whole.path)).read_bytes() == path.read_bytes()

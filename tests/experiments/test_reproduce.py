@@ -171,6 +171,9 @@ def test_a_whole_reproduction_is_checked(made, tmp_path):
     assert wrong(out) == {}
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
+    with (copy / "results.md").open("a") as page:
+        page.write("and more\n")
+    assert list(wrong(copy)) == ["results.md"]
     extra = copy / "runs" / "cartpole" / "extra"
     (extra / "robust-double-0.safetensors").replace(extra / "spare")
     (extra / "robust-double-1.safetensors").replace(extra / "robust-double-0.safetensors")

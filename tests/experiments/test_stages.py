@@ -19,27 +19,9 @@ from metastep.experiments.runner import print_outcome, run_experiment
 from metastep.experiments.stages import collect_data, compare_methods, compare_share, fit_and_select, method_result
 from metastep.meta.dataset import Dataset
 from metastep.rules import NGA
+from tests.experiments.tiny import TINY, make_folder
 
-TINY = [
-    "collect.num_meta_episodes=24",
-    "meta.num_updates=2",
-    "rollout.num_episodes=8",
-    "rollout.horizon=4",
-    "rollout.block_size=8",
-    "fqi.iterations=1",
-    "fqi.regressor.trees=3",
-    "fqi.num_stepsizes=11",
-    "selection.num_tasks=4",
-    "compare.num_tasks=4",
-    "compare.num_updates=2",
-    "compare.num_tuning_tasks=2",
-    "compare.methods.geometric-decay.grid={stepsize = [1.0], alpha = [0.5]}",
-]
 TASKS = np.array([[0.1, 0.2], [-0.3, 0.4]], np.float32)
-
-
-def make_folder(path: Path, *overrides: str, tasks: np.ndarray | None = None) -> RunFolder:
-    return RunFolder.create(path, load("nav2d", "quick", [*TINY, *overrides]), tasks)
 
 
 @pytest.fixture(scope="module")

@@ -398,6 +398,17 @@ def test_the_first_difference_is_dotted():
     assert first_difference({"b": {"c": 1}}, {"b": 3}) == ("b", '{"c": 1}', "3")
 
 
+def test_the_first_difference_enters_lists_of_named_tables():
+    adam, fixed = {"name": "adam", "grid": {"stepsize": [1, 2]}}, {"name": "fixed"}
+    slower = {"name": "adam", "grid": {"stepsize": [1]}}
+    wanted = ("m.adam.grid.stepsize", "[1, 2]", "[1]")
+    assert first_difference({"m": [fixed, adam]}, {"m": [fixed, slower]}) == wanted
+    assert first_difference({"m": [adam, fixed]}, {"m": [fixed, adam]}) == ("m[0].name", '"adam"', '"fixed"')
+    assert first_difference({"m": [fixed]}, {"m": [fixed, adam]}) == ("m[1].name", "not set", '"adam"')
+    assert first_difference({"m": [fixed, fixed]}, {"m": [fixed]})[0] == "m"
+    assert first_difference({"m": []}, {"m": [fixed]}) == ("m", "[]", '[{"name": "fixed"}]')
+
+
 @pytest.mark.parametrize("hyperparameters", [1, 2])
 def test_parquet_holds_every_tuple(tmp_path, hyperparameters):
     dataset = collect(tmp_path / "data", LAYOUT._replace(num_hyperparameters=hyperparameters))

@@ -36,8 +36,8 @@ def nav2d_rows() -> list[BoundRow]:
 
 
 def test_lqr_measurements_agree_with_the_closed_forms(lqr_rows: list[BoundRow]) -> None:
-    """Simulated Gaussian episodes find the exact differences of Q, J and gradient: 99.99 % intervals."""
-    assert len(lqr_rows) == 2 * 4 * (2 + 1 + 3)
+    """Simulated Gaussian episodes find the exact differences of Q, J, gradient and mean state: 99.99 % intervals."""
+    assert len(lqr_rows) == 2 * 4 * (2 + 1 + 3 + 2)
     for row in lqr_rows:
         centre, half = (row.high + row.low) / 2, 1.6 * (row.high - row.measured)
         assert abs(row.measured - row.exact) <= half + 1e-5, row
@@ -48,8 +48,19 @@ def test_lqr_measurements_agree_with_the_closed_forms(lqr_rows: list[BoundRow]) 
 def test_measured_differences_respect_their_bounds(rows: str, request: pytest.FixtureRequest) -> None:
     table = request.getfixturevalue(rows)
     assert all(row.holds and row.low <= row.bound for row in table)
-    assert {row.quantity.split("[")[0] for row in table} == {"Q", "J", "gradient"}
-    assert all(row.tightness == pytest.approx(row.measured / row.bound) for row in table)
+    assert {row.quantity.split("[")[0] for row in table} == {"Q", "J", "gradient", "occupancy"}
+    assert all(row.tightness == pytest.approx(row.measured / row.bound) for row in table if row.bound > 0.0)
+
+
+def test_the_occupancy_moves_where_the_dynamics_depend_on_the_context(
+    lqr_rows: list[BoundRow], nav2d_rows: list[BoundRow]
+) -> None:
+    moved = [row for row in lqr_rows if row.quantity.startswith("occupancy")]
+    assert all(row.measured > 0.0 for row in moved)
+    assert max(row.tightness for row in moved) > 0.01
+    still = [row for row in nav2d_rows if row.quantity.startswith("occupancy")]
+    assert len(still) == 2 * 4 * 2
+    assert all(row.measured == row.bound == 0.0 for row in still)
 
 
 def test_nav2d_bounds_are_nearly_attained(nav2d_rows: list[BoundRow]) -> None:
@@ -109,7 +120,8 @@ def test_what_is_not_a_number_does_not_hold() -> None:
     """A return that overflows in one task says nothing, least of all that a bound holds."""
     nothing = np.full((1, 3), np.nan)
     pairs = np.array([[[0.0], [1.0]]])
-    rows = table._rows("lqr", 0, pairs, Difference(nothing, nothing, 10), np.ones((1, 3)), nothing, num_points=1)
+    sizes = {"num_points": 1, "num_parameters": 1}
+    rows = table._rows("lqr", 0, pairs, Difference(nothing, nothing, 10), np.ones((1, 3)), nothing, **sizes)
     assert [(row.quantity, row.holds) for row in rows] == [("Q", False), ("J", False), ("gradient[0]", False)]
 
 

@@ -23,7 +23,7 @@ def test_the_product_holds_tables_figure_and_outcome(tmp_path: Path, monkeypatch
     product = bounds.theory(Workbench(tmp_path, "tiny", 1))
     (outcome,) = product.outcomes
     assert (outcome.verdict, outcome.effect) == ("holds", 0.0)
-    assert outcome.num == 2 * 4 * (2 + 1 + 3) + 2 * 4 * (2 + 1 + 6)
+    assert outcome.num == 2 * 4 * (2 + 1 + 3 + 2) + 2 * 4 * (2 + 1 + 6 + 2)
     assert len(product.tables["theory"]) == outcome.num
     first = product.tables["theory"][0]
     assert first["bound"] > 0.0

@@ -1,16 +1,15 @@
 """The command line: parses, calls one function, prints. Heavy imports happen inside the verbs, so `--help` is quick."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from metastep import __version__
-from metastep.cli.frame import app, finish_run, main, start_run, verb, watch
+from metastep.cli.frame import WithIds, app, finish_run, main, start_run, verb, watch
 from metastep.cli.options import (
-    IDS,
-    LISTED_IDS,
     Device,
     DeviceOption,
     FolderArgument,
@@ -30,7 +29,7 @@ from metastep.cli.options import (
 from metastep.errors import InputError
 from metastep.experiments.device import prepare_jax
 
-__all__ = ["IDS", "app", "main"]
+__all__ = ["app", "main"]
 
 
 def print_version(wanted: bool) -> None:
@@ -218,19 +217,22 @@ def inspect(
 def check(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
     """Verify a whole run: every file, what it was made from, and what should not be there; exit code 1 if anything is wrong."""
     prepare_jax(Device.cpu)
-    from metastep.experiments.checking import check_folder
+    from metastep.experiments.checking import busy_in, check_folder
 
+    busy = busy_in(folder)
     findings = check_folder(folder, allow_imports=allow_imports)
     for path, problem in findings:
         print(f"{os.path.relpath(path, folder)}: {problem or 'ok'}")
+    for writer in busy:
+        print(f"{writer} is writing here now; check again when it has ended.")
     if wrong := sum(bool(problem) for _, problem in findings):
         print(f"{wrong} of {len(findings)} files are not as they should be.")
         raise typer.Exit(1)
 
 
-@verb
+@partial(verb, cls=WithIds)
 def reproduce(
-    ids: Annotated[list[str], typer.Argument(help=f"What to reproduce, or all:\n\n\b\n{LISTED_IDS}")],
+    ids: Annotated[list[str], typer.Argument(help="What to reproduce: some of the ids below, or all.")],
     out: Annotated[Path | None, typer.Option(help="Folder; default: runs/reproduce-SCALE and the named --env.")] = None,
     scale: Annotated[Scale, typer.Option(help="Minutes, or the paper's settings.")] = Scale.quick,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,

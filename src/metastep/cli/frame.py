@@ -4,6 +4,7 @@ import functools
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from io import TextIOWrapper
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from metastep.cli.options import Device, Scale
 from metastep.errors import InputError
@@ -25,7 +27,20 @@ STOPPED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
 
-def verb(function: Callable[..., None]) -> Callable[..., None]:
+class WithIds(TyperCommand):
+    """Lists the ids of `reproduce` below its help; only there, since their registry imports everything that makes them."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The last lines of the help."""
+        from metastep.experiments.reproduce.registry import IDS
+
+        with formatter.section("Ids"):
+            indent = " " * formatter.current_indent
+            lines = textwrap.wrap(", ".join((*IDS, "all")), formatter.width - len(indent), break_on_hyphens=False)
+            formatter.write("".join(f"{indent}{line}\n" for line in lines))
+
+
+def verb(function: Callable[..., None], cls: type[TyperCommand] | None = None) -> Callable[..., None]:
     """Register a verb: bad input is one sentence and exit code 2, and Ctrl-C says how to go on."""
 
     @functools.wraps(function)
@@ -45,7 +60,7 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
         except OSError as error:
             raise refused(error) from None
 
-    return app.command()(guarded)
+    return app.command(cls=cls)(guarded)
 
 
 def refused(error: OSError) -> typer.Exit:
@@ -100,11 +115,6 @@ def this_command() -> str:
     return os.fsencode(line).decode("utf-8", "backslashreplace")  # a path need not be UTF-8, the file it goes to is
 
 
-def search_here_last() -> None:
-    """Modules in the working folder may be named in a configuration, but must not take the place of installed ones."""
-    sys.path[:] = [place for place in sys.path if place not in ("", os.getcwd())] + [os.getcwd()]
-
-
 def prepare_streams() -> None:
     """Paths may hold any bytes, and be printed; a stream that the caller closed is replaced, else a file takes its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -121,8 +131,7 @@ def prepare_streams() -> None:
 
 
 def main() -> None:
-    """Entry point of the `metastep` command."""
-    search_here_last()
+    """Read and obey the command line, once `__main__` has seen to where modules come from and to Ctrl-C."""
     prepare_streams()
     try:
         app()

@@ -1,6 +1,5 @@
 """Options and arguments that several verbs share."""
 
-import textwrap
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -38,13 +37,6 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file whe
 YesOption = Annotated[bool, typer.Option("--yes", help="Start even what would take weeks.")]
 _IMPORTS_HELP = "Import the modules that the folder's configuration names: this runs their code."
 ImportsOption = Annotated[bool, typer.Option("--allow-imports", help=_IMPORTS_HELP)]
-
-# Spelt out here because the registry imports everything that makes them.
-IDS = (
-    "fig1", "fig2", "fig3", "fig-swingup", "fig-iterations", "fig-decay", "table1", "fig-cartpole60", "fig-context",
-    "fig-robust", "fig-fixed-context", "fig-single-action", "theory", "readings",
-)  # fmt: skip
-LISTED_IDS = textwrap.fill(", ".join(IDS), width=50, break_on_hyphens=False)
 
 
 def parse_share(share: str) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.errors import InputError
-from metastep.mdp import Learners, MetaMDP, updated
+from metastep.mdp import Learners, MetaMDP, simulated, updated
 from metastep.meta.controller import Controller, Run
 from metastep.spaces import Space
 
@@ -31,7 +31,7 @@ def line_search(mdp: MetaMDP, learners: Learners, candidates: Array) -> Array:
     The episodes come from the controller's key, so they are neither those the direction was estimated on nor those of the
     next batch; every candidate sees the same random numbers.
     """
-    return mdp.estimator.engine.whole(_search)(mdp, learners, candidates)
+    return mdp.estimator.engine.whole(_search)(simulated(mdp), learners, candidates)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from metastep.controllers.per_learner import PerLearner, check, column
 from metastep.errors import InputError
-from metastep.mdp import Learners, MetaMDP, updated, with_lengths
+from metastep.mdp import Learners, MetaMDP, simulated, updated, with_lengths
 from metastep.meta.controller import Controller
 from metastep.policies import Pieces
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold, fold_over
@@ -118,7 +118,7 @@ def price(mdp: MetaMDP, learners: Learners, candidates: Array) -> Prices:
     Along a line all candidates share two sums for each episode; otherwise the batch is kept and every candidate's means are
     evaluated on it.
     """
-    return _compiled_price_all(mdp, learners, candidates, _batch(mdp, learners))
+    return _compiled_price_all(simulated(mdp), learners, candidates, _batch(mdp, learners))
 
 
 def choose(candidates: Array, prices: Prices, max_divergence: Array) -> Array:
@@ -179,7 +179,7 @@ class HOOF(Controller):
 
     def propose(self, state: HOOFState, learners: Learners) -> Array:
         bound = column("hoof.max_divergence", self.max_divergence, learners.theta.shape[0])[:, 0]
-        return _best_draw(state.mdp, self.num_candidates, learners, bound, _batch(state.mdp, learners))
+        return _best_draw(simulated(state.mdp), self.num_candidates, learners, bound, _batch(state.mdp, learners))
 
     def observe(self, state: HOOFState, before: Learners, hyperparameters: Array, after: Learners) -> HOOFState:
         if not self.records_sample_size:

@@ -20,8 +20,8 @@ from metastep.progress import human
 from metastep.storage import require_free_space
 from metastep.threads import count_threads
 
-STEPS_PER_SECOND = 1e7
-"""Of the simulators in JAX on a few processor cores; a large GPU may be 100 times as fast, MuJoCo 100 times slower."""
+STEPS_PER_SECOND = {"in JAX": 1e7, "on the host": 1e5}
+"""Of a few processor cores; a large GPU may be 100 times as fast, and host environments differ as much in either direction."""
 MOST_DAYS = 10.0
 """Longer than that hardly anybody means: a digit too many is likelier, and `--yes` says that it is not one."""
 
@@ -98,11 +98,12 @@ def require_affordable(config: Experiment, out: Path, *, anyway: bool = False) -
                 "available; take fewer learners, episodes, tuples or tasks."
             )
     require_free_space(out, budget.disk)
-    days = budget.steps / STEPS_PER_SECOND / 86400.0
+    place = "in JAX" if build_mdp(config).estimator.engine.is_compiled else "on the host"
+    days = budget.steps / STEPS_PER_SECOND[place] / 86400.0
     if days > MOST_DAYS and not anyway:
         raise InputError(
-            f"The experiment simulates {human(budget.steps)}steps, about {days:.3g} days at {human(STEPS_PER_SECOND)}steps/s; "
-            f"more than {MOST_DAYS:g} days need --yes."
+            f"The experiment simulates {human(budget.steps)}steps {place}, about {days:.3g} days at "
+            f"{human(STEPS_PER_SECOND[place])}steps/s; more than {MOST_DAYS:g} days need --yes."
         )
     return budget
 

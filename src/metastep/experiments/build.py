@@ -132,6 +132,11 @@ def method_spec(config: Experiment, name: str) -> MethodSpec:
     return _spec(config, method)
 
 
+def unlisted_spec(config: Experiment, name: str) -> MethodSpec:
+    """A registered method that the comparison does not list, with the grid it is registered with."""
+    return _spec(config, MethodSection(name=name))
+
+
 def _spec(config: Experiment, method: MethodSection) -> MethodSpec:
     if method.controller is None:
         spec = baselines.make(method.name)

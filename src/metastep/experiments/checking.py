@@ -4,20 +4,21 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from metastep import storage
 from metastep.errors import InputError
 from metastep.experiments.build import needs_model
-from metastep.experiments.folder import RunFolder
+from metastep.experiments.folder import RunFolder, place_of_writing
 from metastep.experiments.origin import dataset_of, kept, read_report, result_of
 from metastep.experiments.reproduce.registry import IDS
-from metastep.experiments.reproduce.runner import read_id, read_settings
+from metastep.experiments.reproduce.runner import collected, read_id, read_settings
 from metastep.experiments.stages import compared, fitted, method_names
-from metastep.locks import is_lock, writers
+from metastep.locks import described, is_lock, writers
 from metastep.meta.dataset import Dataset, block_checksums
 
 _Checks = dict[Path, Callable[[], object]]
+_OWN = {"data", "results", "figures", "extra", "runs", *IDS}  # folders that a process which is stopped may leave empty
 
 
 class Finding(NamedTuple):
@@ -37,17 +38,25 @@ def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
         checks = _data(path, lambda: Dataset.open(path, verify=False))
     else:
         raise InputError(f"check: {path} is not the folder of a run, of a reproduction or of a dataset.")
-    found = list(_files(path))
+    busy = busy_in(path)
+    strays = [file for file in _files(path) if file not in checks and not (busy and _leftover(file))]
     findings = [_verified(file, check) for file, check in checks.items()]
-    findings += [Finding(file, _stray(file)) for file in found if file not in checks]
-    return sorted(findings)
+    return sorted([*findings, *(Finding(file, _leftover(file) or "was not written by metastep.") for file in strays)])
+
+
+def busy_in(path: Path) -> list[str]:
+    """Who writes in a folder now; what they have not finished is not damaged."""
+    return [described(record) for record in writers(place_of_writing(path))] if path.is_dir() else []
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Everything but plain folders."""
+    """Everything but folders that hold something, and those in which we had no time to write something."""
     for root, names, files in os.walk(folder):
-        yield from (Path(root) / name for name in files)
-        yield from (Path(root) / name for name in names if (Path(root) / name).is_symlink())
+        place = Path(root)
+        yield from (place / name for name in files)
+        yield from (place / name for name in names if (place / name).is_symlink())
+        if not (names or files or place == folder or place.name in _OWN):
+            yield place
 
 
 def _verified(path: Path, check: Callable[[], object]) -> Finding:
@@ -62,14 +71,13 @@ def _verified(path: Path, check: Callable[[], object]) -> Finding:
     return Finding(path)
 
 
-def _stray(path: Path) -> str:
-    if is_lock(path.name) and any(record.get("pid") for record in writers(path.parent)):
-        return "is of a process that is writing here now."
+def _leftover(path: Path) -> str:
+    """What of a process this is that was stopped, or has not ended yet; nothing where it is neither."""
     if storage.is_temporary(path.name) or is_lock(path.name):
         return "is a leftover of a process that was stopped; the next run removes it."
     if path.name.startswith("part-") and path.parent.name == "data":
         return "is a part of a block that is not complete; the command that collects goes on with it."
-    return "was not written by metastep."
+    return ""
 
 
 def _run(path: Path, allow_imports: bool) -> _Checks:
@@ -83,7 +91,7 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
         return dict.fromkeys(_files(path), _untold) | checks
     command, has_comparison = path / "command.txt", folder.comparison.exists()
     if command.exists():
-        checks[command] = lambda: None
+        checks[command] = partial(_require_command, command)
     if has_comparison or folder.report.exists():
         checks[folder.comparison] = partial(compared, folder)
     for method in method_names(folder):
@@ -103,17 +111,28 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
     return checks
 
 
+def _require_command(path: Path) -> None:
+    """What there is to see before a report holds the command, and with it the file's checksum."""
+    text = storage.read_bytes(path)
+    if not (text.startswith(b"metastep ") and text.find(b"\n") == len(text) - 1):
+        raise InputError(f"File {path} was not written by metastep: it must hold one command, `metastep ...`.")
+
+
 def _untold() -> None:
     raise InputError("cannot be verified without a sound config.json.")
 
 
 def _data(folder: Path, opened: Callable[[], object]) -> _Checks:
-    """The manifest, and the blocks that it lists."""
+    """The manifest, and the blocks that it lists; while it lists none, those that are there."""
     checks: _Checks = {folder / "manifest.json": opened}
     try:
-        sums = block_checksums(folder)
+        sums: dict[Path, str | None] = dict(block_checksums(folder))
     except InputError:
         return checks
+    if not sums:
+        sums = dict.fromkeys(folder.glob("block-*.safetensors"))
+        if busy_in(folder):
+            checks = {folder / "manifest.json": partial(block_checksums, folder)}
     return checks | {block: partial(storage.read_tensors, block, checksum) for block, checksum in sums.items()}
 
 
@@ -134,16 +153,17 @@ def _reproduction(path: Path, allow_imports: bool) -> _Checks:
     checks: _Checks = {path / "settings.json": partial(read_settings, path)}
     made = [name for name in IDS if (path / name / "outcome.json").exists()]
 
-    def same_rows() -> None:
-        rows: list[Any] = [row._asdict() for name in made for row in read_id(path, name)[0]]
-        if storage.read_json(path / "results.json") != rows:
-            raise InputError(f"File {path / 'results.json'} does not hold the outcomes of {', '.join(made)}.")
+    def same(name: str) -> None:
+        rows, page = collected(path)
+        expected = {"results.json": storage.canonical_json(rows), "results.md": page}
+        if storage.read_bytes(path / name) != expected[name]:
+            raise InputError(f"File {path / name} does not hold the outcomes of {', '.join(made)}.")
 
     for name in made:
         checks[path / name / "outcome.json"] = partial(read_id, path, name)
         checks |= _listed(path / name, lambda name=name: read_id(path, name)[2])  # type: ignore[misc]
     if made:
-        checks |= {path / "results.json": same_rows, path / "results.md": lambda: None}
+        checks |= {path / name: partial(same, name) for name in ("results.json", "results.md")}
     for run in sorted((path / "runs").glob("*/config.json")):
         checks |= _run(run.parent, allow_imports)
     return checks

@@ -83,12 +83,7 @@ class RunFolder:
 
     def writing(self, work: str, *, shared: bool = False) -> AbstractContextManager[None]:
         """Keep other writers out, but for those that share the same work; a reproduction and its runs are one place."""
-        place = self.path.resolve()
-        if place.parent.name == "models" and is_stamped(place.parent.parent / "config.json"):
-            place = place.parent.parent
-        if place.parent.name == "runs" and is_stamped(place.parent.parent / "settings.json"):
-            place = place.parent.parent
-        return writing(place, work, shared=shared)
+        return writing(place_of_writing(self.path), work, shared=shared)
 
     def recorded(self) -> dict[str, Any]:
         """The configuration as the folder holds it, without settings that came after it."""
@@ -138,6 +133,18 @@ class RunFolder:
     def result(self, method: str) -> Path:
         """One method on the test tasks, with its grid search."""
         return self.path / "results" / f"{method}.safetensors"
+
+
+def place_of_writing(path: Path) -> Path:
+    """The folder whose lock a writer of a run, or of its data, holds."""
+    place = path.resolve()
+    if place.name == "data" and is_stamped(place.parent / "config.json"):
+        place = place.parent
+    if place.parent.name == "models" and is_stamped(place.parent.parent / "config.json"):
+        place = place.parent.parent
+    if place.parent.name == "runs" and is_stamped(place.parent.parent / "settings.json"):
+        return place.parent.parent
+    return place
 
 
 _KIND, _REMEDY = "run", "start it again in another folder"

@@ -96,7 +96,9 @@ def result_of(folder: RunFolder, method: str) -> Comparison:
 
 
 def seal_report(folder: RunFolder, files: Sequence[Path]) -> None:
-    """Write down the checksums of a report's files, and which run and comparison they show."""
+    """Write down the checksums of a report's files and of the command in it, and which run and comparison they show."""
+    command = folder.path / "command.txt"
+    files = [*files, *([command] if command.exists() else [])]
     sums = {path.relative_to(folder.path).as_posix(): storage.sha256_of(path) for path in files}
     shows = {"run": folder.identity, "comparison": storage.sha256_of(folder.comparison)}
     content = storage.stamp("report") | {"made_from": shows, "files": sums}

@@ -67,17 +67,21 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class _Part(BaseModel):
-    """A part by its name in a registry; a name alone is short for a table, in which options may follow."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
-
-    name: str = Field(min_length=1)
+class _Named(_Section):
+    """A name alone is short for a table."""
 
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+
+class _Part(_Named):
+    """A part by its name in a registry, and its options."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(min_length=1)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -236,7 +240,7 @@ class SelectionSection(_Section):
     num_tasks: Count = Field(description="Validation tasks, none of them in training, tuning or test.")
 
 
-class MethodSection(_Section):
+class MethodSection(_Named):
     """One method of the comparison; the name of a registered baseline alone is enough."""
 
     name: str = Field(
@@ -260,11 +264,6 @@ class MethodSection(_Section):
     colour: Annotated[str, Field(pattern=r"^(#[0-9a-fA-F]{6})?$")] = Field(
         default="", description="The colour in figures, like #0072B2."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -19,7 +19,8 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, keep, kept, model_of, result_of
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, load_model, model_from, save_model
-from metastep.meta.collection import collect
+from metastep.mdp import MetaMDP
+from metastep.meta.collection import collect, recorded_features
 from metastep.meta.dataset import Dataset, DatasetWriter, all_transitions
 from metastep.meta.history import Transitions
 from metastep.meta.setting import setting_of
@@ -32,6 +33,8 @@ def collect_data(
     """Collect the training data, or this process' share of it; None while other shares are missing."""
     config = folder.config
     mdp = build_mdp(config)
+    if (there := _complete(folder, mdp)) is not None:
+        return there
     rounds = config.collect.rounds
     if rounds > 1 and share[1] > 1:
         raise InputError(
@@ -51,6 +54,15 @@ def collect_data(
             share=share,
             tracker=tracker,
         )
+
+
+def _complete(folder: RunFolder, mdp: MetaMDP) -> Dataset | None:
+    """The data of a folder, if it is whole, this run's, and holds what the model sees; it may hold more."""
+    try:
+        dataset = dataset_of(folder)
+    except InputError:  # `collect` mends it, or says what is wrong
+        return None
+    return dataset if set(recorded_features(mdp)) <= set(dataset.layout.features) else None
 
 
 def _follow(

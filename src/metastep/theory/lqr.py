@@ -113,6 +113,19 @@ def expected_return(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayL
     return last.at(mean) - np.sum(last.matrix * covariance, axis=(-2, -1))
 
 
+def occupied_mean(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayLike) -> Floats:
+    """The mean state under the normalised discounted occupancy: (..., states)."""
+    drift = _affine(family.drift, omega)
+    mean = np.broadcast_to(family.start_mean, (*drift.shape[:-2], len(family.start_mean)))
+    total, mass = np.zeros(mean.shape), 0.0
+    for t in range(family.horizon):
+        weight = family.gamma**t
+        total, mass = total + weight * mean, mass + weight
+        action = policy.bias + _apply(policy.weights, mean)
+        mean = _apply(drift, mean) + _apply(family.control, action)
+    return total / mass
+
+
 def return_gradient(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayLike) -> Floats:
     """dJ/dtheta (..., parameters), theta = (b, W row by row).
 

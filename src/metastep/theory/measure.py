@@ -76,6 +76,28 @@ class FromPair(Wrapper):
         return after._replace(state=Started(jnp.bool_(False), after.state))
 
 
+@dataclass(frozen=True)
+class Occupied(Wrapper):
+    """An environment that pays one coordinate of what is observed: its mean return is the coordinate's mean under the occupancy.
+
+    A coordinate is a function of slope 1, so that a difference of these means is at most the (Kantorovich) distance of two
+    occupancies.
+    """
+
+    env: Env
+    coordinate: int = 0
+
+    def reset(self, context: Context, noise: tuple[Array, ...]) -> State:
+        return self.env.reset(context, noise)
+
+    def observe(self, context: Context, state: State) -> tuple[Array, ...]:
+        return self.env.observe(context, state)
+
+    def step(self, context: Context, state: State, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
+        seen = self.env.observe(context, state)[self.coordinate]
+        return self.env.step(context, state, action, noise)._replace(reward=seen)
+
+
 class Difference(NamedTuple):
     """Means of paired differences, second context minus first, with their standard errors."""
 

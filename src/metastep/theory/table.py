@@ -16,6 +16,7 @@ from metastep.theory.measure import (
     Z_99,
     Difference,
     FromPair,
+    Occupied,
     context_pairs,
     measure_differences,
     measure_return_differences,
@@ -28,7 +29,7 @@ class BoundRow(NamedTuple):
     """One measured difference; the interval is at 99 % and `tightness` is measured / bound."""
 
     env: str
-    quantity: str  # Q, J, or gradient[i]
+    quantity: str  # Q, J, gradient[i], or occupancy[i]: of its mean in coordinate i
     policy: int
     context: tuple[float, ...]
     other: tuple[float, ...]
@@ -71,7 +72,7 @@ _SETTINGS = {
 
 
 def measure_bounds(name: str, effort: Effort, seed: int) -> list[BoundRow]:
-    """|Q - Q'|, |J - J'| and |grad - grad'| over random policies and `context_pairs`, against the two theorems."""
+    """|Q - Q'|, |J - J'|, |grad - grad'| and means of the occupancy over random policies and `context_pairs`, with bounds."""
     if name not in _SETTINGS:
         raise InputError(f"env: {name!r} has no exact constants, those that have are {', '.join(_SETTINGS)}.")
     rng = np.random.default_rng(seed)
@@ -94,16 +95,27 @@ def _measure_policy(
     forced = replace(rollout, env=FromPair(env))
     of_q = measure_return_differences(forced, theta, _at_points(pairs, points), num_blocks=blocks, seed=seed)
     of_task = measure_differences(rollout, theta, pairs, num_blocks=blocks, seed=seed)
+    occupied = [
+        measure_return_differences(
+            replace(rollout, env=Occupied(env, coordinate=coordinate)), theta, pairs, num_blocks=blocks, seed=seed
+        )
+        for coordinate in range(env.num_observations)
+    ]
+    mass = float(np.sum(setting.gamma ** np.arange(horizon)))  # the occupancy of the theorem has mass one
+    of_place = [np.stack([getattr(one, part) / mass for one in occupied], axis=1) for part in Difference._fields[:2]]
     difference = Difference(
-        np.concatenate([of_q.mean.reshape(points.shape[:2]), of_task.mean], axis=1),
-        np.concatenate([of_q.standard_error.reshape(points.shape[:2]), of_task.standard_error], axis=1),
+        np.concatenate([of_q.mean.reshape(points.shape[:2]), of_task.mean, of_place[0]], axis=1),
+        np.concatenate([of_q.standard_error.reshape(points.shape[:2]), of_task.standard_error, of_place[1]], axis=1),
         of_q.num_episodes,
     )
     constants = np.empty_like(exact)
-    values, gradient = constants[:, : -len(theta)], constants[:, -len(theta) :]
-    values[:] = np.asarray(Bounds(cmdp, policy, horizon=horizon).L_omega_Q)[..., None]
+    values, rest = np.split(constants, [effort.num_points + 1], axis=1)
+    gradient, place = np.split(rest, [len(theta)], axis=1)
+    bounds = Bounds(cmdp, policy, horizon=horizon)
+    values[:] = np.asarray(bounds.L_omega_Q)[..., None]
     gradient[:] = Bounds(*per_coordinate(cmdp, policy), score, horizon).L_gradient
-    return _rows(env.name, index, pairs, difference, constants, exact, effort.num_points)
+    place[:] = np.asarray(bounds.L_delta_omega)[..., None]
+    return _rows(env.name, index, pairs, difference, constants, exact, effort.num_points, len(theta))
 
 
 def _known(
@@ -115,7 +127,7 @@ def _known(
     if isinstance(env, Nav2D):
         states = rng.uniform(-0.5, 0.5, size=(*shape, env.num_observations))
         actions = rng.uniform(-2.0 * env.max_move, 2.0 * env.max_move, size=(*shape, env.num_actions))
-        unknown = np.full((len(pairs), num_points + 1 + len(theta)), np.nan)
+        unknown = np.full((len(pairs), num_points + 1 + len(theta) + env.num_observations), np.nan)
         constants = nav2d_constants(env, policy, setting.gamma, setting.horizon)
         return constants, np.concatenate([states, actions], axis=-1), unknown
     family = lqr.from_env(env, setting.gamma, setting.horizon)
@@ -130,7 +142,8 @@ def _known(
 def _closed_forms(family: lqr.LinearQuadratic, policy: LinearPolicy, contexts: Floats, points: Floats) -> Floats:
     of_q = lqr.q_functions(family, policy, contexts[:, None])[-1].at(points)
     of_return = lqr.expected_return(family, policy, contexts)[:, None]
-    return np.concatenate([of_q, of_return, lqr.return_gradient(family, policy, contexts)], axis=1)
+    of_gradient, of_place = (of(family, policy, contexts) for of in (lqr.return_gradient, lqr.occupied_mean))
+    return np.concatenate([of_q, of_return, of_gradient, of_place], axis=1)
 
 
 def _unit(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
@@ -147,9 +160,17 @@ def _at_points(pairs: Floats, points: Floats) -> Floats:
 
 
 def _rows(
-    env: str, policy: int, pairs: Floats, difference: Difference, constants: Floats, exact: Floats, num_points: int
+    env: str,
+    policy: int,
+    pairs: Floats,
+    difference: Difference,
+    constants: Floats,
+    exact: Floats,
+    num_points: int,
+    num_parameters: int,
 ) -> list[BoundRow]:
-    quantities = [*["Q"] * num_points, "J", *(f"gradient[{i}]" for i in range(exact.shape[1] - num_points - 1))]
+    quantities = [*["Q"] * num_points, "J", *(f"gradient[{i}]" for i in range(num_parameters))]
+    quantities += [f"occupancy[{i}]" for i in range(exact.shape[1] - len(quantities))]
     distance = np.linalg.norm(pairs[:, 1] - pairs[:, 0], axis=-1, keepdims=True)
     measured, spread, bound = np.abs(difference.mean), Z_99 * difference.standard_error, constants * distance
     tightness = np.divide(measured, bound, out=np.zeros_like(bound), where=bound > 0.0)

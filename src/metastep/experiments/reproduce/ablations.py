@@ -20,20 +20,25 @@ _LONGER = 4
 
 
 def _with_and_without_context(run: Run) -> Column:
-    tested = run.tested("metafqi", "fixed")
-    comparison = join([tested, run.kept("without-context", lambda: _without_context(run), ["data"])])
+    comparison = join([run.tested("metafqi", "fixed"), without_context(run)])
     if run.environment.needs_context:
         claim = "Seeing the task's context helps: a model refitted without it on the same data learns slower"
         judged = beats_every(run, comparison, "metafqi", ["without context"], claim)
     else:
         claim = "Little is lost when the model is refitted on the same data without the task's context"
         judged = small(run, comparison, paired(run, comparison, "metafqi", ["without context"]), claim, at_most)
+    drawn, quantity, note = columns.shown(run, comparison)
     lines = [
-        columns.main_line(comparison, "with context"),
-        line_of(comparison, "without context", label="without", shade=CONTRAST),
-        line_of(comparison, "fixed", is_dashed=True),
+        columns.main_line(drawn, "with context"),
+        line_of(drawn, "without context", label="without", shade=CONTRAST),
+        line_of(drawn, "fixed", is_dashed=True),
     ]
-    return Column([judged], [curves(run.title, lines)], comparison)
+    return Column([judged], [curves(run.title, lines, ylabel=quantity)], comparison, note)
+
+
+def without_context(run: Run) -> Comparison:
+    """metaFQI refitted on the same data without the context, on the test tasks."""
+    return run.kept("without-context", lambda: _without_context(run), ["data"])
 
 
 def _without_context(run: Run) -> Comparison:
@@ -54,8 +59,9 @@ def _single_action(run: Run) -> Column:
         small(run, comparison, paired(run, comparison, "single", ["fixed"]), constant, no_better, of="baseline"),
         beats_every(run, comparison, "metafqi", ["single"], adaptive),
     ]
-    lines = [columns.main_line(comparison), line_of(comparison, "single"), line_of(comparison, "fixed")]
-    return Column(judged, [curves(run.title, lines)], comparison)
+    drawn, quantity, note = columns.shown(run, comparison)
+    lines = [columns.main_line(drawn), line_of(drawn, "single"), line_of(drawn, "fixed")]
+    return Column(judged, [curves(run.title, lines, ylabel=quantity)], comparison, note)
 
 
 def run_in_one_task(bench: Workbench, preset: str) -> Run:
@@ -73,13 +79,21 @@ def _in_one_task(run: Run) -> Column:
     judged = judged.adding(f"task: {', '.join(f'{name} {value:g}' for name, value in task)}")
     judged = judged._replace(outcome=judged.outcome._replace(counted="first policies"))
     iteration = run.model().record.selected_iteration
-    lines = [columns.main_line(comparison, f"metaFQI, N = {iteration}"), line_of(comparison, "fixed")]
-    return Column([judged], [curves(run.title, lines), columns.steps_panel(run.title, comparison)], comparison)
+    drawn, quantity, note = columns.shown(run, comparison)
+    lines = [columns.main_line(drawn, f"metaFQI, N = {iteration}"), line_of(drawn, "fixed")]
+    panels = [curves(run.title, lines, ylabel=quantity), columns.steps_panel(run.title, comparison)]
+    return Column([judged], panels, comparison, note)
+
+
+def for_four_times_as_long(run: Run) -> Comparison:
+    """metaFQI and some fixed steps for more updates than metaFQI was trained on; the first fixed step is tuned for them."""
+    num_updates = _LONGER * run.config.compare.num_updates
+    return for_longer(run, num_updates, lambda best: columns.handful(fixed_grid(run), [best]))
 
 
 def _for_longer(run: Run) -> Column:
     trained, num_updates = run.config.meta.num_updates, _LONGER * run.config.compare.num_updates
-    comparison = for_longer(run, num_updates, lambda best: columns.handful(fixed_grid(run), [best]))
+    comparison = for_four_times_as_long(run)
     claim = (
         f"Trained on {trained} updates, metaFQI still learns faster over {num_updates} than the fixed step tuned for "
         f"{num_updates}"

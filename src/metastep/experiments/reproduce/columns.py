@@ -100,13 +100,13 @@ def fixed_lines(comparison: Comparison, steps: Sequence[float]) -> list[Line]:
     return lines
 
 
-def steps_panel(title: str, comparison: Comparison, beside: str = "fixed") -> Panel:
-    """The step sizes that metaFQI chose, beside those of a tuned method; a fixed one is a level."""
+def steps_panel(title: str, comparison: Comparison, beside: str = "fixed", more: Sequence[Line] = ()) -> Panel:
+    """The step sizes that metaFQI chose, beside those of a tuned method and others; a fixed one is a level."""
     chosen = dict(zip(comparison.names, comparison.hyperparameters[:, :, :, 0], strict=True))
     lines = [line_of(comparison, name, chosen[name], is_main=name == "metafqi") for name in ("metafqi", beside)]
     if beside == "fixed":
         lines[1] = lines[1]._replace(label="tuned", is_dashed=True, has_band=False)
-    return curves(f"{title}: step size", lines, ylabel="step size", first=1)
+    return curves(f"{title}: step size", [*lines, *more], ylabel="step size", first=1)
 
 
 def handful(values: Sequence[float], must: Sequence[float], num: int = 5) -> list[float]:

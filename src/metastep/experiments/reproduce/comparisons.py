@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from metastep.errors import InputError
 from metastep.evaluation import Comparison, join, require_alike
 from metastep.evaluation.resampling import mean_interval
 from metastep.experiments.build import method_spec, updates_collected
@@ -13,8 +14,9 @@ from metastep.experiments.reproduce import columns
 from metastep.experiments.reproduce.claims import beats_every
 from metastep.experiments.reproduce.columns import Column, Figure, step_name, tuned_step
 from metastep.experiments.reproduce.workbench import Run
-from metastep.experiments.stages import on_test_tasks, prepared, tuned
+from metastep.experiments.stages import iteration_methods, on_test_tasks, prepared, tuned
 from metastep.report.figures import Line, curves, line_of, whiskers
+from metastep.report.style import CONTRAST
 from metastep.report.tables import interval
 
 BASELINES = ("fixed", "rmsprop", "adam", "hoof", "metagrad")
@@ -33,6 +35,14 @@ def with_fixed_grid(run: Run) -> Comparison:
     methods = [run.with_values("fixed", {"stepsize": step}, step_name(step)) for step in fixed_grid(run)]
     steps = run.kept("fixed-grid", lambda: on_test_tasks(run.config, methods, tracker=run.tracker))
     return join([run.tested("metafqi", "fixed"), steps])
+
+
+def by_iteration(run: Run) -> Comparison:
+    """Every iteration of a run's model on its test tasks; the method N=i is iteration i."""
+    methods = iteration_methods(run.config, run.model())
+    if len(methods) < 2:
+        raise InputError(f"fqi.iterations: {len(methods)} must be at least 2 to compare iterations.")
+    return run.kept("iterations", lambda: on_test_tasks(run.config, methods, tracker=run.tracker), ["model"])
 
 
 def for_longer(run: Run, num_updates: int, choose: Callable[[float], Sequence[float]]) -> Comparison:
@@ -69,8 +79,15 @@ def _against_fixed_steps(run: Run) -> Column:
         lines.append(oracle)
         judged = judged.adding(described)
         note += " The oracle is what a policy gains that is trained for long on each test task, with the tuned step."
-    panels = [curves(run.title, lines, ylabel=quantity), columns.steps_panel(run.title, comparison)]
-    return Column([judged], panels, comparison, note)
+    steps_panel = columns.steps_panel(run.title, comparison)
+    if run.environment.shows_greedy:  # beside a model that plans, the paper shows the one that does not
+        greedy = by_iteration(run)
+        lines.append(line_of(greedy, "N=1", label="N = 1", shade=CONTRAST))
+        chosen = greedy.hyperparameters[greedy.index("N=1"), :, :, 0]
+        steps_panel = columns.steps_panel(
+            run.title, comparison, more=[line_of(greedy, "N=1", chosen, label="N = 1", shade=CONTRAST)]
+        )
+    return Column([judged], [curves(run.title, lines, ylabel=quantity), steps_panel], comparison, note)
 
 
 def known_task(run: Run, beside: Comparison) -> tuple[Line, str]:
@@ -108,7 +125,7 @@ def _against_tuned(baselines: Sequence[str], claim: str, run: Run) -> Column:
     if len(baselines) > 1:
         below = whiskers(f"{run.title}: difference", comparison, judged.rows)
     else:
-        below = columns.steps_panel(run.title, comparison, *baselines)
+        below = columns.steps_panel(run.title, comparison, baselines[0])
     return Column([judged], [curves(run.title, lines, ylabel=quantity), below], comparison, note)
 
 
@@ -130,6 +147,11 @@ fig3 = Figure(
 )
 fig_decay = Figure(
     "fig-decay",
-    "metaFQI and the decaying step size alpha/t: return (above) and step sizes (below), 95 % intervals over tasks.",
-    partial(_against_tuned, ("decay",), "metaFQI learns faster than a decaying step size alpha/t with tuned alpha"),
+    "metaFQI and decaying step sizes, alpha/t and geometric: return (above) and paired differences in AUC (below), with 95 % "
+    "intervals over tasks.",
+    partial(
+        _against_tuned,
+        ("decay", "geometric-decay"),
+        "metaFQI learns faster than tuned decaying step sizes, alpha/t and geometric",
+    ),
 )

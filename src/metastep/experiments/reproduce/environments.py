@@ -10,6 +10,7 @@ class Environment(NamedTuple):
     tuned: Mapping[str, Mapping[str, float]] = {}  # its column of table 1, by method
     is_shown_as_gain: bool = False  # returns differ more between its tasks than learning changes them
     needs_context: bool = False  # the claim is that a model without the context learns slower
+    shows_greedy: bool = False  # figure 2 has the first FQI iteration, too
     single_task: float = 0.5  # where in the range of every context coordinate the task of a run in one task lies
 
 
@@ -39,6 +40,7 @@ ENVIRONMENTS = {
             "decay": {"alpha": 7.5},
         },
         needs_context=True,
+        shows_greedy=True,
     ),
     "swingup": Environment(),
     "halfcheetah": Environment(  # no decaying rate was tried on it

@@ -4,25 +4,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metastep.errors import InputError
-from metastep.evaluation import Comparison, metric_values
+from metastep.evaluation import metric_values
 from metastep.experiments.reproduce import columns
 from metastep.experiments.reproduce.claims import AUC, beats_every, paired, small
 from metastep.experiments.reproduce.columns import Column, Figure, Shown
-from metastep.experiments.reproduce.comparisons import fixed_grid, with_fixed_grid
+from metastep.experiments.reproduce.comparisons import by_iteration, fixed_grid, with_fixed_grid
 from metastep.experiments.reproduce.outcome import within
 from metastep.experiments.reproduce.workbench import Run
-from metastep.experiments.stages import iteration_methods, on_test_tasks
 from metastep.fqi import Model
 from metastep.report.figures import Panel, curves, line_of, points
 
-
-def by_iteration(run: Run) -> Comparison:
-    """Every iteration of a run's model on its test tasks; the method N=i is iteration i."""
-    methods = iteration_methods(run.config, run.model())
-    if len(methods) < 2:
-        raise InputError(f"fqi.iterations: {len(methods)} must be at least 2 to compare iterations.")
-    return run.kept("iterations", lambda: on_test_tasks(run.config, methods, tracker=run.tracker), ["model"])
+_PAPERS_STEP = 0.1
+"""What the paper's models resemble on SwingUp."""
 
 
 def best_validated(model: Model, among: Sequence[int]) -> int:
@@ -75,22 +68,26 @@ def _iterations(run: Run) -> Column:
 def _like_a_fixed_step(run: Run) -> Column:
     comparison, iterations = with_fixed_grid(run), by_iteration(run)
     step, selected = columns.tuned_step(comparison), run.model().record.selected_iteration
-    claim = f"metaFQI does as well as the tuned fixed step (h = {step:g}), neither better nor worse"
-    rows = paired(run, comparison, "metafqi", ["fixed"])
-    like_fixed = small(run, comparison, rows, claim, within, of="baseline")
+    like_fixed = [
+        small(run, comparison, paired(run, comparison, "metafqi", [name]), claim, within, of="baseline")
+        for name, claim in (
+            (columns.step_name(_PAPERS_STEP), f"metaFQI does as well as a fixed step of {_PAPERS_STEP:g}, the paper's"),
+            ("fixed", f"metaFQI does as well as the tuned fixed step (h = {step:g}), neither better nor worse"),
+        )
+    ]
     others = paired(run, iterations, "N=1", [name for name in iterations.names if name != "N=1"])
     quantity = f"N = 1 minus the iteration farthest from it, {{baseline}}: {AUC}"
     alike = small(run, iterations, others, "All FQI iterations do about equally well", within, quantity=quantity)
     lines = [
         columns.main_line(comparison, f"metaFQI, N = {selected}"),
-        *columns.fixed_lines(comparison, columns.handful(fixed_grid(run), [step])),
+        *columns.fixed_lines(comparison, columns.handful(fixed_grid(run), sorted({step, _PAPERS_STEP}))),
     ]
     panels = [
         curves(run.title, lines),
         columns.steps_panel(run.title, comparison),
         _score_panel(run.title, columns.shown(run, iterations), selected),
     ]
-    return Column([like_fixed, alike], panels, comparison, others={"iterations": iterations})
+    return Column([*like_fixed, alike], panels, comparison, others={"iterations": iterations})
 
 
 fig_iterations = Figure(

@@ -6,12 +6,14 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 
 from metastep.errors import InputError
+from metastep.experiments.build import build_mdp
 from metastep.experiments.data import find_data, take_over
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.reproduce.outcome import Product
 from metastep.experiments.reproduce.workbench import Run, Workbench
 from metastep.experiments.stages import learn
 from metastep.fqi import Model
+from metastep.meta.collection import recorded_features
 from metastep.report.figures import Layout, Panel, picture
 from metastep.report.style import MAIN, Ink, plain, tint
 
@@ -124,6 +126,7 @@ def learned(run: Run, others: Sequence[Run] = ()) -> Model:
             dataset = find_data(other.folder.of_model(MODEL).path, own.config, own.tasks)
         except InputError:  # of other settings
             continue
-        take_over(dataset, folder)
-        break
+        if set(recorded_features(build_mdp(own.config))) <= set(dataset.layout.features):
+            take_over(dataset, folder)
+            break
     return learn(run.folder, MODEL, tracker=run.tracker)

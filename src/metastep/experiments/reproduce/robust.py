@@ -24,8 +24,13 @@ _ITERATIONS = 3
 """Planned updates, as in the paper's experiment."""
 
 
+def random_states(run: Run) -> Comparison:
+    """Forests of five random states, of both kinds of Q, on the test tasks: `double-0`, ..., `single-4`."""
+    return join([_one_state(run, kind, state) for kind in KINDS for state in range(_NUM_STATES)])
+
+
 def _random_states(run: Run) -> Column:
-    comparison = join([_one_state(run, kind, state) for kind in KINDS for state in range(_NUM_STATES)])
+    comparison = random_states(run)
     # Everything is judged in what is shown: the spread over tasks of HalfCheetah's returns is that of its first ones.
     drawn, quantity, note = shown(run, comparison)
     auc = metric_values(drawn, "auc").reshape(len(KINDS), _NUM_STATES, -1)  # (kinds, states, tasks)

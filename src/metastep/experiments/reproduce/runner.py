@@ -167,12 +167,18 @@ def read_id(out: Path, name: str) -> tuple[list[Outcome], dict[str, str], dict[s
 
 
 def _collect(out: Path) -> None:
-    """All outcomes there are, of this run or an earlier one, as one table with the pictures below."""
+    """Write all outcomes there are, of this run or an earlier one."""
+    rows, page = collected(out)
+    storage.write_json(out / "results.json", rows)
+    storage.write_atomically(out / "results.md", page)
+
+
+def collected(out: Path) -> tuple[list[dict[str, Any]], bytes]:
+    """All outcomes there are as rows, and as a page: one table with the pictures below."""
     found = {name: read_id(out, name) for name in IDS if _outcome_file(out, name).exists()}
     outcomes = [outcome for own, _, _ in found.values() for outcome in own]
-    storage.write_json(out / "results.json", [outcome._asdict() for outcome in outcomes])
     page = to_markdown(Document("The paper's claims, measured again", HOW_TO_READ, [claims_table(outcomes)]), ".")
     for name, (_, captions, _) in found.items():
         for picture, caption in captions.items():
             page += f"\n![{caption}]({name}/{picture}.svg)\n\n*{picture}: {caption}*\n"
-    storage.write_atomically(out / "results.md", page.encode())
+    return [outcome._asdict() for outcome in outcomes], page.encode()

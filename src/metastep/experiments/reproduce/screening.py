@@ -44,11 +44,11 @@ class Screen(NamedTuple):
 
 _SMALL = (
     "rollout.block_size=320",
-    "collect.num_meta_episodes=640",
+    "collect.num_meta_episodes=1280",
     "fqi.iterations=6",
-    "selection.num_tasks=20",
-    "compare.num_tasks=40",
-    "compare.num_tuning_tasks=20",
+    "selection.num_tasks=32",
+    "compare.num_tasks=64",
+    "compare.num_tuning_tasks=32",
 )
 _TUNED = ("fixed", "rmsprop", "adam", "hoof", "metagrad")
 SCREENS = {

@@ -10,13 +10,13 @@ from typing import Literal, NamedTuple
 from metastep import envs
 from metastep.controllers import MetaFQIController
 from metastep.evaluation import Comparison, Method, join
-from metastep.experiments.build import build_mdp, method_spec, method_specs, some_controller
+from metastep.experiments.build import build_mdp, method_spec, some_controller, unlisted_spec
 from metastep.experiments.config import Experiment
 from metastep.experiments.config import load as load_config
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import keep, kept
 from metastep.experiments.reproduce.environments import ENVIRONMENTS, USUAL, Environment
-from metastep.experiments.stages import collect_data, learn, method_result
+from metastep.experiments.stages import collect_data, learn, method_result, on_test_tasks, prepared, tuned
 from metastep.fqi import Model
 from metastep.meta.dataset import Dataset
 from metastep.progress import Silent, Stage, Tracker
@@ -88,12 +88,30 @@ class Run:
         return learn(self.folder, tracker=self.tracker)
 
     def tested(self, *names: str) -> Comparison:
-        """Methods of the configuration on the test tasks."""
-        specs = method_specs(self.config)
+        """Methods on the test tasks."""
         for name in names:
-            if some_controller(specs[name]).needs_model and not self.folder.result(name).exists():
-                learn(self.folder, specs[name].model, tracker=self.tracker)
-        return join([method_result(self.folder, name, tracker=self.tracker) for name in names])
+            if self.config.compare.method(name) is None or self.folder.result(name).exists():
+                continue
+            spec = method_spec(self.config, name)
+            if some_controller(spec).needs_model:
+                learn(self.folder, spec.model, tracker=self.tracker)
+        return join([self._result(name) for name in names])
+
+    def _result(self, name: str) -> Comparison:
+        """A method on the test tasks; one that the configuration does not list is taken as it is registered."""
+        if self.config.compare.method(name) is not None:
+            return method_result(self.folder, name, tracker=self.tracker)
+        spec = unlisted_spec(self.config, name)
+
+        def make() -> Comparison:
+            if not spec.grid:
+                return on_test_tasks(
+                    self.config, [prepared(self.folder, spec, tracker=self.tracker)], tracker=self.tracker
+                )
+            method, table = tuned(self.config, spec, tracker=self.tracker)
+            return on_test_tasks(self.config, [method], tuning=[table], tracker=self.tracker)
+
+        return self.kept(f"method-{name}", make)
 
     def kept(self, name: str, make: Callable[[], Comparison], uses: Sequence[str] = ()) -> Comparison:
         """A further comparison, made only if the folder does not hold it; `uses` is what it followed, "data" or "model"."""
