@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import metastep
 from metastep.cli import app
 from metastep.experiments.reference import configuration_markdown
+from metastep.experiments.reproduce.points import POINTS
 
 _MARK = re.compile(r"^<!-- generated: (\w+) -->$", flags=re.M)
 _WIDTH = 100  # characters of the help texts
@@ -88,8 +89,26 @@ def _methods() -> Iterator[str]:
         yield f"| `{name}` | {spec.label} | {rule} | `{spec.controller}` | {grid} |"
 
 
+def points_markdown() -> str:
+    """What the paper leaves open, one table for each environment."""
+    tables = []
+    for env, points in POINTS.items():
+        rows = [
+            f"| {point.name} | {point.says} | "
+            + "; ".join(
+                f"{name}: {', '.join(f'`{one}`' for one in overrides)}" for name, overrides in point.choices.items()
+            )
+            + " |"
+            for point in points
+        ]
+        title = f"### {metastep.envs.REGISTRY.entry(env).label}"
+        tables.append("\n".join([title, "", "| point | what the paper says | choices |", "|---|---|---|", *rows]))
+    return "\n\n".join(tables)
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "configuration": configuration_markdown,
     "command_line": command_line_markdown,
     "parts": parts_markdown,
+    "points": points_markdown,
 }

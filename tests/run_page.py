@@ -48,7 +48,8 @@ def build_toml(text: str) -> None:
     data = tomllib.loads(text)
     if not {"env", "policy"} <= set(data):
         preset = config._preset("cartpole")
-        preset.pop("quick")
+        for table in ("quick", "readings"):
+            preset.pop(table, None)
         data = config._merged(preset, data)
     data.pop("quick", None)
     build(config.parse(data))

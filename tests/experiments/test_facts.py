@@ -41,6 +41,7 @@ def comparison(curves, steps=None, values=None, tuning=()):
         flagged=np.zeros((num, NUM_TASKS, NUM_UPDATES + 1), np.bool_),
         num_steps=np.ones((num, NUM_TASKS)),
         theta=np.zeros((num, NUM_TASKS, 1), np.float32),
+        direction=np.zeros((num, NUM_TASKS, NUM_UPDATES), np.int8),
         tuning=tuple(tuning),
     )
 
@@ -50,7 +51,9 @@ def table(method, parameters, scores, error=0.1):
     points = np.array([np.atleast_1d(point) for point in scores], np.float64)
     mean = np.array(list(scores.values()), np.float64)
     num = len(mean)
-    return TuningTable(method, parameters, points, mean, np.full(num, error), np.zeros(num, np.int64), 20, 0)
+    return TuningTable(
+        method, parameters, points, mean, np.full(num, error), np.zeros(num, np.int64), 20, 0, num_steps=1.0
+    )
 
 
 def between(target, baseline, gains, **others):
@@ -149,6 +152,9 @@ def stepping(first, later, noise=0.0):
 def test_chosen_steps(measured, within, larger):
     assert course.steps_within(0.05, 0.15, after=2)(measured).verdict == within
     assert course.first_steps_larger(2)(measured).verdict == larger
+    for judge in (course.steps_within(0.0, 1.0, after=NUM_UPDATES), course.first_steps_larger(NUM_UPDATES)):
+        with pytest.raises(by.NotMeasured):
+            judge(measured)
 
 
 def planned(*gains, steps=None, noise=0.1):

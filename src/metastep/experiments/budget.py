@@ -12,7 +12,14 @@ import jax
 
 from metastep.errors import InputError
 from metastep.evaluation import MethodSpec
-from metastep.experiments.build import build_mdp, method_specs, needs_model, some_controller, updates_collected
+from metastep.experiments.build import (
+    build_mdp,
+    learners_collected,
+    method_specs,
+    needs_model,
+    some_controller,
+    updates_collected,
+)
 from metastep.experiments.schema import Experiment
 from metastep.mdp import MetaMDP
 from metastep.meta.collection import layout_of
@@ -54,7 +61,7 @@ def budget_of(config: Experiment) -> Budget:
     curves = 4 * tasks * (3 * compare.num_updates + mdp.num_parameters)
     block, disk, fit = _block_bytes(mdp, config, own, compare.num_updates, specs), 0, 0
     if needs_model(config):
-        layout = layout_of(mdp, config.collect.num_meta_episodes, updates_collected(config))
+        layout = layout_of(mdp, learners_collected(config), updates_collected(config), config.collect.labels)
         layout = layout._replace(block_size=collecting)
         full, rest = divmod(layout.num_learners, collecting)
         disk = (full and full * layout.num_bytes(0)) + (rest and layout.num_bytes(full))

@@ -180,6 +180,15 @@ def some_controller(spec: MethodSpec) -> Controller:
     return spec.build_controller({name: values[0] for name, values in spec.grid.items()})
 
 
+def learners_collected(config: Experiment) -> int:
+    """K of the training data; with several rounds each has whole blocks, so that none follows two models."""
+    collect = config.collect
+    if collect.rounds == 1:
+        return collect.num_meta_episodes
+    block = collect.block_size or config.rollout.block_size
+    return collect.rounds * -(-collect.num_meta_episodes // block) * block
+
+
 def updates_collected(config: Experiment) -> int:
     """T of the training data: the generative method samples every tuple afresh, which is an episode of one update."""
     return 1 if config.collect.method == "generative" else config.meta.num_updates

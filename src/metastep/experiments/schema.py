@@ -209,7 +209,8 @@ class CollectSection(_Section):
         default="trajectory", description="Whole meta-episodes, or every tuple sampled afresh."
     )
     num_meta_episodes: Count = Field(
-        description="Meta-episodes of a round, or tuples of the generative method (K in the paper)."
+        description="Meta-episodes, or tuples of the generative method (K in the paper); of each round, in whole blocks, where "
+        "there are several."
     )
     labels: Annotated[int, Ge(1), Le(1000)] = Field(
         default=1, description="Updates tried at every state; one of them is made, the others only give tuples."
@@ -336,15 +337,9 @@ class Experiment(_Section):
     def _check(self) -> Self:
         # What the classes behind the sections refuse is refused here, in their words.
         self.initial.build()
-        meta, collect = self.meta, self.collect
+        meta = self.meta
         step = Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
         Stepsizes(step.low, step.high, self.fqi.num_stepsizes, scale=step.scale)
-        block = collect.block_size or self.rollout.block_size
-        if collect.rounds > 1 and collect.num_meta_episodes % block:
-            raise ValueError(
-                f"collect.num_meta_episodes: {collect.num_meta_episodes} must be a multiple of the block size, {block}, where "
-                "there are several rounds"
-            )
         if len(set(self.meta.observation)) != len(self.meta.observation) or not self.meta.observation:
             raise ValueError(
                 f"meta.observation: {shown(self.meta.observation)} must name one feature or more, each once"

@@ -13,7 +13,15 @@ from metastep.blocks import Stream
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController, Run
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
-from metastep.experiments.build import build_fqi, build_mdp, build_regressor, config_of, method_spec, updates_collected
+from metastep.experiments.build import (
+    build_fqi,
+    build_mdp,
+    build_regressor,
+    config_of,
+    learners_collected,
+    method_spec,
+    updates_collected,
+)
 from metastep.experiments.data import recorded_with
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, keep, kept, model_of, result_of
@@ -44,7 +52,7 @@ def collect_data(
         return collect(
             dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
             folder.data,
-            num_episodes=config.collect.num_meta_episodes * rounds,
+            num_episodes=learners_collected(config),
             labels=config.collect.labels,
             follow=None if rounds == 1 else partial(_follow, folder, {}, tracker or Silent()),
             num_updates=updates_collected(config),
@@ -70,7 +78,7 @@ def _follow(
 ) -> Controller:
     """Who proposes in a block: in the first round nobody in particular, later the model of the rounds before."""
     config = folder.config
-    blocks = config.collect.num_meta_episodes // writer.layout.block_size  # of a round
+    blocks = len(writer.layout.blocks) // config.collect.rounds  # of a round
     index = block // blocks
     if index == 0:
         return Exploration()

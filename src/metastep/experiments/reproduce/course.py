@@ -27,17 +27,20 @@ from metastep.experiments.reproduce.outcome import Verdict, at_most, better, tog
 from metastep.experiments.reproduce.robust import standard_deviation
 
 
-def _steps(comparison: Comparison, name: str) -> Floats:
-    """The step sizes that a method chose, (tasks, updates)."""
+def _steps(comparison: Comparison, name: str, more_than: int = 0) -> Floats:
+    """The step sizes that a method chose, (tasks, updates), of which there must be more than so many."""
     curves_of(comparison, name)  # it must be there
-    return comparison.hyperparameters[comparison.index(name), :, :, 0].astype(np.float64)
+    steps = comparison.hyperparameters[comparison.index(name), :, :, 0].astype(np.float64)
+    if steps.shape[1] <= more_than:
+        raise NotMeasured(f"more than {more_than} updates")
+    return steps
 
 
 def steps_within(low: float, high: float, *, after: int = 0) -> Judge:
     """The mean step that metaFQI chooses after so many updates lies in a range."""
 
     def judge(measured: Measured) -> Found:
-        values = _steps(measured.comparison, "metafqi")[:, after:].mean(axis=1)
+        values = _steps(measured.comparison, "metafqi", after)[:, after:].mean(axis=1)
         mean, (first, last) = float(values.mean()), (float(end[0]) for end in mean_interval(values[None]))
         inside, outside = low <= first and last <= high, last < low or first > high
         judged: Verdict = "holds" if inside else "does not hold" if outside else "not distinguishable"
@@ -50,7 +53,7 @@ def first_steps_larger(num: int) -> Judge:
     """metaFQI's first steps are larger than the later ones."""
 
     def judge(measured: Measured) -> Found:
-        steps = _steps(measured.comparison, "metafqi")
+        steps = _steps(measured.comparison, "metafqi", num)
         values = steps[:, :num].mean(axis=1) - steps[:, num:].mean(axis=1)
         effect = effect_of(values)
         return found(better(effect), effect, f"mean of the first {num} step sizes minus the later ones", values)

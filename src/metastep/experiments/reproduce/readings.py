@@ -122,48 +122,64 @@ def _groups(wanted: Sequence[Reading]) -> list[list[Reading]]:
     return [list(group) for _, group in groupby(sorted(wanted, key=program), key=program)]
 
 
-def _screen_in_child(bench: Workbench, group: Sequence[Reading], device: str) -> int:
+def _screen_in_child(bench: Workbench, group: Sequence[Reading], device: str) -> dict[str, str]:
     """What a process of its own does."""
     prepare_jax(device)
-    for reading in group:
-        if not _is_done(bench, reading):
-            screen(bench, reading)
-    return len(group)
+    return {name: problem for reading in group for name, problem in _attempt(bench, reading).items()}
 
 
-def screen_all(bench: Workbench, wanted: Sequence[Reading]) -> None:
-    """Screen what is missing: side by side where several processes are allowed, since most of the time goes into compiling."""
+def _attempt(bench: Workbench, reading: Reading) -> dict[str, str]:
+    """Screen a reading; one under which nothing can be measured must not take the others with it."""
+    try:
+        screen(bench, reading)
+    except InputError as error:
+        return {f"{reading.environment} {reading.name}": str(error)}
+    return {}
+
+
+def screen_all(bench: Workbench, wanted: Sequence[Reading]) -> dict[str, str]:
+    """Screen what is missing: side by side where several processes are allowed, since most of the time goes into compiling.
+
+    Returns what went wrong with some of them, by their names.
+    """
     missing = [reading for reading in wanted if not _is_done(bench, reading)]
+    failed: dict[str, str] = {}
     if not missing:
-        return
+        return failed
     groups = _groups(missing)
     workers = min(bench.jobs, len(groups))
     with bench.tracker.stage("readings", len(missing), "readings") as stage:
         quiet = dataclasses.replace(bench, tracker=Silent())
         if workers == 1:
             for reading in (reading for group in groups for reading in group):
-                screen(quiet, reading)
+                failed |= _attempt(quiet, reading)
                 stage.advance(1)
-            return
+            return failed
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes share one device
         device = "cpu" if jax.default_backend() == "cpu" else "gpu"
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            jobs = [pool.submit(_screen_in_child, quiet, group, device) for group in groups]
+            jobs = {pool.submit(_screen_in_child, quiet, group, device): len(group) for group in groups}
             for job in as_completed(jobs):
-                stage.advance(job.result())
+                failed |= job.result()
+                stage.advance(jobs[job])
+    return failed
 
 
 def reproduce_readings(bench: Workbench) -> Product:
     """Every reading of every environment against the facts of the paper."""
     wanted = {env: readings(env) for env in bench.environments}
-    screen_all(bench, [reading for group in wanted.values() for reading in group])
+    failed = screen_all(bench, [reading for group in wanted.values() for reading in group])
+    wanted = {env: tuple(one for one in group if _is_done(bench, one)) for env, group in wanted.items()}
+    if not all(wanted.values()):
+        name, problem = next(iter(failed.items()))
+        raise InputError(f"readings: {name} could not be measured, and none other either: {problem}")
     screened = {env: [judged(bench, reading) for reading in group] for env, group in wanted.items()}
     rows = [row for group in screened.values() for one in group for row in _rows(one)]
     return Product(
         outcomes=[],
         pictures=[_picture(screened)],
         tables={"facts": rows, "scores": [_score(one) for group in screened.values() for one in group]},
-        documents={"readings": page(screened)},
+        documents={"readings": page(screened, failed)},
         files=[path for group in wanted.values() for one in group for path in _files(bench, one).values()],
     )
 
@@ -204,9 +220,9 @@ def _score(screened: Screened) -> dict[str, Any]:
     }
 
 
-def page(screened: Mapping[str, Sequence[Screened]]) -> str:
+def page(screened: Mapping[str, Sequence[Screened]], failed: Mapping[str, str]) -> str:
     """The readings of all environments as Markdown."""
-    parts: list[Part] = []
+    parts: list[Part] = [Paragraph(f"Not measured: {name}. {problem}") for name, problem in failed.items()]
     for env, group in screened.items():
         best, first = best_of(group), group[0]
         parts += [

@@ -1,5 +1,8 @@
 """What was reproduced, on one page: every claim with its verdict, and every method's numbers."""
 
+import csv
+import io
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ from metastep.errors import InputError
 from metastep.evaluation import Comparison, differences, join
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import model_of, result_of
-from metastep.experiments.reproduce.outcome import Outcome
+from metastep.experiments.reproduce.outcome import Outcome, Verdict
 from metastep.experiments.stages import compared, method_names
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.findings import target_of
@@ -34,28 +37,117 @@ _METHODS = (
     "The oracle score is 0 % at the tuned fixed step and 100 % at the greedy oracle, which tries every step size on fresh "
     "episodes before an update. A value at the edge of its grid may be better beyond it."
 )
+_SEEDS = (
+    "Several seeds were measured: the effects of all stand side by side, and the command is that of the first. The verdict is "
+    "what more than half of them say, if none says the opposite."
+)
+_READINGS = (
+    "The paper leaves some points open. Its own facts were judged under every reading below, at a small scale and on tuning "
+    "tasks, and the presets follow the best. `metastep reproduce readings` makes the tables and the figure behind this one."
+)
+_FIRST = "reading=first"
 
 
 def results_markdown(folders: Sequence[Path]) -> str:
     """One page on folders that `metastep reproduce` or `metastep run` wrote."""
-    outcomes: list[Outcome] = []
+    found: list[Outcome] = []
+    first: list[Outcome] = []
     runs: list[Path] = []
     for folder in folders:
         is_run, is_reproduced = (folder / "config.json").exists(), (folder / "results.json").exists()
         if not is_run and not is_reproduced:
             raise InputError(f"Folder {folder} was written neither by `metastep reproduce` nor by `metastep run`.")
-        outcomes += read_outcomes(folder / "results.json") if is_reproduced else []
+        outcomes = read_outcomes(folder / "results.json") if is_reproduced else []
+        if any(_FIRST in shlex.split(outcome.command) for outcome in outcomes):
+            first += outcomes
+        else:
+            found += outcomes
         runs += [folder] if is_run else []
     # The runs behind the claims have only the methods that a claim needs; they are shown where there are no others.
-    inner = [path.parent for folder in folders for path in sorted(folder.glob("runs/*/config.json"))]
-    parts: list[Part] = [part for path in runs or inner for part in _methods(RunFolder.open(path))]
-    if outcomes:
-        parts = [Heading("Claims"), Paragraph(_CLAIMS), claims_table(outcomes), *parts]
+    # Of several seeds, those of the first.
+    inner: dict[str, Path] = {}
+    for path in (path for folder in folders for path in sorted(folder.glob("runs/*/config.json"))):
+        inner.setdefault(path.parent.name, path.parent)
+    parts: list[Part] = [part for path in runs or inner.values() for part in _methods(RunFolder.open(path))]
+    grouped = by_claim(found)
+    claims, facts = ([rows for rows in grouped if (rows[0].id == "facts") == wanted] for wanted in (False, True))
+    if facts:
+        told = [_told(facts, "facts of the paper")]
+        told += [f"Under the first reading: {_told(by_claim(first), 'of them')}"] if first else []
+        parts = [Heading("The paper's facts"), *map(Paragraph, told), _seeds_table(facts), *parts]
+    screened = [page for folder in folders if (page := folder / "readings" / "scores.csv").exists()]
+    parts = [*(part for page in screened for part in _screened(page)), *parts]
+    if claims:
+        parts = [Heading("Claims"), Paragraph(_CLAIMS), _seeds_table(claims), *parts]
     read: list[Part] = [Heading("How to read it"), Paragraph(HOW_TO_READ), Paragraph(_EFFECTS), Paragraph(_METHODS)]
-    verdicts = [outcome.verdict for outcome in outcomes]
+    read += [Paragraph(_SEEDS)] if any(len(rows) > 1 for rows in grouped) else []
+    subtitle = _told(claims, "claims") if claims else "Every method by environment."
+    return to_markdown(Document("Results", subtitle, [*read, *parts]), ".")
+
+
+def by_claim(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
+    """Outcomes of several seeds, side by side: an id has the same claims about an environment in the same order each time."""
+    groups: dict[tuple[str, str, int], list[Outcome]] = {}
+    counts: dict[tuple[str, str, str], int] = {}
+    for outcome in outcomes:
+        place = (outcome.command, outcome.id, outcome.environment)
+        counts[place] = counts.get(place, 0) + 1
+        groups.setdefault((outcome.id, outcome.environment, counts[place]), []).append(outcome)
+    return list(groups.values())
+
+
+def overall(verdicts: Sequence[Verdict]) -> Verdict:
+    """Of several seeds: what more than half of them say, if none says the opposite."""
     held, refuted = verdicts.count("holds"), verdicts.count("does not hold")
-    told = f"Of {len(outcomes)} claims {held} hold, {refuted} do not, and for the rest it cannot be told."
-    return to_markdown(Document("Results", told if outcomes else "Every method by environment.", [*read, *parts]), ".")
+    if not refuted and 2 * held > len(verdicts):
+        return "holds"
+    return "does not hold" if not held and 2 * refuted > len(verdicts) else "not distinguishable"
+
+
+def _told(grouped: Sequence[Sequence[Outcome]], what: str) -> str:
+    verdicts = [overall([outcome.verdict for outcome in rows]) for rows in grouped]
+    held, refuted = verdicts.count("holds"), verdicts.count("does not hold")
+    return f"Of {len(verdicts)} {what} {held} hold, {refuted} do not, and for the rest it cannot be told."
+
+
+def _seeds_table(grouped: Sequence[Sequence[Outcome]]) -> Table:
+    """A row for each claim: the usual one where it was measured once, else with all effects."""
+    if all(len(rows) == 1 for rows in grouped):
+        return claims_table([rows[0] for rows in grouped])
+    cells = [
+        (
+            rows[0].id,
+            rows[0].environment,
+            rows[0].claim,
+            f"{rows[0].quantity}: " + "; ".join(f"**{outcome.measured()}**" for outcome in rows),
+            f"{len(rows)} x {rows[0].num} {rows[0].counted}" if len(rows) > 1 else f"{rows[0].num} {rows[0].counted}",
+            f"**{overall([outcome.verdict for outcome in rows])}**",
+            f"`{rows[0].command}`",
+        )
+        for rows in grouped
+    ]
+    return Table(_HEADER, cells)
+
+
+def _screened(file: Path) -> list[Part]:
+    """What a screening of readings came to."""
+    rows = list(csv.DictReader(io.StringIO(storage.read_bytes(file).decode("utf-8"))))
+    by_env: dict[str, list[dict[str, str]]] = {}
+    for row in rows:
+        by_env.setdefault(row["environment"], []).append(row)
+    cells = []
+    for env, group in by_env.items():
+        best = max(group, key=lambda row: (int(row["score"]), int(row["hold"])))
+        cells.append(
+            (env, str(len(group)), *(f"{row['choices']}: {row['hold']}, {row['do not']}" for row in (group[0], best)))
+        )
+    header = (
+        "environment",
+        "readings tried",
+        "the first: facts that hold, do not",
+        "the best: facts that hold, do not",
+    )
+    return [Heading("Readings of the paper"), Paragraph(_READINGS), Table(header, cells)]
 
 
 def read_outcomes(file: Path) -> list[Outcome]:
@@ -64,6 +156,9 @@ def read_outcomes(file: Path) -> list[Outcome]:
         return [Outcome(**row) for row in storage.read_json(file)]
     except TypeError:
         raise InputError(f"File {file} was not written by `metastep reproduce`: it must list outcomes.") from None
+
+
+_HEADER = ("id", "environment", "claim", "measured effect [95 % interval]", "n", "verdict", "command")
 
 
 def claims_table(outcomes: Sequence[Outcome]) -> Table:
@@ -80,7 +175,7 @@ def claims_table(outcomes: Sequence[Outcome]) -> Table:
         )
         for outcome in outcomes
     ]
-    return Table(("id", "environment", "claim", "measured effect [95 % interval]", "n", "verdict", "command"), rows)
+    return Table(_HEADER, rows)
 
 
 def _methods(run: RunFolder) -> list[Part]:

@@ -44,7 +44,7 @@ class Screen(NamedTuple):
 
 _SMALL = (
     "rollout.block_size=320",
-    "collect.num_meta_episodes=1280",
+    "collect.num_meta_episodes=960",
     "fqi.iterations=6",
     "selection.num_tasks=32",
     "compare.num_tasks=64",

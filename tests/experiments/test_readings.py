@@ -1,0 +1,192 @@
+"""The screening of readings at a tiny scale: what it measures, resumes and shows."""
+
+import csv
+import dataclasses
+import json
+
+import pytest
+
+from metastep.blocks import Stream
+from metastep.errors import InputError
+from metastep.evaluation import load, save
+from metastep.experiments.build import method_spec
+from metastep.experiments.checking import check_folder
+from metastep.experiments.reproduce import readings as screening_of
+from metastep.experiments.reproduce import reproduce, screening
+from metastep.experiments.reproduce.judging import Found
+from metastep.experiments.reproduce.outcome import Outcome
+from metastep.experiments.reproduce.points import readings
+from metastep.experiments.reproduce.readings import Screened, best_of
+from metastep.experiments.reproduce.results import by_claim, overall, results_markdown
+from metastep.experiments.reproduce.screening import SCREENS, measure, natural_variants
+from metastep.experiments.reproduce.workbench import Workbench
+
+TWO = readings("swingup")[0], readings("swingup")[-1]  # of all environments the fewest programs to compile
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two readings of SwingUp."""
+    out = tmp_path_factory.mktemp("readings")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(screening_of, "readings", lambda env: TWO)
+        reproduce(["readings"], out, "tiny", 3, environments=["swingup"])
+    return out
+
+
+def again(monkeypatch, out, **settings):
+    monkeypatch.setattr(screening_of, "readings", lambda env: TWO)
+    return reproduce(["readings"], out, "tiny", 3, environments=["swingup"], **settings)
+
+
+def test_every_reading_has_a_file_a_row_and_a_cell(made):
+    folder = made / "readings"
+    assert {path.name for path in folder.glob("*.safetensors")} == {f"swingup.{one.name}.safetensors" for one in TWO}
+    with (folder / "scores.csv").open(newline="") as file:
+        scores = list(csv.DictReader(file))
+    assert [row["reading"] for row in scores] == [one.name for one in TWO]
+    with (folder / "facts.csv").open(newline="") as file:
+        facts = list(csv.DictReader(file))
+    for row in scores:
+        words = [fact["verdict"] for fact in facts if fact["reading"] == row["reading"]]
+        assert words.count("holds") == int(row["hold"])
+        assert words.count("does not hold") == int(row["do not"])
+        assert int(row["score"]) == int(row["hold"]) - int(row["do not"])
+    page = (folder / "readings.md").read_text()
+    assert "| wide | scaled | deviation | cg-0.01 |" in page
+    assert "**start** (hanging, wide): The environment is that of Duan et al." in page
+    assert (folder / "readings.svg").exists()
+    assert [problem for _, problem in check_folder(made) if problem] == []
+
+
+def test_it_is_judged_on_tuning_tasks_of_another_seed(made):
+    measured = load(made / "readings" / f"swingup.{TWO[1].name}.safetensors")
+    assert measured.settings["stream"] == Stream.TUNING.name.lower()
+    assert {table.seed for table in measured.tuning} == {3}
+    assert measured.settings["seed"] == 3 + 1_000_003
+    assert {"fixed", "metafqi", "N=1", "N=3", "h = 0.1"} <= set(measured.names)
+    assert measured.settings["mdp"]["estimator"]["rollout"]["env"]["start"] == "wide"
+    assert measured.settings["mdp"]["estimator"]["fisher"] == "truncated"
+
+
+def test_variants_are_measured_beside_the_methods(tmp_path, monkeypatch):
+    """The context, one step size for each task, more updates; RMSprop and Adam would take four programs more."""
+    screen = SCREENS["cartpole"]._replace(methods=("fixed", "hoof"))
+    monkeypatch.setitem(screening.SCREENS, "cartpole", screen)
+    asked = []
+    monkeypatch.setattr(screening, "natural_variants", lambda config: asked.append(config) or [])
+    reading = readings("cartpole")[-1]
+    measured = measure(screening_of.config_of(Workbench(tmp_path, "tiny", 3), reading), reading)
+    assert {"single", "without context", "hoof", "metafqi"} <= set(measured.comparison.names)
+    assert len(asked) == 1
+    assert measured.longer.returns.shape[2] == 4 * 2 + 1
+    assert measured.longer.names == ("metafqi", "fixed")
+    plain, natural = (method_spec(asked[0], "adam"), natural_variants(asked[0])[1])
+    assert natural.name == "adam-natural"
+    assert natural.grid == plain.grid
+    assert natural.build_rule(None).follows == "natural_gradient"
+
+
+def test_what_is_there_is_not_measured_again(made, monkeypatch):
+    lost = made / "readings" / f"swingup.{TWO[0].name}.safetensors"
+    before = lost.read_bytes()
+    lost.unlink()
+    (made / "readings" / "outcome.json").unlink()
+    done = []
+
+    def watched(config, reading, tracker):
+        done.append(reading)
+        return measure(config, reading, tracker)
+
+    monkeypatch.setattr(screening_of, "measure", watched)
+    again(monkeypatch, made)
+    assert done == [TWO[0]]
+    assert lost.read_bytes() == before
+
+
+def test_a_file_of_other_settings_is_refused(made, monkeypatch):
+    file = made / "readings" / f"swingup.{TWO[0].name}.safetensors"
+    before = file.read_bytes()
+    save(file, dataclasses.replace(load(file), made_from={"run": "another"}))
+    (made / "readings" / "outcome.json").unlink()
+    with pytest.raises(InputError, match="was measured with other settings; remove it"):
+        again(monkeypatch, made)
+    file.write_bytes(before)
+    again(monkeypatch, made)
+
+
+def test_a_reading_that_cannot_be_measured_does_not_stop_the_others(made, monkeypatch, tmp_path):
+    def half(config, reading, tracker):
+        if reading == TWO[1]:
+            raise InputError("selection: every iteration diverged on the validation tasks.")
+        return screening_of.kept(Workbench(made, "tiny", 3), reading)
+
+    monkeypatch.setattr(screening_of, "measure", half)
+    again(monkeypatch, tmp_path)
+    page = (tmp_path / "readings" / "readings.md").read_text()
+    assert f"Not measured: swingup {TWO[1].name}. selection: every iteration diverged" in page
+    assert "The best of 1 readings" in page
+    monkeypatch.setattr(screening_of, "readings", lambda env: TWO[1:])
+    with pytest.raises(InputError, match="could not be measured, and none other either: selection: every"):
+        reproduce(["readings"], tmp_path / "none", "tiny", 3, environments=["swingup"])
+
+
+def test_processes_work_side_by_side(made, monkeypatch, tmp_path):
+    """In processes of their own they find the same, to the byte."""
+    bench = Workbench(tmp_path, "tiny", 3, jobs=2)
+    screening_of.screen_all(bench, TWO)
+    for one in TWO:
+        name = f"swingup.{one.name}.safetensors"
+        assert (tmp_path / "readings" / name).read_bytes() == (made / "readings" / name).read_bytes()
+
+
+def test_readings_that_share_programs_share_a_process():
+    groups = screening_of._groups(readings("cartpole"))
+    assert len(groups) == 6
+    assert all({one.choices[1] for one in group} == {"variance", "deviation"} for group in groups)
+
+
+def test_the_best_reading_has_the_highest_score():
+    def screened(name, *verdicts):
+        found = {index: Found(verdict, "", 0.0, None, None, 1) for index, verdict in enumerate(verdicts)}
+        return Screened(readings("nav2d")[0]._replace(choices=(name,)), found)
+
+    yes, no, open_ = "holds", "does not hold", "not distinguishable"
+    rows = [screened("a", yes, no, open_), screened("b", yes, open_, open_), screened("c", yes, yes, no)]
+    assert [row.score for row in rows] == [0, 1, 1]
+    assert best_of(rows).reading.name == "c"
+    assert best_of(rows[:2]).reading.name == "b"
+
+
+def outcome(seed, verdict, claim="claim", name="facts", extra=""):
+    command = f"metastep reproduce {name} --scale full --seed {seed}{extra}"
+    return Outcome("Nav2D", claim, "difference", 1.0, 0.5, 1.5, 100, "tasks", verdict, "", name, command)
+
+
+def write(folder, outcomes):
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps([row._asdict() for row in outcomes]))
+    return folder
+
+
+def test_several_seeds_share_a_row(tmp_path):
+    yes, no, open_ = "holds", "does not hold", "not distinguishable"
+    verdicts = {1: (yes, yes, no), 2: (yes, no, no), 3: (open_, yes, open_)}
+    folders = [
+        write(tmp_path / str(seed), [outcome(seed, one, f"claim {i}") for i, one in enumerate(row)])
+        for seed, row in verdicts.items()
+    ]
+    first = write(tmp_path / "first", [outcome(1, no, extra=" --set reading=first")])
+    grouped = by_claim([outcome(seed, one) for seed, row in verdicts.items() for one in row])
+    assert [overall([row.verdict for row in rows]) for rows in grouped] == [yes, open_, no]
+    page = results_markdown([*folders, first])
+    assert "Of 3 facts of the paper 1 hold, 1 do not, and for the rest it cannot be told." in page
+    assert "Under the first reading: Of 1 of them 0 hold, 1 do not" in page
+    assert "**1 [0.5, 1.5]**; **1 [0.5, 1.5]**; **1 [0.5, 1.5]**" in page
+    assert "| 3 x 100 tasks |" in page
+
+
+def test_the_page_of_results_tells_which_readings_were_tried(made):
+    page = results_markdown([made])
+    assert "## Readings of the paper" in page
+    assert "| swingup | 2 | start: hanging; action: newtons; theta_0: variance; natural gradient: exact: " in page
