@@ -272,3 +272,12 @@ def test_a_report_of_a_menu_is_written(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     for name in ("directions", "step-sizes", "steps-by-task", "single-tasks", "spread", "values", "one-by-one"):
         assert f'<figure id="{name}">' in page
+
+
+def test_a_report_where_all_tasks_and_methods_are_alike() -> None:
+    found = menu_findings()
+    equal = dataclasses.replace(found.comparison, returns=np.full_like(found.comparison.returns, -3.0))
+    document = compose(dataclasses.replace(found, comparison=equal))
+    for part in document.parts:
+        if isinstance(part, Picture):
+            part.draw("light")
