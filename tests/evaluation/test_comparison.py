@@ -1,7 +1,6 @@
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
@@ -12,13 +11,12 @@ from metastep.errors import InputError
 from metastep.evaluation import Method, baselines, compare, join
 from metastep.fqi.qfunction import QFunction, Stepsizes
 from metastep.fqi.regressors import ExtraTrees
-from metastep.gradients import Estimate
 from metastep.mdp import Learners, MetaMDP, advance, begin
 from metastep.meta.controller import TaskSource
 from metastep.meta.loop import run
 from metastep.provenance import describe
 from metastep.ranges import Range
-from metastep.rules import NGA, Adam, RMSProp, Rule, Update, guard
+from metastep.rules import NGA, Adam, Menu, RMSProp
 from metastep.spaces import MenuSpace
 from tests.controllers.problems import BLOCK, make_mdp
 
@@ -74,26 +72,12 @@ def test_a_comparison_is_the_shared_loop_block_by_block() -> None:
         np.testing.assert_array_equal(result.theta[0, lanes], episode.features["theta"][-1])
 
 
-class TwoWays(Rule):
-    """A step along the natural gradient or the plain one."""
-
-    name = "two-ways"
-    hyperparameters = ("direction", "stepsize")
-
-    def direction(self, estimate: Estimate) -> Array:
-        return estimate.gradient
-
-    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: None) -> Update:
-        way = jnp.where(hyperparameters[:, :1] == 0.0, estimate.natural_gradient, estimate.gradient)
-        return guard(theta, theta + hyperparameters[:, 1:] * way, estimate.gradient)
-
-
 def test_directions_are_kept_apart_from_steps() -> None:
-    plain, rule = make_mdp(), TwoWays()
+    plain, rule = make_mdp(), Menu(("nga", "gradient"))
     ranges = (Range(0.1, 0.4), Range(0.5, 0.9))
-    menu = dataclasses.replace(plain, rule=rule, space=MenuSpace(("natural", "plain"), ranges))
+    menu = plain.with_rule(rule, MenuSpace(rule.directions, ranges))
     result = compare([Method("u", rule, Exploration())], menu, seed=5, num_tasks=BLOCK + 3, num_updates=2)
-    assert result.methods[0].directions == ("natural", "plain")
+    assert result.methods[0].directions == ("nga", "gradient")
     assert result.methods[0].scale == "linear"
     assert result.direction.dtype == np.int8
     assert set(result.direction.ravel()) == {0, 1}
@@ -105,7 +89,7 @@ def test_directions_are_kept_apart_from_steps() -> None:
     both = join([result, dataclasses.replace(other, settings=result.settings)])
     np.testing.assert_array_equal(both.direction[0], result.direction[0])
     np.testing.assert_array_equal(both.hyperparameters[1], np.float32(0.5))
-    with_kl = MenuSpace(("natural", "plain"), (ranges[0], Range(0.5, 0.9, "divergence")))
+    with_kl = MenuSpace(rule.directions, (ranges[0], Range(0.5, 0.9, "divergence")))
     assert Method("u", rule, Exploration()).record(with_kl).scale == "mixed"
 
 

@@ -129,7 +129,7 @@ def test_a_foreign_file_is_refused(
         ("directions", ["a\x1b[2J"], "direction 'a.* of metagrad must be a line of printable text"),
         ("directions", [3], "direction 3 of metagrad"),
         ("training_steps", -1.0, "training_steps of metagrad is -1.0"),
-        ("trials", float("inf"), "trials of metagrad is inf"),
+        ("trials", -1, "trials of metagrad is -1"),
         ("training_steps", "many", "training_steps of metagrad is 'many'"),
         ("scale", "cubic", "scale of metagrad is 'cubic', allowed are linear, log, divergence, mixed"),
     ],

@@ -14,8 +14,9 @@ from metastep.experiments.runner import print_comparison
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
 from metastep.meta.dataset import Counts
 from metastep.report import figures
-from metastep.report.compose import Findings, Fitted, compose
+from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Heading, Paragraph, Picture, Table
+from metastep.report.findings import Findings, Fitted
 from metastep.report.style import to_svg
 from metastep.report.tables import number
 from tests.evaluation.test_statistics import make_comparison, simulated
@@ -36,7 +37,7 @@ def small_model() -> Model:
 
 
 def findings(comparison: Comparison, **config: Any) -> Findings:
-    settings = load("nav2d", "quick").to_dict()
+    settings = load("nav2d", "quick", ["compare.num_resamples=500"]).to_dict()
     for key, value in config.items():
         section, _, name = key.partition("__")
         settings[section][name] = value
@@ -46,12 +47,17 @@ def findings(comparison: Comparison, **config: Any) -> Findings:
         config=settings,
         comparison=comparison,
         context_space=ContextSpace(("x",), (0.0,), (1.0,)),
-        fitted=Fitted(
-            model=small_model(),
-            validation=make_comparison(simulated((0.0,), 10), ("N=1",)),
-            counts=Counts(transitions=100, flagged=0, excluded=0, num_steps=1e6),
-            starts=np.zeros((2, 3), np.float32),
-        ),
+        fitted={
+            comparison.names[0]: Fitted(
+                model=small_model(),
+                validation=make_comparison(simulated((0.0,), 10), ("N=1",)),
+                counts=Counts(transitions=100, flagged=0, excluded=0, num_steps=1e6),
+                starts=np.zeros((2, 3), np.float32),
+                later=np.ones((2, 3), np.float32),
+                updates=2,
+                config=settings,
+            )
+        },
     )
 
 
@@ -81,14 +87,14 @@ def prose(document: Document) -> str:
 
 def test_the_table_has_the_difference_in_the_final_return() -> None:
     comparison = compared()
-    shown = table(compose(findings(comparison)), "comparison")
+    document = compose(findings(comparison))
+    shown = table(document, "differences")
     column = shown.header.index("metaFQI minus it, final return")
-    expected = {row.baseline: row for row in differences(comparison, "metafqi", metric="final")}
-    for name, cells in zip(NAMES, shown.rows, strict=True):
-        row = expected.get(name)
-        assert cells[column].startswith(f"{number(row.mean)} [" if row else "")
-        assert cells[column + 1] == (row.verdict if row else "")
-    assert "diverged tasks" not in shown.header
+    for row, cells in zip(differences(comparison, "metafqi", metric="final"), shown.rows, strict=True):
+        assert cells[0] == comparison.label(row.baseline)
+        assert cells[column].startswith(f"{number(row.mean)} [")
+        assert cells[column + 1] == row.verdict
+    assert "diverged tasks" not in table(document, "comparison").header
 
 
 def test_diverged_tasks_are_shown_and_drawn() -> None:
@@ -138,15 +144,18 @@ def test_verdicts_are_whole_in_a_narrow_terminal(capsys, monkeypatch) -> None:
     assert max(map(len, printed.splitlines())) <= 80
 
 
-def test_the_oracles_price_is_the_configured_one() -> None:
-    assert "spends 33 times the samples" in prose(compose(findings(compared(), fqi__num_stepsizes=33)))
+def test_the_oracles_price_is_that_of_its_trials() -> None:
+    comparison = compared()
+    methods = [record._replace(trials=33 if record.is_yardstick else 0) for record in comparison.methods]
+    document = compose(findings(dataclasses.replace(comparison, methods=tuple(methods))))
+    assert "spends 33 times the samples" in prose(document)
 
 
 def test_only_a_family_has_tasks_never_seen() -> None:
     assert "tasks it had never seen" in prose(compose(findings(compared())))
     document = compose(findings(compared(), env__fixed_context=[0.1, 0.2]))
     assert "step-size-map" not in {part.name for part in document.parts if isinstance(part, Picture)}
-    assert "Recommended step size by task" not in {part.text for part in document.parts if isinstance(part, Heading)}
+    assert "Recommended first step by task" not in {part.text for part in document.parts if isinstance(part, Heading)}
     fixed = prose(document)
     assert "never seen" not in fixed
     assert "30 new first policies in the one task it was trained on" in fixed
@@ -169,7 +178,7 @@ def test_effective_sample_sizes_are_in_the_bookkeeping() -> None:
     ],
 )
 def test_the_command_is_shown_where_it_is_known(command: str, words: str) -> None:
-    document = compose(dataclasses.replace(findings(compared()), command=command))
+    document = compose(dataclasses.replace(findings(compared()), command=command, fitted={}))
     assert words in prose(document)
     assert [part.text for part in document.parts if isinstance(part, Command)] == ([command] if command else [])
 
@@ -188,14 +197,15 @@ def test_tuning_at_an_edge_is_said_where_the_result_is(capsys, monkeypatch) -> N
     comparison = dataclasses.replace(compared(), tuning=(tuning("fixed", 2), tuning("hoof", 1)))
     document = compose(findings(comparison))
     headline = next(part.text for part in document.parts if isinstance(part, Paragraph))
+    assert "with baselines that were tuned on 5 tasks only." in headline
     assert headline.endswith(
         "Tuned at an edge of the grid, so that a wider one might do better: fixed step (stepsize)."
     )
-    shown = table(document, "comparison")
+    shown = table(document, "differences")
     column = shown.header.index("tuned at an edge of its grid")
-    assert [cells[column] for cells in shown.rows] == ["", "stepsize", "", ""]
+    assert [cells[column] for cells in shown.rows] == ["stepsize", ""]
     print_comparison(comparison, load("nav2d", "quick", ["compare.num_resamples=50"]))
     assert "a wider one might do better: fixed step (stepsize)\n" in capsys.readouterr().out
     inside = dataclasses.replace(comparison, tuning=(tuning("hoof", 1),))
     assert "edge" not in prose(compose(findings(inside)))
-    assert "tuned at an edge of its grid" not in table(compose(findings(inside)), "comparison").header
+    assert "tuned at an edge of its grid" not in table(compose(findings(inside)), "differences").header

@@ -153,12 +153,14 @@ def steps(findings: Findings) -> Picture | None:
             for record in order
         ]
         title = "Divergence" if kind == "divergence" else f"Length ({order[0].rule})"
-        panel = curves(title, lines, ylabel=axis_of(order[0]), first=1, is_log=any(map(is_log, order)))
+        # A schedule that leaves the range of steps would press the others together.
+        top = 1.2 * float(findings.config["meta"]["stepsize_high"])
+        panel = curves(title, lines, ylabel=axis_of(order[0]), first=1, is_log=any(map(is_log, order)), top=top)
         panels.append(panel)
     caption = (
         f"Step of each update, mean over the test tasks; bands are 95 % intervals, of {comparison.label(target)} and yardsticks. "
         + ("A divergence (geometric mean) and a length are different things. " if len(drawn) > 1 else "")
-        + "Steps of rules that are not shown mean something else again."
+        + "Steps of rules that are not shown mean something else again; lengths beyond the range of steps are cut off."
     )
     if len(panels) == 1:
         return alone("step-sizes", caption, panels[0])

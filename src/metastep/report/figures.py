@@ -149,11 +149,17 @@ def _finite(values: Values) -> Values:
 
 
 def curves(
-    title: str, lines: Sequence[Line], *, ylabel: str = "mean return", first: int = 0, is_log: bool = False
+    title: str,
+    lines: Sequence[Line],
+    *,
+    ylabel: str = "mean return",
+    first: int = 0,
+    is_log: bool = False,
+    top: float = np.inf,
 ) -> Panel:
     """Curves over updates, labelled at their ends where they have a label; the first point is after `first` updates.
 
-    On a logarithmic axis the mean is the geometric one.
+    On a logarithmic axis the mean is the geometric one. What lies above `top` is cut off.
     """
 
     def draw(axes: Axes, ink: Ink) -> None:
@@ -174,6 +180,8 @@ def curves(
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         if is_log:
             logarithmic(axes, "y")
+        elif axes.get_ylim()[1] > top:
+            axes.set_ylim(max(axes.get_ylim()[0], -0.05 * top), top)  # the margin below was one of what is cut off
         label_lines(axes, ends)
 
     return Panel(title, draw)

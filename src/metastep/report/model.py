@@ -1,5 +1,6 @@
 """What a report says of a fitted model: its iterations, what it looks at, its values, what it recommends, how to use it."""
 
+import keyword
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from metastep.report.style import MAIN, Ink, label_lines, logarithmic, plain, ti
 
 _GRID = 41  # step sizes are mapped over this many values of each context coordinate
 _MOST_BARS = 12
+_MOST_KEYWORDS = 4  # of a call that fits into a line
 _STATES = 3  # learners whose values are drawn, at the start and on their way
 
 
@@ -40,10 +42,12 @@ def usage(fitted: Fitted) -> list[Part]:
     """How to use the model, in five lines that run."""
     record = fitted.model.record
     names = [part.name.rpartition(":")[2] for part in record.observation]
-    given = ", ".join(f"{name}={name}" for name in names)
+    # Many numbers, or one whose name is a word of the language, come in a dictionary.
+    is_short = len(names) <= _MOST_KEYWORDS and not any(map(keyword.iskeyword, names))
+    given = ", ".join(f"{name}={name}" for name in names) if is_short else "**observation"
     answer, asked = ("direction, stepsize", "propose") if record.directions else ("stepsize", "stepsize")
     last = f"print({answer})"
-    if record.setting.get("rule", {}).get("name") == "nga" and {"theta", "natural_gradient"} <= set(names):
+    if is_short and record.setting.get("rule", {}).get("name") == "nga" and {"theta", "natural_gradient"} <= set(names):
         last = "theta = theta + stepsize * natural_gradient / np.linalg.norm(natural_gradient)"
     lines = [
         *(["import numpy as np"] if "np." in last else []),
@@ -53,9 +57,10 @@ def usage(fitted: Fitted) -> list[Part]:
         last,
     ]
     sizes = ", ".join(f"{name} ({part.size})" for name, part in zip(names, record.observation, strict=True))
+    whose = "the numbers of your learner" if is_short else "a dictionary of the numbers of your learner"
     what = "which direction to follow, and how far" if record.directions else "how far to go"
     text = (
-        f"In the folder of this run, with the numbers of your learner (how many of each): {sizes}. Before every update the model "
+        f"In the folder of this run, with {whose}, here with how many there are of each: {sizes}. Before every update the model "
         f"says {what}; arrays may be those of NumPy, JAX or PyTorch."
     )
     return [Heading("How to use the model"), Paragraph(text), Command("\n".join(lines))]

@@ -64,8 +64,8 @@ def spread(findings: Findings) -> Picture:
     panels = [_means("Mean and interquartile mean", findings)]
     contenders = [index for index, record in enumerate(comparison.methods) if not record.is_yardstick]
     spared = f", {listed(_labels(comparison, names))} apart" if (names := yardsticks(comparison)) else ""
-    best = np.quantile(auc.max(axis=0), 1.0), np.quantile(auc, 1.0 - _SHOWN)
-    levels = np.linspace(best[1], best[0], _LEVELS)
+    low, high = np.quantile(auc, 1.0 - _SHOWN), auc.max()
+    levels = np.linspace(low, high if high > low else low + 1.0, _LEVELS)  # all may be equal
     panels.append(
         _profile("Tasks that reach an AUC", findings, range(len(auc)), performance_profile(auc, levels), levels)
     )

@@ -129,7 +129,8 @@ def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
     # In shares of the axes, so that a logarithmic axis is like any other.
     place = (axes.transData + axes.transAxes.inverted()).transform
     right = axes.get_xlim()[1]
-    ordered = sorted(((label, float(place((right, y))[1]), shade) for label, y, shade in ends), key=lambda end: end[1])
+    shares = ((label, float(np.clip(place((right, y))[1], 0.0, 1.0)), shade) for label, y, shade in ends)
+    ordered = sorted(shares, key=lambda end: end[1])
     heights: list[float] = []
     for _, y, _ in ordered:
         heights.append(max(y, heights[-1] + spacing) if heights else y)

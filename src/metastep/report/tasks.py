@@ -11,7 +11,7 @@ from metastep.report.choices import colours_of, is_log
 from metastep.report.document import Picture
 from metastep.report.figures import Layout, Panel, picture
 from metastep.report.findings import Findings, best_baseline, yardstick_of
-from metastep.report.style import Ink, logarithmic, plain, tint
+from metastep.report.style import Ink, label_lines, logarithmic, plain, tint
 from metastep.report.tables import number
 
 _SINGLE = 6  # tasks shown one by one
@@ -37,7 +37,7 @@ def single_tasks(findings: Findings) -> Picture:
     for first in range(0, len(tasks), 3):
         group = tasks[first : first + 3]
         rows += [[]] if rows else []  # some room between the groups
-        rows.append([_curves_of_task(findings, task, shown) for task in group])
+        rows.append([_curves_of_task(findings, task, shown, is_named=task == tasks[:3][-1]) for task in group])
         rows.append([_steps_of_task(comparison, target, task) for task in group])
     record = comparison.methods[comparison.index(target)]
     coloured = " in the colours of the directions" if record.directions else ""
@@ -53,7 +53,8 @@ def single_tasks(findings: Findings) -> Picture:
     return picture("single-tasks", caption, rows, layout)
 
 
-def _curves_of_task(findings: Findings, task: int, shown: Sequence[str]) -> Panel:
+def _curves_of_task(findings: Findings, task: int, shown: Sequence[str], *, is_named: bool) -> Panel:
+    """Returns of some methods; the methods are named once, where there is room beside the panel."""
     comparison = findings.comparison
     values = zip(findings.context_space.names, comparison.context[task], strict=True)
     title = ", ".join(f"{name} {number(float(value))}" for name, value in list(values)[:2])
@@ -63,16 +64,18 @@ def _curves_of_task(findings: Findings, task: int, shown: Sequence[str]) -> Pane
     def draw(axes: Axes, ink: Ink) -> None:
         axes.set_title(plain(title), fontsize=9.0, fontweight="normal")
         filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
+        ends = []
         for name in shown:
             index = comparison.index(name)
             record = comparison.methods[index]
             style = "--" if record.is_yardstick else "-"
             shade, width = tint(record.colour, index, ink), 2.2 if name == findings.target else 1.3
-            axes.plot(filled[name][task], style, color=shade, linewidth=width, label=plain(record.label))
+            axes.plot(filled[name][task], style, color=shade, linewidth=width)
+            ends.append((record.label, float(filled[name][task, -1]), shade))
         axes.margins(x=0.03)
         axes.set_ylabel("return")
-        if task == some_tasks(comparison, findings.target)[0]:
-            axes.legend(frameon=False, fontsize=8.0, loc="lower right", handlelength=1.6)
+        if is_named:
+            label_lines(axes, ends)
 
     return Panel(title, draw)
 

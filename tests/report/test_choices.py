@@ -1,0 +1,283 @@
+"""What a report shows of a method that chooses a direction and a step."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from metastep.contexts import ContextSpace
+from metastep.evaluation import Comparison, MethodRecord
+from metastep.evaluation.aggregates import performance_profile, shortfall
+from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from, save_model
+from metastep.meta.history import Transitions
+from metastep.ranges import Range
+from metastep.report import choices, tasks
+from metastep.report.compose import compose
+from metastep.report.document import Command, Document, Picture, write_document
+from metastep.report.findings import Findings, best_baseline, target_of, yardstick_of
+from metastep.report.methods import PAPER, about
+from tests.report.test_report import compared, findings, prose, small_model, table
+
+DIRECTIONS = ("natural", "plain", "never")
+TASKS, UPDATES = 30, 4
+
+
+def menu_model(names: tuple[str, ...] = ("theta", "context")) -> Model:
+    rng = np.random.default_rng(0)
+    menu = {name: Range(1e-3, 1.0, "divergence") for name in DIRECTIONS}
+    chosen = np.stack([rng.integers(0, 3, 300), 10.0 ** rng.uniform(-3, 0, 300)], 1).astype(np.float32)
+    observed = rng.normal(size=(300, 3)).astype(np.float32)
+    data = Transitions(observed, chosen, rng.normal(size=300).astype(np.float32), observed)
+    fitted = MetaFQI(1, ExtraTrees(trees=2, min_samples_split=0.2), num_stepsizes=11, menu=menu).fit(data)
+    parts = [ObservationPart(name, size) for name, size in zip(names, (2, 1), strict=True)]
+    return model_from(fitted, setting={"env": "x"}, observation=parts, training_data=TrainingData(300, 0, "0" * 64))
+
+
+def with_menu(comparison: Comparison) -> Comparison:
+    """The first method chooses among directions, by divergence, the second has a fixed divergence; the others have lengths."""
+    rng = np.random.default_rng(1)
+    first, second, *others = comparison.methods
+    menu = first._replace(name="metastep", controller="metafqi", directions=DIRECTIONS, scale="divergence")
+    direction = comparison.direction.copy()
+    direction[0] = rng.integers(0, 2, direction[0].shape)
+    steps = comparison.hyperparameters.copy()
+    steps[:2] = 10.0 ** rng.uniform(-3, 0, steps[:2].shape)
+    context = rng.uniform(size=(comparison.num_tasks, 1)).astype(np.float32)
+    return dataclasses.replace(
+        comparison,
+        methods=(menu, second._replace(scale="divergence"), *others),
+        direction=direction,
+        hyperparameters=steps,
+        context=context,
+    )
+
+
+def menu_findings(**changes: Any) -> Findings:
+    found = findings(with_menu(compared(TASKS)))
+    fitted = {name: one._replace(model=menu_model()) for name, one in found.fitted.items()}
+    return dataclasses.replace(found, fitted=fitted, **changes)
+
+
+def drawn(document: Document, name: str) -> Figure:
+    picture = next(part for part in document.parts if isinstance(part, Picture) and part.name == name)
+    return picture.draw("light")
+
+
+def test_shares_of_directions() -> None:
+    comparison = with_menu(compared(TASKS))
+    shares = choices.shares_of(comparison, "metastep")
+    assert shares.shape == (3, UPDATES)
+    np.testing.assert_allclose(shares.sum(axis=0), 1.0)
+    assert not shares[2].any()
+    assert shares[1, 2] == (comparison.direction[0, :, 2] == 1).mean()
+    followed = choices.most_followed(comparison, "metastep")
+    counts = (comparison.direction[0] == 1).sum(axis=1)
+    np.testing.assert_array_equal(followed[counts != 2], counts[counts != 2] > 2)
+    assert not followed[counts == 2].any()  # of equals the first
+
+
+@pytest.mark.parametrize("coordinates", [1, 2])
+def test_directions_are_shown_over_updates_and_by_task(coordinates: int) -> None:
+    found = menu_findings()
+    names = ("x", "y")[:coordinates]
+    space = ContextSpace(names, (0.0,) * coordinates, (1.0,) * coordinates)
+    context = np.random.default_rng(0).uniform(size=(TASKS, coordinates)).astype(np.float32)
+    comparison = dataclasses.replace(found.comparison, context=context, context_names=names)
+    document = compose(dataclasses.replace(found, comparison=comparison, context_space=space, fitted={}))
+    shares, by_task = drawn(document, "directions").axes
+    texts = {text.get_text() for text in shares.texts}
+    assert texts == {"natural", "plain"}  # the one that nobody followed is not named
+    points = by_task.collections[0].get_offsets()
+    assert len(points) == (TASKS if coordinates == 2 else TASKS * UPDATES)
+    assert len(drawn(document, "steps-by-task").axes) == coordinates
+
+
+def test_divergences_and_lengths_have_axes_of_their_own() -> None:
+    figure = drawn(compose(menu_findings()), "step-sizes")
+    divergence, length = figure.axes
+    assert (divergence.get_yscale(), length.get_yscale()) == ("log", "linear")
+    assert {text.get_text() for text in divergence.texts} == {"metaFQI", "fixed step"}
+    assert {text.get_text() for text in length.texts} == {"HOOF", "greedy oracle"}
+    comparison = with_menu(compared(TASKS))
+    mean = np.exp(np.log(comparison.hyperparameters[0, :, :, 0].astype(np.float64)).mean(axis=0))
+    np.testing.assert_allclose(divergence.get_lines()[0].get_ydata(), mean, rtol=1e-5)
+
+
+def test_lengths_along_several_directions_are_not_averaged() -> None:
+    record = MethodRecord("m", "m", "", "menu", "metafqi", {}, False, DIRECTIONS, "linear")
+    assert choices.kind_of_step(record) is None
+    assert choices.kind_of_step(record._replace(scale="mixed", directions=())) is None
+    assert choices.kind_of_step(record._replace(scale="divergence")) == "divergence"
+    assert choices.kind_of_step(record._replace(directions=())) == "length, menu"
+    assert compose(menu_findings()).parts  # with one, the report is still whole
+    comparison = with_menu(compared(TASKS))
+    lengths = comparison.methods[0]._replace(scale="linear")
+    document = compose(
+        menu_findings(comparison=dataclasses.replace(comparison, methods=(lengths, *comparison.methods[1:])))
+    )
+    for axes in drawn(document, "step-sizes").axes:
+        assert lengths.label not in {text.get_text() for text in axes.texts}
+
+
+def test_single_tasks_run_from_the_worst_to_the_best() -> None:
+    comparison = with_menu(compared(TASKS))
+    best = best_baseline(comparison, "metastep")
+    assert best == "fixed"
+    auc = comparison.returns[:, :, 1:].astype(np.float64).mean(axis=2)
+    ahead = auc[0] - auc[comparison.index(best)]
+    shown = tasks.some_tasks(comparison, "metastep")
+    assert len(shown) == 6
+    assert (shown[0], shown[-1]) == (ahead.argmin(), ahead.argmax())
+    assert np.all(np.diff(ahead[shown]) >= 0.0)
+    figure = drawn(compose(menu_findings()), "single-tasks")
+    visible = [axes for axes in figure.axes if axes.get_visible()]
+    assert len(visible) == 12  # curves and steps of each
+    np.testing.assert_allclose(visible[0].get_lines()[-1].get_ydata(), comparison.returns[0, shown[0]], rtol=1e-6)
+
+
+def test_the_learned_method_that_chooses_most_is_the_target() -> None:
+    comparison = compared(TASKS)
+
+    def target(**controllers: str) -> str:
+        methods = [record._replace(controller=controllers.get(record.name, "fixed")) for record in comparison.methods]
+        return target_of(dataclasses.replace(comparison, methods=tuple(methods)))
+
+    assert target() == "metafqi"  # the first
+    assert target(hoof="metafqi") == "hoof"
+    methods = [record._replace(controller="metafqi") for record in comparison.methods]
+    methods[1] = methods[1]._replace(directions=DIRECTIONS)
+    assert target_of(dataclasses.replace(comparison, methods=tuple(methods))) == "fixed"
+    methods[2] = methods[2]._replace(name="metastep")
+    assert target_of(dataclasses.replace(comparison, methods=tuple(methods))) == "metastep"
+    assert yardstick_of(comparison, "metafqi") == "oracle"
+
+
+def test_values_of_a_menu_have_a_line_for_each_direction_and_a_ring_at_the_choice() -> None:
+    found = menu_findings()
+    model = menu_model()
+    figure = drawn(compose(found), "values")
+    states = np.concatenate([one for fitted in found.fitted.values() for one in (fitted.starts, fitted.later)])
+    values, chosen = model.values(states), model.act(states)
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert len(panels) == len(states)
+    for axes, rows, (direction, step) in zip(panels, values, chosen, strict=True):
+        assert axes.get_xscale() == "log"
+        lines = [line for line in axes.get_lines() if line.get_marker() != "o"]
+        for line, row in zip(lines, rows, strict=True):
+            np.testing.assert_allclose(line.get_ydata(), row)
+        (ring,) = (line for line in axes.get_lines() if line.get_marker() == "o")
+        np.testing.assert_allclose(ring.get_xdata()[0], step, rtol=1e-4)
+        np.testing.assert_allclose(ring.get_ydata()[0], rows[int(direction)].max())
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "answers"),
+    [
+        (small_model(), {"theta": np.zeros(2), "context": np.zeros(1)}, {"stepsize"}),
+        (menu_model(), {"theta": np.zeros(2), "context": np.zeros(1)}, {"stepsize", "direction"}),
+        (
+            menu_model(("theta", "return")),
+            {"observation": {"theta": np.zeros(2), "return": np.zeros(1)}},
+            {"stepsize", "direction"},
+        ),
+    ],
+    ids=["step", "menu", "a keyword"],
+)
+def test_the_five_lines_run(
+    model: Model, given: dict[str, Any], answers: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    found = findings(compared())
+    fitted = {name: one._replace(model=model) for name, one in found.fitted.items()}
+    code = next(
+        part.text
+        for part in compose(dataclasses.replace(found, fitted=fitted)).parts
+        if isinstance(part, Command) and "load_model" in part.text
+    )
+    assert len(code.splitlines()) <= 5
+    save_model(model, tmp_path / "model.safetensors")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = dict(given)
+    exec(code, names)
+    assert answers <= names.keys()
+    assert str(names["stepsize"]) in capsys.readouterr().out
+    if "direction" in answers:
+        assert names["direction"] in DIRECTIONS
+
+
+def test_what_each_method_cost() -> None:
+    comparison = compared()
+    methods = list(comparison.methods)
+    methods[2] = methods[2]._replace(training_steps=5e6)
+    methods[3] = methods[3]._replace(trials=10)
+    steps = np.full(comparison.num_steps.shape, 100.0)
+    changed = dataclasses.replace(comparison, methods=tuple(methods), num_steps=steps)
+    shown = table(compose(findings(changed)), "costs")
+    rows = {row[0]: dict(zip(shown.header, row, strict=True)) for row in shown.rows}
+    assert rows["metaFQI"]["training"] == "1.0 M"  # of its data
+    assert rows["HOOF"]["training"] == "5.0 M"  # its own
+    assert rows["fixed step"] == {"method": "fixed step", "training": "", "test": "3.0 k", "trials": ""}
+    assert rows["greedy oracle"]["trials"] == "24.0 k"  # 10 batches before each of 4 updates, of 5 batches 3000 steps
+
+
+def test_every_method_has_its_paragraph() -> None:
+    document = compose(menu_findings())
+    shown = table(document, "methods")
+    assert [row[0] for row in shown.rows] == [record.label for record in menu_findings().comparison.methods]
+    assert PAPER in shown.rows[0][1]
+    mine = MethodRecord("mine", "mine", "", "nga", "wobble", {}, False)
+    assert about(mine) == "The controller wobble with the update rule nga."
+    assert about(mine._replace(controller="hoof", rule="adam")).endswith("Here with the update rule adam.")
+    assert "cannot be followed" in prose(document)  # what a flag means
+    settings = dict(table(document, "settings").rows)
+    assert settings["discount of rewards"] == "0.99"
+    models = dict(table(document, "models").rows)
+    assert models["directions"] == "natural, plain, never"
+    assert models["steps"] == "0.001 to 1 of KL divergence"
+
+
+def test_profiles() -> None:
+    values = np.array([[1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.5]])
+    np.testing.assert_array_equal(
+        performance_profile(values, np.array([0.0, 2.0, 2.5, 9.0])), [[1.0, 0.75, 0.5, 0.0], [1.0, 0.75, 0.5, 0.0]]
+    )
+    np.testing.assert_array_equal(shortfall(values), [[3.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 2.5]])
+
+
+def test_the_profile_starts_at_the_share_of_tasks_that_are_won() -> None:
+    comparison = with_menu(compared(TASKS))
+    auc = comparison.returns[:3, :, 1:].astype(np.float64).mean(axis=2)
+    within = drawn(compose(menu_findings()), "spread").axes[2]
+    for line, row in zip(within.get_lines(), auc, strict=True):
+        assert line.get_ydata()[0] == pytest.approx((row == auc.max(axis=0)).mean())
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colours_can_be_read(theme: Any) -> None:
+    from matplotlib.colors import to_rgb
+
+    from metastep.report.style import INKS, PALETTE, tint
+
+    for colour in (*PALETTE, "#000075", "#444444", "text", "quiet"):
+        shown = np.array(to_rgb(tint(colour, 0, INKS[theme]))) @ (0.2126, 0.7152, 0.0722)
+        paper = np.array(to_rgb(INKS[theme].paper)) @ (0.2126, 0.7152, 0.0722)
+        assert abs(shown - paper) > 0.2
+
+
+def test_a_report_of_a_menu_is_written(tmp_path: Path) -> None:
+    files = write_document(compose(menu_findings()), tmp_path)
+    assert len({path.name for path in files}) == len(files)  # no figure is written over another
+    page = (tmp_path / "report.html").read_text()
+    for name in ("directions", "step-sizes", "steps-by-task", "single-tasks", "spread", "values", "one-by-one"):
+        assert f'<figure id="{name}">' in page
+
+
+def test_a_report_where_all_tasks_and_methods_are_alike() -> None:
+    found = menu_findings()
+    equal = dataclasses.replace(found.comparison, returns=np.full_like(found.comparison.returns, -3.0))
+    document = compose(dataclasses.replace(found, comparison=equal))
+    for part in document.parts:
+        if isinstance(part, Picture):
+            part.draw("light")
