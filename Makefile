@@ -28,7 +28,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 test: $(VENV)/.dev lint
-	$(BIN)/pytest -n 2 --dist worksteal -m "not soak"
+	$(BIN)/pytest -n 2 --dist worksteal
 
 soak: $(VENV)/.dev
 	$(BIN)/pytest -m soak -s
