@@ -105,9 +105,9 @@ def collect(
     """Collect training data; a stopped collection resumes where it was."""
     part, terminal = parse_share(share), watch(device)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
-    from metastep.experiments.stages import collect_data
+    from metastep.experiments.stages import collect_all
 
-    dataset = collect_data(folder, tracker=terminal, share=part)
+    dataset = collect_all(folder, tracker=terminal, share=part)
     if dataset is None:
         print(f"{out}: this share is done; the dataset is complete once the other shares are.")
         return
@@ -125,13 +125,15 @@ def fit(folder: FolderArgument, device: DeviceOption = None, allow_imports: Impo
     """Fit metaFQI on a run's data and select the iteration on validation tasks."""
     terminal = watch(device)
     from metastep.experiments.folder import RunFolder
-    from metastep.experiments.stages import fit_and_select
+    from metastep.experiments.stages import fit_all
 
     opened = RunFolder.open(folder).importing(allow_imports).check_tasks()
-    model = fit_and_select(opened, tracker=terminal)
-    for curve in model.record.validation:
-        mark = " selected" if curve.iteration == model.record.selected_iteration else ""
-        print(f"N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}")
+    for name, model in fit_all(opened, tracker=terminal).items():
+        if name:
+            print(f"{name}:")
+        for curve in model.record.validation:
+            mark = " selected" if curve.iteration == model.record.selected_iteration else ""
+            print(f"N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}")
 
 
 @verb
