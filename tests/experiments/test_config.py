@@ -12,14 +12,23 @@ from metastep import features
 from metastep.errors import InputError
 from metastep.evaluation import baselines
 from metastep.experiments import schema
-from metastep.experiments.build import build_mdp, build_regressor, method_spec, method_specs
-from metastep.experiments.config import Experiment, list_presets, load, parse
+from metastep.experiments.build import (
+    build_mdp,
+    build_regressor,
+    config_of,
+    learners_collected,
+    method_spec,
+    method_specs,
+    some_controller,
+)
+from metastep.experiments.config import Experiment, list_presets, load, parse, variant
 from metastep.experiments.reference import configuration_markdown, to_toml
 from metastep.settings import fits_float32, settings_of
 
 METHODS = ("metastep", "metafqi", "fixed", "fixed-kl", "kl-adaptive", "decay", "rmsprop", "adam", "hoof", "metagrad")
 METHODS += ("single", "oracle", "menu-oracle")
-# The paper's settings; what it leaves open as it is read: a normal's second number is a standard deviation. Observations and actions give the number of parameters of the linear policy, (1 + s) * a.
+# The paper's settings; what it leaves open as it is read: a normal's second number is a standard deviation.
+# Observations and actions give the number of parameters of the linear policy, (1 + s) * a.
 PAPER = {
     "nav2d": {
         "parameters": (1 + 2) * 2,
@@ -141,15 +150,18 @@ def test_every_preset_constructs_and_survives_json(name, scale):
     assert parse(stored) == config
     assert stored == config.to_dict()
     for name in ("fixed", "metagrad"):
-        grid = method_spec(config, name).grid["stepsize"]
-        assert config.meta.stepsize_low <= min(grid) <= max(grid) <= config.meta.stepsize_high
+        spec = method_spec(config, name)
+        low, high = (
+            (spec.steps.low, spec.steps.high) if spec.steps else (config.meta.stepsize_low, config.meta.stepsize_high)
+        )
+        assert low <= min(spec.grid["stepsize"]) <= max(spec.grid["stepsize"]) <= high
     for spec in method_specs(config).values():
         for values in spec.grid.values():
             assert list(values) == sorted(set(values))
 
 
 def environment_steps(config: Experiment) -> int:
-    """Steps of collection, selection, tuning and comparison, the greedy oracle's 101 tries at every update included."""
+    """Steps of collection, selection, tuning and comparison, the tries of oracles at every update included."""
     batch = config.rollout.num_episodes * config.rollout.horizon
     compare, specs = config.compare, method_specs(config).values()
     points = sum(math.prod(map(len, spec.grid.values())) for spec in specs if spec.grid)
@@ -157,7 +169,17 @@ def environment_steps(config: Experiment) -> int:
         2 if config.collect.method == "generative" else config.meta.num_updates + 1
     )
     selected = config.fqi.iterations * config.selection.num_tasks * (config.meta.num_updates + 1)
-    learners = compare.num_tuning_tasks * points + compare.num_tasks * (len(compare.methods) + 101)
+    tries = sum(
+        some_controller(spec).num_trials(spec.on(build_mdp(config_of(config, spec))).space) or 101
+        for spec in specs
+        if some_controller(spec).is_yardstick
+    )
+    learners = compare.num_tuning_tasks * points + compare.num_tasks * (len(compare.methods) + tries)
+    for model in config.models:
+        own = variant(config, model)
+        updates = own.meta.num_updates
+        collected += learners_collected(own) * (own.collect.labels * updates + 1)
+        selected += own.collect.rounds * own.fqi.iterations * own.selection.num_tasks * (updates + 1)
     return batch * (collected + selected + learners * (compare.num_updates + 1))
 
 

@@ -54,7 +54,7 @@ def test_later_settings_may_differ(collected: RunFolder, tmp_path: Path) -> None
     [
         ("seed=1", r"seed = 0, which is now 1"),
         ("meta.rule.damping=0.1", r"meta\.rule\.damping = 0\.01, which is now 0\.1"),
-        ("meta.rule=rmsprop", r'meta\.rule\.name = "nga", which is now "rmsprop"'),
+        ("meta.rule=rmsprop", r"meta\.rule\.damping = 0\.01, which is now not set"),
         ("meta.stepsize_high=3.0", r"meta\.stepsize_high = 8\.0, which is now 3\.0"),
         ("rollout.block_size=4", r"collect\.block_size = 8, which is now 4"),
         ("collect.num_meta_episodes=8", r"collect\.num_meta_episodes = 16, which is now 8"),

@@ -55,16 +55,21 @@ def demo(
     """Run the main job on Minigolf, end to end, in a minute or two, and write a report."""
     terminal = watch(device)
     terminal.note(
-        "Minigolf: learn from 2,048 simulated updates which step size to take when, then compare on new tasks."
+        "Minigolf: learn from simulated updates which step to take when (metaFQI), and in which direction (metastep), then "
+        "compare on new tasks."
     )
 
     smaller = [
         "collect.num_meta_episodes=2048",
         "fqi.iterations=3",
+        "models.metastep.collect.num_meta_episodes=64",
         "compare.num_tasks=32",
-        "compare.num_tuning_tasks=6",
+        "compare.num_tuning_tasks=20",
+        "compare.methods.fixed-kl.grid.stepsize=[0.1, 1.0, 10.0, 100.0]",
+        "compare.methods.rmsprop.grid.stepsize=[0.03, 0.1, 0.3]",
+        "compare.methods.adam.grid.stepsize=[0.08, 0.2, 0.5]",
     ]
-    methods = ["metafqi", "fixed", "rmsprop", "adam", "hoof", "metagrad", "oracle"]
+    methods = ["metastep", "metafqi", "fixed", "fixed-kl", "rmsprop", "adam", "menu-oracle"]
     folder = start_run("minigolf", out, overrides=[*smaller, f"compare.methods={methods}"])
     finish_run(folder, terminal)
 

@@ -42,7 +42,15 @@ SETS = {
     "paper": DEFAULT_OBSERVATION,
     "full": ("theta", "context", "return", "steps", "log_norms"),
     # Neither grows with the policy nor carries a unit.
-    "unit-free": ("gain", "cosines", "last_cosines", "last_divergence", "change_in_errors", "relative_error", "update"),
+    "unit-free": (
+        "gains",
+        "cosines",
+        "last_cosines",
+        "last_divergence",
+        "change_in_errors",
+        "relative_error",
+        "update",
+    ),
 }
 """Observations with a name of their own."""
 
