@@ -56,6 +56,7 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "decay": lambda: {"alpha": 1.0},
     "geometric-decay": lambda: {"stepsize": 1.0, "alpha": 0.9},
     "hoof": lambda: {"max_divergence": 0.02},
+    "kl-adaptive": lambda: {"stepsize": 0.5, "target": 0.1},
     "metagrad": lambda: {"stepsize": 0.5, "beta": 0.1},
     "single-action": _regression,
     "metafqi": lambda: {"model": _model()},

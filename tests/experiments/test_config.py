@@ -12,17 +12,27 @@ from metastep import features
 from metastep.errors import InputError
 from metastep.evaluation import baselines
 from metastep.experiments import schema
-from metastep.experiments.build import build_mdp, build_regressor, method_spec, method_specs
-from metastep.experiments.config import Experiment, list_presets, load, parse
+from metastep.experiments.build import (
+    build_mdp,
+    build_regressor,
+    config_of,
+    learners_collected,
+    method_spec,
+    method_specs,
+    some_controller,
+)
+from metastep.experiments.config import Experiment, list_presets, load, parse, variant
 from metastep.experiments.reference import configuration_markdown, to_toml
 from metastep.settings import fits_float32, settings_of
 
-METHODS = ("metafqi", "fixed", "decay", "rmsprop", "adam", "hoof", "metagrad", "single", "oracle")
-# The paper's settings: observations and actions give the number of parameters of the linear policy, (1 + s) * a.
+METHODS = ("metastep", "metafqi", "fixed", "fixed-kl", "kl-adaptive", "decay", "rmsprop", "adam", "hoof", "metagrad")
+METHODS += ("single", "oracle", "menu-oracle")
+# The paper's settings; what it leaves open as it is read: a normal's second number is a standard deviation.
+# Observations and actions give the number of parameters of the linear policy, (1 + s) * a.
 PAPER = {
     "nav2d": {
         "parameters": (1 + 2) * 2,
-        "initial": ("normal", (0.0,), (0.1,)),
+        "initial": ("normal", (0.0,), (0.01,)),
         "sigma": 1.001,
         "n, H": (200, 10),
         "collect": ("trajectory", 4000, 20),
@@ -40,7 +50,7 @@ PAPER = {
     },
     "cartpole": {
         "parameters": (1 + 4) * 1,
-        "initial": ("normal", (0.0,), (0.01,)),
+        "initial": ("normal", (0.0,), (0.0001,)),
         "sigma": 1.001,
         "n, H": (100, 100),
         "collect": ("trajectory", 3200, 15),
@@ -49,7 +59,7 @@ PAPER = {
     },
     "swingup": {
         "parameters": (1 + 4) * 1,
-        "initial": ("normal", (0.0,), (0.1,)),
+        "initial": ("normal", (0.0,), (0.01,)),
         "sigma": 1.001,
         "n, H": (100, 200),
         "collect": ("trajectory", 300, 25),
@@ -110,7 +120,12 @@ def test_the_full_scale_is_the_papers(name):
     assert (config.fqi.double, config.fqi.lam, config.fqi.num_stepsizes, config.fqi.maximum) == (True, 1.0, 101, "grid")
     assert config.meta.observation == ("theta", "natural_gradient", "context")
     rule = build_mdp(config).rule
-    assert (rule.name, rule.damping) == ("nga", 1e-3)
+    assert (rule.name, rule.damping) == ("nga", 1e-2)
+    assert (config.rollout.fisher, config.rollout.damping_kind, config.rollout.cg_iterations) == (
+        "truncated",
+        "absolute",
+        10,
+    )
     # The paper tuned on 20 tasks; fewer than about 50 leave the best fixed step to chance.
     assert (config.compare.num_tasks, config.compare.num_tuning_tasks, config.compare.num_resamples) == (100, 50, 10000)
     assert tuple(method.name for method in config.compare.methods) == METHODS
@@ -125,7 +140,7 @@ def test_the_grids_contain_what_the_paper_tuned(name, scale):
         grids["rmsprop"]["stepsize"], grids["adam"]["stepsize"], *grids["metagrad"].values(), grids["decay"]["alpha"]
     )  # fmt: skip
     assert all(value in grid for value, grid in zip(TUNED[name], searched, strict=True))
-    assert grids["hoof"] == {"max_divergence": (1e-4, 1e-3, 1e-2, 2e-2, 5e-2)}
+    assert set(grids["hoof"]["max_divergence"]) >= {1e-4, 1e-3, 1e-2, 2e-2, 5e-2}
 
 
 @pytest.mark.parametrize(("name", "scale"), both_scales())
@@ -135,15 +150,18 @@ def test_every_preset_constructs_and_survives_json(name, scale):
     assert parse(stored) == config
     assert stored == config.to_dict()
     for name in ("fixed", "metagrad"):
-        grid = method_spec(config, name).grid["stepsize"]
-        assert config.meta.stepsize_low <= min(grid) <= max(grid) <= config.meta.stepsize_high
+        spec = method_spec(config, name)
+        low, high = (
+            (spec.steps.low, spec.steps.high) if spec.steps else (config.meta.stepsize_low, config.meta.stepsize_high)
+        )
+        assert low <= min(spec.grid["stepsize"]) <= max(spec.grid["stepsize"]) <= high
     for spec in method_specs(config).values():
         for values in spec.grid.values():
             assert list(values) == sorted(set(values))
 
 
 def environment_steps(config: Experiment) -> int:
-    """Steps of collection, selection, tuning and comparison, the greedy oracle's 101 tries at every update included."""
+    """Steps of collection, selection, tuning and comparison, the tries of oracles at every update included."""
     batch = config.rollout.num_episodes * config.rollout.horizon
     compare, specs = config.compare, method_specs(config).values()
     points = sum(math.prod(map(len, spec.grid.values())) for spec in specs if spec.grid)
@@ -151,7 +169,17 @@ def environment_steps(config: Experiment) -> int:
         2 if config.collect.method == "generative" else config.meta.num_updates + 1
     )
     selected = config.fqi.iterations * config.selection.num_tasks * (config.meta.num_updates + 1)
-    learners = compare.num_tuning_tasks * points + compare.num_tasks * (len(compare.methods) + 101)
+    tries = sum(
+        some_controller(spec).num_trials(spec.on(build_mdp(config_of(config, spec))).space) or 101
+        for spec in specs
+        if some_controller(spec).is_yardstick
+    )
+    learners = compare.num_tuning_tasks * points + compare.num_tasks * (len(compare.methods) + tries)
+    for model in config.models:
+        own = variant(config, model)
+        updates = own.meta.num_updates
+        collected += learners_collected(own) * (own.collect.labels * updates + 1)
+        selected += own.collect.rounds * own.fqi.iterations * own.selection.num_tasks * (updates + 1)
     return batch * (collected + selected + learners * (compare.num_updates + 1))
 
 
@@ -196,7 +224,7 @@ def test_types_defaults_and_sentences_are_those_of_the_classes():
     for section, classes in owners.items():
         for name, field in section.model_fields.items():
             found = [settings_of(owner)[name] for owner in classes if name in settings_of(owner)]
-            if not found or name in ("rule", "regressor"):
+            if not found or name in ("rule", "regressor", "observation"):  # which take words for more
                 continue
             shared += 1
             bounds = list(getattr(found[0].kind, "__metadata__", ()))
@@ -340,7 +368,7 @@ def test_unreadable_files_are_named(tmp_path):
         ("meta.stepsize_scale=log", "meta.stepsize_low: 0.0 must be positive on a log scale."),
         ('meta.observation=["theta","theta"]', "meta.observation: ['theta', 'theta'] must name one feature or more,"),
         ("meta.observation=[]", "meta.observation: [] must name one feature or more, each once."),
-        ("meta.observation=theta", "meta.observation: 'theta' must be a list."),
+        ("meta.observation=5", "meta.observation: 5 must be a list."),
         ("initial.variance=-1", "initial.variance: [-1.0] must not be negative."),
         ("initial.low=0", "initial.low: [0.0] must not be set where kind is 'normal'."),
         ('initial={kind="uniform",low=0}', "initial.high: None must be set where kind is 'uniform'."),
@@ -352,10 +380,10 @@ def test_unreadable_files_are_named(tmp_path):
             "initial={mean=[0,0],variance=[1,1,1]}",
             "initial.variance: [1.0, 1.0, 1.0] must have one number, or as many as",
         ),
-        ("compare.methods.adam.grid.stepsize=[1, 0]", "compare.methods[4].grid.stepsize[1]: 0 must be greater than 0."),
+        ("compare.methods.adam.grid.stepsize=[1, 0]", "compare.methods[7].grid.stepsize[1]: 0 must be greater than 0."),
         ('compare.methods=["adam","adam"]', "compare.methods: ['adam', 'adam'] must name each method once."),
         ('compare.methods=["../x"]', "compare.methods[0].name: '../x' must be letters, digits and"),
-        ("compare.methods.adam.color=red", "compare.methods[4].color: is not a setting, did you mean"),
+        ("compare.methods.adam.color=red", "compare.methods[7].color: is not a setting, did you mean"),
         ("collect.block_size=0", "collect.block_size: 0 must be greater than or equal to 1."),
         ("collect.block_size=all", "collect.block_size: 'all' must be a whole number."),
         ("seed=-1", "seed: -1 must be greater than or equal to 0."),
@@ -386,7 +414,7 @@ def test_wrong_settings_are_named_with_what_is_allowed(override, message):
         ("policy.sigma=wide", "policy.sigma: 'wide' must be a number."),
         (
             "meta.rule=ngaa",
-            "meta.rule: 'ngaa' is not registered, allowed are adam, gradient, nga, rmsprop. Did you mean 'nga'?",
+            "meta.rule: 'ngaa' is not registered, allowed are adam, gradient, menu, nga, rmsprop. Did you mean 'nga'?",
         ),
         ("meta.rule.dampin=0.1", "meta.rule: 'dampin' is not an option of nga, allowed are damping. Did you mean"),
         ("meta.rule.damping=2.0", "meta.rule.damping: 2.0 must lie in (0, 1)."),
@@ -419,7 +447,8 @@ def test_a_missing_section_names_its_keys():
     data = load("nav2d").to_dict()
     del data["collect"]
     assert error_of(parse, data) == (
-        "collect: is missing, it must be a table [collect] with num_meta_episodes; may hold method, block_size."
+        "collect: is missing, it must be a table [collect] with num_meta_episodes; may hold method, labels, rounds, "
+        "exploration, block_size."
     )
 
 

@@ -55,16 +55,21 @@ def demo(
     """Run the main job on Minigolf, end to end, in a minute or two, and write a report."""
     terminal = watch(device)
     terminal.note(
-        "Minigolf: learn from 2,048 simulated updates which step size to take when, then compare on new tasks."
+        "Minigolf: learn from simulated updates which step to take when (metaFQI), and in which direction (metastep), then "
+        "compare on new tasks."
     )
 
     smaller = [
         "collect.num_meta_episodes=2048",
         "fqi.iterations=3",
+        "models.metastep.collect.num_meta_episodes=64",
         "compare.num_tasks=32",
-        "compare.num_tuning_tasks=6",
+        "compare.num_tuning_tasks=20",
+        "compare.methods.fixed-kl.grid.stepsize=[0.1, 1.0, 10.0, 100.0]",
+        "compare.methods.rmsprop.grid.stepsize=[0.03, 0.1, 0.3]",
+        "compare.methods.adam.grid.stepsize=[0.08, 0.2, 0.5]",
     ]
-    methods = ["metafqi", "fixed", "rmsprop", "adam", "hoof", "metagrad", "oracle"]
+    methods = ["metastep", "metafqi", "fixed", "fixed-kl", "rmsprop", "adam", "menu-oracle"]
     folder = start_run("minigolf", out, overrides=[*smaller, f"compare.methods={methods}"])
     finish_run(folder, terminal)
 
@@ -105,9 +110,9 @@ def collect(
     """Collect training data; a stopped collection resumes where it was."""
     part, terminal = parse_share(share), watch(device)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
-    from metastep.experiments.stages import collect_data
+    from metastep.experiments.stages import collect_all
 
-    dataset = collect_data(folder, tracker=terminal, share=part)
+    dataset = collect_all(folder, tracker=terminal, share=part)
     if dataset is None:
         print(f"{out}: this share is done; the dataset is complete once the other shares are.")
         return
@@ -125,13 +130,15 @@ def fit(folder: FolderArgument, device: DeviceOption = None, allow_imports: Impo
     """Fit metaFQI on a run's data and select the iteration on validation tasks."""
     terminal = watch(device)
     from metastep.experiments.folder import RunFolder
-    from metastep.experiments.stages import fit_and_select
+    from metastep.experiments.stages import fit_all
 
     opened = RunFolder.open(folder).importing(allow_imports).check_tasks()
-    model = fit_and_select(opened, tracker=terminal)
-    for curve in model.record.validation:
-        mark = " selected" if curve.iteration == model.record.selected_iteration else ""
-        print(f"N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}")
+    for name, model in fit_all(opened, tracker=terminal).items():
+        if name:
+            print(f"{name}:")
+        for curve in model.record.validation:
+            mark = " selected" if curve.iteration == model.record.selected_iteration else ""
+            print(f"N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}")
 
 
 @verb

@@ -40,9 +40,14 @@ _kl = {
     "grid": {"stepsize": (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)},
 }
 _add("fixed-kl", "fixed KL", "#A6761D", controller="fixed", **_kl)
-_adaptive = {"stepsize": (0.03, 0.1, 0.3, 1.0, 3.0, 10.0), "target": (1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)}
+_adaptive = {
+    "stepsize": (0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
+    "target": (1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
+}
 _add("kl-adaptive", "KL-adaptive", "#66A61E", controller="kl-adaptive", grid=_adaptive)
-_add("hoof", "HOOF", "#D55E00", controller="hoof", grid={"max_divergence": (1e-4, 1e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0)})
+# The paper's grid, and larger bounds: the best of the paper's is often the largest.
+_bounds = (1e-4, 1e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0)
+_add("hoof", "HOOF", "#D55E00", controller="hoof", grid={"max_divergence": _bounds})
 _add("metagrad", "metagrad", "#56B4E9", controller="metagrad", grid={"stepsize": (), "beta": ()})
 _add("single", "single step size", "#7A7A7A", controller="single-action")
 _add("oracle", "greedy oracle", "text", controller="greedy-oracle", controller_options={"num_stepsizes": 0})

@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 from metastep import storage
 from metastep.errors import InputError
-from metastep.experiments.build import needs_model
+from metastep.experiments.build import models_needed
 from metastep.experiments.folder import RunFolder, place_of_writing
-from metastep.experiments.origin import dataset_of, kept, read_report, result_of
+from metastep.experiments.origin import dataset_of, kept, read_report, result_of, round_model_of
 from metastep.experiments.reproduce.registry import IDS
 from metastep.experiments.reproduce.runner import collected, read_id, read_settings
 from metastep.experiments.stages import compared, fitted, method_names
 from metastep.locks import described, is_lock, writers
 from metastep.meta.dataset import Dataset, block_checksums
+from metastep.provenance import first_difference
 
 _Checks = dict[Path, Callable[[], object]]
 _OWN = {"data", "results", "figures", "extra", "runs", *IDS}  # folders that a process which is stopped may leave empty
@@ -99,16 +100,30 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
             checks[folder.result(method)] = partial(result_of, folder, method)
     for extra in sorted((path / "extra").glob("*.safetensors")):
         checks[extra] = partial(kept, folder, extra)
-    follows_model = (has_comparison or folder.report.exists()) and needs_model(folder.config)
-    if follows_model or folder.model.exists() or folder.validation.exists():
-        checks |= {folder.model: partial(fitted, folder), folder.validation: partial(kept, folder, folder.validation)}
-        checks |= _data(folder.data, partial(dataset_of, folder, verify=False))
-    elif folder.data.exists():
-        checks |= _data(folder.data, partial(dataset_of, folder, verify=False))
+    followed = models_needed(folder.config) if has_comparison or folder.report.exists() else ()
+    for name in ("", *folder.config.models):
+        own = folder.of_model(name)
+        if name and own.path.exists():
+            checks |= _run(own.path, allow_imports) | {own.path / "config.json": partial(_require_model, own)}
+        if name in followed or (not name and (own.model.exists() or own.validation.exists())):
+            checks |= {own.model: partial(fitted, own), own.validation: partial(kept, own, own.validation)}
+            checks |= _data(own.data, partial(dataset_of, own, verify=False))
+        elif own.data.exists():
+            checks |= _data(own.data, partial(dataset_of, own, verify=False))
+    for index in range(1, folder.config.collect.rounds):
+        if folder.round_model(index).exists():
+            checks[folder.round_model(index)] = partial(round_model_of, folder, index)
     if folder.report.exists() or (path / "report.json").exists():
         checks[path / "report.json"] = partial(read_report, folder)
         checks |= _listed(path, lambda: read_report(folder)["files"])
     return checks
+
+
+def _require_model(own: RunFolder) -> None:
+    """The run of a model within a run must be what the configuration of the whole says of it."""
+    if difference := first_difference(RunFolder.open(own.path).config.to_dict(), own.config.to_dict()):
+        key, before, now = difference
+        raise InputError(f"File {own.path / 'config.json'} has {key} = {before}, but in this run it is {now}.")
 
 
 def _require_command(path: Path) -> None:

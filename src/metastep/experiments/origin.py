@@ -16,7 +16,7 @@ from metastep.experiments.config import parse
 from metastep.experiments.data import difference_in_data
 from metastep.experiments.folder import RunFolder
 from metastep.fqi import Model, load_model
-from metastep.meta.dataset import Dataset
+from metastep.meta.dataset import Dataset, block_checksums
 from metastep.provenance import first_difference
 
 _RESULT = "results/"
@@ -39,20 +39,31 @@ def model_of(folder: RunFolder) -> Model:
     """The model of a run, if it was fitted with this configuration on this data."""
     if not folder.model.exists():
         raise InputError(f"Folder {folder.path} holds no model; run `metastep fit {folder.path}` first.")
-    model = load_model(folder.model)
+    return _fitted_here(folder, folder.model, fingerprint(folder, "data"))
+
+
+def round_model_of(folder: RunFolder, index: int, data: str | None = None) -> Model:
+    """The model that a later round of collection follows, if it was fitted with this configuration on the rounds before it.
+
+    `data` is what their blocks are known by; unless it is given, the manifest of complete data tells it.
+    """
+    if data is None:
+        blocks = list(block_checksums(folder.data).values())
+        data = storage.sha256_of_json(blocks[: index * len(blocks) // folder.config.collect.rounds]) if blocks else None
+    return _fitted_here(folder, folder.round_model(index), data)
+
+
+def _fitted_here(folder: RunFolder, path: Path, data: str | None) -> Model:
+    model = load_model(path)
     recorded = model.record.configuration.get("experiment")
     try:
         theirs = parse(recorded).to_dict() if isinstance(recorded, dict) else {}
     except InputError as error:
-        raise InputError(
-            f"File {folder.model} was fitted with a configuration that is not this run's: {error}"
-        ) from None
+        raise InputError(f"File {path} was fitted with a configuration that is not this run's: {error}") from None
     if difference := first_difference(theirs, folder.config.to_dict()):
         key, before, now = difference
-        raise InputError(
-            f"File {folder.model} was fitted with {key} = {before}, but in this run it is {now}; {_AGAIN}."
-        )
-    _require(folder.model, "data", model.record.training_data.fingerprint, fingerprint(folder, "data"))
+        raise InputError(f"File {path} was fitted with {key} = {before}, but in this run it is {now}; {_AGAIN}.")
+    _require(path, "data", model.record.training_data.fingerprint, data)
     return model
 
 

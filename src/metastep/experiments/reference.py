@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -47,6 +48,12 @@ def _table(section: BaseModel, prefix: str) -> Iterator[str]:
         if isinstance(value, BaseModel):
             yield f"[{prefix}{name}]"
             yield from _table(value, f"{prefix}{name}.")
+            continue
+        if isinstance(value, dict):
+            for key, entry in value.items():
+                yield f"[{prefix}{name}.{_key(key)}]"
+                yield from (f"{item} = {_literal(inner)}" for item, inner in entry.model_dump().items() if inner != {})
+                yield ""
             continue
         for entry in value:
             yield f"[[{prefix}{name}]]"
@@ -130,10 +137,15 @@ def _code(value: Any) -> str:
     return f"`{_literal(value)}`"
 
 
+def _key(name: str) -> str:
+    """A name as TOML writes it, in quotes where it needs them."""
+    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else json.dumps(name)
+
+
 def _literal(value: Any) -> str:
     """A value as TOML writes it."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name} = {_literal(item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(name)} = {_literal(item)}" for name, item in value.items()) + "}"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):

@@ -20,13 +20,14 @@ from metastep.experiments.build import (
     config_of,
     learners_collected,
     method_spec,
+    models_needed,
     updates_collected,
 )
 from metastep.experiments.data import recorded_with
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.origin import dataset_of, keep, kept, model_of, result_of
+from metastep.experiments.origin import dataset_of, keep, kept, model_of, result_of, round_model_of
 from metastep.experiments.schema import Experiment
-from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, load_model, model_from, save_model
+from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, model_from, save_model
 from metastep.mdp import MetaMDP
 from metastep.meta.collection import collect, recorded_features
 from metastep.meta.dataset import Dataset, DatasetWriter, all_transitions
@@ -91,9 +92,7 @@ def _round_model(folder: RunFolder, writer: DatasetWriter, index: int, blocks: r
     """The model that a round follows, fitted on all rounds before it and selected, or the one that is there already."""
     config, path, fingerprint = folder.config, folder.round_model(index), writer.digest_of(blocks)
     if path.exists():
-        model = load_model(path)
-        if model.record.training_data.fingerprint == fingerprint:
-            return model
+        return round_model_of(folder, index, fingerprint)
     transitions = all_transitions(map(writer.block, blocks), config.meta.observation)
     model = fit_tuples(config, transitions, fingerprint, folder.data, tracker=tracker)
     model = select(model, validate(config, model, contexts=folder.tasks, tracker=tracker)).only_selected()
@@ -210,6 +209,23 @@ def learn(folder: RunFolder, model: str = "", *, tracker: Tracker | None = None)
     if not (own.model.exists() and own.validation.exists()):
         collect_data(own, tracker=tracker)
     return fit_and_select(own, tracker=tracker)
+
+
+def collect_all(
+    folder: RunFolder, *, tracker: Tracker | None = None, share: tuple[int, int] = (0, 1)
+) -> Dataset | None:
+    """Collect the data of every model; a share of the work is one of the experiment's own model, the others' comes with it."""
+    if share == (0, 1):
+        for model in folder.config.models:
+            own = folder.of_model(model)
+            collect_data(RunFolder.create(own.path, own.config, own.tasks), tracker=tracker)
+    return collect_data(folder, tracker=tracker, share=share)
+
+
+def fit_all(folder: RunFolder, *, tracker: Tracker | None = None) -> dict[str, Model]:
+    """Fit and select the experiment's own model and the others that methods follow."""
+    found = {"": fit_and_select(folder, tracker=tracker)}
+    return found | {name: learn(folder, name, tracker=tracker) for name in models_needed(folder.config) if name}
 
 
 def fitted(folder: RunFolder) -> tuple[Model, Comparison]:

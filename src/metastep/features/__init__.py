@@ -15,15 +15,15 @@ from metastep.features.learner import Context, Gradient, NaturalGradient, Return
 from metastep.features.update import (
     ChangeInErrors,
     Cosines,
-    Curvature,
-    Gain,
+    Curvatures,
+    Gains,
     LastCosines,
     LastDivergence,
     LastStep,
     LogNorms,
     RelativeError,
     ReturnChange,
-    Slope,
+    Slopes,
     Steps,
 )
 from metastep.mdp import DEFAULT_OBSERVATION, Learners, MetaMDP
@@ -33,7 +33,7 @@ REGISTRY: Registry[Feature] = Registry("meta.observation")
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
 _OF_THE_LEARNER = (Theta, Gradient, NaturalGradient, Context, Return, ReturnError, UpdateIndex)
-_OF_THE_UPDATE = (Steps, LogNorms, Slope, Curvature, Gain, Cosines, LastCosines, LastStep, LastDivergence)
+_OF_THE_UPDATE = (Steps, LogNorms, Slopes, Curvatures, Gains, Cosines, LastCosines, LastStep, LastDivergence)
 _OF_THE_RETURN = (ReturnChange, ChangeInErrors, RelativeError)
 for _feature in (*_OF_THE_LEARNER, *_OF_THE_UPDATE, *_OF_THE_RETURN):
     register(_feature.name, _feature)
@@ -42,7 +42,15 @@ SETS = {
     "paper": DEFAULT_OBSERVATION,
     "full": ("theta", "context", "return", "steps", "log_norms"),
     # Neither grows with the policy nor carries a unit.
-    "unit-free": ("gain", "cosines", "last_cosines", "last_divergence", "change_in_errors", "relative_error", "update"),
+    "unit-free": (
+        "gains",
+        "cosines",
+        "last_cosines",
+        "last_divergence",
+        "change_in_errors",
+        "relative_error",
+        "update",
+    ),
 }
 """Observations with a name of their own."""
 

@@ -86,31 +86,31 @@ class LogNorms(Feature):
         return "log_norm[gradient]", "log_norm[natural_gradient]"
 
 
-class Slope(_OfTheDirections):
+class Slopes(_OfTheDirections):
     """v'g along every direction v: how much the return grows at first, for each unit of h."""
 
-    name: ClassVar[str] = "slope"
+    name: ClassVar[str] = "slopes"
 
     def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
         return jnp.sum(_steps(mdp, learners) * learners.estimate.gradient[:, None], axis=-1)
 
 
-class Curvature(_OfTheDirections):
+class Curvatures(_OfTheDirections):
     """Decimal logarithm of v'Fv along every direction v: twice the divergence of a step of length 1."""
 
-    name: ClassVar[str] = "curvature"
+    name: ClassVar[str] = "curvatures"
 
     def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
         return _log10(learners.curvature)
 
 
-class Gain(_OfTheDirections):
+class Gains(_OfTheDirections):
     """Decimal logarithm of v'g / sqrt(v'Fv) over the return's standard error: the slope per root of divergence, in errors."""
 
-    name: ClassVar[str] = "gain"
+    name: ClassVar[str] = "gains"
 
     def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
-        slope = Slope()(mdp, learners)
+        slope = Slopes()(mdp, learners)
         error = jnp.sqrt(jnp.maximum(learners.curvature, 0.0)) * learners.estimate.return_error[:, None]
         return _log10(jnp.where(error > 0.0, slope / jnp.where(error > 0.0, error, 1.0), 0.0))
 

@@ -94,7 +94,7 @@ def test_controllers_that_simulate_do_not_know_the_difference():
         learners = begin(mdp, mdp.tasks(0, Stream.TRAIN, 0))
         hoof = HOOF(0.05, num_candidates=10)
         proposals.append(hoof.propose(hoof.init(mdp, learners), learners))
-        searches.append(line_search(mdp, learners, jnp.asarray([0.0, 0.5], jnp.float32)))
+        searches.append(line_search(mdp, learners, jnp.asarray([[0.0], [0.5]], jnp.float32)))
     np.testing.assert_allclose(*proposals, rtol=1e-5)
     np.testing.assert_allclose(*searches, rtol=1e-4)
 
