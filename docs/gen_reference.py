@@ -38,8 +38,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """What MkDocs calls for every page before it is rendered."""
     if page.parent is None:  # a page that is a tab by itself has no neighbours to list, and wide tables
         page.meta["hide"] = ["navigation"]
-    if page.file.src_uri == "results.md":
-        page.meta["hide"] = ["toc"]  # its tables are wide
+    if page.file.src_uri.startswith("results"):
+        page.meta["hide"] = ["toc"]  # the tables are wide
         if _WHY not in markdown:  # a command writes that page whole
             markdown = markdown.replace("\n## ", f"\n{_WHY_TOO}\n\n## ", 1)
     return _MARK.sub(lambda mark: GENERATED[mark.group(1)](), markdown)

@@ -5,7 +5,7 @@ import pytest
 from metastep.errors import InputError
 from metastep.experiments.build import build_mdp, method_specs
 from metastep.experiments.config import list_presets, load
-from metastep.experiments.reproduce.points import POINTS, readings
+from metastep.experiments.reproduce.points import FOLLOWED, POINTS, readings
 from metastep.experiments.reproduce.readings import config_of
 from metastep.experiments.reproduce.workbench import Workbench
 
@@ -26,6 +26,15 @@ def test_the_first_reading_has_a_name(env):
         # Whatever the preset is, the name leads back.
         assert load(env, "full", [*other.overrides]) != load(env, "full", ["reading=first"])
     assert load(env, "quick", ["reading=first"]).env == load(env, "full", ["reading=first"]).env
+
+
+@pytest.mark.parametrize("env", POINTS)
+def test_presets_follow_the_reading_that_is_said(env):
+    # The policies are linear, so what is not said is the closed form.
+    said = [] if load(env, "full").rollout.fisher else ["rollout.fisher=closed"]
+    preset = build_mdp(load(env, "full", said))
+    same = [one.choices for one in readings(env) if build_mdp(load(env, "full", one.overrides)) == preset]
+    assert same == [FOLLOWED[env]]
 
 
 @pytest.mark.parametrize("env", POINTS)

@@ -18,8 +18,9 @@ from metastep.experiments.reproduce.judging import Found
 from metastep.experiments.reproduce.outcome import Outcome
 from metastep.experiments.reproduce.points import readings
 from metastep.experiments.reproduce.readings import Screened, best_of
-from metastep.experiments.reproduce.results import by_claim, overall, results_markdown
+from metastep.experiments.reproduce.results import results_markdown
 from metastep.experiments.reproduce.screening import SCREENS, measure, natural_variants
+from metastep.experiments.reproduce.seeds import by_claim, overall
 from metastep.experiments.reproduce.workbench import Workbench
 
 TWO = readings("swingup")[0], readings("swingup")[-1]  # of all environments the fewest programs to compile
@@ -178,17 +179,45 @@ def test_several_seeds_share_a_row(tmp_path):
         write(tmp_path / str(seed), [outcome(seed, one, f"claim {i}") for i, one in enumerate(row)])
         for seed, row in verdicts.items()
     ]
-    first = write(tmp_path / "first", [outcome(1, no, extra=" --set reading=first")])
     grouped = by_claim([outcome(seed, one) for seed, row in verdicts.items() for one in row])
     assert [overall([row.verdict for row in rows]) for rows in grouped] == [yes, open_, no]
-    page = results_markdown([*folders, first])
-    assert "Of 3 facts of the paper 1 hold, 1 do not, and for the rest it cannot be told." in page
-    assert "Under the first reading: Of 1 of them 0 hold, 1 do not" in page
-    assert "**1 [0.5, 1.5]**; **1 [0.5, 1.5]**; **1 [0.5, 1.5]**" in page
+    page = results_markdown(folders)
+    assert page.startswith("# Results\n\nOf 3 facts of the paper 1 hold, 1 do not, and for the rest it cannot be told.")
+    assert "difference: **1 [0.5, 1.5]**; **1 [0.5, 1.5]**; **1 [0.5, 1.5]**" in page
     assert "| 3 x 100 tasks |" in page
+
+    # Some facts under the first reading, too, one of them about another quantity at each seed.
+    named = [outcome(seed, yes, "claim 0")._replace(quantity=f"h = {seed}") for seed in verdicts]
+    others = [outcome(seed, no, "claim 1") for seed in verdicts]
+    first = [
+        write(tmp_path / f"first-{seed}", [one._replace(command=f"{one.command} --set reading=first") for one in pair])
+        for seed, *pair in zip(verdicts, named, others, strict=True)
+    ]
+    page = results_markdown([*folders, *first])
+    assert "Under the first reading 1 of 2 hold and 1 do not: +0 and +0." in page
+    assert "| Nav2D | 3 | 1, 1, 1 | 1, 1, 0 | 4, 3, 2 | 3, 3, 0 |" in page
+    assert (
+        "| **holds** (2 hold, 0 not) | 1 [0.5, 1.5]; 1 [0.5, 1.5]; 1 [0.5, 1.5] | **holds** (3 hold, 0 not) |" in page
+    )
+    assert "| **does not hold** (0 hold, 2 not) |  |  |" in page
+    for seed in verdicts:
+        assert f"\nmetastep reproduce facts --scale full --seed {seed} --set reading=first\n" in page
+    alone = results_markdown(first)
+    assert alone.startswith("# Results\n\nOf 2 facts under the first reading 1 hold")
+    assert "h = 1: **1 [0.5, 1.5]**; h = 2: **1 [0.5, 1.5]**; h = 3: **1 [0.5, 1.5]**" in alone
+
+
+def test_claims_under_the_first_reading_are_kept_apart(tmp_path):
+    rows = [outcome(1, "holds", name="fig2"), outcome(1, "does not hold", name="fig2", extra=" --set reading=first")]
+    page = results_markdown([write(tmp_path / str(i), [row]) for i, row in enumerate(rows)])
+    assert "Of 1 claims 1 hold, 0 do not" in page
+    assert "## Claims under the first reading\n\nOf 1 of them 0 hold, 1 do not" in page
 
 
 def test_the_page_of_results_tells_which_readings_were_tried(made):
     page = results_markdown([made])
     assert "## Readings of the paper" in page
-    assert "| swingup | 2 | start: hanging; action: newtons; theta_0: variance; natural gradient: exact: " in page
+    row = next(
+        line for line in page.splitlines() if line.startswith("| swingup | 2 | hanging+newtons+variance+exact: ")
+    )
+    assert row.count(" | ") == 4

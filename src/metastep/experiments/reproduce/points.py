@@ -110,6 +110,15 @@ POINTS: dict[str, tuple[Point, ...]] = {
     ),
 }
 
+FOLLOWED: Mapping[str, tuple[str, ...]] = {
+    "nav2d": ("half", "deviation", "cg-0.01"),
+    "minigolf": ("deviation", "slope-first", "cg-0.01"),
+    "cartpole": ("continuous", "deviation", "cg-0.01"),
+    "swingup": ("hanging", "newtons", "deviation", "cg-0.01"),
+    "halfcheetah": ("clipped", "variance", "exact"),  # not screened yet
+}
+"""The choices that the presets follow, in the order of the points."""
+
 # Every combination would take an hour on a GPU: the first reading, each point by itself, and the rest from the best guess.
 _FRACTION = {
     "halfcheetah": (

@@ -269,9 +269,9 @@ def _picture(screened: Mapping[str, Sequence[Screened]]) -> Any:
     caption = (
         "Readings of the paper (rows, the best first) and its facts (columns) on tuning tasks: "
         + ", ".join(f"{word} ({colour})" for word, colour in _named_colours())
-        + ". The number behind a reading is its score."
+        + ". The number behind a reading is its score; `first` is the one that was taken before."
     )
-    panels = [[_matrix(env, sorted(group, key=lambda row: -row.score))] for env, group in screened.items()]
+    panels = [[_matrix(env, group)] for env, group in screened.items()]
     return picture("readings", caption, panels, Layout((9.0, 4.6)))
 
 
@@ -281,14 +281,16 @@ def _named_colours() -> list[tuple[str, str]]:
 
 
 def _matrix(env: str, group: Sequence[Screened]) -> Panel:
-    facts, order = list(group[0].found), list(_COLOURS)
-    cells = np.array([[order.index(f.verdict if f else None) for f in row.found.values()] for row in group])
+    facts = [fact for fact in group[0].found if any(row.found[fact] for row in group)]
+    order, ranked = list(_COLOURS), sorted(group, key=lambda row: -row.score)
+    found = [[row.found[fact] for fact in facts] for row in ranked]
+    cells = np.array([[order.index(one.verdict if one else None) for one in row] for row in found])
 
     def draw(axes: Axes, ink: Ink) -> None:
         colours = ListedColormap(list(_COLOURS.values()))
         axes.pcolormesh(cells, cmap=colours, vmin=-0.5, vmax=len(order) - 0.5, edgecolors=ink.text, linewidth=0.3)
-        names = [f"{row.reading.name}  {row.score:+d}" for row in group]
-        axes.set_yticks(np.arange(len(group)) + 0.5, names, fontsize=6)
+        names = [f"{'first: ' if row is group[0] else ''}{row.reading.name}  {row.score:+d}" for row in ranked]
+        axes.set_yticks(np.arange(len(ranked)) + 0.5, names, fontsize=6)
         axes.set_xticks(
             np.arange(len(facts)) + 0.5, [fact.id.replace(f".{env}", "") for fact in facts], fontsize=6, rotation=90
         )

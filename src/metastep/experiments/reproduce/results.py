@@ -12,7 +12,9 @@ from metastep.errors import InputError
 from metastep.evaluation import Comparison, differences, join
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import model_of, result_of
-from metastep.experiments.reproduce.outcome import Outcome, Verdict
+from metastep.experiments.reproduce.outcome import Outcome
+from metastep.experiments.reproduce.points import FOLLOWED
+from metastep.experiments.reproduce.seeds import Row, by_claim, counted, facts_of_readings, measured, overall, told
 from metastep.experiments.stages import compared, method_names
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.findings import target_of
@@ -38,14 +40,16 @@ _METHODS = (
     "episodes before an update. A value at the edge of its grid may be better beyond it."
 )
 _SEEDS = (
-    "Several seeds were measured: the effects of all stand side by side, and the command is that of the first. The verdict is "
-    "what more than half of them say, if none says the opposite."
+    "Several seeds were measured: the effects of all stand side by side, and a row's command is that of the first. The verdict "
+    "is what more than half of them say, if none says the opposite."
 )
 _READINGS = (
-    "The paper leaves some points open. Its own facts were judged under every reading below, at a small scale and on tuning "
-    "tasks, and the presets follow the best. `metastep reproduce readings` makes the tables and the figure behind this one."
+    "The paper leaves some points open. Its own facts were judged under every reading, at a small scale and on tuning tasks, and "
+    "the presets follow one with the best score, facts that hold less those that do not. Numbers are facts that hold and that do "
+    "not. `metastep reproduce readings` makes the tables and the figure behind this one."
 )
 _FIRST = "reading=first"
+_BEFORE = "under the first reading"
 
 
 def results_markdown(folders: Sequence[Path]) -> str:
@@ -71,46 +75,32 @@ def results_markdown(folders: Sequence[Path]) -> str:
     parts: list[Part] = [part for path in runs or inner.values() for part in _methods(RunFolder.open(path))]
     grouped = by_claim(found)
     claims, facts = ([rows for rows in grouped if (rows[0].id == "facts") == wanted] for wanted in (False, True))
-    if facts:
-        told = [_told(facts, "facts of the paper")]
-        told += [f"Under the first reading: {_told(by_claim(first), 'of them')}"] if first else []
-        parts = [Heading("The paper's facts"), *map(Paragraph, told), _seeds_table(facts), *parts]
+    before = by_claim(first)
+    claims_first, facts_first = (
+        [rows for rows in before if (rows[0].id == "facts") == wanted] for wanted in (False, True)
+    )
+    if facts and facts_first:
+        parts = [*facts_of_readings(facts, facts_first), *parts]
+    else:
+        parts = [*_section("The paper's facts", facts), *_section(f"The paper's facts {_BEFORE}", facts_first), *parts]
+    parts = [*_section(f"Claims {_BEFORE}", claims_first), *parts]
     screened = [page for folder in folders if (page := folder / "readings" / "scores.csv").exists()]
     parts = [*(part for page in screened for part in _screened(page)), *parts]
     if claims:
         parts = [Heading("Claims"), Paragraph(_CLAIMS), _seeds_table(claims), *parts]
     read: list[Part] = [Heading("How to read it"), Paragraph(HOW_TO_READ), Paragraph(_EFFECTS), Paragraph(_METHODS)]
-    read += [Paragraph(_SEEDS)] if any(len(rows) > 1 for rows in grouped) else []
-    subtitle = _told(claims, "claims") if claims else "Every method by environment."
+    read += [Paragraph(_SEEDS)] if any(len(rows) > 1 for rows in [*grouped, *before]) else []
+    subtitle = "Every method by environment."
+    for rows, what in ((facts_first, f"facts {_BEFORE}"), (facts, "facts of the paper"), (claims, "claims")):
+        subtitle = told(rows, what) if rows else subtitle
     return to_markdown(Document("Results", subtitle, [*read, *parts]), ".")
 
 
-def by_claim(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
-    """Outcomes of several seeds, side by side: an id has the same claims about an environment in the same order each time."""
-    groups: dict[tuple[str, str, int], list[Outcome]] = {}
-    counts: dict[tuple[str, str, str], int] = {}
-    for outcome in outcomes:
-        place = (outcome.command, outcome.id, outcome.environment)
-        counts[place] = counts.get(place, 0) + 1
-        groups.setdefault((outcome.id, outcome.environment, counts[place]), []).append(outcome)
-    return list(groups.values())
+def _section(title: str, grouped: Sequence[Row]) -> list[Part]:
+    return [Heading(title), Paragraph(told(grouped, "of them")), _seeds_table(grouped)] if grouped else []
 
 
-def overall(verdicts: Sequence[Verdict]) -> Verdict:
-    """Of several seeds: what more than half of them say, if none says the opposite."""
-    held, refuted = verdicts.count("holds"), verdicts.count("does not hold")
-    if not refuted and 2 * held > len(verdicts):
-        return "holds"
-    return "does not hold" if not held and 2 * refuted > len(verdicts) else "not distinguishable"
-
-
-def _told(grouped: Sequence[Sequence[Outcome]], what: str) -> str:
-    verdicts = [overall([outcome.verdict for outcome in rows]) for rows in grouped]
-    held, refuted = verdicts.count("holds"), verdicts.count("does not hold")
-    return f"Of {len(verdicts)} {what} {held} hold, {refuted} do not, and for the rest it cannot be told."
-
-
-def _seeds_table(grouped: Sequence[Sequence[Outcome]]) -> Table:
+def _seeds_table(grouped: Sequence[Row]) -> Table:
     """A row for each claim: the usual one where it was measured once, else with all effects."""
     if all(len(rows) == 1 for rows in grouped):
         return claims_table([rows[0] for rows in grouped])
@@ -119,8 +109,8 @@ def _seeds_table(grouped: Sequence[Sequence[Outcome]]) -> Table:
             rows[0].id,
             rows[0].environment,
             rows[0].claim,
-            f"{rows[0].quantity}: " + "; ".join(f"**{outcome.measured()}**" for outcome in rows),
-            f"{len(rows)} x {rows[0].num} {rows[0].counted}" if len(rows) > 1 else f"{rows[0].num} {rows[0].counted}",
+            measured(rows),
+            counted(rows),
             f"**{overall([outcome.verdict for outcome in rows])}**",
             f"`{rows[0].command}`",
         )
@@ -137,17 +127,24 @@ def _screened(file: Path) -> list[Part]:
         by_env.setdefault(row["environment"], []).append(row)
     cells = []
     for env, group in by_env.items():
-        best = max(group, key=lambda row: (int(row["score"]), int(row["hold"])))
-        cells.append(
-            (env, str(len(group)), *(f"{row['choices']}: {row['hold']}, {row['do not']}" for row in (group[0], best)))
+        most = max(_rank(row) for row in group)
+        followed = "+".join(FOLLOWED.get(env, ()))
+        shown = (
+            [group[0]],
+            [row for row in group if _rank(row) == most],
+            [row for row in group if row["reading"] == followed],
         )
-    header = (
-        "environment",
-        "readings tried",
-        "the first: facts that hold, do not",
-        "the best: facts that hold, do not",
-    )
+        cells.append((env, str(len(group)), *("; ".join(map(_scored, some)) for some in shown)))
+    header = ("environment", "readings tried", "the first", "the best", "the preset's")
     return [Heading("Readings of the paper"), Paragraph(_READINGS), Table(header, cells)]
+
+
+def _rank(row: dict[str, str]) -> tuple[int, int]:
+    return int(row["score"]), int(row["hold"])
+
+
+def _scored(row: dict[str, str]) -> str:
+    return f"{row['reading']}: {row['hold']}, {row['do not']}"
 
 
 def read_outcomes(file: Path) -> list[Outcome]:
