@@ -28,7 +28,7 @@ PRESETS = ("nav2d", "minigolf", "cartpole", "swingup", "halfcheetah")
 @pytest.fixture(scope="module", params=PRESETS)
 def case(request, tmp_path_factory):
     """A preset made small, its configuration, and what 0.1.0 made of it."""
-    config = load(request.param, "quick", [*SMALL, *LONGER.get(request.param, [])])
+    config = load(request.param, "quick", ["reading=first", *SMALL, *LONGER.get(request.param, [])])
     return config, load_file(BEFORE / f"{request.param}.safetensors"), tmp_path_factory.mktemp(request.param)
 
 

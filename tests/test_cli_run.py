@@ -187,7 +187,7 @@ def test_coverage_of_test_tasks(whole, tmp_path):
     assert "2 test tasks" in done.stdout
 
 
-def test_the_demo_compares_metafqi_with_every_kind_of_baseline(tmp_path):
+def test_the_demo_compares_both_learned_methods_with_tuned_baselines(tmp_path):
     # At its real size, so compiled as users have it.
     environment = {name: value for name, value in os.environ.items() if name != "JAX_DISABLE_MOST_OPTIMIZATIONS"}
     words = [sys.executable, "-m", "metastep", "demo", "--out", str(tmp_path / "demo"), "--device", "cpu"]
@@ -195,7 +195,7 @@ def test_the_demo_compares_metafqi_with_every_kind_of_baseline(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "demo" / "report.html").exists()
     page = (tmp_path / "demo" / "report.md").read_text()
-    for word in ("metaFQI", "fixed step", "Adam", "RMSprop", "HOOF", "metagrad"):
+    for word in ("metastep", "metaFQI", "fixed step", "fixed KL", "Adam", "RMSprop"):
         assert f"| {word} |" in page
     assert "is better than" in page.splitlines()[4]
 

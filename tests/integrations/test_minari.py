@@ -18,7 +18,7 @@ from metastep.meta.dataset import Dataset, DatasetWriter
 from metastep.meta.history import from_arrays
 
 NAME = "metastep/nav2d/tiny-v0"
-CONFIG = load("nav2d", "full", ["rollout.num_episodes=4", "rollout.horizon=3", "rollout.block_size=2"])
+CONFIG = load("nav2d", "full", ["reading=first", "rollout.num_episodes=4", "rollout.horizon=3", "rollout.block_size=2"])
 
 
 def write(folder: Path, *, num_learners=5, num_updates=3, config=None) -> Dataset:

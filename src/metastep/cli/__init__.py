@@ -110,9 +110,9 @@ def collect(
     """Collect training data; a stopped collection resumes where it was."""
     part, terminal = parse_share(share), watch(device)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
-    from metastep.experiments.stages import collect_all
+    from metastep.experiments.stages import collect_data
 
-    dataset = collect_all(folder, tracker=terminal, share=part)
+    dataset = collect_data(folder, tracker=terminal, share=part)
     if dataset is None:
         print(f"{out}: this share is done; the dataset is complete once the other shares are.")
         return
@@ -127,7 +127,7 @@ def collect(
 
 @verb
 def fit(folder: FolderArgument, device: DeviceOption = None, allow_imports: ImportsOption = False) -> None:
-    """Fit metaFQI on a run's data and select the iteration on validation tasks."""
+    """Fit metaFQI on a run's data and select the iteration on validation tasks; further models collect theirs here."""
     terminal = watch(device)
     from metastep.experiments.folder import RunFolder
     from metastep.experiments.stages import fit_all

@@ -85,13 +85,15 @@ def configuration_markdown(schema: type[BaseModel] = Experiment) -> str:
 def _sections(schema: type[BaseModel], path: str, sentence: str) -> Iterator[str]:
     """A section, then the sections inside it."""
     inner = {name: field for name, field in schema.model_fields.items() if _inside(field.annotation)}
-    rows = [_row(name, field) for name, field in schema.model_fields.items() if name not in inner]
+    fields = schema.model_fields.items()
+    rows = [_row(name, field) for name, field in fields if name not in inner or get_origin(field.annotation) is dict]
     heading = f"## `[{path}]`" if path else "## Top level"
     yield "\n\n".join([heading, sentence, "\n".join([_HEAD, *rows])])
     for name, field in inner.items():
         kind = _inside(field.annotation)
         assert kind is not None
-        yield from _sections(kind, f"{path}.{name}".lstrip("."), inspect.getdoc(kind) or field.description or "")
+        place = f"{path}.{name}".lstrip(".") + (".NAME" if get_origin(field.annotation) is dict else "")
+        yield from _sections(kind, place, inspect.getdoc(kind) or field.description or "")
 
 
 def _inside(kind: Any) -> type[BaseModel] | None:

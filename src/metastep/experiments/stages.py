@@ -211,19 +211,11 @@ def learn(folder: RunFolder, model: str = "", *, tracker: Tracker | None = None)
     return fit_and_select(own, tracker=tracker)
 
 
-def collect_all(
-    folder: RunFolder, *, tracker: Tracker | None = None, share: tuple[int, int] = (0, 1)
-) -> Dataset | None:
-    """Collect the data of every model that is followed; of several shares of the work the first has all but the own model."""
-    if share[0] == 0:
-        for model in filter(None, models_needed(folder.config)):
-            own = folder.of_model(model)
-            collect_data(RunFolder.create(own.path, own.config, own.tasks), tracker=tracker)
-    return collect_data(folder, tracker=tracker, share=share)
-
-
 def fit_all(folder: RunFolder, *, tracker: Tracker | None = None) -> dict[str, Model]:
-    """Fit and select the experiment's own model and the others that methods follow."""
+    """Fit and select the experiment's own model and the others that methods follow, whose data are collected here.
+
+    Rounds collect with models: their data and their fits belong together.
+    """
     found = {"": fit_and_select(folder, tracker=tracker)}
     return found | {name: learn(folder, name, tracker=tracker) for name in models_needed(folder.config) if name}
 
