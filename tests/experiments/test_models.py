@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
+from metastep import storage
 from metastep.blocks import Stream
 from metastep.errors import InputError
 from metastep.experiments import stages
@@ -17,6 +18,7 @@ from metastep.fqi import load_model
 from metastep.mdp import begin
 from tests.experiments.test_checking import problems
 from tests.experiments.tiny import TINY
+from tests.test_cli import invoke
 
 SMALL = (
     "models.metastep.collect={num_meta_episodes = 16, labels = 3, rounds = 3}",
@@ -141,3 +143,30 @@ def test_a_model_of_another_round_or_run_is_found(done, tmp_path):
     other = make(tmp_path / "other").path
     shutil.copy(other / "config.json", folder / "models" / "metastep" / "config.json")
     assert "models/metastep/config.json" in problems(folder)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"models": {"metastep": {"meta": {"rule": {"name": "menu", "directions": ["planted_module:x"]}}}}},
+        {"models": {"metastep": {"meta": {"rule": "planted_module:x"}}}},
+        {"models": {"metastep": {"meta": {"observation": ["planted_module:x"]}}}},
+        {"models": {"metastep": {"fqi": {"regressor": {"name": "planted_module:x"}}}}},
+        {"meta": {"rule": {"name": "menu", "directions": ["adam", "planted_module:x damping=0.1"]}}},
+    ],
+)
+def test_a_file_does_not_run_the_modules_that_menus_and_models_name(done, tmp_path, monkeypatch, settings):
+    (tmp_path / "planted_module.py").write_text("import pathlib\npathlib.Path(__file__).with_suffix('.ran').touch()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    record = storage.read_json(done.path / "config.json")
+    for section, changes in settings.items():
+        record["experiment"][section] = record["experiment"][section] | changes
+    folder = tmp_path / "run"
+    folder.mkdir()
+    record.pop("checksum")
+    storage.write_json(folder / "config.json", storage.sealed(record))
+    for verb in ("fit", "compare", "report", "check", "inspect"):
+        result = invoke(verb, folder)
+        assert result.exit_code != 0, verb
+        assert "Traceback" not in result.output
+    assert not (tmp_path / "planted_module.ran").exists()
