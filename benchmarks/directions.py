@@ -69,8 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ratio = times["six"] / times["one"]
         table.add_row(env, f"{1e3 * times['one']:.1f}", f"{1e3 * times['six']:.1f}", f"{ratio:.2f}")
         rows.append({"env": env, **times, "ratio": ratio})
-    Console().print(table)
-    save("directions", rows)
+    console = Console()
+    console.print(table)
+    save(console, "directions", rows)
 
 
 if __name__ == "__main__":
