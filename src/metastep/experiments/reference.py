@@ -91,7 +91,8 @@ def _sections(schema: type[BaseModel], path: str, sentence: str) -> Iterator[str
     for name, field in inner.items():
         kind = _inside(field.annotation)
         assert kind is not None
-        yield from _sections(kind, f"{path}.{name}".lstrip("."), inspect.getdoc(kind) or field.description or "")
+        place = f"{path}.{name}".lstrip(".") + (".NAME" if get_origin(field.annotation) is dict else "")
+        yield from _sections(kind, place, inspect.getdoc(kind) or field.description or "")
 
 
 def _inside(kind: Any) -> type[BaseModel] | None:
