@@ -200,7 +200,8 @@ class Estimator:
         rollout: what is simulated.
         fisher: how the natural gradient is solved for. "closed" solves the closed form of linear policies exactly;
             "truncated" stops after `cg_iterations` plain conjugate-gradient steps on it; "cg" serves any policy (it keeps the
-            observations of the batch); None takes "closed" where there is a closed form. The paper leaves it open: it says
+            observations of the batch), and is what other policies have in place of "truncated"; None takes "closed" where
+            there is a closed form. The paper leaves it open: it says
             that natural gradients can be had with some steps of conjugate gradient, and that its code is based on a toolkit
             whose natural gradient is 10 such steps with an absolute damping of 0.1 or 0.01.
         damping: added to the Fisher matrix's diagonal; by default what the update rule asks for, or `DAMPING`. Of several
@@ -218,8 +219,8 @@ class Estimator:
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout")
-        if self.fisher in ("closed", "truncated") and not self.rollout.policy.is_linear:
-            raise InputError(f"rollout.fisher: {self.fisher!r} needs a linear policy, allowed here is 'cg'.")
+        if self.fisher == "closed" and not self.rollout.policy.is_linear:
+            raise InputError("rollout.fisher: 'closed' needs a linear policy, allowed here are 'truncated' and 'cg'.")
         if not self.dampings or not all(0.0 < value < 1.0 for value in self.dampings):
             raise InputError(f"rollout.damping: {self.damping} must lie in (0, 1).")
 
@@ -231,8 +232,10 @@ class Estimator:
 
     @property
     def solver(self) -> FisherSolver:
-        """How the natural gradient is computed."""
-        return self.fisher or ("closed" if self.rollout.policy.is_linear else "cg")
+        """How the natural gradient is computed; without a closed form there are only products with the Fisher matrix."""
+        if not self.rollout.policy.is_linear:
+            return "cg"
+        return self.fisher or "closed"
 
     @property
     def engine(self) -> Engine:

@@ -19,7 +19,7 @@ from metastep.gradients import Batch, Estimate, Estimator, curvatures, estimate_
 from metastep.ranges import Range
 from metastep.rules import NGA, Menu, Rule, RuleState, Update, unusable
 from metastep.settings import Count, Float, Share, check_fields
-from metastep.spaces import HyperparameterSpace, MenuSpace
+from metastep.spaces import HyperparameterSpace, MenuSpace, position_of
 
 PerParameter = tuple[Float, ...]
 
@@ -244,7 +244,8 @@ def _chosen_curvature(mdp: MetaMDP, learners: Learners, hyperparameters: Array) 
     """v'Fv along the direction that was chosen: (learners, 1)."""
     if not isinstance(mdp.space, MenuSpace):
         return learners.curvature[:, :1]
-    return jnp.take_along_axis(learners.curvature, hyperparameters[:, :1].astype(jnp.int32), axis=1)
+    index = position_of(hyperparameters, len(mdp.space.directions))
+    return jnp.take_along_axis(learners.curvature, index[:, None], axis=1)
 
 
 def with_lengths(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Array:
@@ -257,7 +258,8 @@ def with_lengths(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Ar
     step = hyperparameters[:, place : place + 1]
     length = jnp.where(curvature > 0.0, jnp.sqrt(2.0 * step / jnp.where(curvature > 0.0, curvature, 1.0)), 0.0)
     if not all(is_divergence):
-        length = jnp.where(jnp.asarray(is_divergence)[hyperparameters[:, :1].astype(jnp.int32)], length, step)
+        index = position_of(hyperparameters, len(is_divergence))
+        length = jnp.where(jnp.asarray(is_divergence)[index][:, None], length, step)
     return jnp.concatenate([hyperparameters[:, :place], length, hyperparameters[:, place + 1 :]], axis=1)
 
 
@@ -281,6 +283,10 @@ def divergence(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Arra
 
 def _update(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> tuple[Update, Previous]:
     after = updated(mdp, learners, hyperparameters)
+    if any(bounds.scale == "divergence" for bounds in mdp.space.branches.values()):
+        curvature = _chosen_curvature(mdp, learners, hyperparameters)[:, 0]
+        # Without a curvature no length costs the divergence that was chosen: the step was not made.
+        after = after._replace(flagged=after.flagged | ~((curvature > 0.0) & jnp.isfinite(curvature)))
     cost = jnp.where(after.flagged, 0.0, divergence(mdp, learners, hyperparameters))
     return after, Previous(learners.estimate.mean_return, after.theta - learners.theta, cost)
 

@@ -163,17 +163,22 @@ class MenuSpace:
 
     def clip(self, hyperparameters: Array) -> Array:
         """The nearest direction, and the nearest step that is allowed along it."""
-        direction = jnp.clip(jnp.round(hyperparameters[..., 0]), 0.0, float(len(self.directions) - 1))
+        index = position_of(hyperparameters, len(self.directions))
         low, high = (
             jnp.asarray([getattr(bounds, side) for bounds in self.ranges], jnp.float32) for side in ("low", "high")
         )
-        index = direction.astype(jnp.int32)
-        return jnp.stack([direction, jnp.clip(hyperparameters[..., 1], low[index], high[index])], axis=-1)
+        step = jnp.clip(hyperparameters[..., 1], low[index], high[index])
+        return jnp.stack([index.astype(jnp.float32), step], axis=-1)
 
     def candidates(self, num: int) -> NDArray[np.float32]:
         """`num` evenly spaced steps along every direction: (directions * num, 2)."""
         rows = [np.stack([np.full(num, index), bounds.grid(num)], 1) for index, bounds in enumerate(self.ranges)]
         return np.concatenate(rows).astype(np.float32)
+
+
+def position_of(hyperparameters: Array, num: int) -> Array:
+    """The direction that the first coordinate stands for, the nearest of `num`: (...,)."""
+    return jnp.clip(jnp.round(hyperparameters[..., 0]), 0.0, float(num - 1)).astype(jnp.int32)
 
 
 def _from_unit(bounds: Range, share: Array) -> Array:

@@ -122,13 +122,13 @@ def price(mdp: MetaMDP, learners: Learners, candidates: Array) -> Prices:
 
 
 def choose(candidates: Array, prices: Prices, max_divergence: Array) -> Array:
-    """Index of the best feasible candidate, of the smallest (by the first coordinate) if none is feasible: (learners,).
+    """Index of the best feasible candidate, of the smallest step (the last coordinate) if none is feasible: (learners,).
 
     A candidate without a finite price is infeasible.
     """
     feasible = (prices.divergence <= max_divergence) & jnp.isfinite(prices.value)
     best = jnp.argmax(jnp.where(feasible, prices.value, -jnp.inf), axis=0)
-    return jnp.where(jnp.any(feasible, axis=0), best, jnp.argmin(candidates[:, :, 0], axis=0))
+    return jnp.where(jnp.any(feasible, axis=0), best, jnp.argmin(candidates[:, :, -1], axis=0))
 
 
 @partial(jax.jit, static_argnums=(0, 1))

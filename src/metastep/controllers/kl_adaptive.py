@@ -59,4 +59,5 @@ class KLAdaptive(Controller):
         target = column("kl_adaptive.target", self.target, before.theta.shape[0])
         cost = divergence(state.mdp, before, hyperparameters)[:, None]
         factor = jnp.where(cost > 2.0 * target, 1.0 / _FACTOR, jnp.where(cost < 0.5 * target, _FACTOR, 1.0))
-        return state._replace(stepsize=state.stepsize * factor)
+        moved = jnp.any(after.theta != before.theta, axis=1, keepdims=True)  # an update that was not made says nothing
+        return state._replace(stepsize=state.stepsize * jnp.where(moved, factor, 1.0))

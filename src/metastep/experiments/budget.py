@@ -14,12 +14,14 @@ from metastep.errors import InputError
 from metastep.evaluation import MethodSpec
 from metastep.experiments.build import (
     build_mdp,
+    config_of,
     learners_collected,
     method_specs,
-    needs_model,
+    models_needed,
     some_controller,
     updates_collected,
 )
+from metastep.experiments.config import variant
 from metastep.experiments.schema import Experiment
 from metastep.mdp import MetaMDP
 from metastep.meta.collection import layout_of
@@ -46,11 +48,11 @@ class Budget(NamedTuple):
 def budget_of(config: Experiment) -> Budget:
     """The budget of a configuration, whatever its numbers are; nothing is allocated."""
     mdp, specs, compare = build_mdp(config), method_specs(config), config.compare
-    own, collecting = config.rollout.block_size, config.collect.block_size or config.rollout.block_size
+    own = config.rollout.block_size
     batch = config.rollout.num_episodes * config.rollout.horizon  # steps of a learner for an update
 
-    def steps(learners: int, updates: int, block: int = own) -> float:
-        return float(-(-learners // block) * block * (updates + 1) * batch)
+    def steps(learners: int, updates: int) -> float:
+        return float(-(-learners // own) * own * (updates + 1) * batch)
 
     tuned = sum(
         math.prod(map(len, spec.grid.values())) * compare.num_tuning_tasks for spec in specs.values() if spec.grid
@@ -59,25 +61,41 @@ def budget_of(config: Experiment) -> Budget:
     total += steps(tuned, compare.num_updates)
     tasks = len(specs) * compare.num_tasks + config.fqi.iterations * config.selection.num_tasks
     curves = 4 * tasks * (3 * compare.num_updates + mdp.num_parameters)
-    block, disk, fit = _block_bytes(mdp, config, own, compare.num_updates, specs), 0, 0
-    if needs_model(config):
-        layout = layout_of(mdp, learners_collected(config), updates_collected(config), config.collect.labels)
-        layout = layout._replace(block_size=collecting)
-        full, rest = divmod(layout.num_learners, collecting)
-        disk = (full and full * layout.num_bytes(0)) + (rest and layout.num_bytes(full))
-        total += steps(layout.num_learners, layout.num_updates, collecting)
-        total += config.fqi.iterations * steps(config.selection.num_tasks, compare.num_updates)
-        block = max(block, _block_bytes(mdp, config, collecting, layout.num_updates, specs))
-        columns = sum(layout.features.get(name, 1) for name in config.meta.observation) + len(layout.context_names)
-        # Observations before and after, inputs, padded inputs, targets; for each thread ids and targets in two orders.
-        row = 4 * (3 * columns + -(-(columns + 1) // 16) * 16) + 16 + 24 * count_threads(None)
-        fit = layout.num_learners * layout.num_updates * row
+    block = _block_bytes(mdp, config, own, compare.num_updates, specs)
+    fit = disk = 0
+    for model in models_needed(config):
+        learned = _learning(variant(config, model), specs)
+        block, fit, disk = max(block, learned.block), max(fit, learned.fit), disk + learned.disk
+        total += learned.steps
     return Budget(block, fit, curves + 8 * (tuned + len(specs) * compare.num_resamples), disk, total)
+
+
+def _learning(config: Experiment, specs: dict[str, MethodSpec]) -> Budget:
+    """What collecting, fitting and selecting one model takes."""
+    mdp, collect, num_updates = build_mdp(config), config.collect, config.compare.num_updates
+    block, batch = collect.block_size or config.rollout.block_size, config.rollout.num_episodes * config.rollout.horizon
+    layout = layout_of(mdp, learners_collected(config), updates_collected(config), collect.labels)
+    layout = layout._replace(block_size=block)
+    full, rest = divmod(layout.num_learners, block)
+    disk = (full and full * layout.num_bytes(0)) + (rest and layout.num_bytes(full))
+    collected = float(-(-layout.num_learners // block) * block * (layout.num_updates * collect.labels + 1) * batch)
+    own = config.rollout.block_size
+    selected = collect.rounds * config.fqi.iterations * -(-config.selection.num_tasks // own) * own * (num_updates + 1)
+    columns = sum(layout.features.get(name, 1) for name in config.meta.observation) + len(layout.context_names)
+    # Observations before and after, inputs, padded inputs, targets; for each thread ids and targets in two orders.
+    row = 4 * (3 * columns + -(-(columns + 1) // 16) * 16) + 16 + 24 * count_threads(None)
+    fit = layout.num_learners * layout.num_updates * collect.labels * row
+    memory = _block_bytes(mdp, config, block, layout.num_updates * collect.labels, specs)
+    return Budget(memory, fit, 0, disk, collected + float(selected * batch))
 
 
 def _batches(config: Experiment, spec: MethodSpec) -> int:
     """How many batches a method simulates for an update; one that tries all step sizes has a batch for each."""
-    return some_controller(spec).num_batches or 1 + config.fqi.num_stepsizes
+    controller = some_controller(spec)
+    if controller.num_batches:
+        return controller.num_batches
+    space = spec.on(build_mdp(config_of(config, spec))).space
+    return 1 + (controller.num_trials(space) or config.fqi.num_stepsizes)
 
 
 def _block_bytes(mdp: MetaMDP, config: Experiment, learners: int, updates: int, specs: dict[str, MethodSpec]) -> int:

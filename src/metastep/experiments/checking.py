@@ -19,7 +19,8 @@ from metastep.meta.dataset import Dataset, block_checksums
 from metastep.provenance import first_difference
 
 _Checks = dict[Path, Callable[[], object]]
-_OWN = {"data", "results", "figures", "extra", "runs", *IDS}  # folders that a process which is stopped may leave empty
+# Folders that a process which is stopped may leave empty.
+_OWN = {"data", "results", "figures", "extra", "runs", "rounds", "models", *IDS}
 
 
 class Finding(NamedTuple):

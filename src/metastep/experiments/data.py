@@ -30,7 +30,9 @@ def data_settings(config: Experiment) -> dict[str, Any]:
         settings["meta"] = {name: settings["meta"][name] for name in _OF_META}
         del settings["collect"]["exploration"]
     # The blocks of a comparison do not concern the data, unless the data have none of their own.
-    block_size = settings["rollout"].pop("block_size")
+    block_size = settings["rollout"]["block_size"]
+    if config.collect.rounds == 1:  # the blocks of validation select what later rounds follow
+        del settings["rollout"]["block_size"]
     settings["collect"]["block_size"] = settings["collect"]["block_size"] or block_size
     return {name: settings[name] for name in shaping}
 

@@ -133,7 +133,7 @@ def read_report(folder: RunFolder) -> dict[str, Any]:
 def fingerprint(folder: RunFolder, name: str) -> str | None:
     """What something in a run is known by; None where it is not there."""
     if name.startswith("models/"):
-        _, model, what = name.split("/")
+        model, _, what = name.removeprefix("models/").partition("/")
         return fingerprint(folder.of_model(model), what)
     if name == "data":
         return Dataset.open(folder.data, verify=False).checksum if (folder.data / "manifest.json").exists() else None

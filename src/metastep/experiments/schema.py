@@ -316,6 +316,22 @@ class ModelSection(_Section):
     selection: dict[str, Any] = Field(default={}, description="Settings of selection that are different.")
 
 
+def _words(value: Any) -> list[str]:
+    """The texts of a text or a list."""
+    listed = [value] if isinstance(value, str) else value
+    return [word for word in listed if isinstance(word, str)] if isinstance(listed, list | tuple) else []
+
+
+def _named(part: Any) -> Any:
+    return part.get("name") if isinstance(part, dict) else part
+
+
+def _names_of_rule(rule: Any) -> list[str]:
+    """The names in a rule: its own, and those of the rules on a menu, which begin each direction."""
+    directions = rule.get("directions") if isinstance(rule, dict) else ()
+    return [*_words(_named(rule)), *(text.split()[0] for text in _words(directions) if text.split())]
+
+
 class Experiment(_Section):
     """A complete experiment, every setting resolved."""
 
@@ -348,10 +364,14 @@ class Experiment(_Section):
 
     def part_names(self) -> tuple[str, ...]:
         """The names of all parts, of which those of the form `module:name` come from the user's own modules."""
-        names = [self.env.name, self.policy.name, self.meta.rule.name, self.fqi.regressor.name, *self.meta.observation]
+        names = [self.env.name, self.policy.name, self.fqi.regressor.name, *self.meta.observation]
+        names += _names_of_rule(self.meta.rule.model_dump())
         for method in self.compare.methods:
-            parts: tuple[_Part | None, ...] = (method.rule, method.controller)
-            names += [method.name, *(part.name for part in parts if part is not None)]
+            names += [method.name, *([] if method.controller is None else [method.controller.name])]
+            names += [] if method.rule is None else _names_of_rule(method.rule.model_dump())
+        for model in self.models.values():
+            names += [*_names_of_rule(model.meta.get("rule")), *_words(model.meta.get("observation"))]
+            names += _words(_named(model.fqi.get("regressor")))
         return tuple(names)
 
     def to_dict(self) -> dict[str, Any]:

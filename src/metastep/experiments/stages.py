@@ -214,9 +214,9 @@ def learn(folder: RunFolder, model: str = "", *, tracker: Tracker | None = None)
 def collect_all(
     folder: RunFolder, *, tracker: Tracker | None = None, share: tuple[int, int] = (0, 1)
 ) -> Dataset | None:
-    """Collect the data of every model; a share of the work is one of the experiment's own model, the others' comes with it."""
-    if share == (0, 1):
-        for model in folder.config.models:
+    """Collect the data of every model that is followed; of several shares of the work the first has all but the own model."""
+    if share[0] == 0:
+        for model in filter(None, models_needed(folder.config)):
             own = folder.of_model(model)
             collect_data(RunFolder.create(own.path, own.config, own.tasks), tracker=tracker)
     return collect_data(folder, tracker=tracker, share=share)

@@ -56,6 +56,11 @@ def to_minari(dataset: str | Path | Dataset, dataset_id: str, *, root: str | Pat
     if folder.exists():
         raise InputError(f"Minari dataset {dataset_id}: {folder} exists already, use another name or version.")
     layout = dataset.layout
+    if layout.labels > 1:
+        raise InputError(
+            f"Dataset {dataset.folder}: it holds {layout.labels} updates for every state, and an episode of Minari has one; "
+            "export it to Parquet."
+        )
     numbers = sum(layout.num_bytes(index) for index in layout.blocks)
     require_free_space(folder, numbers + layout.num_learners * _EPISODE_BYTES)
     spec = _environment(dataset.config)

@@ -1,5 +1,6 @@
 """Export of a dataset to Parquet, for Polars, pandas, DuckDB and the like."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from metastep.outside import require_new, write_new
 def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool = False) -> None:
     """Write all tuples, one row each, non-finite ones included, to a new file; `force` replaces a plain one.
 
-    Columns: `learner`, `update`, `context_<name>`, the features that the dataset holds (lists where they have several
+    Columns: `learner`, `update`, `tried` (0 for the update that was made, from 1 on for others that were only tried, where the
+    dataset has such), `context_<name>`, the features that the dataset holds (lists where they have several
     numbers), `return`, `flagged`, `stepsize` (a list where there are several hyperparameters), `reward`, and `next_<name>`
     for every feature, `return` and `flagged`.
     """
@@ -28,31 +30,47 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool =
     writer: Any = None
     first_learner = 0
     for block in dataset.blocks():
-        table = pa.table(_columns(block, dataset.layout, first_learner))
-        writer = writer or pq.ParquetWriter(sink, table.schema)
-        writer.write_table(table)
+        for tried in range(dataset.layout.labels):
+            table = pa.table(_columns(block, dataset.layout, first_learner, tried))
+            writer = writer or pq.ParquetWriter(sink, table.schema)
+            writer.write_table(table)
         first_learner += len(block.context)
     writer.close()
     write_new(path, sink.getvalue().to_pybytes(), force=force)
 
 
-def _columns(block: History, layout: Layout, first_learner: int) -> dict[str, Any]:
+def _columns(block: History, layout: Layout, first_learner: int, tried: int) -> dict[str, Any]:
     shape = (layout.num_updates, len(block.context))
     learners = np.arange(first_learner, first_learner + shape[1])
     columns: dict[str, NDArray[Any]] = {
         "learner": np.broadcast_to(learners, shape),
         "update": np.broadcast_to(np.arange(shape[0])[:, np.newaxis], shape),
     }
+    if layout.labels > 1:
+        columns["tried"] = np.full(shape, tried)
     for index, name in enumerate(layout.context_names):
         columns[f"context_{name}"] = np.broadcast_to(block.context[:, index], shape)
-    kept = {name: array[:, :, 0] if array.shape[2] == 1 else array for name, array in block.features.items()}
-    observed = {**kept, "return": block.mean_return, "flagged": block.flagged}
-    columns |= {name: array[:-1] for name, array in observed.items()}
+    observed = _observed(block.features, block.mean_return, block.flagged)
+    before, after = ({name: array[end] for name, array in observed.items()} for end in (slice(-1), slice(1, None)))
     chosen = block.hyperparameters
+    if tried:
+        assert block.tried is not None  # the layout says so
+        other = block.tried.map(lambda _, array: array[:, tried - 1])
+        chosen, after = other.hyperparameters, _observed(other.features, other.mean_return, other.flagged)
+    columns |= before
     columns["stepsize"] = chosen[:, :, 0] if layout.num_hyperparameters == 1 else chosen
-    columns["reward"] = block.rewards
-    columns |= {f"next_{name}": array[1:] for name, array in observed.items()}
+    with np.errstate(invalid="ignore", over="ignore"):
+        columns["reward"] = after["return"] - before["return"]
+    columns |= {f"next_{name}": array for name, array in after.items()}
     return {name: _arrow(array) for name, array in columns.items()}
+
+
+def _observed(
+    features: Mapping[str, NDArray[Any]], mean_return: NDArray[Any], flagged: NDArray[Any]
+) -> dict[str, NDArray[Any]]:
+    """What is seen of learners, by name; a feature of one number is a plain column."""
+    kept = {name: array[:, :, 0] if array.shape[2] == 1 else array for name, array in features.items()}
+    return {**kept, "return": mean_return, "flagged": flagged}
 
 
 def _arrow(array: NDArray[Any]) -> Any:

@@ -224,7 +224,11 @@ def _about_costs(findings: Findings) -> str:
 
 def _costs(findings: Findings) -> Table:
     trained = {
-        name: (fitted.counts.num_steps, float(fitted.validation.num_steps.sum()))
+        # Every round selects among the iterations of its own model.
+        name: (
+            fitted.counts.num_steps,
+            float(fitted.validation.num_steps.sum()) * int(fitted.config["collect"]["rounds"]),
+        )
         for name, fitted in findings.fitted.items()
     }
     return cost_table(findings.comparison, trained)

@@ -10,6 +10,7 @@ from jax import Array
 from metastep.errors import InputError, shown
 from metastep.gradients import Estimate
 from metastep.rules.base import Rule, RuleState, Update, guard
+from metastep.spaces import position_of
 
 Numbers = int | float | bool
 
@@ -35,9 +36,9 @@ class Menu(Rule):
                 f"meta.rule.directions: {shown(list(self.directions))} must name one direction or more, each once."
             )
         for text, rule in zip(self.directions, self.rules, strict=True):
-            if not rule.is_along_a_line:
+            if not rule.is_along_a_line or isinstance(rule.damping, tuple):
                 raise InputError(
-                    f"meta.rule.directions: {shown(text)} must be a rule that moves along a line, {rule.name!r} does not."
+                    f"meta.rule.directions: {shown(text)} must be a rule that moves along one line, {rule.name!r} does not."
                 )
 
     @cached_property
@@ -59,8 +60,7 @@ class Menu(Rule):
     def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: tuple[RuleState, ...]) -> Update:
         unit = self._unit_updates(estimate, state)
         vectors = jnp.stack([update.theta for update in unit], axis=1)
-        last = len(self.rules) - 1
-        index = jnp.clip(jnp.round(hyperparameters[:, 0]), 0.0, float(last)).astype(jnp.int32)
+        index = position_of(hyperparameters, len(self.rules))
         vector = jnp.take_along_axis(vectors, index[:, None, None], axis=1)[:, 0]
         moved = guard(theta, theta + hyperparameters[:, 1:2] * vector, vector)
         return moved._replace(state=tuple(update.state for update in unit))

@@ -53,12 +53,8 @@ direction = Figure(
 )
 
 REMOVED: Mapping[str, tuple[str, ...]] = {
-    "no menu": (setting("meta.rule", '"nga"'),),
-    "no divergence": (
-        setting("meta.stepsize_scale", '"log"'),
-        setting("meta.stepsize_low", 0.003),
-        setting("meta.stepsize_high", 3.0),
-    ),
+    "no menu": (),  # the paper's rule
+    "no divergence": (setting("meta.stepsize_scale", '"log"'),),  # the paper's range, from a thousandth of its end
     "the paper's features": (setting("meta.observation", '["paper"]'),),
     "no labels": (setting("collect.labels", 1),),
     "no rounds": (setting("collect.rounds", 1),),
@@ -70,6 +66,16 @@ _MORE = {"no labels": "labels", "no rounds": "rounds"}  # more learners make up 
 
 
 def _changes(run: Run, name: str) -> tuple[str, ...]:
+    meta = run.config.meta
+    if name == "no menu":
+        options = ", ".join(f"{key} = {value}" for key, value in meta.rule.options.items())
+        return (setting("meta.rule", f'{{name = "{meta.rule.name}", {options}}}'),)
+    if name == "no divergence":
+        ends = (
+            setting("meta.stepsize_low", meta.stepsize_high / 1000.0),
+            setting("meta.stepsize_high", meta.stepsize_high),
+        )
+        return *REMOVED[name], *ends
     if name not in _MORE:
         return REMOVED[name]
     collect = run.folder.of_model(MODEL).config.collect

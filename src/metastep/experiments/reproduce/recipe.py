@@ -38,23 +38,23 @@ def setting(name: str, value: object) -> str:
 
 # One round, so that everything but the menu and the labels is fitted on the same data.
 _ONE_ROUND = setting("collect.rounds", 1)
+_SETTINGS = {
+    "meta.meta_discount": (0.7, 0.8, 0.9, 0.95, 1.0),
+    "fqi.regressor.min_samples_split": (0.0025, 0.005, 0.01, 0.02),
+    "collect.num_meta_episodes": (256, 512, 1024),
+}
 SEARCH: Mapping[str, tuple[str, ...]] = {
-    "as it is, one round": (_ONE_ROUND,),
+    "the preset, one round": (_ONE_ROUND,),
     "menu of 3": (_ONE_ROUND, menu_of(_FEW)),
     "menu of 6": (_ONE_ROUND, menu_of(_MANY)),
     "only full": (_ONE_ROUND, setting("meta.observation", '["full"]')),
     "only unit-free": (_ONE_ROUND, setting("meta.observation", '["unit-free"]')),
-    "discount 0.7": (_ONE_ROUND, setting("meta.meta_discount", 0.7)),
-    "discount 0.8": (_ONE_ROUND, setting("meta.meta_discount", 0.8)),
-    "discount 0.95": (_ONE_ROUND, setting("meta.meta_discount", 0.95)),
-    "discount 1": (_ONE_ROUND, setting("meta.meta_discount", 1.0)),
-    "split 0.005": (_ONE_ROUND, setting("fqi.regressor.min_samples_split", 0.005)),
-    "split 0.02": (_ONE_ROUND, setting("fqi.regressor.min_samples_split", 0.02)),
-    "labels 8, a half of the learners": (
-        _ONE_ROUND,
-        setting("collect.labels", 8),
-        setting("collect.num_meta_episodes", 256),
-    ),
+    **{
+        f"{name.rpartition('.')[2]} {value:g}": (_ONE_ROUND, setting(name, value))
+        for name, values in _SETTINGS.items()
+        for value in values
+    },
+    "8 labels, 256 learners": (_ONE_ROUND, setting("collect.labels", 8), setting("collect.num_meta_episodes", 256)),
     "two rounds": (setting("collect.rounds", 2),),
     "three rounds": (setting("collect.rounds", 3),),
 }

@@ -1,0 +1,143 @@
+"""Further models of an experiment: their own settings, rounds that follow the model so far, and what `check` says of them."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from metastep.blocks import Stream
+from metastep.errors import InputError
+from metastep.experiments import stages
+from metastep.experiments.build import method_specs
+from metastep.experiments.config import load, variant
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.runner import run_experiment
+from metastep.experiments.stages import collect_data, learn
+from metastep.fqi import load_model
+from metastep.mdp import begin
+from tests.experiments.test_checking import problems
+from tests.experiments.tiny import TINY
+
+SMALL = (
+    "models.metastep.collect={num_meta_episodes = 16, labels = 3, rounds = 3}",
+    "models.metastep.fqi={iterations = 2, regressor = {trees = 3}}",
+    'compare.methods=["metastep", "fixed"]',
+    "compare.methods.fixed.grid={stepsize = [0.5, 1.0]}",
+    "compare.num_resamples=100",
+)
+
+
+def make(path) -> RunFolder:
+    return RunFolder.create(path, load("nav2d", "quick", [*TINY, *SMALL]))
+
+
+def contents(folder) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> RunFolder:
+    folder = make(tmp_path_factory.mktemp("models") / "run")
+    run_experiment(folder, "metastep run nav2d")
+    return folder
+
+
+def test_a_model_has_the_settings_that_are_different_for_it():
+    config = load("nav2d", "quick", [*TINY, *SMALL])
+    own = variant(config, "metastep")
+    assert (own.meta.rule.name, own.meta.stepsize_scale, own.collect.rounds) == ("menu", "divergence", 3)
+    assert own.env == config.env
+    assert (own.models, [method.name for method in own.compare.methods]) == ({}, ["metafqi"])
+    assert variant(config, "") is config
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("models.metastep.meta.stepsize_hihg=1", r"models\.metastep\.meta\.stepsize_hihg: is not a setting, did you"),
+        ("models.metastep.fqi.iterations=0", r"models\.metastep\.fqi\.iterations: 0 must be"),
+        (
+            "models.metastep.meta.stepsize_low=0.0",
+            r"models\.metastep\.meta\.stepsize_low: 0.0 must be positive on a di",
+        ),
+        ("models.metastep.colect={}", r"models\.metastep\.colect: is not a setting"),
+        (
+            "compare.methods.metastep.model=other",
+            r"compare\.methods\.metastep\.model: 'other' must be a table of models",
+        ),
+        ('models.metastep.meta.ranges."x"={low=0.1, high=1.0}', "ranges"),
+        (
+            "compare.methods.fixed.stepsize_scale=log",
+            r"compare\.methods\.fixed: meta\.stepsize_low: 0.0 must be positive",
+        ),
+    ],
+)
+def test_models_that_cannot_be_are_named(override, sentence):
+    with pytest.raises(InputError, match=sentence):
+        method_specs(load("nav2d", "quick", [*TINY, *SMALL, override]))
+
+
+def test_a_run_holds_the_model_within_it_and_check_knows_every_file(done):
+    names = contents(done.path)
+    assert {"models/metastep/model.safetensors", "models/metastep/rounds/2.safetensors"} <= set(names)
+    assert "model.safetensors" not in names  # nobody follows one
+    assert problems(done.path) == {}
+    model = load_model(done.path / "models" / "metastep")
+    directions = done.of_model("metastep").config.meta.rule.options["directions"]
+    assert [branch.name for branch in model.record.branches] == list(directions)
+    seen, parts = iter(model.record.feature_low), model.record.observation
+    proposal = model.propose(**{part.name: [next(seen) for _ in range(part.size)] for part in parts})
+    assert proposal.direction in model.record.directions
+
+
+def test_later_rounds_follow_the_model_of_the_rounds_before(done):
+    own = done.of_model("metastep")
+    dataset = collect_data(own)
+    assert dataset.layout.num_learners == 3 * 16
+    model = load_model(own.round_model(1))
+    block = dataset.block(2)  # the first of the second round
+    mdp = stages.build_mdp(own.config)
+    learners = begin(mdp, mdp.tasks(own.config.seed, Stream.TRAIN, 2))
+    greedy = model.act(np.asarray(stages.features.meta_observation(mdp, learners)))
+    same = np.isclose(block.hyperparameters[0], greedy).all(axis=1)
+    assert same.sum() > 0  # the others explore
+    first = dataset.block(0)
+    assert not np.isclose(first.hyperparameters[0], greedy).all(axis=1).any()
+
+
+@pytest.mark.parametrize("moment", [1, 3, 5])
+def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatch, moment):
+    folder = make(tmp_path / "run")
+    calls, save, write = [], stages.save_model, stages.collect.__globals__["DatasetWriter"].add
+
+    def counted(original):
+        def call(*arguments):
+            calls.append(arguments)
+            if len(calls) == moment:
+                raise KeyboardInterrupt
+            return original(*arguments)
+
+        return call
+
+    monkeypatch.setattr(stages, "save_model", counted(save))
+    monkeypatch.setattr(stages.collect.__globals__["DatasetWriter"], "add", counted(write))
+    with pytest.raises(KeyboardInterrupt):
+        learn(folder, "metastep")
+    monkeypatch.undo()
+    learn(folder, "metastep")
+    found, whole = (contents(each.path / "models") for each in (folder, done))
+    assert found == whole
+
+
+def test_a_model_of_another_round_or_run_is_found(done, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(done.path, folder)
+    rounds = folder / "models" / "metastep" / "rounds"
+    shutil.copy(rounds / "1.safetensors", rounds / "2.safetensors")
+    assert list(problems(folder)) == ["models/metastep/rounds/2.safetensors"]
+    shutil.copy(done.path / "models" / "metastep" / "rounds" / "2.safetensors", rounds / "2.safetensors")
+    other = make(tmp_path / "other").path
+    shutil.copy(other / "config.json", folder / "models" / "metastep" / "config.json")
+    assert "models/metastep/config.json" in problems(folder)
