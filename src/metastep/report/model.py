@@ -63,6 +63,11 @@ def usage(fitted: Fitted) -> list[Part]:
         f"In the folder of this run, with {whose}, here with how many there are of each: {sizes}. Before every update the model "
         f"says {what}; arrays may be those of NumPy, JAX or PyTorch."
     )
+    if any(branch.scale == "divergence" for branch in record.branches):
+        text += (
+            " The number is the KL divergence that the step may cost: along v, with the Fisher matrix F, its length is "
+            "sqrt(2 KL / v'Fv)."
+        )
     return [Heading("How to use the model"), Paragraph(text), Command("\n".join(lines))]
 
 
