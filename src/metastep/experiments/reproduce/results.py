@@ -82,8 +82,10 @@ def results_markdown(folders: Sequence[Path]) -> str:
     if facts and facts_first:
         parts = [*facts_of_readings(facts, facts_first), *parts]
     else:
-        parts = [*_section("The paper's facts", facts), *_section(f"The paper's facts {_BEFORE}", facts_first), *parts]
-    parts = [*_section(f"Claims {_BEFORE}", claims_first), *parts]
+        told_of = "facts of the paper"
+        later = _section(f"The paper's facts {_BEFORE}", facts_first, told_of)
+        parts = [*_section("The paper's facts", facts, told_of), *later, *parts]
+    parts = [*_section(f"Claims {_BEFORE}", claims_first, "claims"), *parts]
     screened = [page for folder in folders if (page := folder / "readings" / "scores.csv").exists()]
     parts = [*(part for page in screened for part in _screened(page)), *parts]
     if claims:
@@ -96,8 +98,8 @@ def results_markdown(folders: Sequence[Path]) -> str:
     return to_markdown(Document("Results", subtitle, [*read, *parts]), ".")
 
 
-def _section(title: str, grouped: Sequence[Row]) -> list[Part]:
-    return [Heading(title), Paragraph(told(grouped, "of them")), _seeds_table(grouped)] if grouped else []
+def _section(title: str, grouped: Sequence[Row], what: str) -> list[Part]:
+    return [Heading(title), Paragraph(told(grouped, what)), _seeds_table(grouped)] if grouped else []
 
 
 def _seeds_table(grouped: Sequence[Row]) -> Table:
