@@ -145,7 +145,7 @@ def test_processes_work_side_by_side(made, monkeypatch, tmp_path):
 
 def test_readings_that_share_programs_share_a_process():
     groups = screening_of._groups(readings("cartpole"))
-    assert len(groups) == 6
+    assert len(groups) == 9
     assert all({one.choices[1] for one in group} == {"variance", "deviation"} for group in groups)
 
 
