@@ -179,8 +179,14 @@ def test_several_seeds_share_a_row(tmp_path):
         write(tmp_path / str(seed), [outcome(seed, one, f"claim {i}") for i, one in enumerate(row)])
         for seed, row in verdicts.items()
     ]
-    grouped = by_claim([outcome(seed, one) for seed, row in verdicts.items() for one in row])
-    assert [overall([row.verdict for row in rows]) for rows in grouped] == [yes, open_, no]
+    every = [outcome(seed, one, f"claim {i}") for seed, row in verdicts.items() for i, one in enumerate(row)]
+    assert [overall([row.verdict for row in rows]) for rows in by_claim(every)] == [yes, open_, no]
+    # A fact that was not measured at a seed does not shift the others.
+    assert [len(rows) for rows in by_claim([every[0], *every[2:]])] == [3, 3, 2]
+    assert [{row.claim for row in rows} for rows in by_claim(every[1:])] == [{"claim 1"}, {"claim 2"}, {"claim 0"}]
+    # Claims of a figure say what was selected, and stay side by side.
+    figure = [outcome(seed, yes, f"N = {seed}", name="fig-iterations") for seed in verdicts]
+    assert [len(rows) for rows in by_claim(figure)] == [3]
     page = results_markdown(folders)
     assert page.startswith("# Results\n\nOf 3 facts of the paper 1 hold, 1 do not, and for the rest it cannot be told.")
     assert "difference: **1 [0.5, 1.5]**; **1 [0.5, 1.5]**; **1 [0.5, 1.5]**" in page
