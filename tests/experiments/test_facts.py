@@ -86,6 +86,11 @@ def test_pairs(judge, gains, verdict):
     assert (found.num, found.counted) == (NUM_TASKS, "tasks")
 
 
+def test_in_one_task_first_policies_are_counted():
+    pair = between("a", "b", (2.0, 1.0, 0.1))
+    assert by.beats("a", "b", "one_task")(pair._replace(one_task=pair.comparison)).counted == "first policies"
+
+
 @pytest.mark.parametrize(
     ("target", "small", "large", "verdict"), [(2.0, 1.0, 1.5, HOLDS), (2.0, 1.0, 2.5, FAILS), (2.0, 1.0, 2.0, OPEN)]
 )

@@ -14,6 +14,7 @@ from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load as load_config
 from metastep.experiments.reproduce import readings as screening_of
 from metastep.experiments.reproduce import reproduce, screening
+from metastep.experiments.reproduce.facts import facts_of
 from metastep.experiments.reproduce.judging import Found
 from metastep.experiments.reproduce.outcome import Outcome
 from metastep.experiments.reproduce.points import readings
@@ -54,6 +55,7 @@ def test_every_reading_has_a_file_a_row_and_a_cell(made):
         assert words.count("holds") == int(row["hold"])
         assert words.count("does not hold") == int(row["do not"])
         assert int(row["score"]) == int(row["hold"]) - int(row["do not"])
+        assert row["score without wins"] == row["score"]  # no fact about SwingUp speaks for metaFQI
     page = (folder / "readings.md").read_text()
     assert "| wide | scaled | deviation | cg-0.01 |" in page
     assert "**start** (hanging, wide): The environment is that of Duan et al." in page
@@ -161,6 +163,16 @@ def test_the_best_reading_has_the_highest_score():
     assert best_of(rows[:2]).reading.name == "b"
 
 
+def test_a_score_may_leave_out_what_speaks_for_the_method():
+    facts = facts_of("cartpole")
+    screened = Screened(readings("cartpole")[0], {fact: Found("holds", "", 0.0, None, None, 1) for fact in facts})
+    left = screened.without_wins()
+    gone = {fact.id for fact in facts} - {fact.id for fact in left.found}
+    assert screened.score - left.score == len(gone)
+    assert {"fig2.cartpole.fixed", "fig3.cartpole.hoof", "iterations.cartpole.planning", "cartpole60.beats"} <= gone
+    assert not {"fig2.cartpole.early", "table1.cartpole.adam.stepsize", "context.cartpole"} & gone
+
+
 def outcome(seed, verdict, claim="claim", name="facts", extra=""):
     command = f"metastep reproduce {name} --scale full --seed {seed}{extra}"
     return Outcome("Nav2D", claim, "difference", 1.0, 0.5, 1.5, 100, "tasks", verdict, "", name, command)
@@ -189,6 +201,9 @@ def test_several_seeds_share_a_row(tmp_path):
     assert [len(rows) for rows in by_claim(figure)] == [3]
     page = results_markdown(folders)
     assert page.startswith("# Results\n\nOf 3 facts of the paper 1 hold, 1 do not, and for the rest it cannot be told.")
+    assert "within a limit, 10% of what learning gains" in page
+    assert "learning has converged if" in page
+    assert "oracle score" not in page  # there is no method here
     assert "difference: **1 [0.5, 1.5]**; **1 [0.5, 1.5]**; **1 [0.5, 1.5]**" in page
     assert "| 3 x 100 tasks |" in page
 
