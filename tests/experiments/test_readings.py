@@ -14,7 +14,7 @@ from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load as load_config
 from metastep.experiments.reproduce import readings as screening_of
 from metastep.experiments.reproduce import reproduce, screening
-from metastep.experiments.reproduce.facts import facts_of
+from metastep.experiments.reproduce.facts import FACTS, facts_of
 from metastep.experiments.reproduce.judging import Found
 from metastep.experiments.reproduce.outcome import Outcome
 from metastep.experiments.reproduce.points import readings
@@ -201,7 +201,7 @@ def test_several_seeds_share_a_row(tmp_path):
     assert [len(rows) for rows in by_claim(figure)] == [3]
     page = results_markdown(folders)
     assert page.startswith("# Results\n\nOf 3 facts of the paper 1 hold, 1 do not, and for the rest it cannot be told.")
-    assert "within a limit, 10% of what learning gains" in page
+    assert "within a limit, 10 % of what learning gains" in page
     assert "learning has converged if" in page
     assert "oracle score" not in page  # there is no method here
     assert "difference: **1 [0.5, 1.5]**; **1 [0.5, 1.5]**; **1 [0.5, 1.5]**" in page
@@ -226,6 +226,14 @@ def test_several_seeds_share_a_row(tmp_path):
     alone = results_markdown(first)
     assert alone.startswith("# Results\n\nOf 2 facts under the first reading 1 hold")
     assert "h = 1: **1 [0.5, 1.5]**; h = 2: **1 [0.5, 1.5]**; h = 3: **1 [0.5, 1.5]**" in alone
+
+
+def test_facts_that_were_not_judged_are_named(tmp_path):
+    rows = [outcome(1, "holds", fact.claim)._replace(environment="CartPole") for fact in facts_of("cartpole")]
+    page = results_markdown([write(tmp_path / "most", rows[1:])])
+    assert f"Of {len(FACTS)} facts these are not judged here: Nav2D, {len(facts_of('nav2d'))}. Minigolf, " in page
+    assert f"CartPole, 1 ({rows[0].claim})" in page
+    assert "CartPole, " not in results_markdown([write(tmp_path / "all", rows)])
 
 
 def test_claims_under_the_first_reading_are_kept_apart(tmp_path):

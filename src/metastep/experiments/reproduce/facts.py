@@ -23,6 +23,11 @@ class Fact(NamedTuple):
     judge: Judge
     is_win: bool = False  # it says that metaFQI, or planning with it, is better than something else
 
+    @property
+    def claim(self) -> str:
+        """The statement as a row of the results table has it."""
+        return f"{self.figure}: {self.statement}"
+
     def judged(self, measured: Measured) -> Found | None:
         """The verdict; None where what it takes was not measured."""
         try:
