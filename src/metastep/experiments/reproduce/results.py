@@ -91,7 +91,11 @@ def results_markdown(folders: Sequence[Path]) -> str:
     if facts and facts_first:
         parts = [*facts_of_readings(facts, facts_first), *parts]
     else:
-        parts = [*_section("The paper's facts", facts), *_section(f"The paper's facts {_BEFORE}", facts_first), *parts]
+        parts = [
+            *_section("The paper's facts", facts, "facts of the paper"),
+            *_section(f"The paper's facts {_BEFORE}", facts_first),
+            *parts,
+        ]
     parts = [*_section(f"Claims {_BEFORE}", claims_first), *parts]
     screened = [page for folder in folders if (page := folder / "readings" / "scores.csv").exists()]
     parts = [*(part for page in screened for part in _screened(page)), *parts]
@@ -108,8 +112,8 @@ def results_markdown(folders: Sequence[Path]) -> str:
     return to_markdown(Document("Results", subtitle, [*read, *parts]), ".")
 
 
-def _section(title: str, grouped: Sequence[Row]) -> list[Part]:
-    return [Heading(title), Paragraph(told(grouped, "of them")), _seeds_table(grouped)] if grouped else []
+def _section(title: str, grouped: Sequence[Row], what: str = "of them") -> list[Part]:
+    return [Heading(title), Paragraph(told(grouped, what)), _seeds_table(grouped)] if grouped else []
 
 
 def _not_judged(judged: Sequence[Row]) -> list[Part]:
