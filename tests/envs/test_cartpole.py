@@ -35,17 +35,19 @@ def ours(env: CartPole, cases: tuple[Floats, Floats, Floats]) -> tuple[Floats, F
 
 
 def gymnasiums(
-    cases: tuple[Floats, Floats, Floats], stale: tuple[str, ...] = ()
+    cases: tuple[Floats, Floats, Floats], stale: tuple[str, ...] = (), forces: Floats | None = None
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Gymnasium's own step, its derived quantities recomputed except the `stale` ones."""
+    """Gymnasium's own step, its derived quantities recomputed except the `stale` ones; with other forces where given."""
     rows = []
-    for state, action, (mass, length) in zip(*cases, strict=True):
+    for index, (state, action, (mass, length)) in enumerate(zip(*cases, strict=True)):
         env = CartPoleEnv()
         env.masspole, env.length = mass, length
         for name, value in (("total_mass", mass + env.masscart), ("polemass_length", mass * length)):
             if name not in stale:
                 setattr(env, name, value)
         env.state = state
+        if forces is not None:
+            env.force_mag, action = forces[index], 1.0  # to the right, with this force
         _, reward, terminated, _, _ = env.step(int(action > 0.5))
         rows.append((env.state, reward, terminated))
     after, rewards, terminated = zip(*rows, strict=True)
@@ -87,6 +89,18 @@ def test_a_continuous_force_is_proportional_and_clipped() -> None:
     np.testing.assert_allclose(after[5], bang[0], rtol=1e-6)
 
 
+def test_a_force_in_newtons_is_the_action_clipped(cases: tuple[Floats, Floats, Floats]) -> None:
+    states, actions, contexts = cases
+    spread = (8.0 * actions).astype(np.float32).astype(np.float64)  # many of them beyond what is allowed
+    forces = np.clip(spread, -10.0, 10.0)
+    assert 0.1 < np.mean(np.abs(spread) > 10.0) < 0.9
+    after, rewards, terminated = ours(CartPole(force="newtons"), (states, spread, contexts))
+    expected_after, expected_rewards, expected_terminated = gymnasiums(cases, forces=forces)
+    np.testing.assert_allclose(after, expected_after, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(rewards, expected_rewards)
+    np.testing.assert_array_equal(terminated, expected_terminated)
+
+
 def test_episodes_start_uniformly_near_upright() -> None:
     env = CartPole()
     normals = jax.random.normal(jax.random.key(0), (4, 4000), jnp.float32)
@@ -102,5 +116,5 @@ def test_the_policy_sees_the_whole_state() -> None:
 
 
 def test_an_unknown_kind_of_force_is_refused() -> None:
-    with pytest.raises(InputError, match=r"env.force: 'bangbang' must be one of bang-bang, continuous"):
+    with pytest.raises(InputError, match=r"env.force: 'bangbang' must be one of bang-bang, continuous, newtons"):
         CartPole(force="bangbang")  # type: ignore[arg-type]

@@ -86,6 +86,11 @@ def test_pairs(judge, gains, verdict):
     assert (found.num, found.counted) == (NUM_TASKS, "tasks")
 
 
+def test_in_one_task_first_policies_are_counted():
+    pair = between("a", "b", (2.0, 1.0, 0.1))
+    assert by.beats("a", "b", "one_task")(pair._replace(one_task=pair.comparison)).counted == "first policies"
+
+
 @pytest.mark.parametrize(
     ("target", "small", "large", "verdict"), [(2.0, 1.0, 1.5, HOLDS), (2.0, 1.0, 2.5, FAILS), (2.0, 1.0, 2.0, OPEN)]
 )
@@ -189,29 +194,49 @@ def test_the_validation_tasks_choose_the_iteration():
     assert "N=2 minus" in course.planning_pays(other).quantity
 
 
+@pytest.mark.parametrize(("steps", "verdict"), [((4.0, 1.0), HOLDS), ((1.0, 4.0), FAILS), ((2.0, 2.0), OPEN)])
+def test_steps_of_the_first_and_the_last_iteration(steps, verdict):
+    assert course.more_cautious_with_n(planned(1.0, 1.0, steps=steps)).verdict == verdict
+
+
+def in_two_parts(early, late):
+    """A gain in the first two updates, and another one after them."""
+    return np.where(np.arange(NUM_UPDATES) < 2, early, late)
+
+
 @pytest.mark.parametrize(
-    ("early", "steps", "cautious", "ahead"),
+    ("greedy", "verdict", "shown"),
     [
-        ((3.0, 1.0), (4.0, 1.0), HOLDS, HOLDS),
-        ((1.0, 3.0), (1.0, 4.0), FAILS, FAILS),
-        ((1.0, 1.0), (2.0, 2.0), OPEN, OPEN),
+        ((3.0, 3.0), HOLDS, "return over 2 updates"),
+        ((0.5, 3.0), FAILS, "return over 2 updates"),  # behind from the start
+        ((3.0, 7.0), FAILS, "difference in AUC"),  # ahead to the end
+        ((1.0, 3.0), OPEN, "return over 2 updates"),
     ],
 )
-def test_greedy_and_planning_choices(early, steps, cautious, ahead):
-    gains = [np.where(np.arange(NUM_UPDATES) < 2, value, 5.0) for value in early]
-    measured = planned(*gains, steps=steps)
-    assert course.more_cautious_with_n(measured).verdict == cautious
-    assert course.greedy_ahead_at_first(2)(measured).verdict == ahead
+def test_the_greedy_iteration_must_lead_at_first_and_fall_behind(greedy, verdict, shown):
+    # The last iteration is poor: the one to compare with is that which validation tasks would select.
+    measured = planned(in_two_parts(*greedy), in_two_parts(1.0, 5.0), in_two_parts(0.0, 0.0))
+    found = course.greedy_only_at_first(2)(measured)
+    assert found.verdict == verdict
+    assert shown in found.quantity
+    assert "N=2" in found.quantity
+    assert found.detail == f"selected on validation tasks: N={1 if greedy[1] > 5.0 else 2}"
 
 
 @pytest.mark.parametrize(("early", "verdict"), [(3.0, HOLDS), (0.2, FAILS), (1.0, OPEN)])
 def test_high_rates_at_first(early, verdict):
-    best = np.where(np.arange(NUM_UPDATES) < 2, 1.0, 5.0)
-    high = np.where(np.arange(NUM_UPDATES) < 2, early, 2.0)
-    curves = {"h = 1": curve(0.1), "h = 2": curve(best, seed=1), "h = 4": curve(high, seed=2)}
-    assert course.high_rates_faster_at_first(2)(Measured(comparison(curves))).verdict == verdict
-    without_larger = Measured(comparison({"h = 1": curve(0.1), "h = 2": curve(best)}))
-    assert course.high_rates_faster_at_first(2)(without_larger).verdict == FAILS
+    curves = {
+        "metafqi": curve(in_two_parts(1.0, 5.0)),
+        "h = 1": curve(9.0, seed=1),  # ahead of metaFQI, but it is no high rate
+        "h = 4": curve(in_two_parts(early, 2.0), seed=2),
+        "h = 8": curve(0.0, seed=3),
+    }
+    found = course.high_rates_ahead_at_first(2)(Measured(comparison(curves, {"metafqi": 2.0})))
+    assert found.verdict == verdict
+    assert found.quantity == "return over 2 updates: h = 4 minus metafqi"
+    assert found.num == NUM_TASKS // 2
+    none = course.high_rates_ahead_at_first(2)(Measured(comparison(curves, {"metafqi": 9.0})))
+    assert (none.verdict, none.low) == (FAILS, None)
 
 
 def approaching(at_ten, noise=0.0):

@@ -14,6 +14,7 @@ from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load as load_config
 from metastep.experiments.reproduce import readings as screening_of
 from metastep.experiments.reproduce import reproduce, screening
+from metastep.experiments.reproduce.facts import FACTS, facts_of
 from metastep.experiments.reproduce.judging import Found
 from metastep.experiments.reproduce.outcome import Outcome
 from metastep.experiments.reproduce.points import readings
@@ -54,6 +55,7 @@ def test_every_reading_has_a_file_a_row_and_a_cell(made):
         assert words.count("holds") == int(row["hold"])
         assert words.count("does not hold") == int(row["do not"])
         assert int(row["score"]) == int(row["hold"]) - int(row["do not"])
+        assert row["score without wins"] == row["score"]  # no fact about SwingUp speaks for metaFQI
     page = (folder / "readings.md").read_text()
     assert "| wide | scaled | deviation | cg-0.01 |" in page
     assert "**start** (hanging, wide): The environment is that of Duan et al." in page
@@ -145,7 +147,7 @@ def test_processes_work_side_by_side(made, monkeypatch, tmp_path):
 
 def test_readings_that_share_programs_share_a_process():
     groups = screening_of._groups(readings("cartpole"))
-    assert len(groups) == 6
+    assert len(groups) == 9
     assert all({one.choices[1] for one in group} == {"variance", "deviation"} for group in groups)
 
 
@@ -159,6 +161,16 @@ def test_the_best_reading_has_the_highest_score():
     assert [row.score for row in rows] == [0, 1, 1]
     assert best_of(rows).reading.name == "c"
     assert best_of(rows[:2]).reading.name == "b"
+
+
+def test_a_score_may_leave_out_what_speaks_for_the_method():
+    facts = facts_of("cartpole")
+    screened = Screened(readings("cartpole")[0], {fact: Found("holds", "", 0.0, None, None, 1) for fact in facts})
+    left = screened.without_wins()
+    gone = {fact.id for fact in facts} - {fact.id for fact in left.found}
+    assert screened.score - left.score == len(gone)
+    assert {"fig2.cartpole.fixed", "fig3.cartpole.hoof", "iterations.cartpole.planning", "cartpole60.beats"} <= gone
+    assert not {"fig2.cartpole.early", "table1.cartpole.adam.stepsize", "context.cartpole"} & gone
 
 
 def outcome(seed, verdict, claim="claim", name="facts", extra=""):
@@ -179,10 +191,19 @@ def test_several_seeds_share_a_row(tmp_path):
         write(tmp_path / str(seed), [outcome(seed, one, f"claim {i}") for i, one in enumerate(row)])
         for seed, row in verdicts.items()
     ]
-    grouped = by_claim([outcome(seed, one) for seed, row in verdicts.items() for one in row])
-    assert [overall([row.verdict for row in rows]) for rows in grouped] == [yes, open_, no]
+    every = [outcome(seed, one, f"claim {i}") for seed, row in verdicts.items() for i, one in enumerate(row)]
+    assert [overall([row.verdict for row in rows]) for rows in by_claim(every)] == [yes, open_, no]
+    # A fact that was not measured at a seed does not shift the others.
+    assert [len(rows) for rows in by_claim([every[0], *every[2:]])] == [3, 3, 2]
+    assert [{row.claim for row in rows} for rows in by_claim(every[1:])] == [{"claim 1"}, {"claim 2"}, {"claim 0"}]
+    # Claims of a figure say what was selected, and stay side by side.
+    figure = [outcome(seed, yes, f"N = {seed}", name="fig-iterations") for seed in verdicts]
+    assert [len(rows) for rows in by_claim(figure)] == [3]
     page = results_markdown(folders)
     assert page.startswith("# Results\n\nOf 3 facts of the paper 1 hold, 1 do not, and for the rest it cannot be told.")
+    assert "within a limit, 10 % of what learning gains" in page
+    assert "learning has converged if" in page
+    assert "oracle score" not in page  # there is no method here
     assert "difference: **1 [0.5, 1.5]**; **1 [0.5, 1.5]**; **1 [0.5, 1.5]**" in page
     assert "| 3 x 100 tasks |" in page
 
@@ -205,6 +226,14 @@ def test_several_seeds_share_a_row(tmp_path):
     alone = results_markdown(first)
     assert alone.startswith("# Results\n\nOf 2 facts under the first reading 1 hold")
     assert "h = 1: **1 [0.5, 1.5]**; h = 2: **1 [0.5, 1.5]**; h = 3: **1 [0.5, 1.5]**" in alone
+
+
+def test_facts_that_were_not_judged_are_named(tmp_path):
+    rows = [outcome(1, "holds", fact.claim)._replace(environment="CartPole") for fact in facts_of("cartpole")]
+    page = results_markdown([write(tmp_path / "most", rows[1:])])
+    assert f"Of {len(FACTS)} facts these are not judged here: Nav2D, {len(facts_of('nav2d'))}. Minigolf, " in page
+    assert f"CartPole, 1 ({rows[0].claim})" in page
+    assert "CartPole, " not in results_markdown([write(tmp_path / "all", rows)])
 
 
 def test_claims_under_the_first_reading_are_kept_apart(tmp_path):

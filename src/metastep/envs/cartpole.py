@@ -17,7 +17,7 @@ from metastep.errors import InputError
 from metastep.noise import to_uniform
 from metastep.numerics import sincos
 
-Force = Literal["bang-bang", "continuous"]
+Force = Literal["bang-bang", "continuous", "newtons"]
 Start = Literal["hanging", "wide"]
 
 # Half the ranges of position, speed, angle (about pi) and angular speed of rllab's swing-up.
@@ -73,8 +73,9 @@ class CartPole(_Cart):
 
     Args:
         force: "bang-bang" pushes right with 10 N when the action exceeds 0.5 and left otherwise; "continuous" applies
-            10 N times the action clipped to [-1, 1]. The paper has an action between 0 and 1 that pushes left or right, and a
-            Gaussian policy, and leaves open how the one becomes the other.
+            10 N times the action clipped to [-1, 1]; "newtons" takes the action itself as a force, clipped to ±10 N. The paper
+            has an action between 0 and 1 that pushes left or right, and a Gaussian policy, and leaves open how the one
+            becomes the other.
     """
 
     context_space: ContextSpace = ContextSpace(("pole_mass", "pole_length"), (0.1, 0.5), (2.0, 1.5), ("kg", "m"))
@@ -94,8 +95,10 @@ class CartPole(_Cart):
     def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         if self.force == "bang-bang":
             force = jnp.where(action[0] > 0.5, self.force_newton, -self.force_newton)
-        else:
+        elif self.force == "continuous":
             force = self.force_newton * jnp.clip(action[0], -1.0, 1.0)
+        else:
+            force = jnp.clip(action[0], -self.force_newton, self.force_newton)
         after = euler_step(state, force, context.pole_mass, context.pole_length, self.dt)
         fallen = (jnp.abs(after.angle) > self.max_angle) | (jnp.abs(after.position) > self.max_position)
         return Step(after, jnp.float32(1.0), fallen)

@@ -6,13 +6,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from metastep.evaluation import Comparison, Difference, differences, metric_values
+from metastep.experiments.reproduce.judging import MARGIN
 from metastep.experiments.reproduce.outcome import Effect, Judge, Outcome, Verdict, better, together, within
 from metastep.experiments.reproduce.workbench import Run
 from metastep.report.tables import number
 
 AUC = "difference in AUC"
-MARGIN = 0.1
-"""Two methods are alike when their difference is below this share of what learning gains."""
 
 
 class Judged(NamedTuple):

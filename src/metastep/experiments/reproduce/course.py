@@ -104,33 +104,46 @@ def more_cautious_with_n(measured: Measured) -> Found:
     return found(better(effect), effect, f"mean step size of N=1 minus that of {names[-1]}", first)
 
 
-def greedy_ahead_at_first(num: int) -> Judge:
-    """After its first updates the greedy iteration is ahead of the one that plans farthest."""
+def greedy_only_at_first(num: int) -> Judge:
+    """The first iteration is ahead of the best later one, by validation tasks, over its first updates and behind it overall."""
 
     def judge(measured: Measured) -> Found:
-        last = list(iterations(measured.comparison).values())[-1]
-        curves = curves_of(measured.comparison, "N=1", last)[:, :, 1 : num + 1].mean(axis=2)
-        effect = effect_of(curves[0] - curves[1])
-        return found(better(effect), effect, f"return over {num} updates: N=1 minus {last}", curves[0])
+        numbers = list(iterations(measured.comparison))
+        later = _best_validated(measured.comparison, numbers[1:])
+        greedy, planning = curves_of(measured.comparison, "N=1", later)
+        ahead = (greedy - planning)[:, 1 : num + 1].mean(axis=1)
+        behind = areas(planning) - areas(greedy)
+        detail = f"selected on validation tasks: {_best_validated(measured.comparison, numbers)}"
+        rows = [
+            found(better(effect), effect, quantity, values, detail)
+            for values, quantity in (
+                (ahead, f"return over {num} updates: N=1 minus {later}"),
+                (behind, f"{later} minus N=1: difference in AUC"),
+            )
+            for effect in (effect_of(values),)
+        ]
+        overall = together([row.verdict for row in rows])
+        return next(row for row in rows if row.verdict == overall)
 
     return judge
 
 
-def high_rates_faster_at_first(num: int) -> Judge:
-    """A larger step than the best one is ahead of it over the first updates; half of the tasks choose which, the rest judge."""
+def high_rates_ahead_at_first(num: int) -> Judge:
+    """A fixed step above the mean one of metaFQI is ahead of it over the first updates; half of the tasks choose which."""
 
     def judge(measured: Measured) -> Found:
-        steps = fixed_steps(measured.comparison)
-        curves = curves_of(measured.comparison, *steps.values())
-        best = int(np.argmax(areas(curves).mean(axis=1)))
-        early = curves[:, :, 1 : num + 1].mean(axis=2)  # (steps, tasks)
-        if best + 1 == len(steps):
-            return Found("does not hold", "larger steps than the best", 0.0, None, None, early.shape[1])
-        other = best + 1 + int(np.argmax(early[best + 1 :, ::2].mean(axis=1)))
-        values = early[other, 1::2] - early[best, 1::2]
-        effect, names = effect_of(values), list(steps.values())
-        quantity = f"return over {num} updates: {names[other]} minus the best over all, {names[best]}"
-        return found(better(effect), effect, quantity, values)
+        mean = float(_steps(measured.comparison, "metafqi").mean())
+        larger = [name for step, name in fixed_steps(measured.comparison).items() if step > mean]
+        early = curves_of(measured.comparison, "metafqi", *larger)[:, :, 1 : num + 1].mean(axis=2)  # (methods, tasks)
+        detail = f"the mean step of metaFQI is {mean:.3g}"
+        if not larger:
+            return Found("does not hold", "larger steps than metaFQI's", 0.0, None, None, early.shape[1], detail=detail)
+        leading = int(np.argmax(early[1:, ::2].mean(axis=1)))
+        values = early[1 + leading, 1::2] - early[0, 1::2]
+        effect = effect_of(values)
+        return found(
+            better(effect), effect, f"return over {num} updates: {larger[leading]} minus metafqi", values, detail
+        )
 
     return judge
 

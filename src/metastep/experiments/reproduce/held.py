@@ -44,7 +44,7 @@ def outcome_of(environment: str, fact: Fact, found: Found) -> Outcome:
     """A judged fact as a row of the results table."""
     return Outcome(
         environment=environment,
-        claim=f"{fact.figure}: {fact.statement}",
+        claim=fact.claim,
         quantity=found.quantity,
         effect=found.effect,
         low=found.low,

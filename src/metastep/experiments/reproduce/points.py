@@ -80,7 +80,7 @@ POINTS: dict[str, tuple[Point, ...]] = {
         Point(
             "force",
             "An action between 0 and 1 pushes the cart left or right with 10 N; the policy is Gaussian.",
-            {"bang-bang": ("env.options.force=bang-bang",), "continuous": ("env.options.force=continuous",)},
+            {name: (f"env.options.force={name}",) for name in ("bang-bang", "continuous", "newtons")},
         ),
         _spread("0.01", "0.01", "0.0001"),
         _NATURAL,
@@ -119,13 +119,15 @@ FOLLOWED: Mapping[str, tuple[str, ...]] = {
 }
 """The choices that the presets follow, in the order of the points."""
 
-# Every combination would take an hour on a GPU: the first reading, each point by itself, and the rest from the best guess.
+# Every combination would take an hour on a GPU: the first reading, every other choice by itself, and what won elsewhere.
 _FRACTION = {
     "halfcheetah": (
         ("clipped", "variance", "exact"),
+        ("unclipped", "variance", "exact"),
         ("clipped", "deviation", "exact"),
-        ("clipped", "deviation", "cg-0.1"),
-        ("unclipped", "deviation", "cg-0.1"),
+        ("clipped", "variance", "cg-0.1"),
+        ("clipped", "variance", "cg-0.01"),
+        ("clipped", "deviation", "cg-0.01"),
     )
 }
 

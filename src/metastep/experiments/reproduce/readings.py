@@ -47,7 +47,8 @@ _WORDS: dict[Verdict | None, str] = {
 _ABOUT = (
     "What the paper leaves open was read in every combination below. Each reading is measured at a small scale: baselines are "
     "tuned on the tuning tasks of one seed, and facts are judged on the tuning tasks of another. The score is the number of "
-    "facts that hold less the number of those that do not. Test tasks have no part in it."
+    "facts that hold less the number of those that do not; without wins, those are left out that say that metaFQI, or planning "
+    "with it, is better than something else. Test tasks have no part in it."
 )
 
 
@@ -60,6 +61,10 @@ class Screened(NamedTuple):
     def count(self, verdict: Verdict) -> int:
         """How many facts have a verdict."""
         return sum(found is not None and found.verdict == verdict for found in self.found.values())
+
+    def without_wins(self) -> "Screened":
+        """The same without the facts that speak for metaFQI."""
+        return self._replace(found={fact: found for fact, found in self.found.items() if not fact.is_win})
 
     @property
     def score(self) -> int:
@@ -220,6 +225,7 @@ def _score(screened: Screened) -> dict[str, Any]:
         "cannot be told": screened.count("not distinguishable"),
         "not measured": sum(found is None for found in screened.found.values()),
         "score": screened.score,
+        "score without wins": screened.without_wins().score,
         "overrides": " ".join(f"--set {override!r}" for override in screened.reading.overrides),
     }
 
@@ -247,8 +253,16 @@ def _scores_table(group: Sequence[Screened]) -> Table:
     points = [point.name for point in POINTS[group[0].reading.environment]]
     counted: tuple[Verdict, ...] = ("holds", "does not hold", "not distinguishable")
     ordered = sorted(group, key=lambda row: -row.score)
-    rows = [(*row.reading.choices, *(str(row.count(word)) for word in counted), str(row.score)) for row in ordered]
-    return Table((*points, "hold", "do not", "cannot be told", "score"), rows)
+    rows = [
+        (
+            *row.reading.choices,
+            *(str(row.count(word)) for word in counted),
+            str(row.score),
+            str(row.without_wins().score),
+        )
+        for row in ordered
+    ]
+    return Table((*points, "hold", "do not", "cannot be told", "score", "without wins"), rows)
 
 
 def _facts_table(first: Screened, best: Screened) -> Table:

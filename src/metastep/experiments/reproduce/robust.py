@@ -9,8 +9,9 @@ from scipy import stats
 
 from metastep.evaluation import Comparison, join, metric_values
 from metastep.evaluation.resampling import bootstrap_interval, paired_test, verdict
-from metastep.experiments.reproduce.claims import AUC, MARGIN, Judged, outcome_of
+from metastep.experiments.reproduce.claims import AUC, Judged, outcome_of
 from metastep.experiments.reproduce.columns import Column, Figure, shown
+from metastep.experiments.reproduce.judging import MARGIN
 from metastep.experiments.reproduce.outcome import Effect, Outcome, at_most, better
 from metastep.experiments.reproduce.workbench import Run
 from metastep.experiments.stages import fit_model, on_test_tasks

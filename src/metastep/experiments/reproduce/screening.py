@@ -189,7 +189,10 @@ def _fixed_steps(config: Experiment, mdp: MetaMDP, best: float, must: Sequence[f
 
 
 def _single(config: Experiment, mdp: MetaMDP, tracker: Tracker) -> Method:
-    """One step size for each task, learned from as many learners as the training data has."""
+    """One step size for each task, learned from as many learners as the training data has, at most two blocks of them.
+
+    Each of them makes all updates, so more would take as long again as collecting the data.
+    """
     run = Run(
         mdp=mdp,
         seed=config.seed,

@@ -22,13 +22,18 @@ class Tally(NamedTuple):
 
 
 def by_claim(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
-    """Outcomes of several seeds, side by side: an id has the same claims about an environment in the same order each time."""
-    groups: dict[tuple[str, str, int], list[Outcome]] = {}
+    """Outcomes of several seeds, side by side.
+
+    A fact that was not measured at a seed is missing there, so facts are found by what they say. The claims of a figure may
+    tell what was selected, which differs between seeds; but all are there each time, in the same order.
+    """
+    groups: dict[tuple[str, str, str | int], list[Outcome]] = {}
     counts: dict[tuple[str, str, str], int] = {}
     for outcome in outcomes:
         place = (outcome.command, outcome.id, outcome.environment)
         counts[place] = counts.get(place, 0) + 1
-        groups.setdefault((outcome.id, outcome.environment, counts[place]), []).append(outcome)
+        which = outcome.claim if outcome.id == "facts" else counts[place]
+        groups.setdefault((outcome.id, outcome.environment, which), []).append(outcome)
     return list(groups.values())
 
 
