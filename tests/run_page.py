@@ -77,7 +77,7 @@ def follow(words: list[str], page: str) -> None:
 
 def fit_small(source: str, out: Path, overrides: list[str]) -> None:
     """A run up to its model, without the choice of the iteration."""
-    from metastep.experiments.stages import collect_data, fit_model
+    from metastep.experiments.learning import collect_data, fit_model
     from metastep.experiments.start import start_run
     from metastep.fqi import save_model
 

@@ -8,9 +8,10 @@ from safetensors.numpy import load_file
 
 from metastep.controllers import HOOF, Decay, Fixed, Metagrad
 from metastep.evaluation import Method
+from metastep.experiments.comparing import on_test_tasks
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.stages import collect_data, fit_model, on_test_tasks
+from metastep.experiments.learning import collect_data, fit_model
 from metastep.meta.history import History
 from metastep.rules import NGA, Adam, RMSProp
 

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 import metastep
 from metastep.cli import app
 from metastep.envs.host.halfcheetah import load_model
+from metastep.experiments.learning import collect_data
 from metastep.experiments.reproduce import IDS
-from metastep.experiments.stages import collect_data
 from tests.experiments.tiny import make_folder
 
 

@@ -10,7 +10,7 @@ from metastep.errors import InputError
 from metastep.experiments.config import load
 from metastep.experiments.data import data_settings, find_data, recorded_with, take_over
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.stages import collect_data
+from metastep.experiments.learning import collect_data
 
 SMALL = [
     "collect.num_meta_episodes=16",

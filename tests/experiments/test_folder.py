@@ -9,7 +9,7 @@ from metastep import storage
 from metastep.errors import InputError
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.stages import collect_data
+from metastep.experiments.learning import collect_data
 from tests.experiments.test_stages import TASKS
 from tests.experiments.tiny import TINY
 

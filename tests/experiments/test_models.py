@@ -8,12 +8,12 @@ import pytest
 from metastep import storage
 from metastep.blocks import Stream
 from metastep.errors import InputError
-from metastep.experiments import stages
+from metastep.experiments import learning
 from metastep.experiments.build import method_specs
 from metastep.experiments.config import load, variant
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.learning import collect_data, learn
 from metastep.experiments.runner import run_experiment
-from metastep.experiments.stages import collect_data, learn
 from metastep.fqi import load_model
 from metastep.mdp import begin
 from tests.experiments.test_checking import problems
@@ -100,9 +100,9 @@ def test_later_rounds_follow_the_model_of_the_rounds_before(done):
     assert dataset.layout.num_learners == 3 * 16
     model = load_model(own.round_model(1))
     block = dataset.block(2)  # the first of the second round
-    mdp = stages.build_mdp(own.config)
+    mdp = learning.build_mdp(own.config)
     learners = begin(mdp, mdp.tasks(own.config.seed, Stream.TRAIN, 2))
-    greedy = model.act(np.asarray(stages.features.meta_observation(mdp, learners)))
+    greedy = model.act(np.asarray(learning.features.meta_observation(mdp, learners)))
     same = np.isclose(block.hyperparameters[0], greedy).all(axis=1)
     assert same.sum() > 0  # the others explore
     first = dataset.block(0)
@@ -112,7 +112,7 @@ def test_later_rounds_follow_the_model_of_the_rounds_before(done):
 @pytest.mark.parametrize("moment", [1, 3, 5])
 def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatch, moment):
     folder = make(tmp_path / "run")
-    calls, save, write = [], stages.save_model, stages.collect.__globals__["DatasetWriter"].add
+    calls, save, write = [], learning.save_model, learning.collect.__globals__["DatasetWriter"].add
 
     def counted(original):
         def call(*arguments):
@@ -123,8 +123,8 @@ def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatc
 
         return call
 
-    monkeypatch.setattr(stages, "save_model", counted(save))
-    monkeypatch.setattr(stages.collect.__globals__["DatasetWriter"], "add", counted(write))
+    monkeypatch.setattr(learning, "save_model", counted(save))
+    monkeypatch.setattr(learning.collect.__globals__["DatasetWriter"], "add", counted(write))
     with pytest.raises(KeyboardInterrupt):
         learn(folder, "metastep")
     monkeypatch.undo()

@@ -11,10 +11,11 @@ import pytest
 from metastep import storage
 from metastep.errors import InputError
 from metastep.evaluation import load, save
+from metastep.experiments.comparing import compare_methods
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.inspection import inspect_path
+from metastep.experiments.learning import collect_data, fit_and_select
 from metastep.experiments.runner import run_experiment, write_report
-from metastep.experiments.stages import collect_data, compare_methods, fit_and_select
 from tests.experiments.tiny import make_run
 
 

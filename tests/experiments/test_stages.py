@@ -11,12 +11,13 @@ from metastep.blocks import Stream
 from metastep.controllers import Fixed, single_action
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, Method, compare, join
-from metastep.experiments import stages
+from metastep.experiments import comparing, learning
 from metastep.experiments.build import build_fqi, build_mdp
+from metastep.experiments.comparing import compare_methods, compare_share, method_result
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.learning import collect_data, fit_and_select
 from metastep.experiments.runner import print_outcome, run_experiment
-from metastep.experiments.stages import collect_data, compare_methods, compare_share, fit_and_select, method_result
 from metastep.meta.dataset import Dataset
 from metastep.rules import NGA
 from tests.experiments.tiny import TINY, make_folder
@@ -40,7 +41,7 @@ def test_both_learned_methods_train_on_the_listed_tasks_only(listed: RunFolder, 
         seen[methods[0].name] = methods[0]
         return compare(methods, *args, **kwargs)
 
-    monkeypatch.setattr(stages, "compare", watched)
+    monkeypatch.setattr(comparing, "compare", watched)
     for name in ("metafqi", "single"):
         method_result(listed, name)
         sources = {source.use: source for source in seen[name].shaped_by}
@@ -75,7 +76,7 @@ def test_the_record_counts_the_tuples_fitted(listed: RunFolder, monkeypatch: Any
     monkeypatch.setattr(
         Dataset, "transitions", lambda self, parts: type(all_ := transitions(parts))(*(a[3:] for a in all_))
     )
-    model = stages.fit_model(listed.config, dataset)
+    model = learning.fit_model(listed.config, dataset)
     assert model.record.training_data.tuples == dataset.num_transitions - 3
     assert model.record.setting["env"] == "nav2d"
 

@@ -12,7 +12,7 @@ from metastep.errors import InputError
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.inspection import inspect_coverage
-from metastep.experiments.stages import collect_data
+from metastep.experiments.learning import collect_data
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout
 from metastep.theory import coverage as module

@@ -110,7 +110,7 @@ def collect(
     """Collect training data; a stopped collection resumes where it was."""
     part, terminal = parse_share(share), watch(device)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
-    from metastep.experiments.stages import collect_data
+    from metastep.experiments.learning import collect_data
 
     dataset = collect_data(folder, tracker=terminal, share=part)
     if dataset is None:
@@ -130,7 +130,7 @@ def fit(folder: FolderArgument, device: DeviceOption = None, allow_imports: Impo
     """Fit metaFQI on a run's data and select the iteration on validation tasks; further models collect theirs here."""
     terminal = watch(device)
     from metastep.experiments.folder import RunFolder
-    from metastep.experiments.stages import fit_all
+    from metastep.experiments.learning import fit_all
 
     opened = RunFolder.open(folder).importing(allow_imports).check_tasks()
     for name, model in fit_all(opened, tracker=terminal).items():
@@ -150,9 +150,9 @@ def compare(
 ) -> None:
     """Tune the baselines and compare every method on a run's test tasks."""
     part, terminal = parse_share(share), watch(device)
+    from metastep.experiments.comparing import compare_share
     from metastep.experiments.folder import RunFolder
     from metastep.experiments.runner import print_comparison
-    from metastep.experiments.stages import compare_share
 
     opened = RunFolder.open(folder).importing(allow_imports).check_tasks()
     comparison = compare_share(opened, part, tracker=terminal)

@@ -9,11 +9,12 @@ from typing import NamedTuple
 from metastep import storage
 from metastep.errors import InputError
 from metastep.experiments.build import models_needed
+from metastep.experiments.comparing import compared, method_names
 from metastep.experiments.folder import RunFolder, place_of_writing
+from metastep.experiments.learning import fitted
 from metastep.experiments.origin import dataset_of, kept, read_report, result_of, round_model_of
 from metastep.experiments.reproduce.registry import IDS
 from metastep.experiments.reproduce.runner import collected, read_id, read_settings
-from metastep.experiments.stages import compared, fitted, method_names
 from metastep.locks import described, is_lock, writers
 from metastep.meta.dataset import Dataset, block_checksums
 from metastep.provenance import first_difference

@@ -12,11 +12,12 @@ from metastep.errors import InputError
 from metastep.evaluation import Comparison, all_differences, differences, differences_to_csv, summary, to_parquet
 from metastep.evaluation.statistics import Metric
 from metastep.experiments.build import method_specs, models_needed, some_controller, whole_family
+from metastep.experiments.comparing import compare_methods, compared
 from metastep.experiments.config import Scale
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.learning import fitted, learn
 from metastep.experiments.origin import dataset_of, seal_report
 from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import compare_methods, compared, fitted, learn
 from metastep.experiments.start import start_run
 from metastep.meta.dataset import Dataset
 from metastep.progress import Tracker

@@ -4,6 +4,8 @@ import numpy as np
 
 from metastep.evaluation import Comparison, join
 from metastep.experiments.build import build_env
+from metastep.experiments.comparing import on_test_tasks
+from metastep.experiments.learning import fit_model, select, validate
 from metastep.experiments.reproduce import columns
 from metastep.experiments.reproduce.claims import beats_every, paired, small
 from metastep.experiments.reproduce.columns import Column, Figure
@@ -11,7 +13,6 @@ from metastep.experiments.reproduce.comparisons import fixed_grid, for_longer
 from metastep.experiments.reproduce.environments import ENVIRONMENTS
 from metastep.experiments.reproduce.outcome import at_most, no_better
 from metastep.experiments.reproduce.workbench import Run, Workbench
-from metastep.experiments.stages import fit_model, on_test_tasks, select, validate
 from metastep.report.figures import curves, line_of
 from metastep.report.style import CONTRAST
 

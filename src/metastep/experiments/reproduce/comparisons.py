@@ -10,11 +10,12 @@ from metastep.errors import InputError
 from metastep.evaluation import Comparison, join, require_alike
 from metastep.evaluation.resampling import mean_interval
 from metastep.experiments.build import method_spec, updates_collected
+from metastep.experiments.comparing import on_test_tasks, prepared, tuned
+from metastep.experiments.learning import iteration_methods
 from metastep.experiments.reproduce import columns
 from metastep.experiments.reproduce.claims import beats_every
 from metastep.experiments.reproduce.columns import Column, Figure, step_name, tuned_step
 from metastep.experiments.reproduce.workbench import Run
-from metastep.experiments.stages import iteration_methods, on_test_tasks, prepared, tuned
 from metastep.report.figures import Line, curves, line_of, whiskers
 from metastep.report.style import CONTRAST
 from metastep.report.tables import interval

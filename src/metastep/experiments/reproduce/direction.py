@@ -9,13 +9,14 @@ from metastep.blocks import Stream
 from metastep.controllers import MetaFQIController
 from metastep.evaluation import Comparison, Method, compare, join, metric_values, oracle_scores
 from metastep.experiments.build import build_fqi, build_mdp
+from metastep.experiments.comparing import on_test_tasks
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.learning import collect_data
 from metastep.experiments.reproduce.claims import beats_every, outcome_of, paired
 from metastep.experiments.reproduce.columns import Column, Figure, shown
 from metastep.experiments.reproduce.outcome import Product, Verdict, better
 from metastep.experiments.reproduce.recipe import MODEL, learned, setting
 from metastep.experiments.reproduce.workbench import Run, Workbench
-from metastep.experiments.stages import collect_data, on_test_tasks
 from metastep.fqi import MetaFQI
 from metastep.meta.dataset import all_transitions
 from metastep.meta.history import Transitions

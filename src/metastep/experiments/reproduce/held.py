@@ -8,6 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from metastep.evaluation import Comparison, join
+from metastep.experiments.comparing import on_test_tasks, tuned
+from metastep.experiments.learning import fit_model, select, validate
 from metastep.experiments.reproduce.ablations import for_four_times_as_long, run_in_one_task, without_context
 from metastep.experiments.reproduce.comparisons import by_iteration, with_fixed_grid
 from metastep.experiments.reproduce.facts import Fact, facts_of
@@ -17,7 +19,6 @@ from metastep.experiments.reproduce.robust import random_states
 from metastep.experiments.reproduce.screening import SCREENS, natural_variants
 from metastep.experiments.reproduce.workbench import Run, Workbench
 from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import fit_model, on_test_tasks, select, tuned, validate
 from metastep.report.figures import Layout, Panel, picture
 from metastep.report.style import Ink
 

@@ -9,9 +9,9 @@ from metastep.errors import InputError
 from metastep.experiments.build import build_mdp
 from metastep.experiments.data import find_data, take_over
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.learning import learn
 from metastep.experiments.reproduce.outcome import Product
 from metastep.experiments.reproduce.workbench import Run, Workbench
-from metastep.experiments.stages import learn
 from metastep.fqi import Model
 from metastep.meta.collection import recorded_features
 from metastep.report.figures import Layout, Panel, picture

@@ -10,6 +10,7 @@ from typing import Any
 from metastep import envs, storage
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, differences, join
+from metastep.experiments.comparing import compared, method_names
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import model_of, result_of
 from metastep.experiments.reproduce.facts import FACTS
@@ -17,7 +18,6 @@ from metastep.experiments.reproduce.judging import MARGIN
 from metastep.experiments.reproduce.outcome import Outcome
 from metastep.experiments.reproduce.points import FOLLOWED
 from metastep.experiments.reproduce.seeds import Row, by_claim, counted, facts_of_readings, measured, overall, told
-from metastep.experiments.stages import compared, method_names
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.findings import target_of
 from metastep.report.tables import comparison_table, differences_table, tuning_table

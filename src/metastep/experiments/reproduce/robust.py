@@ -9,12 +9,13 @@ from scipy import stats
 
 from metastep.evaluation import Comparison, join, metric_values
 from metastep.evaluation.resampling import bootstrap_interval, paired_test, verdict
+from metastep.experiments.comparing import on_test_tasks
+from metastep.experiments.learning import fit_model
 from metastep.experiments.reproduce.claims import AUC, Judged, outcome_of
 from metastep.experiments.reproduce.columns import Column, Figure, shown
 from metastep.experiments.reproduce.judging import MARGIN
 from metastep.experiments.reproduce.outcome import Effect, Outcome, at_most, better
 from metastep.experiments.reproduce.workbench import Run
-from metastep.experiments.stages import fit_model, on_test_tasks
 from metastep.report.figures import Line, Panel, curves, ink_of
 from metastep.report.style import CONTRAST, MAIN, Ink
 from metastep.report.tables import number

@@ -15,11 +15,11 @@ from metastep.blocks import Stream
 from metastep.controllers import MetaFQIController, Run
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
 from metastep.experiments.build import build_mdp, build_regressor, method_spec, updates_collected
+from metastep.experiments.learning import fit_model, iteration_methods, select, validate
 from metastep.experiments.reproduce.columns import handful, step_name
 from metastep.experiments.reproduce.judging import Measured
 from metastep.experiments.reproduce.points import Reading
 from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import fit_model, iteration_methods, select, validate
 from metastep.fqi import Model
 from metastep.mdp import MetaMDP
 from metastep.meta.collection import collect

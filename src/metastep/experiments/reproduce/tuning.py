@@ -4,11 +4,11 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from metastep.evaluation import Comparison, TuningTable, join
+from metastep.experiments.comparing import on_test_tasks
 from metastep.experiments.reproduce.claims import AUC, paired, small
 from metastep.experiments.reproduce.columns import Column, Figure
 from metastep.experiments.reproduce.outcome import at_most
 from metastep.experiments.reproduce.workbench import Run
-from metastep.experiments.stages import on_test_tasks
 from metastep.report.figures import Panel, ink_of
 from metastep.report.style import Ink
 

@@ -11,12 +11,13 @@ from metastep import envs
 from metastep.controllers import MetaFQIController
 from metastep.evaluation import Comparison, Method, join
 from metastep.experiments.build import build_mdp, method_spec, some_controller, unlisted_spec
+from metastep.experiments.comparing import method_result, on_test_tasks, prepared, tuned
 from metastep.experiments.config import Experiment
 from metastep.experiments.config import load as load_config
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.learning import collect_data, learn
 from metastep.experiments.origin import keep, kept
 from metastep.experiments.reproduce.environments import ENVIRONMENTS, USUAL, Environment
-from metastep.experiments.stages import collect_data, learn, method_result, on_test_tasks, prepared, tuned
 from metastep.fqi import Model
 from metastep.meta.dataset import Dataset
 from metastep.progress import Silent, Stage, Tracker
