@@ -98,6 +98,7 @@ def usual_seconds(folder: Path) -> float:
     return elapsed
 
 
+@pytest.mark.soak  # a share of the campaign of kills does the same in the tests
 def test_killed_runs_resume_to_the_same_bytes(whole, tmp_path):
     assert kill_and_resume(tmp_path / "run", kills=2, seed=1, usual_seconds=10.0) == 2
     assert results(tmp_path / "run") == results(whole)

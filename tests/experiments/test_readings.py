@@ -240,7 +240,7 @@ def test_claims_under_the_first_reading_are_kept_apart(tmp_path):
     rows = [outcome(1, "holds", name="fig2"), outcome(1, "does not hold", name="fig2", extra=" --set reading=first")]
     page = results_markdown([write(tmp_path / str(i), [row]) for i, row in enumerate(rows)])
     assert "Of 1 claims 1 hold, 0 do not" in page
-    assert "## Claims under the first reading\n\nOf 1 of them 0 hold, 1 do not" in page
+    assert "## Claims under the first reading\n\nOf 1 claims 0 hold, 1 do not" in page
 
 
 def test_the_page_of_results_tells_which_readings_were_tried(made):

@@ -15,9 +15,8 @@ from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingDa
 from metastep.meta.dataset import Counts
 from metastep.report import figures
 from metastep.report.compose import compose
-from metastep.report.document import Command, Document, Heading, Paragraph, Picture, Table
+from metastep.report.document import Command, Document, Heading, Paragraph, Picture, Table, draw
 from metastep.report.findings import Findings, Fitted
-from metastep.report.style import to_svg
 from metastep.report.tables import number
 from tests.evaluation.test_statistics import make_comparison, simulated
 from tests.fqi.problems import HIGH, transitions
@@ -118,7 +117,7 @@ def test_a_task_is_never_dropped_from_a_mean() -> None:
     for ends, same in zip((low, high), mean_interval(filled.T), strict=True):
         np.testing.assert_allclose(ends, same)
     lines = [figures.Line("fixed", values), figures.Line("adam", filled)]
-    assert to_svg(figures.picture("diverged", "", [[figures.curves("diverged", lines)]]).draw("light"))
+    assert draw(figures.picture("diverged", "", [[figures.curves("diverged", lines)]])).light
 
 
 @pytest.mark.parametrize("diverged", [False, True])

@@ -3,7 +3,7 @@
 import base64
 import html
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from metastep import storage
-from metastep.report.style import Theme, to_png, to_svg
+from metastep.report.style import Theme, extent, to_png, to_svg
 
 
 class Heading(NamedTuple):
@@ -60,11 +60,30 @@ class Document(NamedTuple):
     parts: Sequence[Part]
 
 
-def to_html(document: Document) -> str:
-    """One file that needs nothing else: styles and figures are inside, nothing is fetched."""
+class Drawing(NamedTuple):
+    """A picture as files hold it."""
+
+    light: bytes  # SVG
+    dark: bytes  # SVG
+    png: bytes
+
+
+def draw(picture: Picture) -> Drawing:
+    """Draw a picture once in each theme; both have the same extent."""
+    figure = picture.draw("light")
+    box = extent(figure)
+    return Drawing(to_svg(figure, box), to_svg(picture.draw("dark"), box), to_png(figure, box))
+
+
+def to_html(document: Document, drawings: Mapping[str, Drawing] | None = None) -> str:
+    """One file that needs nothing else: styles and figures are inside, nothing is fetched.
+
+    `drawings` are those pictures, by name, that were drawn already.
+    """
+    drawn = drawings or {part.name: draw(part) for part in document.parts if isinstance(part, Picture)}
     style = resources.files("metastep.report").joinpath("page.css").read_text("utf-8")
     title, subtitle = html.escape(document.title), html.escape(document.subtitle)
-    body = "\n".join(_html_part(part) for part in document.parts)
+    body = "\n".join(_html_part(part, drawn) for part in document.parts)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -75,7 +94,7 @@ def to_html(document: Document) -> str:
     )
 
 
-def _html_part(part: Part) -> str:
+def _html_part(part: Part, drawn: Mapping[str, Drawing]) -> str:
     match part:
         case Heading(text):
             return f"<h2>{html.escape(text)}</h2>"
@@ -86,7 +105,7 @@ def _html_part(part: Part) -> str:
         case Table():
             return _html_table(part)
         case Picture():
-            return _html_picture(part)
+            return _html_picture(part, drawn[part.name])
 
 
 def _html_table(table: Table) -> str:
@@ -104,9 +123,9 @@ def _html_table(table: Table) -> str:
     )
 
 
-def _html_picture(picture: Picture) -> str:
+def _html_picture(picture: Picture, drawing: Drawing) -> str:
     def source(theme: Theme) -> str:
-        encoded = base64.b64encode(to_svg(picture.draw(theme))).decode()
+        encoded = base64.b64encode(getattr(drawing, theme)).decode()
         return f"data:image/svg+xml;base64,{encoded}"
 
     caption = html.escape(picture.caption)
@@ -145,11 +164,14 @@ def _inert(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("](", "]\\(")
 
 
-def write_picture(picture: Picture, folder: Path) -> list[Path]:
+def write_picture(picture: Picture, folder: Path, drawing: Drawing | None = None) -> list[Path]:
     """Write a picture as SVG and PNG; returns the files."""
     storage.create_folder(folder)
-    figure = picture.draw("light")
-    files = {folder / f"{picture.name}.svg": to_svg(figure), folder / f"{picture.name}.png": to_png(figure)}
+    if drawing is None:
+        figure = picture.draw("light")
+        box = extent(figure)
+        drawing = Drawing(to_svg(figure, box), b"", to_png(figure, box))
+    files = {folder / f"{picture.name}.svg": drawing.light, folder / f"{picture.name}.png": drawing.png}
     for path, content in files.items():
         storage.write_atomically(path, content)
     return list(files)
@@ -158,9 +180,12 @@ def write_picture(picture: Picture, folder: Path) -> list[Path]:
 def write_document(document: Document, folder: Path) -> list[Path]:
     """Write the pictures as SVG and PNG under `figures/`, `report.md` and last `report.html`; returns the files."""
     pictures = [part for part in document.parts if isinstance(part, Picture)]
-    files = [path for picture in pictures for path in write_picture(picture, folder / "figures")]
+    drawings = {picture.name: draw(picture) for picture in pictures}
+    files = [
+        path for picture in pictures for path in write_picture(picture, folder / "figures", drawings[picture.name])
+    ]
     storage.create_folder(folder)
-    for name, text in (("report.md", to_markdown(document, "figures")), ("report.html", to_html(document))):
+    for name, text in (("report.md", to_markdown(document, "figures")), ("report.html", to_html(document, drawings))):
         storage.write_atomically(folder / name, text.encode())
         files.append(folder / name)
     return files

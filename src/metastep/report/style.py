@@ -8,8 +8,10 @@ from typing import Any, Literal, NamedTuple
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.transforms import Bbox
 
 Theme = Literal["light", "dark"]
 
@@ -102,18 +104,25 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def to_svg(figure: Figure) -> bytes:
+def extent(figure: Figure) -> Bbox:
+    """What the figure covers, labels included, in inches. Measured once: to measure is as much work as to draw."""
+    renderer: Any = FigureCanvasAgg(figure).get_renderer()
+    figure.draw_without_rendering()
+    return figure.get_tightbbox(renderer).padded(0.1)
+
+
+def to_svg(figure: Figure, box: Bbox) -> bytes:
     """The figure as SVG, without the date, so that the same data gives the same bytes."""
     buffer = BytesIO()
     with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "metastep"}):
-        figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
+        figure.savefig(buffer, format="svg", bbox_inches=box, metadata={"Date": None})
     return buffer.getvalue()
 
 
-def to_png(figure: Figure) -> bytes:
+def to_png(figure: Figure, box: Bbox) -> bytes:
     """The figure as PNG, sharp enough for a slide."""
     buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=160, bbox_inches="tight", metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi=160, bbox_inches=box, metadata={"Software": None})
     return buffer.getvalue()
 
 
