@@ -113,6 +113,7 @@ def test_a_hundred_kills(whole, tmp_path):
     assert results(tmp_path / "run") == results(whole)
 
 
+@pytest.mark.soak
 def test_stages_one_by_one_give_the_same_files(whole, tmp_path):
     folder = tmp_path / "run"
     words = command(folder)
@@ -129,6 +130,7 @@ def test_stages_one_by_one_give_the_same_files(whole, tmp_path):
     assert lines[1:] == [f"metastep {stage} {folder}" for stage in ("fit", "compare", "report")]
 
 
+@pytest.mark.soak
 def test_a_report_made_again_still_says_what_was_run(whole):
     before = (whole / "report.md").read_text()
     assert shlex.join(["metastep", *command(whole)[3:]]) in before

@@ -47,6 +47,7 @@ def test_every_part_took_part(folder):
         assert words in report
 
 
+@pytest.mark.soak
 def test_other_stages_take_them_up_again(folder):
     for verb in ("report", "inspect"):
         words = [sys.executable, "-m", "metastep", verb, "run"]

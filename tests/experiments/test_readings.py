@@ -136,6 +136,7 @@ def test_a_reading_that_cannot_be_measured_does_not_stop_the_others(made, monkey
         reproduce(["readings"], tmp_path / "none", "tiny", 3, environments=["swingup"])
 
 
+@pytest.mark.soak
 def test_processes_work_side_by_side(made, monkeypatch, tmp_path):
     """In processes of their own they find the same, to the byte."""
     bench = Workbench(tmp_path, "tiny", 3, jobs=2)

@@ -266,6 +266,7 @@ def test_colours_can_be_read(theme: Any) -> None:
         assert abs(shown - paper) > 0.2
 
 
+@pytest.mark.soak
 def test_a_report_of_a_menu_is_written(tmp_path: Path) -> None:
     files = write_document(compose(menu_findings()), tmp_path)
     assert len({path.name for path in files}) == len(files)  # no figure is written over another
