@@ -23,7 +23,8 @@ SMALL = [
     "compare.num_tuning_tasks=2",
 ]  # fmt: skip
 LONGER = {"cartpole": ["rollout.horizon=60"]}
-PRESETS = ("nav2d", "minigolf", "cartpole", "swingup", "halfcheetah")
+LONG = ("minigolf", "swingup")  # which compile for long, and go the same ways as the others
+PRESETS = ("nav2d", *(pytest.param(name, marks=pytest.mark.soak) for name in LONG), "cartpole", "halfcheetah")
 
 
 @pytest.fixture(scope="module", params=PRESETS)
