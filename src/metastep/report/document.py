@@ -68,11 +68,12 @@ class Drawing(NamedTuple):
     png: bytes
 
 
-def draw(picture: Picture) -> Drawing:
-    """Draw a picture once in each theme; both have the same extent."""
+def draw(picture: Picture, *, is_for_files: bool = False) -> Drawing:
+    """Draw a picture once in each theme, or, where it is for files, only in the light one; both have the same extent."""
     figure = picture.draw("light")
     box = extent(figure)
-    return Drawing(to_svg(figure, box), to_svg(picture.draw("dark"), box), to_png(figure, box))
+    dark = b"" if is_for_files else to_svg(picture.draw("dark"), box)
+    return Drawing(to_svg(figure, box), dark, to_png(figure, box))
 
 
 def to_html(document: Document, drawings: Mapping[str, Drawing] | None = None) -> str:
@@ -167,10 +168,7 @@ def _inert(text: str) -> str:
 def write_picture(picture: Picture, folder: Path, drawing: Drawing | None = None) -> list[Path]:
     """Write a picture as SVG and PNG; returns the files."""
     storage.create_folder(folder)
-    if drawing is None:
-        figure = picture.draw("light")
-        box = extent(figure)
-        drawing = Drawing(to_svg(figure, box), b"", to_png(figure, box))
+    drawing = drawing or draw(picture, is_for_files=True)
     files = {folder / f"{picture.name}.svg": drawing.light, folder / f"{picture.name}.png": drawing.png}
     for path, content in files.items():
         storage.write_atomically(path, content)

@@ -6,7 +6,7 @@ from metastep.evaluation import Comparison, join
 from metastep.experiments.build import build_env
 from metastep.experiments.comparing import on_test_tasks
 from metastep.experiments.learning import fit_model, select, validate
-from metastep.experiments.reproduce import columns
+from metastep.experiments.reproduce import columns, screening
 from metastep.experiments.reproduce.claims import beats_every, paired, small
 from metastep.experiments.reproduce.columns import Column, Figure
 from metastep.experiments.reproduce.comparisons import fixed_grid, for_longer
@@ -43,9 +43,7 @@ def without_context(run: Run) -> Comparison:
 
 
 def _without_context(run: Run) -> Comparison:
-    meta = run.config.meta
-    seen = tuple(name for name in meta.observation if name != "context")
-    blind = run.config.model_copy(update={"meta": meta.model_copy(update={"observation": seen})})
+    blind = screening.without_context(run.config)
     model = fit_model(blind, run.dataset(), tracker=run.tracker)
     selected = select(model, validate(blind, model, tracker=run.tracker))
     method = run.following(selected, "without context", "metaFQI without context")

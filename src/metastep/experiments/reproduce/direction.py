@@ -84,6 +84,11 @@ def _changes(run: Run, name: str) -> tuple[str, ...]:
     return *REMOVED[name], setting("collect.num_meta_episodes", learners)
 
 
+def _best_baseline(comparison: Comparison) -> str:
+    """The baseline with the highest mean AUC."""
+    return max(BASELINES, key=lambda name: metric_values(comparison, "auc", (name,))[0].mean())
+
+
 def _tested_as(run: Run, done: Sequence[Run], name: str) -> Comparison:
     """The model of a run on the test tasks, under another name."""
     learned(run, done)
@@ -132,7 +137,7 @@ def growth(bench: Workbench) -> Product:
             other = bench.run(preset, f"tuples-{tuples}", changes)
             parts.append(_tested_as(other, (), f"{tuples} tuples"))
         comparison = join([*parts, run.tested(*BASELINES)])
-        best = max(BASELINES, key=lambda name: metric_values(comparison, "auc", (name,))[0].mean())
+        best = _best_baseline(comparison)
         for row in paired(run, comparison, f"{_TUPLES[-1]} tuples", [best]):
             claim = (
                 f"With {_TUPLES[-1]} tuples the model is better than the best tuned baseline, {comparison.label(best)}"
@@ -169,7 +174,7 @@ def joint(bench: Workbench) -> Product:
         method = dataclasses.replace(chosen, name="joint", label="one model for all")
         tested = on_test_tasks(plain.config, [method], tracker=run.tracker)
         comparison = join([dataclasses.replace(tested, made_from={}), plain.tested(*BASELINES)])
-        best = max(BASELINES, key=lambda name: metric_values(comparison, "auc", (name,))[0].mean())
+        best = _best_baseline(comparison)
         rows = paired(plain, comparison, "joint", BASELINES)
         against = next(row for row in rows if row.baseline == best)
         claim = f"One model without units for all environments is at least as good as the best tuned baseline, {best}"

@@ -83,7 +83,7 @@ def measure(config: Experiment, reading: Reading, tracker: Tracker | None = None
     with tempfile.TemporaryDirectory(prefix="metastep-") as folder:
         dataset = _collected(config, mdp, Path(folder), tracker)
         model = _selected(config, dataset, tracker)
-        blind = _selected(_without_context(config), dataset, tracker) if screen.has_variants else None
+        blind = _selected(without_context(config), dataset, tracker) if screen.has_variants else None
     tuned = [tune_spec(config, mdp, spec, tracker) for spec in _specs(config, screen)]
     tables = [table for _, table in tuned]
     methods = [
@@ -98,7 +98,7 @@ def measure(config: Experiment, reading: Reading, tracker: Tracker | None = None
     if blind is not None:
         # Another observation is another meta-MDP for the model, and the same one for the learners.
         without = Method("without context", mdp.rule, MetaFQIController(blind))
-        seen = build_mdp(_without_context(config))
+        seen = build_mdp(without_context(config))
         comparison = join([comparison, _judged(config, seen, [without], [], tracker)])
     return Measured(comparison, _longer(config, mdp, model, tracker) if screen.is_longer else None)
 
@@ -122,7 +122,8 @@ def _selected(config: Experiment, dataset: Dataset, tracker: Tracker) -> Model:
     return select(model, validate(config, model, tracker=tracker))
 
 
-def _without_context(config: Experiment) -> Experiment:
+def without_context(config: Experiment) -> Experiment:
+    """The experiment of a model that does not see the task's context."""
     seen = tuple(name for name in config.meta.observation if name != "context")
     return config.model_copy(update={"meta": config.meta.model_copy(update={"observation": seen})})
 
