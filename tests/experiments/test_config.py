@@ -121,7 +121,9 @@ def test_the_full_scale_is_the_papers(name):
     assert config.meta.observation == ("theta", "natural_gradient", "context")
     rule = build_mdp(config).rule
     solved = (rule.name, rule.damping, config.rollout.fisher, config.rollout.damping_kind)
-    assert solved == (("nga", 1e-3, "closed", "relative") if name == "swingup" else ("nga", 1e-2, "truncated", "absolute"))
+    assert solved == (
+        ("nga", 1e-3, "closed", "relative") if name == "swingup" else ("nga", 1e-2, "truncated", "absolute")
+    )
     # The paper tuned on 20 tasks; fewer than about 50 leave the best fixed step to chance.
     assert (config.compare.num_tasks, config.compare.num_tuning_tasks, config.compare.num_resamples) == (100, 50, 10000)
     assert tuple(method.name for method in config.compare.methods) == METHODS
