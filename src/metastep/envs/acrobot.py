@@ -11,14 +11,12 @@ from jax import Array
 from metastep.contexts import ContextSpace
 from metastep.envs.base import Context, Step
 from metastep.noise import to_uniform
-from metastep.numerics import sincos
+from metastep.numerics import sincos, wrap
 
 DT = 0.2
 GRAVITY = 9.8
 INERTIA = 1.0  # kg m^2, of each link about its centre of mass, whatever its mass and length
 MAX_SPEEDS = float(4.0 * np.pi), float(9.0 * np.pi)
-
-_TURN = np.float32(2.0 * np.pi)
 
 
 class AcrobotState(NamedTuple):
@@ -52,10 +50,6 @@ def _derivative(context: Context, state: AcrobotState, torque: Array) -> Acrobot
 
 def _moved(state: AcrobotState, slope: AcrobotState, time: float) -> AcrobotState:
     return jax.tree.map(lambda value, rate: value + time * rate, state, slope)
-
-
-def _wrapped(angle: Array) -> Array:
-    return angle - _TURN * jnp.round(angle / _TURN)
 
 
 @dataclass(frozen=True)
@@ -95,8 +89,8 @@ class Acrobot:
         slope = jax.tree.map(lambda a, b, c, d: (a + 2.0 * b + 2.0 * c + d) / 6.0, start, early, late, end)
         moved = _moved(state, slope, DT)
         after = AcrobotState(
-            _wrapped(moved.first),
-            _wrapped(moved.second),
+            wrap(moved.first),
+            wrap(moved.second),
             jnp.clip(moved.first_speed, -MAX_SPEEDS[0], MAX_SPEEDS[0]),
             jnp.clip(moved.second_speed, -MAX_SPEEDS[1], MAX_SPEEDS[1]),
         )

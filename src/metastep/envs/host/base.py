@@ -33,7 +33,7 @@ class Episodes(Protocol):
     def observe(self) -> Floats:
         """What the policies see: (episodes, learners, observations)."""
 
-    def step(self, action: Floats, noise: Floats, alive: Bools) -> HostStep:
+    def step(self, action: NDArray[Any], noise: Floats, alive: Bools) -> HostStep:
         """Move the episodes that are alive; the others keep their state, and what is returned for them is ignored.
 
         Args:
