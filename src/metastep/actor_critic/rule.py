@@ -5,7 +5,6 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from metastep.actor_critic.experience import Experience
@@ -75,14 +74,18 @@ def clipped(gradient: Array, most: float) -> Array:
     return gradient * jnp.minimum(1.0, most / (jnp.sqrt(jnp.sum(gradient**2)) + 1e-6))
 
 
-def adam_step(
-    theta: Array, gradient: Array, rate: Array, moments: Moments, epsilon: float = 1e-5
-) -> tuple[Array, Moments]:
+_DECAYS = 0.9, 0.999  # of Adam's moments
+_EPSILON = 1e-5  # of Adam: larger than usual, as Stable-Baselines3 has it for small networks
+
+
+def adam_step(theta: Array, gradient: Array, rate: Array, moments: Moments) -> tuple[Array, Moments]:
     """One step of Adam downhill, for one learner."""
-    scaling = optax.scale_by_adam(eps=epsilon)
-    count = moments.steps.astype(jnp.int32)
-    direction, after = scaling.update(gradient, optax.ScaleByAdamState(count, moments.first, moments.second))
-    return theta - rate * direction, Moments(after.mu, after.nu, moments.steps + 1.0)
+    steps = moments.steps + 1.0
+    first = _DECAYS[0] * moments.first + (1.0 - _DECAYS[0]) * gradient
+    second = _DECAYS[1] * moments.second + (1.0 - _DECAYS[1]) * gradient**2
+    root = jnp.sqrt(second / (1.0 - _DECAYS[1] ** steps))
+    moved = theta - rate / (1.0 - _DECAYS[0] ** steps) * first / (root + _EPSILON)
+    return moved, Moments(first, second, steps)
 
 
 def standardised(advantage: Array) -> Array:

@@ -28,7 +28,7 @@ def advantages(steps: Steps, discount: float, gae_lambda: float) -> Array:
     """
     future = jnp.where(steps.terminated, 0.0, steps.next_value)
     surprise = steps.reward + discount * future - steps.value
-    decay = discount * gae_lambda * ~steps.ended
+    decay = jnp.where(steps.ended, 0.0, discount * gae_lambda)
 
     def back(later: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
         total = now[0] + now[1] * later
