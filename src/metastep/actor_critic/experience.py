@@ -46,6 +46,16 @@ class Experience(NamedTuple):
     lanes: Lanes  # where the next batch goes on
 
 
+def in_jax(env: Env | HostEnv) -> Env:
+    """The environment, if it is not simulated on the host."""
+    if isinstance(env, HostEnv):
+        raise InputError(
+            f"env.name: {env.name!r} is simulated on the host, where episodes begin all at once; batches of steps need an "
+            "environment in JAX."
+        )
+    return env
+
+
 @dataclass(frozen=True)
 class Sampler:
     """What is simulated for an update.
@@ -68,11 +78,7 @@ class Sampler:
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout")
-        if isinstance(self.env, HostEnv):
-            raise InputError(
-                f"env.name: {self.env.name!r} is simulated on the host, where episodes begin all at once; batches of steps "
-                "need an environment in JAX."
-            )
+        in_jax(self.env)
         if self.num_envs * self.num_steps < 2:
             raise InputError("rollout.num_steps: a batch of 1 step has no spread, at least 2 steps are needed.")
 

@@ -13,9 +13,9 @@ from metastep.blocks import Blocks, Stream
 from metastep.errors import InputError
 from metastep.evaluation.methods import Method, MethodRecord, check_names, check_record, has_directions, refuse_overlap
 from metastep.evaluation.tuning import TuningTable
-from metastep.mdp import MetaMDP
+from metastep.mdp import Process
 from metastep.meta.history import History
-from metastep.meta.loop import run
+from metastep.meta.loop import run_through
 from metastep.progress import Silent, Tracker
 from metastep.provenance import describe, first_difference, versions_of
 
@@ -100,7 +100,7 @@ class Comparison:
 
 def compare(
     methods: Sequence[Method],
-    mdp: MetaMDP,
+    mdp: Process,
     *,
     seed: int,
     num_updates: int,
@@ -126,7 +126,7 @@ def compare(
     """
     check_names(methods)
     if contexts is not None:
-        contexts = mdp.estimator.rollout.env.context_space.validate(contexts)
+        contexts = mdp.env.context_space.validate(contexts)
         if not len(contexts):
             raise InputError("contexts: the task list is empty.")
         num_tasks = num_tasks or len(contexts)
@@ -140,13 +140,16 @@ def compare(
     with (tracker or Silent()).stage(_stage_name(methods, stream), len(methods) * len(blocks), "blocks") as stage:
         for method in methods:
             variant = method.on(mdp)
-            histories, reports = [], []
+            histories, learned, reports = [], [], []
             for block in blocks:
-                history, state = run(variant, method.controller, tasks[block], num_updates, ("theta",))
-                histories.append(history.first(blocks.num_valid(block)))
-                reports.append(jax.device_get(method.controller.report(state)))
+                end = run_through(variant, method.controller, tasks[block], num_updates)
+                num_valid = blocks.num_valid(block)
+                histories.append(end.piece.first(num_valid))
+                learned.append(np.asarray(end.learners.theta)[:num_valid])
+                reports.append(jax.device_get(method.controller.report(end.state)))
                 stage.advance(1)
-            runs.append(_tasks_first(histories, chooses=has_directions(variant.space)))
+            found = _tasks_first(histories, chooses=has_directions(variant.space))
+            runs.append(found | {"theta": np.concatenate(learned)})
             records.append(method.record(variant.space))
             for name in reports[0]:
                 values = np.concatenate([report[name].T for report in reports])
@@ -159,11 +162,11 @@ def compare(
         "num_tasks": num_tasks,
         "listed_tasks": contexts is not None,
         "mdp": describe(mdp),
-        "versions": versions_of(mdp.estimator.rollout.env.packages),
+        "versions": versions_of(mdp.env.packages),
     }
     return Comparison(
         methods=tuple(records),
-        context_names=mdp.estimator.rollout.env.context_space.names,
+        context_names=mdp.env.context_space.names,
         context=context,
         diagnostics=diagnostics,
         tuning=tuple(tuning),
@@ -188,7 +191,6 @@ def _tasks_first(histories: Sequence[History], *, chooses: bool) -> dict[str, ND
         "direction": [(chosen[:, :, 0] if chooses else np.zeros(chosen.shape[:2])).astype(np.int8)],
         "flagged": [history.flagged.T for history in histories],
         "num_steps": [history.num_steps.sum(axis=0, dtype=np.float64) for history in histories],
-        "theta": [history.features["theta"][-1] for history in histories],
     }
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 

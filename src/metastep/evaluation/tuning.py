@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from metastep.blocks import Blocks, Stream, block_key
 from metastep.errors import InputError
 from metastep.evaluation.methods import Method, MethodSpec
-from metastep.mdp import MetaMDP, Tasks
+from metastep.mdp import Process, Tasks
 from metastep.meta.controller import TaskSource
 from metastep.meta.loop import run
 from metastep.progress import Silent, Tracker
@@ -49,7 +49,7 @@ class TuningTable(NamedTuple):
 
 def tune(
     spec: MethodSpec,
-    mdp: MetaMDP,
+    mdp: Process,
     *,
     seed: int,
     num_tasks: int,
@@ -78,7 +78,7 @@ def tune(
             f"tune: {num_tasks} tasks and {num_updates} updates; at least 2 tasks and 1 update are needed."
         )
     if contexts is not None:
-        contexts = mdp.estimator.rollout.env.context_space.validate(contexts)
+        contexts = mdp.env.context_space.validate(contexts)
     context, theta = _tuning_tasks(mdp, seed, num_tasks, contexts)
     variant = spec.on(mdp)
     lanes = Blocks(len(points) * num_tasks, mdp.block_size)
@@ -109,7 +109,7 @@ def _points(spec: MethodSpec) -> NDArray[np.float64]:
 
 
 def _tuning_tasks(
-    mdp: MetaMDP, seed: int, num_tasks: int, contexts: NDArray[np.float32] | None
+    mdp: Process, seed: int, num_tasks: int, contexts: NDArray[np.float32] | None
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Contexts (tasks, coordinates) and initial policies (tasks, parameters)."""
     blocks = [mdp.tasks(seed, Stream.TUNING, block, contexts) for block in Blocks(num_tasks, mdp.block_size)]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from metastep import features
 from metastep.blocks import Stream
 from metastep.errors import InputError
-from metastep.mdp import MetaMDP, Tasks
+from metastep.mdp import Process, Tasks
 from metastep.meta.controller import Controller, Exploration
 from metastep.meta.dataset import Dataset, DatasetWriter, Layout
 from metastep.meta.history import joined
@@ -33,10 +33,10 @@ Follow = Callable[[DatasetWriter, int], Controller]
 """Gives the controller of a block; the blocks before it are on disk."""
 
 
-def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int, labels: int = 1) -> Layout:
+def layout_of(mdp: Process, num_episodes: int, num_updates: int, labels: int = 1) -> Layout:
     """The shape of the dataset that `collect` writes."""
     return Layout(
-        context_names=mdp.estimator.rollout.env.context_space.names,
+        context_names=mdp.env.context_space.names,
         features=features.sizes(mdp, recorded_features(mdp)),
         num_updates=num_updates,
         num_learners=num_episodes,
@@ -46,14 +46,14 @@ def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int, labels: int = 1
     )
 
 
-def recorded_features(mdp: MetaMDP) -> tuple[str, ...]:
+def recorded_features(mdp: Process) -> tuple[str, ...]:
     """What a dataset keeps besides tasks and returns, so that a model can be refitted with another observation."""
     asked = (name for name in mdp.observation if name not in ("context", "return"))
-    return tuple(dict.fromkeys(("theta", "natural_gradient", *asked)))
+    return tuple(dict.fromkeys((*mdp.recorded, *asked)))
 
 
 def collect(
-    mdp: MetaMDP,
+    mdp: Process,
     folder: str | Path,
     *,
     num_episodes: int,
@@ -97,8 +97,7 @@ def collect(
     controller = controller or Exploration()
     tasks_digest = None if task_list is None else sha256_of_json(np.asarray(task_list).tolist())
     recorded = {**config, "collected_with": {"controller": controller.name, "task_list": tasks_digest}}
-    rollout = mdp.estimator.rollout
-    writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name(), packages=rollout.env.packages)
+    writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name(), packages=mdp.env.packages)
     for sentence in writer.damaged:
         print(f"{sentence} It is collected again.", file=sys.stderr)
     missing = [block for block in writer.missing_blocks() if block % shares == index]
@@ -107,10 +106,10 @@ def collect(
         return mdp.tasks(seed, Stream.TRAIN, block, task_list)
 
     begun: dict[int, Growth] = {}
-    batch_steps = mdp.block_size * rollout.num_episodes * rollout.horizon
+    batch_steps = mdp.block_size * mdp.batch_steps
     stretch = num_updates
     if controller.is_memoryless:
-        stretch = max(1, mdp.estimator.engine.steps_between_halts // (batch_steps * labels))
+        stretch = max(1, mdp.steps_between_halts // (batch_steps * labels))
         for block in sorted(writer.parts.blocks().intersection(missing)):
             growth, problem = writer.parts.take_up(block, mdp, tasks_of(block))
             begun |= {block: growth} if growth else {}
