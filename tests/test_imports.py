@@ -34,6 +34,7 @@ ORDER = (
     "policies",
     "simulation",
     "gradients",
+    "actor_critic",
     "rules",
     "mdp",
     "features",
