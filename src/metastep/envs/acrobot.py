@@ -31,14 +31,12 @@ class AcrobotState(NamedTuple):
 def _derivative(context: Context, state: AcrobotState, torque: Array) -> AcrobotState:
     """Of the state with respect to time, by the equations of Sutton and Barto's book."""
     centre_1, centre_2 = 0.5 * context.length_1, 0.5 * context.length_2
-    (sin_1, _), (sin_2, cos_2), (sin_both, _) = (
-        sincos(angle) for angle in (state.first, state.second, state.first + state.second)
-    )
+    (sin_1, cos_1), (sin_2, cos_2) = sincos(state.first), sincos(state.second)
     lever = context.mass_2 * context.length_1 * centre_2
     own = context.mass_2 * centre_2**2 + INERTIA
     coupling = own + lever * cos_2
     both = context.mass_1 * centre_1**2 + context.mass_2 * context.length_1**2 + INERTIA + own + 2.0 * lever * cos_2
-    weight_2 = context.mass_2 * centre_2 * GRAVITY * sin_both
+    weight_2 = context.mass_2 * centre_2 * GRAVITY * (sin_1 * cos_2 + cos_1 * sin_2)
     weight_1 = (context.mass_1 * centre_1 + context.mass_2 * context.length_1) * GRAVITY * sin_1
     swing = lever * state.second_speed * (state.second_speed + 2.0 * state.first_speed) * sin_2
     load = weight_1 + weight_2 - swing

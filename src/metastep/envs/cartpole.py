@@ -75,9 +75,11 @@ class Cart:
     reset_noise, step_noise = 4, 0
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
+        """All four numbers uniform within `start_range`."""
         return CartPoleState(*(to_uniform(normal, -self.start_range, self.start_range) for normal in noise))
 
     def observe(self, context: Context, state: CartPoleState) -> tuple[Array, ...]:
+        """The state."""
         return tuple(state)
 
 

@@ -5,7 +5,7 @@
         env.unwrapped.m = context.mass
         return env
 
-    env = GymnasiumEnv(make, ContextSpace(("mass",), (0.5,), (2.0,), ("kg",)), name="pendulum")
+    env = GymnasiumEnv(make, ContextSpace(("mass",), (0.5,), (2.0,), ("kg",)), name="gym_pendulum")
 
 The environments run in Python, one object for each episode, all episodes in lockstep so that the policies are evaluated
 together: a run has `num_episodes` times `block_size` of them open.
