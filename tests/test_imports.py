@@ -17,6 +17,7 @@ ORDER = (
     "noise",
     "numerics",
     "threads",
+    "crew",
     "tensors",
     "progress",
     "filesystem",

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from metastep.actor_critic.steps import Steps, advantages
-from metastep.envs.base import Env, State
+from metastep.envs.base import Env, State, range_of
 from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
 from metastep.noise import standard_normals
@@ -67,6 +67,7 @@ class Sampler:
         num_steps: steps of each environment in the batch of one update.
         horizon: steps after which an episode is cut off; the critic says what would have come.
         discount: discount of the rewards, gamma.
+        hold: environment steps for which an action is held; what they pay is added up. All of them are one step of a batch.
     """
 
     env: Env
@@ -75,6 +76,7 @@ class Sampler:
     num_steps: Count
     horizon: Count
     discount: Share = 0.99
+    hold: Count = 1
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout")
@@ -117,13 +119,13 @@ class Sampler:
             mean_return=jnp.mean(returns, axis=1),
             return_error=spread / jnp.sqrt(jnp.float32(self.num_envs)),
             entropy=jnp.mean(steps.entropy, axis=(1, 2)),
-            num_steps=jnp.full(learners, float(self.batch_size), jnp.float32),
+            num_steps=jnp.full(learners, float(self.hold * self.batch_size), jnp.float32),
             lanes=lanes,
         )
 
     def simulate(self, theta: Array, context: Array, lanes: Lanes, key: Array) -> tuple[Lanes, Steps]:
         """Step every environment of every learner `num_steps` times."""
-        num = self.policy.num_actions + self.env.step_noise + self.env.reset_noise
+        num = self.policy.num_actions + self.hold * self.env.step_noise + self.env.reset_noise
         draws = jnp.arange(self.num_steps, dtype=jnp.uint32)
         normals = jnp.stack(standard_normals(key, draws, num, (len(theta), self.num_envs)), axis=-1)
         return jax.vmap(self._simulate_one, in_axes=(0, 0, 0, 1))(self.policy.split(theta), context, lanes, normals)
@@ -140,17 +142,31 @@ class Sampler:
     def _simulate_one(self, parts: Parts, context: Array, lanes: Lanes, normals: Array) -> tuple[Lanes, Steps]:
         env, policy = self.env, self.policy
         named = env.context_space.unpack(context)
-        chosen_by, moved_by = policy.num_actions, policy.num_actions + env.step_noise
+        chosen_by, moved_by = policy.num_actions, policy.num_actions + self.hold * env.step_noise
+        limits = None if policy.is_discrete else range_of(env)
 
         def move(state: State, action: Array, noise: Array) -> Any:
             return env.step(named, state, tuple(action), tuple(noise))
+
+        def play(state: State, elapsed: Array, action: Array, noise: Array) -> tuple[Any, Array]:
+            """Hold the action until its time, or that of the episode, is over."""
+            made = action if limits is None else jnp.clip(action, *limits)
+            after, elapsed = jax.vmap(move)(state, made, noise[:, : env.step_noise]), elapsed + 1.0
+            for index in range(1, self.hold):
+                goes_on = ~after.terminated & (elapsed < self.horizon)
+                drawn = noise[:, index * env.step_noise : (index + 1) * env.step_noise]
+                later = jax.vmap(move)(after.state, made, drawn)
+                later = later._replace(reward=after.reward + later.reward)
+                after = jax.tree.map(lambda new, old, goes_on=goes_on: jnp.where(goes_on, new, old), later, after)
+                elapsed = elapsed + goes_on.astype(jnp.float32)
+            return after, elapsed
 
         def step(lane: tuple[Lanes, Array], noise: Array) -> tuple[tuple[Lanes, Array], dict[str, Array]]:
             before, observation = lane
             distribution = policy.act(parts, observation)
             action = distribution.sample(noise[:, :chosen_by])
-            after = jax.vmap(move)(before.state, action, noise[:, chosen_by:moved_by])
-            elapsed, paid = before.elapsed + 1.0, before.paid + after.reward
+            after, elapsed = play(before.state, before.elapsed, action, noise[:, chosen_by:moved_by])
+            paid = before.paid + after.reward
             ended = after.terminated | (elapsed >= self.horizon)
             fresh = self._reset_one(context, noise[:, moved_by:])
             state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, after.state)

@@ -3,9 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +14,7 @@ from metastep.evaluation.methods import Method, MethodRecord, check_names, check
 from metastep.evaluation.tuning import TuningTable
 from metastep.mdp import Process
 from metastep.meta.history import History
-from metastep.meta.loop import run_through
+from metastep.meta.runs import BlockRun, Plan, carry_out, start_of
 from metastep.progress import Silent, Tracker
 from metastep.provenance import describe, first_difference, versions_of
 
@@ -98,6 +97,31 @@ class Comparison:
         return {name: int(count) for name, count in zip(self.names, counts, strict=True)}
 
 
+class Asked(NamedTuple):
+    """What a comparison runs methods on.
+
+    Args:
+        mdp: everything but the rule, which each method replaces by its own.
+        seed: of tasks, initial policies and simulations.
+        num_updates: T.
+        num_tasks: how many tasks.
+        contexts: an explicit task list (tasks, coordinates) in place of sampled ones, used in turn where it is shorter.
+        stream: where tasks and keys come from; a method that was shaped on it is refused.
+    """
+
+    mdp: Process
+    seed: int
+    num_updates: int
+    num_tasks: int
+    contexts: NDArray[np.float32] | None = None
+    stream: Stream = Stream.TEST
+
+    @property
+    def blocks(self) -> Blocks:
+        """Of tasks."""
+        return Blocks(self.num_tasks, self.mdp.block_size)
+
+
 def compare(
     methods: Sequence[Method],
     mdp: Process,
@@ -124,7 +148,6 @@ def compare(
         tuning: tables to keep with the result.
         tracker: is told the blocks done.
     """
-    check_names(methods)
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
         if not len(contexts):
@@ -132,35 +155,40 @@ def compare(
         num_tasks = num_tasks or len(contexts)
     if num_tasks is None or num_tasks < 1 or num_updates < 1:
         raise InputError(f"compare: {num_tasks} tasks and {num_updates} updates; both must be at least 1.")
-    blocks = Blocks(num_tasks, mdp.block_size)
-    tasks = [mdp.tasks(seed, stream, block, contexts) for block in blocks]
-    context = np.concatenate([np.asarray(block.context) for block in tasks])[:num_tasks]
-    refuse_overlap(methods, stream, context)
+    asked = Asked(mdp, seed, num_updates, num_tasks, contexts, stream)
+    total = len(methods) * len(asked.blocks)
+    with (tracker or Silent()).stage(_stage_name(methods, stream), total, "blocks") as stage:
+        return carry_out([comparing(methods, asked, tuning)], lambda: stage.advance(1))[0]
+
+
+def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTable] = ()) -> Plan[Comparison]:
+    """The plan of a comparison: every method on every block of tasks."""
+    check_names(methods)
+    mdp, num_tasks, blocks = asked.mdp, asked.num_tasks, asked.blocks
+    starts = [start_of(mdp, asked.seed, asked.stream, block, asked.contexts) for block in blocks]
+    context = np.concatenate([start.context for start in starts])[:num_tasks]
+    refuse_overlap(methods, asked.stream, context)
+    variants = [method.on(mdp) for method in methods]
+    ran = yield [
+        BlockRun(variant, method.controller, start, asked.num_updates, blocks.num_valid(block))
+        for method, variant in zip(methods, variants, strict=True)
+        for block, start in enumerate(starts)
+    ]
     runs, records, diagnostics = [], [], {}
-    with (tracker or Silent()).stage(_stage_name(methods, stream), len(methods) * len(blocks), "blocks") as stage:
-        for method in methods:
-            variant = method.on(mdp)
-            histories, learned, reports = [], [], []
-            for block in blocks:
-                end = run_through(variant, method.controller, tasks[block], num_updates)
-                num_valid = blocks.num_valid(block)
-                histories.append(end.piece.first(num_valid))
-                learned.append(np.asarray(end.learners.theta)[:num_valid])
-                reports.append(jax.device_get(method.controller.report(end.state)))
-                stage.advance(1)
-            found = _tasks_first(histories, chooses=has_directions(variant.space))
-            runs.append(found | {"theta": np.concatenate(learned)})
-            records.append(method.record(variant.space))
-            for name in reports[0]:
-                values = np.concatenate([report[name].T for report in reports])
-                diagnostics[f"{method.name}/{name}"] = values[:num_tasks]
+    for index, (method, variant) in enumerate(zip(methods, variants, strict=True)):
+        own = ran[index * len(blocks) : (index + 1) * len(blocks)]
+        found = _tasks_first([block.history for block in own], chooses=has_directions(variant.space))
+        runs.append(found | {"theta": np.concatenate([block.theta for block in own])})
+        records.append(method.record(variant.space))
+        for name in own[0].report:
+            diagnostics[f"{method.name}/{name}"] = np.concatenate([block.report[name].T for block in own])
     arrays: dict[str, Any] = {name: np.stack([found[name] for found in runs]) for name in _BY_METHOD}
     settings = {
-        "seed": seed,
-        "stream": stream.name.lower(),
-        "num_updates": num_updates,
+        "seed": asked.seed,
+        "stream": asked.stream.name.lower(),
+        "num_updates": asked.num_updates,
         "num_tasks": num_tasks,
-        "listed_tasks": contexts is not None,
+        "listed_tasks": asked.contexts is not None,
         "mdp": describe(mdp),
         "versions": versions_of(mdp.env.packages),
     }

@@ -81,7 +81,7 @@ def _estimator(
         raise InputError(
             f"policy.name: {config.policy.name!r} is for rules that learn from steps, {rule!r} is not one of them."
         )
-    _require_batches(config, ("num_episodes",), ("num_envs", "num_steps"))
+    _require_batches(config, ("num_episodes",), ("num_envs", "num_steps", "hold"))
     assert rollout.num_episodes is not None  # as required
     return Estimator(
         Rollout(env, policy, rollout.num_episodes, rollout.horizon, rollout.discount, rollout.baseline),
@@ -105,7 +105,9 @@ def _sampler(
     )
     assert rollout.num_envs is not None  # as required
     assert rollout.num_steps is not None
-    return Sampler(in_jax(env), policy, rollout.num_envs, rollout.num_steps, rollout.horizon, rollout.discount)
+    return Sampler(
+        in_jax(env), policy, rollout.num_envs, rollout.num_steps, rollout.horizon, rollout.discount, rollout.hold
+    )
 
 
 def _require_batches(config: Experiment, needed: tuple[str, ...], unused: tuple[str, ...]) -> None:

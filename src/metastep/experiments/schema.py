@@ -162,6 +162,9 @@ class RolloutSection(_Section):
     num_steps: Count | None = Field(
         default=None, description=f"{settings_of(Sampler)['num_steps'].sentence} For rules that learn from steps."
     )
+    hold: Count = Field(
+        default=1, description=f"{settings_of(Sampler)['hold'].sentence} For rules that learn from steps."
+    )
     horizon: Count = _of(Rollout, "horizon")
     discount: Share = _of(Rollout, "discount")
     baseline: Baseline = _of(Rollout, "baseline")

@@ -95,8 +95,8 @@ class ActorCriticMDP:
 
     @property
     def batch_steps(self) -> int:
-        """Environment steps of a learner for one update."""
-        return self.sampler.batch_size
+        """Environment steps of a learner for one update, at most."""
+        return self.sampler.hold * self.sampler.batch_size
 
     @property
     def steps_between_halts(self) -> int:
@@ -118,7 +118,7 @@ class ActorCriticMDP:
     @property
     def facts(self) -> dict[str, Any]:
         """What a model must share; the size of a batch is among it, since it decides what a rate does."""
-        names = ("num_envs", "num_steps", "horizon", "discount")
+        names = ("num_envs", "num_steps", "horizon", "discount", "hold")
         return {name: getattr(self.sampler, name) for name in names}
 
     def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> Tasks:

@@ -65,7 +65,8 @@ def _batch(key: Array) -> Experience:
     observation = jax.random.normal(keys[0], (*shape, _TINY.num_observations), jnp.float32)
     action, advantage, target = (jax.random.normal(one, shape, jnp.float32) for one in keys[1:])
     each = jnp.zeros(_LEARNERS, jnp.float32)
-    lanes = Lanes((), *(jnp.zeros((_LEARNERS, 1), jnp.float32) for _ in range(3)), jnp.zeros((_LEARNERS, 1), bool))
+    lane = jnp.zeros((_LEARNERS, 1), jnp.float32)
+    lanes = Lanes((), lane, lane, lane, lane > 0.0)
     density = jnp.full(shape, -1.0, jnp.float32)
     return Experience(
         observation, action[..., None], density, target + 0.1, advantage, target, each, each, each, each, lanes

@@ -104,7 +104,7 @@ def measure(config: Experiment, reading: Reading, tracker: Tracker | None = None
 
 
 def _collected(config: Experiment, mdp: Process, folder: Path, tracker: Tracker) -> Dataset:
-    dataset = collect(
+    return collect(
         dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
         folder,
         num_episodes=config.collect.num_meta_episodes,
@@ -113,8 +113,6 @@ def _collected(config: Experiment, mdp: Process, folder: Path, tracker: Tracker)
         config={},
         tracker=tracker,
     )
-    assert dataset is not None  # nobody else has a share
-    return dataset
 
 
 def _selected(config: Experiment, dataset: Dataset, tracker: Tracker) -> Model:
