@@ -29,8 +29,8 @@ class TaskFamily(Protocol):
       action is a tuple of one int32, from 0 to `num_choices` - 1. Without it actions are real numbers.
     - `time_limit: int | None`: the steps after which an episode is usually cut off. No environment counts them, and `terminated`
       never speaks of them: whoever rolls out keeps the time, and knows an episode that was cut off from one that has ended.
-    - `action_range: tuple[float, float] | None`: what every number of an action should lie between. Batches of steps cut actions off
-      there before they are made, as Stable-Baselines3 does; whole episodes do not.
+    - `action_range: tuple[float, float] | None`: what every number of an action should lie between. Batches of steps cut
+      actions off there before they are made, as Stable-Baselines3 does; whole episodes do not.
     """
 
     @property
