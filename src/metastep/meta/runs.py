@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from metastep.blocks import Stream, block_key
 from metastep.crew import Queue, at_work
-from metastep.mdp import MetaMDP, Tasks
+from metastep.mdp import Process, Tasks
 from metastep.meta.controller import Controller
 from metastep.meta.history import History
-from metastep.meta.loop import run
+from metastep.meta.loop import run_through
 from metastep.simulation.engine import blocks_at_once, one_block_at_a_time
 
 Outcome = TypeVar("Outcome")
@@ -39,7 +39,7 @@ class Start(NamedTuple):
 
 
 def start_of(
-    mdp: MetaMDP, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None
+    mdp: Process, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None
 ) -> Start:
     """The tasks and first policies of a block of a stream."""
     tasks = mdp.tasks(seed, stream, block, task_list)
@@ -49,11 +49,10 @@ def start_of(
 class BlockRun(NamedTuple):
     """A block of learners to run."""
 
-    mdp: MetaMDP
+    mdp: Process
     controller: Controller
     start: Start
     num_updates: int
-    record: tuple[str, ...] = ()  # features to keep
     num_valid: int | None = None  # learners to keep; the others are padding
 
 
@@ -61,6 +60,7 @@ class Ran(NamedTuple):
     """What became of a block."""
 
     history: History
+    theta: NDArray[np.float32]  # (learners, parameters), after the last update
     report: Mapping[str, NDArray[Any]]  # what the controller tells of its run, by name, each (updates, learners)
 
 
@@ -69,11 +69,12 @@ Plan = Generator[Sequence[BlockRun], list[Ran], Outcome]
 
 def run_block(asked: BlockRun) -> Ran:
     """Run one block."""
-    with one_block_at_a_time(asked.mdp.estimator.rollout.env):
-        history, state = run(asked.mdp, asked.controller, asked.start.tasks, asked.num_updates, asked.record)
-    report: dict[str, NDArray[Any]] = jax.device_get(asked.controller.report(state))
-    num = len(history.context) if asked.num_valid is None else asked.num_valid
-    return Ran(history.first(num), {name: array[:, :num] for name, array in report.items()})
+    with one_block_at_a_time(asked.mdp.env):
+        end = run_through(asked.mdp, asked.controller, asked.start.tasks, asked.num_updates)
+    report: dict[str, NDArray[Any]] = jax.device_get(asked.controller.report(end.state))
+    num = len(end.piece.context) if asked.num_valid is None else asked.num_valid
+    told = {name: array[:, :num] for name, array in report.items()}
+    return Ran(end.piece.first(num), np.asarray(end.learners.theta)[:num], told)
 
 
 class _Course:
@@ -110,7 +111,7 @@ def carry_out(plans: Sequence[Plan[Outcome]], on_block: Callable[[], object] = l
     """
     courses = [_Course(plan) for plan in plans]
     first = [(index, blocks) for index, course in enumerate(courses) if (blocks := course.go_on(None))]
-    here = blocks_at_once(first[0][1][0].mdp.estimator.rollout.env) if first else 1
+    here = blocks_at_once(first[0][1][0].mdp.env) if first else 1
     with at_work(here) as crew:
         queue = Queue(crew, crew.slots(here))
 
