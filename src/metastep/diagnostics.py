@@ -120,7 +120,7 @@ DIAGNOSTICS = {
 }
 """What a loop may tell, by name; a model needs some of them."""
 
-_OF_THE_LAST_UPDATE = ("approx_kl", "clip_fraction", "step_norm", "step_cosine")
+_OF_THE_LAST_UPDATE = ("approx_kl", "clip_fraction", "step_norm", "step_cosine", "rate")
 _INSTEAD = {
     "mean_return": "returns",
     "return_error": "returns",
@@ -200,12 +200,12 @@ def observed(
         told["mean_return"], told["return_error"] = mean_and_error(told["returns"], xp)
     if "values" in told and "targets" in told and "explained_variance" not in told:
         told["explained_variance"] = explained_variance(told["values"], told["targets"], xp)
+    told.setdefault("rate", memory.rate)
     for name in _OF_THE_LAST_UPDATE:
         if name in told:
             told[name] = xp.where(memory.updates > 0, told[name], 0.0)
         elif xp is np and not memory.updates:
             told[name] = np.float32(0.0)
-    told.setdefault("rate", memory.rate)
     given = {name for name in features if name in told and name not in DIAGNOSTICS}  # as they are
     missing = [name for name in needed([name for name in features if name not in given]) if name not in told]
     if missing:
