@@ -77,7 +77,9 @@ def test_groups_keep_their_ratios_and_tensors_stay_the_same():
 
 def test_models_with_directions_are_refused():
     model = tiny_model()
-    record = replace(model.record, branches=(Branch("clip 0.1", 1e-4, 1e-1, "log"), Branch("clip 0.2", 1e-4, 1e-1, "log")))
+    record = replace(
+        model.record, branches=(Branch("clip 0.1", 1e-4, 1e-1, "log"), Branch("clip 0.2", 1e-4, 1e-1, "log"))
+    )
     menu = Model(record, tuple(MenuQ((function, function)) for function in model.q_functions))
     with pytest.raises(InputError, match=r"chooses among clip 0.1, clip 0.2 as well"):
         LearnedLR(make()[1], menu)

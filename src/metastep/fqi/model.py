@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -141,26 +142,33 @@ class Model:
     ) -> Proposal:
         """The proposal for one learner whose features are given by name."""
         row = np.concatenate([_numbers(name, numbers.get(name), size) for name, size in self.record.keywords.items()])
-        self._tell_of_the_unseen(row, outside, stacklevel + 1)
+        self.tell_of_the_unseen(row, outside, stacklevel + 1)
         *direction, stepsize = np.atleast_1d(self.act(row[None, :], threads=1)[0])
         return Proposal(self.record.directions[int(direction[0])] if direction else "", float(stepsize))
 
-    def _tell_of_the_unseen(self, row: NDArray[np.float32], outside: Outside, stacklevel: int) -> None:
+    def tell_of_the_unseen(self, row: NDArray[np.float32], outside: Outside = "warn", stacklevel: int = 2) -> None:
         """Warn once of a number that the training data did not reach, or refuse it: what is proposed is then a guess."""
-        low, high = (np.array(bound, np.float32) for bound in (self.record.feature_low, self.record.feature_high))
-        rounding = 1e-5 * np.maximum(np.abs(low), np.abs(high))  # logarithms differ in the last bits between frameworks
-        beyond = np.flatnonzero((row < low - rounding) | (row > high + rounding))
-        if not len(beyond) or not np.isfinite(row).all() or (self._warnings and outside == "warn"):
+        low, high = self._reach
+        beyond = (row < low) | (row > high)
+        if not beyond.any() or not np.isfinite(row).all() or (self._warnings and outside == "warn"):
             return
-        index = beyond[0]
+        index = int(beyond.argmax())
+        record = self.record
         sentence = (
-            f"{self.record.feature_names[index]} is {row[index]:g}, outside of the {low[index]:g} to {high[index]:g} of the "
-            "training data"
+            f"{record.feature_names[index]} is {row[index]:g}, outside of the {record.feature_low[index]:g} to "
+            f"{record.feature_high[index]:g} of the training data"
         )
         if outside == "refuse":
             raise InputError(f"{sentence}.")
         self._warnings.append(f"{sentence}: the step size is a guess. Further ones are not reported.")
         warnings.warn(self._warnings[0], stacklevel=stacklevel)
+
+    @cached_property
+    def _reach(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Of the training data, a little wider: logarithms differ in the last bits between frameworks."""
+        low, high = (np.array(bound, np.float32) for bound in (self.record.feature_low, self.record.feature_high))
+        rounding = np.float32(1e-5) * np.maximum(np.abs(low), np.abs(high))
+        return low - rounding, high + rounding
 
     def only_selected(self) -> "Model":
         """The same model with only the iteration that acts."""

@@ -47,7 +47,9 @@ class LearnedRate(BaseCallback):
     def _init_callback(self) -> None:
         algorithm: Any = self.model
         if not isinstance(algorithm, PPO | A2C):
-            raise InputError(f"LearnedRate: {type(algorithm).__name__} is not an algorithm it knows, allowed are PPO, A2C.")
+            raise InputError(
+                f"LearnedRate: {type(algorithm).__name__} is not an algorithm it knows, allowed are PPO, A2C."
+            )
         state = getattr(algorithm, _STATE, None) if algorithm.num_timesteps else None
         # As many episodes as the model's learners had environments, in equal shares.
         wanted = int(self.rates.record.setting.get("num_envs") or algorithm.n_envs)
@@ -125,7 +127,9 @@ class LearnedRate(BaseCallback):
             divergence, clipped = self._divergence(), 0.0
         used = float(algorithm.policy.optimizer.param_groups[0]["lr"])
         if used != self.proposed[-1]:
-            warnings.warn(f"LearnedRate: the update was made with {used:g}, proposed was {self.proposed[-1]:g}.", stacklevel=2)
+            warnings.warn(
+                f"LearnedRate: the update was made with {used:g}, proposed was {self.proposed[-1]:g}.", stacklevel=2
+            )
         self.measured = {"approx_kl": divergence, "clip_fraction": clipped, "rate": used}
         self._seen = {}
         self._save()
