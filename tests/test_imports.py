@@ -23,6 +23,7 @@ ORDER = (
     "filesystem",
     "storage",
     "outside",
+    "logs",
     "locks",
     "provenance",
     "settings",

@@ -1,5 +1,6 @@
 """A fitted model: the Q function of every iteration, and the record of where it comes from and what it expects."""
 
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from metastep.fqi.qfunction import QFunction
 from metastep.fqi.record import Branch, ModelRecord, ObservationPart, RegressorRecord, TrainingData, ValidationCurve
 from metastep.fqi.regressors import options_of
 from metastep.fqi.stepper import Outside, Proposal, Stepper, as_numbers
+from metastep.logs import Log
 from metastep.provenance import environment_record
 
 
@@ -117,7 +119,11 @@ class Model:
         return self._proposal("propose", given, features)
 
     def stepper(
-        self, num_updates: int | None = None, outside: Outside = "warn", record: Mapping[str, Any] | None = None
+        self,
+        num_updates: int | None = None,
+        outside: Outside = "warn",
+        record: Mapping[str, Any] | None = None,
+        log: Log | str | os.PathLike[str] | None = None,
     ) -> Stepper:
         """Whatever proposes the steps of one learner in a training loop, and remembers what it needs between updates.
 
@@ -125,8 +131,9 @@ class Model:
             num_updates: updates that the learner has; None takes as many as the learners that the model was fitted on.
             outside: warn once of numbers that the training data did not reach, or refuse each.
             record: what a stepper's `record` gave, to go on from there.
+            log: is told of every update; a path is a CSV file.
         """
-        return Stepper(self, num_updates, outside, record)
+        return Stepper(self, num_updates, outside, record, log)
 
     def _proposal(
         self, asked: str, given: Mapping[str, ArrayLike | None], features: Mapping[str, ArrayLike]

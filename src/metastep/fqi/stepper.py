@@ -1,6 +1,7 @@
 """A fitted model in somebody's training loop: once for each update it is told what the loop knows, and proposes the step."""
 
 import base64
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from metastep.diagnostics import DIAGNOSTICS, Memory, Movement, needed, observed
 from metastep.errors import InputError, shown
+from metastep.logs import Log, as_log
 from metastep.storage import require_stamp, sha256_of_json, stamp
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class Stepper:
         num_updates: updates that the learner has; None takes as many as the learners that the model was fitted on.
         outside: warn once of numbers that the training data did not reach, or refuse each.
         record: what `record` gave, to go on from there.
+        log: is told of every update (`metastep.logs`); a path is a CSV file.
     """
 
     def __init__(
@@ -41,12 +44,13 @@ class Stepper:
         num_updates: int | None = None,
         outside: Outside = "warn",
         record: Mapping[str, Any] | None = None,
+        log: Log | str | os.PathLike[str] | None = None,
     ) -> None:
         if num_updates is not None and num_updates < 1:
             raise InputError(f"num_updates is {num_updates}, allowed is 1 or more.")
         if outside not in get_args(Outside):
             raise InputError(f"outside is {outside!r}, allowed are {', '.join(get_args(Outside))}.")
-        self.model, self.outside = model, outside
+        self.model, self.outside, self._log = model, outside, as_log(log)
         self.num_updates = num_updates or updates_of(model)
         self.memory, self.movement = Memory(), None if record is None else _movement(record)
         self.last: dict[str, NDArray[np.float32]] = {}
@@ -93,8 +97,19 @@ class Stepper:
         self.last = {name: np.atleast_1d(np.asarray(value, np.float32)) for name, value in found.items()}
         proposal = self.model.proposed(self.last, self.outside, stacklevel=3)
         # Only now: a call that was refused has not happened.
-        self.memory, self.movement = memory._replace(rate=proposal.stepsize), movement
+        before, self.memory, self.movement = self.memory, memory._replace(rate=proposal.stepsize), movement
+        if self._log is not None:
+            self._log(int(before.updates), self._told(proposal, told))
         return proposal
+
+    def _told(self, proposal: Proposal, told: Mapping[str, Any]) -> dict[str, Any]:
+        """What a log is told: the proposal, the return and the cost of the last update, then what the model saw."""
+        returns = {} if "mean_return" not in needed(self.features) else {"return": float(self.memory.mean_return)}
+        cost = {"approx_kl": float(told.get("approx_kl", 0.0))} if "approx_kl" in self.needs else {}
+        columns = self.model.record.feature_names
+        seen = np.concatenate(list(self.last.values()))
+        features = {f"saw {name}": float(value) for name, value in zip(columns, seen, strict=True)}
+        return {"rate": proposal.stepsize, "direction": proposal.direction, **returns, **cost, **features}
 
     def record(self) -> dict[str, Any]:
         """All that is remembered, as JSON holds it: a few numbers, and two vectors where parameters are told."""

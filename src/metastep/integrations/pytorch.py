@@ -8,6 +8,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from metastep.fqi import Model
 from metastep.integrations.rates import rate_model
+from metastep.logs import Log, as_log
 
 
 class LearnedLR(LRScheduler):
@@ -21,14 +22,20 @@ class LearnedLR(LRScheduler):
         optimizer: any of PyTorch's.
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
         num_updates: updates to come; None takes as many as the learners that the model was fitted on.
+        log: is told of every update (`metastep.logs`); a path is a CSV file.
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, model: str | os.PathLike[str] | Model, num_updates: int | None = None
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: str | os.PathLike[str] | Model,
+        num_updates: int | None = None,
+        log: Log | str | os.PathLike[str] | None = None,
     ) -> None:
         # Not the base class's: it would step at once, before there is anything to tell.
         self.optimizer = optimizer
-        self.stepper = rate_model(model).stepper(num_updates)
+        self._log = as_log(log)
+        self.stepper = rate_model(model).stepper(num_updates, log=self._log)
         rates = [float(group["lr"]) for group in optimizer.param_groups]
         self.base_lrs, self._last_lr = [*rates], [*rates]
         self._ratios = [rate / rates[0] if rates[0] else 1.0 for rate in rates]
@@ -55,6 +62,6 @@ class LearnedLR(LRScheduler):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
-        self.stepper = self.stepper.model.stepper(record=state_dict["stepper"])
+        self.stepper = self.stepper.model.stepper(record=state_dict["stepper"], log=self._log)
         self._ratios = list(state_dict["ratios"])
         self._last_lr = [group["lr"] for group in self.optimizer.param_groups]

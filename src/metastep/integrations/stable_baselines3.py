@@ -16,6 +16,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 from metastep.errors import InputError
 from metastep.fqi import Model, Stepper
 from metastep.integrations.rates import differences, rate_model
+from metastep.logs import Log, as_log
 
 _ROWS = 4096
 """Observations that the policy looks at together."""
@@ -32,12 +33,15 @@ class LearnedRate(BaseCallback):
 
     Args:
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
+        log: is told of every update (`metastep.logs`); a path is a CSV file.
         verbose: as in other callbacks.
     """
 
-    def __init__(self, model: str | os.PathLike[str] | Model, verbose: int = 0) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str] | Model, log: Log | str | os.PathLike[str] | None = None, verbose: int = 0
+    ) -> None:
         super().__init__(verbose)
-        self.rates = rate_model(model)
+        self.rates, self._log = rate_model(model), as_log(log)
         self.stepper: Stepper = self.rates.stepper()
         self.measured: dict[str, float] = {}  # of the last update
         self.proposed: list[float] = []
@@ -56,7 +60,7 @@ class LearnedRate(BaseCallback):
         each = -(-wanted // algorithm.n_envs)
         kept = state["episodes"] if state and len(state["episodes"]) == algorithm.n_envs else [[]] * algorithm.n_envs
         self._episodes = [deque(returns, each) for returns in kept]
-        self.stepper = self.rates.stepper(record=state["stepper"]) if state else self.rates.stepper()
+        self.stepper = self.rates.stepper(record=state["stepper"] if state else None, log=self._log)
         self.measured = dict(state["measured"]) if state else {}
         self._warn_of_differences()
 
