@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import Command, Done, metastep
+from tests.processes import Done, metastep, start
 
 SMALL = [
     "--set", "collect.num_meta_episodes=320",
@@ -62,7 +62,7 @@ def kill_and_resume(folder: Path, kills: int, seed: int) -> int:
     data, manifest, killed = folder / "data", folder / "data" / "manifest.json", 0
     started = time.monotonic()
     while killed < kills:
-        running = Command(*command(folder))
+        running = start(*command(folder))
         # Most kills fall into the writing of blocks: wait for some progress, then a random moment.
         target = len(list(data.glob("block-*"))) + generator.randint(0, 4) if data.exists() else 0
         while running.process.is_alive() and time.monotonic() - started < 3000.0:
@@ -91,7 +91,7 @@ def test_two_hundred_kills(whole, tmp_path):
 
 def test_shares_among_processes_give_the_same_bytes(whole, tmp_path):
     folder = tmp_path / "run"
-    for running in [Command(*command(folder, "--share", f"{i}/2")) for i in range(2)]:
+    for running in [start(*command(folder, "--share", f"{i}/2")) for i in range(2)]:
         done = running.wait()
         assert done.returncode == 0, done.stderr
     assert digests(folder) == digests(whole)

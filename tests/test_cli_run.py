@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import Command, metastep
+from tests.processes import metastep, start
 
 TINY = [
     "collect.num_meta_episodes=64",
@@ -63,7 +63,7 @@ def whole(tmp_path_factory) -> Path:
 def kill_and_resume(folder: Path, kills: int, seed: int, usual_seconds: float) -> int:
     generator, killed = random.Random(seed), 0
     while killed < kills:
-        running = Command(*command(folder))
+        running = start(*command(folder))
         running.process.join(generator.uniform(0.2, 1.0) * usual_seconds)
         running.process.kill()
         killed += running.wait().returncode == -signal.SIGKILL
@@ -175,7 +175,8 @@ def test_coverage_of_test_tasks(whole, tmp_path):
 
 def test_the_demo_compares_both_learned_methods_with_tuned_baselines(tmp_path):
     # At its real size, so compiled as users have it.
-    environment = {name: value for name, value in os.environ.items() if name != "JAX_DISABLE_MOST_OPTIMIZATIONS"}
+    ours = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS")
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
     words = [sys.executable, "-m", "metastep", "demo", "--out", str(tmp_path / "demo"), "--device", "cpu"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
