@@ -1,6 +1,6 @@
 """The one loop that collection, validation, tuning and test share: a controller proposes, the rule applies."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -39,7 +39,7 @@ def _snapshot(mdp: MetaMDP, learners: Learners, record: Sequence[str]) -> tuple[
     return always, features.compute(mdp, tuple(record), learners)
 
 
-def follow(
+def following(
     mdp: MetaMDP,
     controller: Controller,
     learners: Learners,
@@ -49,16 +49,13 @@ def follow(
     from_start: bool,
     record: Sequence[str] = (),
     tries: int = 0,
-) -> Stretch:
-    """Let the learners make `num_updates` more updates; from the start, what they are before is recorded, too.
-
-    `record` names the features to keep; before every update, `tries` others are tried besides.
-    """
+) -> Generator[Array, Learners, Stretch]:
+    """Yields the hyperparameters of each update and is sent the learners after it; the arguments are those of `follow`."""
     snapshots, proposals, tried = [_snapshot(mdp, learners, record)] if from_start else [], [], []
     for _ in range(num_updates):
         tried.append(_try(mdp, learners, tries, record))
         hyperparameters = controller.propose(state, learners)
-        after = advance(mdp, learners, hyperparameters)
+        after = yield hyperparameters
         state = controller.observe(state, learners, hyperparameters, after)
         learners = after
         snapshots.append(_snapshot(mdp, learners, record))
@@ -79,6 +76,34 @@ def follow(
     return Stretch(learners, state, piece)
 
 
+def follow(
+    mdp: MetaMDP,
+    controller: Controller,
+    learners: Learners,
+    state: ControllerState,
+    num_updates: int,
+    *,
+    from_start: bool,
+    record: Sequence[str] = (),
+    tries: int = 0,
+    on_update: Callable[[], object] = lambda: None,
+) -> Stretch:
+    """Let the learners make `num_updates` more updates; from the start, what they are before is recorded, too.
+
+    `record` names the features to keep; before every update, `tries` others are tried besides.
+    """
+    course = following(mdp, controller, learners, state, num_updates, from_start=from_start, record=record, tries=tries)
+    try:
+        hyperparameters = next(course)
+        while True:
+            learners = advance(mdp, learners, hyperparameters)
+            on_update()
+            hyperparameters = course.send(learners)
+    except StopIteration as end:
+        stretch: Stretch = end.value
+        return stretch
+
+
 def _all_tried(moments: list[list[tuple[Any, tuple[dict[str, Any], dict[str, Any]]]]]) -> Tried:
     """Time first, then the tries."""
     return Tried(
@@ -93,10 +118,15 @@ def _stacked(moments: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def run(
-    mdp: MetaMDP, controller: Controller, tasks: Tasks, num_updates: int, record: Sequence[str] = ()
+    mdp: MetaMDP,
+    controller: Controller,
+    tasks: Tasks,
+    num_updates: int,
+    record: Sequence[str] = (),
+    on_update: Callable[[], object] = lambda: None,
 ) -> tuple[History, ControllerState]:
     """Let the learners of one block make `num_updates` updates; also the controller's state at the end."""
     learners = begin(mdp, tasks)
     state = controller.init(mdp, learners)
-    end = follow(mdp, controller, learners, state, num_updates, from_start=True, record=record)
+    end = follow(mdp, controller, learners, state, num_updates, from_start=True, record=record, on_update=on_update)
     return end.piece, end.state
