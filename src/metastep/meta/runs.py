@@ -20,6 +20,7 @@ from metastep.meta.controller import Controller, ControllerState
 from metastep.meta.history import History
 from metastep.meta.loop import run
 from metastep.meta.together import run_together, simulation_of
+from metastep.progress import Tally
 from metastep.simulation.engine import blocks_at_once, fills_batches, one_block_at_a_time
 
 Outcome = TypeVar("Outcome")
@@ -140,20 +141,13 @@ def carry_out(
     env = ready[0][2].mdp.estimator.rollout.env
     here, most = blocks_at_once(env), together if fills_batches(env) else 1
     groups: list[list[_Ready]] = []
-    done: dict[int, float] = {}
-
-    def note(news: tuple[int, float]) -> None:
-        group, number = news
-        advance(max(0.0, number - done[group]))  # who takes over from a worker that was killed may be behind it
-        done[group] = max(number, done[group])
-
+    note = Tally(advance, {})
     with at_work(here) as crew, crew.telling(note) as tell:
-        queue = Queue(crew, crew.slots(here))
+        queue = Queue(crew, here)
         while ready or queue:
             # A batch that is not full waits for others as long as some are under way.
             full, ready = _grouped(ready, most, whole=bool(queue))
             for group in full:
-                done[len(groups)] = 0.0
                 queue.add(group[0][0], len(groups), run_blocks, [block for *_, block in group], len(groups), tell)
                 groups.append(group)
             for number, results in queue.take():
