@@ -43,9 +43,9 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool =
 def _pieces(dataset: Dataset) -> Iterator[dict[str, Any]]:
     """The columns of a few learners after the other, so that a large block is never held as a whole."""
     layout, first_learner = dataset.layout, 0
-    for block in dataset.blocks():
+    for index, block in enumerate(dataset.blocks()):
         learners = len(block.context)
-        few = max(1, _BYTES_AT_ONCE * learners // sum(array.nbytes for array in block.to_arrays().values()))
+        few = max(1, _BYTES_AT_ONCE * learners // layout.num_bytes(index))
         for tried in range(layout.labels):
             for start in range(0, learners, few):
                 yield _columns(block.part(start, start + few), layout, first_learner + start, tried)
