@@ -306,7 +306,7 @@ def part_tasks(arguments: argparse.Namespace) -> dict[str, Any]:
 
     mdp = build_mdp(config)
     start = start_of(mdp, 0, Stream.TEST, 0)
-    plain = BlockRun(mdp, Fixed(0.5), start, config.compare.num_updates, ("theta",))
+    plain = BlockRun(mdp, Fixed(0.5), start, config.compare.num_updates)
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder.create(Path(place) / "run", config)
         dataset = collect_data(folder)

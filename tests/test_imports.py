@@ -35,6 +35,7 @@ ORDER = (
     "policies",
     "simulation",
     "gradients",
+    "actor_critic",
     "rules",
     "mdp",
     "features",

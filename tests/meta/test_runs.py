@@ -11,7 +11,7 @@ from metastep.controllers import HOOF, Fixed, Metagrad
 from metastep.crew import Threads
 from metastep.errors import InputError
 from metastep.meta import runs
-from metastep.meta.loop import run
+from metastep.meta.loop import run_through
 from metastep.meta.runs import BlockRun, carry_out, run_blocks, start_of
 from metastep.rules import NGA, Adam
 from metastep.threads import count_threads
@@ -22,7 +22,7 @@ MDP = small_mdp()
 
 def asked(controller, rule=None, block=0, num_updates=2, mdp=MDP):
     start = start_of(mdp, 3, Stream.TEST, block)
-    return BlockRun(mdp.with_rule(rule or NGA()), controller, start, num_updates, ("theta",))
+    return BlockRun(mdp.with_rule(rule or NGA()), controller, start, num_updates)
 
 
 # Two rules, two dampings, grid points in the lanes, a controller that looks at the episodes, and two blocks of tasks.
@@ -37,22 +37,22 @@ MIXED = [
 
 @pytest.fixture(scope="module")
 def alone():
-    return [run(block.mdp, block.controller, block.start.tasks, 2, ("theta",)) for block in MIXED]
+    return [run_through(block.mdp, block.controller, block.start.tasks, 2) for block in MIXED]
 
 
 def test_a_batch_of_many_blocks_is_each_of_them_alone(alone):
     together = run_blocks(MIXED, 0, lambda _: None)
-    for (history, state), ran, block in zip(alone, together, MIXED, strict=True):
-        for name, array in history.to_arrays().items():
+    for end, ran, block in zip(alone, together, MIXED, strict=True):
+        for name, array in end.piece.to_arrays().items():
             np.testing.assert_allclose(ran.history.to_arrays()[name], array, rtol=2e-4, atol=2e-4)
-        report = block.controller.report(state)
+        np.testing.assert_allclose(ran.theta, end.learners.theta, rtol=2e-4, atol=2e-4)
+        report = block.controller.report(end.state)
         assert ran.report.keys() == report.keys()
         for name, array in report.items():
             np.testing.assert_allclose(ran.report[name], array, rtol=1e-3)
     # Tasks, first policies and the noise of the first batch are those of the block, whatever the method.
     first, other = together[0].history, together[2].history
     np.testing.assert_array_equal(first.context, other.context)
-    np.testing.assert_array_equal(first.features["theta"][0], other.features["theta"][0])
     np.testing.assert_array_equal(first.mean_return[0], other.mean_return[0])
     assert not np.array_equal(first.mean_return[0], together[1].history.mean_return[0])
 
@@ -75,8 +75,8 @@ def test_a_gpu_is_given_groups(alone, monkeypatch, most, sizes):
     found = carry_out([plan()], done.append, together=most)[0]
     assert sorted(groups, reverse=True) == sizes
     assert sum(done) == pytest.approx(5.0)
-    for (history, _), returns in zip(alone, found, strict=True):
-        np.testing.assert_allclose(returns, history.mean_return, rtol=2e-4, atol=2e-4)
+    for end, returns in zip(alone, found, strict=True):
+        np.testing.assert_allclose(returns, end.piece.mean_return, rtol=2e-4, atol=2e-4)
 
 
 def test_blocks_of_other_shapes_are_not_put_together(monkeypatch):

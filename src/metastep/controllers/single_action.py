@@ -12,7 +12,7 @@ from metastep.blocks import Blocks, Stream
 from metastep.controllers.schedules import RandomConstant
 from metastep.errors import InputError
 from metastep.fqi.qfunction import QFunction, Stepsizes
-from metastep.mdp import Learners, MetaMDP
+from metastep.mdp import Learners, Process
 from metastep.meta.controller import Controller, Run, TaskSource, require_one_coordinate
 from metastep.meta.history import History
 from metastep.meta.runs import BlockRun, Plan, carry_out, start_of
@@ -49,7 +49,7 @@ class SingleAction(Controller):
     def training_steps(self) -> float:
         return self.num_steps
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def init(self, mdp: Process, learners: Learners) -> Array:
         require_one_coordinate(self.name, mdp)
         if self.regression is None:
             raise InputError("controller: 'single-action' has not been trained.")

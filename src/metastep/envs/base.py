@@ -23,12 +23,14 @@ class TaskFamily(Protocol):
 
     An environment is a frozen dataclass: it is hashable, so it selects a compiled program, and its fields are the options.
 
-    Two declarations may be left out, and then are None; read them with `choices_of` and `limit_of`:
+    Three declarations may be left out, and then are None; read them with `choices_of`, `limit_of` and `range_of`:
 
     - `num_choices: int | None`, for discrete actions: how many there are to choose from. `num_actions` is 1 then, and the
       action is a tuple of one int32, from 0 to `num_choices` - 1. Without it actions are real numbers.
     - `time_limit: int | None`: the steps after which an episode is usually cut off. No environment counts them, and `terminated`
       never speaks of them: whoever rolls out keeps the time, and knows an episode that was cut off from one that has ended.
+    - `action_range: tuple[float, float] | None`: what every number of an action should lie between. Batches of steps cut
+      actions off there before they are made, as Stable-Baselines3 does; whole episodes do not.
     """
 
     @property
@@ -84,6 +86,11 @@ class Env(TaskFamily, Protocol):
 def choices_of(env: TaskFamily) -> int | None:
     """How many actions there are to choose from; None where actions are real numbers."""
     return getattr(env, "num_choices", None)
+
+
+def range_of(env: TaskFamily) -> tuple[float, float] | None:
+    """What every number of an action should lie between; None where the environment does not say."""
+    return getattr(env, "action_range", None)
 
 
 def limit_of(env: TaskFamily) -> int | None:

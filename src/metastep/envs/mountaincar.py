@@ -37,6 +37,7 @@ class MountainCar:
     packages: ClassVar[tuple[str, ...]] = ()
     num_observations, num_actions = 2, 1
     reset_noise, step_noise = 1, 0
+    action_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     time_limit: ClassVar[int] = 999
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> CarState:

@@ -41,6 +41,7 @@ class Pendulum:
     packages: ClassVar[tuple[str, ...]] = ()
     num_observations, num_actions = 3, 1
     reset_noise, step_noise = 2, 0
+    action_range: ClassVar[tuple[float, float]] = (-MAX_TORQUE, MAX_TORQUE)
     time_limit: ClassVar[int] = 200
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> PendulumState:

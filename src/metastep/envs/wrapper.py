@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from metastep.contexts import ContextSpace
-from metastep.envs.base import TaskFamily, choices_of, limit_of
+from metastep.envs.base import TaskFamily, choices_of, limit_of, range_of
 
 
 def _as_inside() -> Any:
@@ -42,3 +42,8 @@ class Wrapper:
     def time_limit(self) -> int | None:
         """That of the environment inside, where it declares one."""
         return limit_of(self.env)
+
+    @property
+    def action_range(self) -> tuple[float, float] | None:
+        """That of the environment inside, where it declares one."""
+        return range_of(self.env)

@@ -33,6 +33,8 @@ _add("fixed", "fixed step", "#E69F00", controller="fixed", grid={"stepsize": ()}
 _add("decay", "decay", "#8C6D31", controller="decay", grid={"alpha": ()})
 _geometric = {"stepsize": (), "alpha": (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)}
 _add("geometric-decay", "geometric decay", "#B3A369", controller="geometric-decay", grid=_geometric)
+_add("linear-annealing", "linear annealing", "#A6761D", controller="linear-annealing", grid={"stepsize": ()})
+_add("cosine-annealing", "cosine annealing", "#7F9F3F", controller="cosine-annealing", grid={"stepsize": ()})
 _add("rmsprop", "RMSprop", "#CC79A7", rule="rmsprop", controller="fixed", grid={"stepsize": ()})
 _add("adam", "Adam", "#009E73", rule="adam", controller="fixed", grid={"stepsize": ()})
 _kl = {

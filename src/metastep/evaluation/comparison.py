@@ -12,7 +12,7 @@ from metastep.blocks import Blocks, Stream
 from metastep.errors import InputError
 from metastep.evaluation.methods import Method, MethodRecord, check_names, check_record, has_directions, refuse_overlap
 from metastep.evaluation.tuning import TuningTable
-from metastep.mdp import MetaMDP
+from metastep.mdp import Process
 from metastep.meta.history import History
 from metastep.meta.runs import BlockRun, Plan, carry_out, start_of
 from metastep.progress import Silent, Tracker
@@ -109,7 +109,7 @@ class Asked(NamedTuple):
         stream: where tasks and keys come from; a method that was shaped on it is refused.
     """
 
-    mdp: MetaMDP
+    mdp: Process
     seed: int
     num_updates: int
     num_tasks: int
@@ -124,7 +124,7 @@ class Asked(NamedTuple):
 
 def compare(
     methods: Sequence[Method],
-    mdp: MetaMDP,
+    mdp: Process,
     *,
     seed: int,
     num_updates: int,
@@ -151,7 +151,7 @@ def compare(
         tracker: is told the blocks done.
     """
     if contexts is not None:
-        contexts = mdp.estimator.rollout.env.context_space.validate(contexts)
+        contexts = mdp.env.context_space.validate(contexts)
         if not len(contexts):
             raise InputError("contexts: the task list is empty.")
         num_tasks = num_tasks or len(contexts)
@@ -172,14 +172,15 @@ def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTa
     refuse_overlap(methods, asked.stream, context)
     variants = [method.on(mdp) for method in methods]
     ran = yield [
-        BlockRun(variant, method.controller, start, asked.num_updates, ("theta",), blocks.num_valid(block))
+        BlockRun(variant, method.controller, start, asked.num_updates, blocks.num_valid(block))
         for method, variant in zip(methods, variants, strict=True)
         for block, start in enumerate(starts)
     ]
     runs, records, diagnostics = [], [], {}
     for index, (method, variant) in enumerate(zip(methods, variants, strict=True)):
         own = ran[index * len(blocks) : (index + 1) * len(blocks)]
-        runs.append(_tasks_first([block.history for block in own], chooses=has_directions(variant.space)))
+        found = _tasks_first([block.history for block in own], chooses=has_directions(variant.space))
+        runs.append(found | {"theta": np.concatenate([block.theta for block in own])})
         records.append(method.record(variant.space))
         for name in own[0].report:
             diagnostics[f"{method.name}/{name}"] = np.concatenate([block.report[name].T for block in own])
@@ -191,11 +192,11 @@ def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTa
         "num_tasks": num_tasks,
         "listed_tasks": asked.contexts is not None,
         "mdp": describe(mdp),
-        "versions": versions_of(mdp.estimator.rollout.env.packages),
+        "versions": versions_of(mdp.env.packages),
     }
     return Comparison(
         methods=tuple(records),
-        context_names=mdp.estimator.rollout.env.context_space.names,
+        context_names=mdp.env.context_space.names,
         context=context,
         diagnostics=diagnostics,
         tuning=tuple(tuning),
@@ -220,7 +221,6 @@ def _tasks_first(histories: Sequence[History], *, chooses: bool) -> dict[str, ND
         "direction": [(chosen[:, :, 0] if chooses else np.zeros(chosen.shape[:2])).astype(np.int8)],
         "flagged": [history.flagged.T for history in histories],
         "num_steps": [history.num_steps.sum(axis=0, dtype=np.float64) for history in histories],
-        "theta": [history.features["theta"][-1] for history in histories],
     }
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from metastep.blocks import Blocks, Stream
 from metastep.errors import InputError
 from metastep.evaluation.methods import Method, MethodSpec
-from metastep.mdp import MetaMDP
+from metastep.mdp import Process
 from metastep.meta.controller import TaskSource
 from metastep.meta.runs import BlockRun, Plan, Start, carry_out
 from metastep.progress import Silent, Tracker
@@ -48,7 +48,7 @@ class TuningTable(NamedTuple):
 
 def tune(
     spec: MethodSpec,
-    mdp: MetaMDP,
+    mdp: Process,
     *,
     seed: int,
     num_tasks: int,
@@ -74,20 +74,20 @@ def tune(
         tracker: is told the blocks done.
     """
     if contexts is not None:
-        contexts = mdp.estimator.rollout.env.context_space.validate(contexts)
+        contexts = mdp.env.context_space.validate(contexts)
     with (tracker or Silent()).stage(f"tune {spec.name}", num_blocks(spec, mdp, num_tasks), "blocks") as stage:
         plan = tuning(spec, mdp, seed=seed, num_tasks=num_tasks, num_updates=num_updates, contexts=contexts)
         return carry_out([plan], stage.advance, together=blocks_together)[0]
 
 
-def num_blocks(spec: MethodSpec, mdp: MetaMDP, num_tasks: int) -> int:
+def num_blocks(spec: MethodSpec, mdp: Process, num_tasks: int) -> int:
     """How many blocks a grid search takes."""
     return len(Blocks(len(_points(spec)) * num_tasks, mdp.block_size))
 
 
 def tuning(
     spec: MethodSpec,
-    mdp: MetaMDP,
+    mdp: Process,
     *,
     seed: int,
     num_tasks: int,
@@ -124,7 +124,7 @@ def _points(spec: MethodSpec) -> NDArray[np.float64]:
 
 
 def _tuning_tasks(
-    mdp: MetaMDP, seed: int, num_tasks: int, contexts: NDArray[np.float32] | None
+    mdp: Process, seed: int, num_tasks: int, contexts: NDArray[np.float32] | None
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Contexts (tasks, coordinates) and initial policies (tasks, parameters)."""
     blocks = [mdp.tasks(seed, Stream.TUNING, block, contexts) for block in Blocks(num_tasks, mdp.block_size)]

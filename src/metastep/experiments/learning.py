@@ -18,7 +18,7 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, keep, kept, model_of, round_model_of
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, model_from, save_model
-from metastep.mdp import MetaMDP
+from metastep.mdp import Process
 from metastep.meta.collection import collect, recorded_features
 from metastep.meta.dataset import Dataset, DatasetWriter, all_transitions
 from metastep.meta.history import Transitions
@@ -49,7 +49,7 @@ def collect_data(folder: RunFolder, *, tracker: Tracker | None = None) -> Datase
         )
 
 
-def _complete(folder: RunFolder, mdp: MetaMDP) -> Dataset | None:
+def _complete(folder: RunFolder, mdp: Process) -> Dataset | None:
     """The data of a folder, if it is whole, this run's, and holds what the model sees; it may hold more."""
     try:
         dataset = dataset_of(folder)

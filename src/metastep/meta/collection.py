@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from metastep import features, storage
 from metastep.blocks import Stream
 from metastep.crew import Crew, Queue, Tell, at_work
-from metastep.mdp import MetaMDP, Tasks
+from metastep.mdp import Process, Tasks
 from metastep.meta.controller import Controller, Exploration
 from metastep.meta.dataset import BlockFiles, Dataset, DatasetWriter, Layout
 from metastep.meta.history import History, joined
@@ -34,10 +34,10 @@ Follow = Callable[[DatasetWriter, int], Controller]
 """Gives the controller of a round; the blocks of the rounds before it are on disk."""
 
 
-def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int, labels: int = 1) -> Layout:
+def layout_of(mdp: Process, num_episodes: int, num_updates: int, labels: int = 1) -> Layout:
     """The shape of the dataset that `collect` writes."""
     return Layout(
-        context_names=mdp.estimator.rollout.env.context_space.names,
+        context_names=mdp.env.context_space.names,
         features=features.sizes(mdp, recorded_features(mdp)),
         num_updates=num_updates,
         num_learners=num_episodes,
@@ -47,17 +47,17 @@ def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int, labels: int = 1
     )
 
 
-def recorded_features(mdp: MetaMDP) -> tuple[str, ...]:
+def recorded_features(mdp: Process) -> tuple[str, ...]:
     """What a dataset keeps besides tasks and returns, so that a model can be refitted with another observation."""
     asked = (name for name in mdp.observation if name not in ("context", "return"))
-    return tuple(dict.fromkeys(("theta", "natural_gradient", *asked)))
+    return tuple(dict.fromkeys((*mdp.recorded, *asked)))
 
 
 class Collected(NamedTuple):
     """How a dataset is collected: what a call that makes one of its blocks has to know."""
 
     files: BlockFiles
-    mdp: MetaMDP
+    mdp: Process
     num_updates: int
     seed: int
     task_list: NDArray[np.float32] | None
@@ -78,12 +78,11 @@ class Collected(NamedTuple):
     @property
     def batch_steps(self) -> int:
         """Environment steps of a batch of the whole block."""
-        rollout = self.mdp.estimator.rollout
-        return self.mdp.block_size * rollout.num_episodes * rollout.horizon
+        return self.mdp.block_size * self.mdp.batch_steps
 
 
 def collect(
-    mdp: MetaMDP,
+    mdp: Process,
     folder: str | Path,
     *,
     num_episodes: int,
@@ -119,7 +118,7 @@ def collect(
     controller = controller or Exploration()
     tasks_digest = None if task_list is None else storage.sha256_of_json(np.asarray(task_list).tolist())
     recorded = {**config, "collected_with": {"controller": controller.name, "task_list": tasks_digest}}
-    packages = mdp.estimator.rollout.env.packages
+    packages = mdp.env.packages
     writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name(), packages=packages)
     for sentence in writer.damaged:
         print(f"{sentence} It is collected again.", file=sys.stderr)
@@ -145,7 +144,7 @@ def collect(
 
 def _collect_blocks(work: Collected, controller: Controller, blocks: list[int], note: Tally) -> None:
     """Have blocks made that follow the same controller; the steps of each are noted."""
-    here = blocks_at_once(work.mdp.estimator.rollout.env)
+    here = blocks_at_once(work.mdp.env)
     with at_work(min(here, len(blocks))) as crew, _marked(work, crew) as marked, crew.telling(note) as tell:
         queue = Queue(crew, here)
         for block in blocks:
@@ -179,11 +178,11 @@ def make_block(work: Collected, controller: Controller, block: int, tell: Tell) 
         return None  # by a worker that was killed before it could say so
     resumes = can_write and controller.is_memoryless
     begun = work.begun(block)[0] if resumes else None
-    halts = mdp.estimator.engine.steps_between_halts
+    halts = mdp.steps_between_halts
     stretch = max(1, halts // (work.batch_steps * labels)) if controller.is_memoryless else work.num_updates
     saved, last_saved = begun.updates if begun else 0, time.monotonic()
     pieces: tuple[History, ...] = ()
-    with one_block_at_a_time(mdp.estimator.rollout.env):
+    with one_block_at_a_time(mdp.env):
         for growth in grow(
             mdp,
             controller,

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from metastep.blocks import Stream, block_key
 from metastep.crew import Queue, Tell, at_work
-from metastep.mdp import MetaMDP, Tasks
-from metastep.meta.controller import Controller, ControllerState
+from metastep.mdp import MetaMDP, Process, Tasks, whole_episodes
+from metastep.meta.controller import Controller
 from metastep.meta.history import History
-from metastep.meta.loop import run
+from metastep.meta.loop import Stretch, run_through
 from metastep.meta.together import run_together, simulation_of
 from metastep.progress import Tally
 from metastep.simulation.engine import blocks_at_once, fills_batches, one_block_at_a_time
@@ -43,7 +43,7 @@ class Start(NamedTuple):
 
 
 def start_of(
-    mdp: MetaMDP, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None
+    mdp: Process, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None
 ) -> Start:
     """The tasks and first policies of a block of a stream."""
     tasks = mdp.tasks(seed, stream, block, task_list)
@@ -53,11 +53,10 @@ def start_of(
 class BlockRun(NamedTuple):
     """A block of learners to run."""
 
-    mdp: MetaMDP
+    mdp: Process
     controller: Controller
     start: Start
     num_updates: int
-    record: tuple[str, ...] = ()  # features to keep
     num_valid: int | None = None  # learners to keep; the others are padding
 
 
@@ -65,6 +64,7 @@ class Ran(NamedTuple):
     """What became of a block."""
 
     history: History
+    theta: NDArray[np.float32]  # (learners, parameters), after the last update
     report: Mapping[str, NDArray[Any]]  # what the controller tells of its run, by name, each (updates, learners)
 
 
@@ -83,20 +83,22 @@ def run_blocks(asked: Sequence[BlockRun], tag: int, tell: Tell) -> list[Ran]:
             told = time.monotonic()
             tell((tag, len(asked) * done / (first.num_updates + 1)))
 
-    with one_block_at_a_time(first.mdp.estimator.rollout.env):
+    with one_block_at_a_time(first.mdp.env):
         if len(asked) == 1:
-            ends = [run(first.mdp, first.controller, first.start.tasks, first.num_updates, first.record, count_update)]
+            ends = [run_through(*first[:2], first.start.tasks, first.num_updates, on_update=count_update)]
         else:
-            mdps, controllers, starts, _, records, _ = zip(*asked, strict=True)
-            tasks = [start.tasks for start in starts]
-            ends = run_together(mdps, controllers, tasks, first.num_updates, records, count_update)
-    return [_ran(block, *end) for block, end in zip(asked, ends, strict=True)]
+            blocks = [
+                (whole_episodes(block.mdp, "a batch of blocks"), block.controller, block.start.tasks) for block in asked
+            ]
+            ends = run_together(blocks, first.num_updates, count_update)
+    return [_ran(block, end) for block, end in zip(asked, ends, strict=True)]
 
 
-def _ran(asked: BlockRun, history: History, state: ControllerState) -> Ran:
-    report: dict[str, NDArray[Any]] = jax.device_get(asked.controller.report(state))
-    num = len(history.context) if asked.num_valid is None else asked.num_valid
-    return Ran(history.first(num), {name: array[:, :num] for name, array in report.items()})
+def _ran(asked: BlockRun, end: Stretch) -> Ran:
+    report: dict[str, NDArray[Any]] = jax.device_get(asked.controller.report(end.state))
+    num = len(end.piece.context) if asked.num_valid is None else asked.num_valid
+    told = {name: array[:, :num] for name, array in report.items()}
+    return Ran(end.piece.first(num), np.asarray(end.learners.theta)[:num], told)
 
 
 class _Course:
@@ -138,7 +140,7 @@ def carry_out(
     ready = [(index, place, block) for index, course in enumerate(courses) for place, block in course.go_on(None)]
     if not ready:
         return [course.outcome for course in courses]
-    env = ready[0][2].mdp.estimator.rollout.env
+    env = ready[0][2].mdp.env
     here, most = blocks_at_once(env), together if fills_batches(env) else 1
     groups: list[list[_Ready]] = []
     note = Tally(advance, {})
@@ -161,8 +163,10 @@ def _grouped(ready: list[_Ready], most: int, *, whole: bool) -> tuple[list[list[
     """Blocks that can be run together, and, where only whole groups are wanted, those that wait for more."""
     alike: dict[Any, list[_Ready]] = {}
     for entry in ready:
-        block = entry[2]
-        alike.setdefault((simulation_of(block.mdp), block.mdp.block_size, block.num_updates), []).append(entry)
+        mdp = entry[2].mdp
+        # Of other processes than the paper's each block is simulated by itself.
+        same = (simulation_of(mdp), mdp.block_size, entry[2].num_updates) if isinstance(mdp, MetaMDP) else entry[:2]
+        alike.setdefault(same, []).append(entry)
     groups = [group[start : start + most] for group in alike.values() for start in range(0, len(group), most)]
     now = [group for group in groups if len(group) == most or not whole]
     return now, [entry for group in groups if len(group) < most and whole for entry in group]

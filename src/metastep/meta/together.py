@@ -14,9 +14,9 @@ from jax import Array
 
 from metastep.blocks import Purpose, purpose_key
 from metastep.gradients import Batch, Estimator
-from metastep.mdp import Learners, MetaMDP, Previous, Tasks, before_updates, held_back, moved, observed, without_ranges
-from metastep.meta.controller import Controller, ControllerState
-from metastep.meta.history import History
+from metastep.mdp import Learners, MetaMDP, Previous, Tasks
+from metastep.mdp.episodes import before_updates, held_back, moved, observed, without_ranges
+from metastep.meta.controller import Controller
 from metastep.meta.loop import Stretch, following
 from metastep.rules import RuleState
 from metastep.simulation.engine import compiled
@@ -106,20 +106,16 @@ def _part(stacked: Any, index: int) -> Any:
 
 
 def run_together(
-    mdps: Sequence[MetaMDP],
-    controllers: Sequence[Controller],
-    tasks: Sequence[Tasks],
+    blocks: Sequence[tuple[MetaMDP, Controller, Tasks]],
     num_updates: int,
-    records: Sequence[Sequence[str]],
     on_update: Callable[[], object] = lambda: None,
-) -> list[tuple[History, ControllerState]]:
-    """What `metastep.meta.loop.run` gives for each block; all of them make their updates in lockstep."""
+) -> list[Stretch]:
+    """What `metastep.meta.loop.run_through` gives for each block; all of them make their updates in lockstep."""
+    mdps, controllers, tasks = zip(*blocks, strict=True)
     together = Together(mdps, tasks, [controller.keeps_episodes for controller in controllers])
     courses = [
-        following(
-            mdp, controller, learners, controller.init(mdp, learners), num_updates, from_start=True, record=record
-        )
-        for mdp, controller, learners, record in zip(mdps, controllers, together.learners, records, strict=True)
+        following(mdp, controller, learners, controller.init(mdp, learners), num_updates, from_start=True)
+        for mdp, controller, learners in zip(mdps, controllers, together.learners, strict=True)
     ]
     chosen = [next(course) for course in courses]
     for _ in range(num_updates - 1):
@@ -132,4 +128,4 @@ def run_together(
             course.send(learners)
         except StopIteration as end:
             ends.append(end.value)
-    return [(end.piece, end.state) for end in ends]
+    return ends

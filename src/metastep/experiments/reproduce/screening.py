@@ -21,7 +21,7 @@ from metastep.experiments.reproduce.judging import Measured
 from metastep.experiments.reproduce.points import Reading
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
-from metastep.mdp import MetaMDP
+from metastep.mdp import Process
 from metastep.meta.collection import collect
 from metastep.meta.dataset import Dataset
 from metastep.progress import Silent, Tracker
@@ -103,7 +103,7 @@ def measure(config: Experiment, reading: Reading, tracker: Tracker | None = None
     return Measured(comparison, _longer(config, mdp, model, tracker) if screen.is_longer else None)
 
 
-def _collected(config: Experiment, mdp: MetaMDP, folder: Path, tracker: Tracker) -> Dataset:
+def _collected(config: Experiment, mdp: Process, folder: Path, tracker: Tracker) -> Dataset:
     return collect(
         dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
         folder,
@@ -154,7 +154,7 @@ def natural_variants(config: Experiment) -> list[MethodSpec]:
 
 
 def tune_spec(
-    config: Experiment, mdp: MetaMDP, spec: MethodSpec, tracker: Tracker, num_updates: int | None = None
+    config: Experiment, mdp: Process, spec: MethodSpec, tracker: Tracker, num_updates: int | None = None
 ) -> tuple[Method, TuningTable]:
     """A method with its tuned values, and the search; it is judged on other tuning tasks, so it carries no mark of these."""
     _, table = tune(
@@ -179,7 +179,7 @@ def validated_iterations(config: Experiment, model: Model) -> list[Method]:
     ]
 
 
-def _fixed_steps(config: Experiment, mdp: MetaMDP, best: float, must: Sequence[float]) -> list[Method]:
+def _fixed_steps(config: Experiment, mdp: Process, best: float, must: Sequence[float]) -> list[Method]:
     spec = method_spec(config, "fixed")
     steps = handful(spec.grid["stepsize"], [best, *must], _NUM_STEPS)
     return [
@@ -188,7 +188,7 @@ def _fixed_steps(config: Experiment, mdp: MetaMDP, best: float, must: Sequence[f
     ]
 
 
-def _single(config: Experiment, mdp: MetaMDP, tracker: Tracker) -> Method:
+def _single(config: Experiment, mdp: Process, tracker: Tracker) -> Method:
     """One step size for each task, learned from as many learners as the training data has, at most two blocks of them.
 
     Each of them makes all updates, so more would take as long again as collecting the data.
@@ -209,7 +209,7 @@ def _single(config: Experiment, mdp: MetaMDP, tracker: Tracker) -> Method:
 
 def _judged(
     config: Experiment,
-    mdp: MetaMDP,
+    mdp: Process,
     methods: Sequence[Method],
     tables: Sequence[TuningTable],
     tracker: Tracker,
@@ -228,7 +228,7 @@ def _judged(
     )
 
 
-def _longer(config: Experiment, mdp: MetaMDP, model: Model, tracker: Tracker) -> Comparison:
+def _longer(config: Experiment, mdp: Process, model: Model, tracker: Tracker) -> Comparison:
     num_updates = _LONGER * config.compare.num_updates
     best, table = tune_spec(config, mdp, method_spec(config, "fixed"), tracker, num_updates)
     methods = [Method("metafqi", mdp.rule, MetaFQIController(model)), best]
