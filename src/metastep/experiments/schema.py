@@ -309,6 +309,11 @@ class CompareSection(_Section):
     num_tasks: Several = Field(default=100, description="Test tasks, the same for every method.")
     num_updates: Count = Field(description="Updates of a learner in the comparison, in tuning and in validation.")
     num_tuning_tasks: Several = Field(default=20, description="Tasks on which the baselines are tuned.")
+    blocks_together: Count = Field(
+        default=1,
+        description="Blocks that a GPU simulates in one batch while methods and iterations are tuned, compared and validated; "
+        "their last bits then depend on which blocks meet. On a CPU each block has a core of its own.",
+    )
     num_resamples: Count = Field(
         default=10_000, description="Random draws of sign-flip tests, interquartile means and oracle scores."
     )

@@ -212,6 +212,7 @@ def _best_iteration(runs: Mapping[str, Run], fitted: MetaFQI) -> int:
             num_updates=config.compare.num_updates,
             num_tasks=config.selection.num_tasks,
             stream=Stream.VALIDATION,
+            blocks_together=config.compare.blocks_together,
             tracker=run.tracker,
         )
         ranks.append(np.argsort(np.argsort(metric_values(tested, "auc").mean(axis=1))))
