@@ -85,10 +85,12 @@ class Exploring(Controller):
     Args:
         greedy: whom to follow; it must be memoryless.
         exploration: the share of random proposals.
+        near: the share of the other updates tried that are near what `greedy` proposes.
     """
 
     greedy: Controller
     exploration: float
+    near: float = 0.0
 
     name: ClassVar[str] = "exploring"
     is_memoryless: ClassVar[bool] = True
@@ -101,3 +103,11 @@ class Exploring(Controller):
         random = Exploration().propose(state, learners)
         draw = jax.random.uniform(jax.random.fold_in(learners.controller_key, 0), (len(random), 1))
         return jnp.where(draw < self.exploration, random, self.greedy.propose(state, learners))
+
+    def attempts(self, mdp: Process, learners: Learners, num: int) -> list[Array]:
+        drawn, num_near = super().attempts(mdp, learners, num), round(self.near * num)
+        if not num_near:
+            return drawn
+        best = self.greedy.propose(self.greedy.init(mdp, learners), learners)
+        keys = (jax.random.fold_in(learners.controller_key, index + 1) for index in range(num_near))
+        return [*(mdp.space.near(key, best) for key in keys), *drawn[num_near:]]

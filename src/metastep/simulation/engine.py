@@ -102,6 +102,11 @@ def blocks_at_once(env: Env | HostEnv) -> int:
     return count_threads(None) if engine_of(env).is_compiled and rollouts.on_cpu() else 1
 
 
+def fills_batches(env: Env | HostEnv) -> bool:
+    """Whether several blocks are better simulated in one batch than one after the other: on a GPU, which a block may not fill."""
+    return engine_of(env).is_compiled and not rollouts.on_cpu()
+
+
 _HOST_IN_USE = Lock()
 
 
