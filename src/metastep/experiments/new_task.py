@@ -70,9 +70,12 @@ def parse_task(text: str, space: ContextSpace) -> NDArray[np.float32]:
     return space.validate(np.array([[*middle.values()]]), "--task")[0]
 
 
-def setting_of_model(model: Model, *, allow_imports: bool = False) -> Experiment:
-    """The experiment that a model was fitted in, which says what its learners are."""
-    recorded = model.record.configuration.get("experiment")
+def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False) -> Experiment:
+    """The experiment that a model was fitted in, which says what its learners are; of several families one is named."""
+    families = model.record.configuration.get("families", {})
+    if families and family not in families:
+        raise not_registered("--family", family, [*families], "is not one of the model's")
+    recorded = families[family] if families else model.record.configuration.get("experiment")
     if not isinstance(recorded, dict) or "env" not in recorded:
         raise InputError(
             "model: its record does not say which experiment it was fitted in, so no learner can be built."
@@ -93,6 +96,7 @@ def learn(
     task: str,
     folder: Path,
     *,
+    family: str = "",
     seed: int = 0,
     num_updates: int | None = None,
     command: str = "",
@@ -105,19 +109,21 @@ def learn(
         model: a fitted model.
         task: as `parse_task` takes it.
         folder: where everything goes; new, empty or of the same call.
+        family: of the task, where the model was fitted on several.
         seed: of the first policy and the simulation.
         num_updates: updates to make; None takes as many as the model's experiment compares methods over.
         command: that was typed, for the report.
         tracker: is told about progress.
         allow_imports: whether modules that the model's record names may be imported.
     """
-    config = setting_of_model(model, allow_imports=allow_imports)
+    config = experiment_of(model, family, allow_imports=allow_imports)
     mdp, total = _of_one_learner(config), num_updates or config.compare.num_updates
     context = parse_task(task, mdp.env.context_space)
     require_available(mdp.env)
     wanted = {
         **storage.stamp("learning"),
         "model": fingerprint(model),
+        "family": config.env.name,
         "task": dict(zip(mdp.env.context_space.names, context.astype(float).tolist(), strict=True)),
         "seed": seed,
         "num_updates": total,

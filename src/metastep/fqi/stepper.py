@@ -144,9 +144,10 @@ _LISTS = ("returns", "values", "targets", "parameters")
 
 
 def updates_of(model: "Model") -> int:
-    """Updates that the learners had which a model was fitted on; 1 where nobody knows."""
-    experiment = model.record.configuration.get("experiment", {})
-    return int(experiment.get("meta", {}).get("num_updates", 1))
+    """Updates that the learners had which a model was fitted on, at most; 1 where nobody knows."""
+    configuration = model.record.configuration
+    experiments = configuration.get("families", {"": configuration.get("experiment", {})}).values()
+    return max(int(experiment.get("meta", {}).get("num_updates", 1)) for experiment in experiments)
 
 
 def fingerprint(model: "Model") -> str:

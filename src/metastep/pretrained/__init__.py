@@ -7,7 +7,7 @@ from pathlib import Path
 from metastep.errors import InputError, not_registered
 from metastep.fqi import Model, load_model
 
-_MODEL, _CARD = ".safetensors", ".json"
+_MODEL, _CARD = ".safetensors", ".md"
 
 
 def folder() -> Path:
@@ -18,6 +18,13 @@ def folder() -> Path:
 def names() -> tuple[str, ...]:
     """The models that come with the library."""
     return tuple(sorted(file.name.removesuffix(_MODEL) for file in folder().glob(f"*{_MODEL}")))
+
+
+def card(name: str) -> str:
+    """What a model was made from, and how it did."""
+    if name not in names():
+        raise not_registered("model", name, names(), "does not come with the library")
+    return (folder() / f"{name}{_CARD}").read_text("utf-8")
 
 
 def load(source: str | os.PathLike[str]) -> Model:
