@@ -1,6 +1,7 @@
 """Every script in examples/ runs to its end, without a warning, from any folder."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,23 @@ def test_example_runs(path, tmp_path):
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.strip()
     assert finished.stderr == ""
+
+
+ADDED = {"stable_baselines3": 3, "optax": 3, "pytorch": 3, "plain_loop": 3}
+
+
+def test_what_a_script_needs_is_as_the_guide_shows_it():
+    """Lines with a plus are in the example, those with a minus are not, and they are few."""
+    guide = (EXAMPLES[0].parent.parent / "docs" / "where-you-train.md").read_text()
+    shown = re.findall(r"```diff\n(.*?)```", guide, flags=re.S)
+    scripts = [path for path in EXAMPLES if "_rate_" in path.name]
+    assert len(shown) == len(scripts) == len(ADDED)
+    for text, path in zip(shown, scripts, strict=True):
+        lines = {line.strip() for line in path.read_text().splitlines()}
+        added, removed, kept = (
+            [line[1:].strip() for line in text.splitlines() if line.startswith(mark)] for mark in "+- "
+        )
+        assert lines >= {*added, *kept}, path.name
+        assert not lines & set(removed), path.name
+        assert len(added) <= ADDED[path.name.split("_rate_")[1].removesuffix(".py")], path.name
+        assert len(added) - len(removed) <= 3
