@@ -161,6 +161,20 @@ def test_a_killed_worker_is_replaced_and_no_byte_differs(tmp_path):
     assert files(tmp_path / "run" / "data") == files(here.folder)
 
 
+@pytest.mark.soak
+def test_a_worker_that_hangs_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "5s")
+    process, data = metastep(tmp_path / "run", "--workers", "2"), tmp_path / "run" / "data"
+    while process.poll() is None and not list(data.glob("block-*")):
+        time.sleep(0.05)
+    stopped = workers_of(process)[0]
+    os.kill(stopped, signal.SIGSTOP)
+    _, error = process.communicate(timeout=300.0)
+    assert process.returncode == 0, error
+    assert not Path(f"/proc/{stopped}").exists()
+    assert files(data) == files(collect_data(RunFolder.create(tmp_path / "here", load("nav2d", None, []))).folder)
+
+
 def test_a_scheduler_that_does_not_answer_is_one_sentence(tmp_path):
     sentence = refused(metastep(tmp_path / "run", "--scheduler", "tcp://127.0.0.1:9"))
     assert sentence.startswith("error: --scheduler: 'tcp://127.0.0.1:9' does not answer: ")
