@@ -24,12 +24,12 @@ def make_pendulum(context):
 
 def build_pendulum(heaviest: float = 2.0):
     """What the registry calls, once for each stage; equal results share their pendulums. Its arguments become `env.options`."""
-    return GymnasiumEnv(make_pendulum, ContextSpace(("mass",), (0.5,), (heaviest,), ("kg",)), name="pendulum")
+    return GymnasiumEnv(make_pendulum, ContextSpace(("mass",), (0.5,), (heaviest,), ("kg",)), name="gym_pendulum")
 
 
 CONFIG = """
 [env]
-name = "pendulum"
+name = "gym_pendulum"
 
 [policy]
 sigma = 1.0
@@ -100,8 +100,8 @@ num_updates = 2
 
 
 def main() -> None:
-    metastep.envs.register("pendulum", build_pendulum, label="Pendulum")
-    env = metastep.make_env("pendulum")
+    metastep.envs.register("gym_pendulum", build_pendulum, label="Pendulum")
+    env = metastep.make_env("gym_pendulum")
     metastep.testing.check_env(env)  # says so if the factory ignores the mass, a seed, or has the wrong spaces
     file = Path("pendulum.toml")
     file.write_text(CONFIG)

@@ -89,11 +89,9 @@ def test_two_hundred_kills(whole, tmp_path):
     assert digests(tmp_path / "run") == digests(whole)
 
 
-def test_shares_among_processes_give_the_same_bytes(whole, tmp_path):
+def test_the_number_of_cores_changes_no_byte(whole, tmp_path):
     folder = tmp_path / "run"
-    for running in [start(*command(folder, "--share", f"{i}/2")) for i in range(2)]:
-        done = running.wait()
-        assert done.returncode == 0, done.stderr
+    assert collect(folder, "--cores", "1").returncode == 0
     assert digests(folder) == digests(whole)
     assert (folder / "command.txt").read_text() == shlex.join(["metastep", *command(folder)]) + "\n"
 
@@ -144,7 +142,6 @@ def test_damage_is_named_with_its_file(whole, tmp_path, damage):
     [
         (["--set", "rolout.horizon=3"], ["rolout", "rollout"]),
         (["--set", "rollout.horizon=-3"], ["rollout.horizon", "-3"]),
-        (["--share", "three"], ["--share", "three", "I/N"]),
         (["--tasks", "nowhere.csv"], ["nowhere.csv"]),
     ],
 )

@@ -135,12 +135,6 @@ def test_labels_that_are_not_a_line_of_text_are_refused(label):
         type(comparison)(**(vars(comparison) | {"methods": (record,)}))
 
 
-@pytest.mark.parametrize("share", ["²/4", "1/²", "0/" + "9" * 5000, "-1/2", "1/1", "0/0", "/", "a/b"])
-def test_shares_are_two_plain_numbers(tmp_path, share):
-    assert "--share" in refused(invoke("collect", "nav2d", "--out", tmp_path / "run", "--share", share))
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     "option", ["context_space", "name", "packages", "num_actions", "step_noise", "__class__", "reset"]
 )

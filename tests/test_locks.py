@@ -25,7 +25,7 @@ import metastep.locks
 if sys.argv_extra == "without flock":
     def refuse(*_): raise OSError(95, "Operation not supported")
     metastep.locks.fcntl.flock = refuse
-with metastep.locks.writing(Path(FOLDER), WORK, shared=SHARED):
+with metastep.locks.writing(Path(FOLDER), WORK):
     print("holding", flush=True)
     time.sleep(60)
 """
@@ -50,9 +50,9 @@ def mode(request, monkeypatch) -> str:
     return request.param
 
 
-def hold(folder: Path, mode: str, work: str = "run", shared: bool = False) -> subprocess.Popen[str]:
+def hold(folder: Path, mode: str, work: str = "run") -> subprocess.Popen[str]:
     text = HOLDER.replace("sys.argv_extra", repr(mode)).replace("FOLDER", repr(str(folder)))
-    text = text.replace("WORK", repr(work)).replace("SHARED", repr(shared))
+    text = text.replace("WORK", repr(work))
     process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "holding\n"
@@ -104,18 +104,6 @@ def test_who_may_only_read_is_told_who_is_alive(tmp_path):
         end(process)
     assert len(files(tmp_path)) == 1
     assert subprocess.check_output(seen, text=True) == "[]\n"
-
-
-def test_shares_of_the_same_work_are_let_in(tmp_path, mode):
-    process = hold(tmp_path, mode, "collect in 2 shares", shared=True)
-    try:
-        with writing(tmp_path, "collect in 2 shares", shared=True):
-            assert len(files(tmp_path)) == 2
-        for work, shared in (("collect in 3 shares", True), ("run", False)):
-            with pytest.raises(InputError, match="is in use by"), writing(tmp_path, work, shared=shared):
-                pass
-    finally:
-        end(process)
 
 
 def test_blocks_of_one_process_may_be_nested(tmp_path):
@@ -193,7 +181,7 @@ def test_without_locks_what_is_lost_is_said(tmp_path, monkeypatch, capsys):
 
 def test_of_two_that_start_together_one_goes_on(tmp_path):
     text = HOLDER.replace("sys.argv_extra", "''").replace("FOLDER", repr(str(tmp_path))).replace("WORK", "'run'")
-    text = text.replace("SHARED", "False").replace("time.sleep(60)", "time.sleep(4)")
+    text = text.replace("time.sleep(60)", "time.sleep(4)")
     both = [
         subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metastep.numerics import sincos
+from metastep.numerics import sincos, wrap
 
 
 def largest_errors(angles: np.ndarray) -> tuple[float, float]:
@@ -52,3 +52,10 @@ def test_small_angles_keep_their_relative_precision() -> None:
     angles = np.float32(10.0) ** np.arange(-30, -2, dtype=np.float32)
     sin, _ = jax.jit(sincos)(jnp.asarray(angles))
     np.testing.assert_allclose(sin, np.sin(angles.astype(np.float64)), rtol=2e-7)
+
+
+def test_a_wrapped_angle_is_the_same_one_within_half_a_turn() -> None:
+    angles = np.linspace(-100.0, 100.0, 4001).astype(np.float32)
+    wrapped = np.asarray(jax.jit(wrap)(jnp.asarray(angles)), np.float64)
+    assert np.abs(wrapped).max() <= np.pi + 1e-5
+    np.testing.assert_allclose(np.exp(1j * wrapped), np.exp(1j * angles.astype(np.float64)), atol=1e-5)

@@ -230,7 +230,7 @@ def test_a_step_of_zero_goes_nowhere_and_is_no_failure(name: str) -> None:
 
 def test_an_unknown_rule_gets_a_hint() -> None:
     with pytest.raises(
-        InputError, match=r"meta.rule: 'adma' is not registered, allowed are adam, .* Did you mean 'adam'\?"
+        InputError, match=r"meta.rule: 'adma' is not registered, allowed are a2c, adam, .* Did you mean 'adam'\?"
     ):
         rules.make("adma")
 

@@ -41,6 +41,10 @@ PEERS = {
         Peer(
             "gymnax", ("gymnax==1.0.1", "jax==0.10.2", "jaxlib==0.10.2", "flax==0.12.8", "numpy==2.4.6", "six==1.17.0")
         ),
+        # The last gymnax that rejax can unpack the steps of.
+        Peer("rejax", ("rejax==0.1.3", "gymnax==0.0.9", "jax==0.10.2", "jaxlib==0.10.2")),
+        Peer("sbx", ("sbx-rl==0.28.0", "jax==0.10.2", "jaxlib==0.10.2")),
+        Peer("sb3", ("stable_baselines3==2.9.2", "torch==2.13.0", "numpy==2.4.6")),
         Peer(
             "mushroom",
             (

@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     INITIAL_POLICY = 1
     SIMULATION = 2
     CONTROLLER = 3
+    UPDATE = 4
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One writer at a time in a folder, or several that share the same work; who is refused is told who is there.
+"""One writer at a time in a folder; who is refused is told who is there.
 
 Every writer has a file `.lock.<token>` in the folder while it works. Whether the writer of a file still lives is told by the
 file's lock, which ends with the process; where a file system has no locks, by the process number and its start on this
@@ -38,8 +38,8 @@ def is_lock(name: str) -> bool:
 
 
 @contextmanager
-def writing(folder: Path, work: str, *, shared: bool = False) -> Iterator[None]:
-    """Keep other writers out of a folder; those that share the same work are let in.
+def writing(folder: Path, work: str) -> Iterator[None]:
+    """Keep other writers out of a folder.
 
     Inside another such block of this process on the same folder nothing happens. Files of killed processes are removed.
     """
@@ -47,7 +47,7 @@ def writing(folder: Path, work: str, *, shared: bool = False) -> Iterator[None]:
     if place in _held:
         yield
         return
-    held = _acquire(place, work, shared)
+    held = _acquire(place, work)
     _held.add(place)
     try:
         for inner in (place, *(Path(root) / name for root, names, _ in os.walk(place) for name in names)):
@@ -65,10 +65,9 @@ def writers(folder: Path) -> list[dict[str, Any]]:
     return [_record(path) for path in _files(folder) if _is_alive(path)]
 
 
-def _acquire(folder: Path, work: str, shared: bool) -> tuple[Path, int] | None:
+def _acquire(folder: Path, work: str) -> tuple[Path, int] | None:
     own = {
         "work": work,
-        "shared": shared,
         "command": _command(),
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -95,7 +94,7 @@ def _acquire(folder: Path, work: str, shared: bool) -> tuple[Path, int] | None:
             if not _is_alive(other):
                 with suppress(OSError):
                     os.unlink(other)
-            elif not (shared and (found := _record(other)).get("shared") is True and found.get("work") == work):
+            else:
                 others.append(_record(other))
         if not others:
             return path, descriptor

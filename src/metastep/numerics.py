@@ -7,6 +7,13 @@ from jax import Array
 # pi/2 in three parts, the first two short enough that their product with a small integer is exact in float32.
 _HALF_PI = (np.float32(1.5703125), np.float32(4.837512969970703125e-4), np.float32(7.549789954891e-8))
 
+_TURN = np.float32(2.0 * np.pi)
+
+
+def wrap(angle: Array) -> Array:
+    """The same angle in [-pi, pi]."""
+    return angle - _TURN * jnp.round(angle / _TURN)
+
 
 def sincos(angle: Array) -> tuple[Array, Array]:
     """Sine and cosine to 1e-7 (absolute) for |angle| up to about 1e4, five times faster than `jnp.sin` and `jnp.cos` on a CPU.

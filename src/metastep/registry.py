@@ -60,6 +60,10 @@ class Registry(Generic[Part]):
         """The options of a registered part, in the order of its factory."""
         return tuple(option for option in _parameters(self.entry(name).factory) or () if option not in self.hidden)
 
+    def takes(self, name: str, parameter: str) -> bool:
+        """Whether the factory of a registered part has such a parameter, an option or not."""
+        return parameter in (_parameters(self.entry(name).factory) or ())
+
     def required(self, name: str) -> list[str]:
         """The options that a registered part cannot be built without."""
         return [option for option in _required(self.entry(name).factory) if option not in self.hidden]

@@ -11,8 +11,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,6 +106,21 @@ def _create_temporary(path: Path) -> tuple[Path, int]:
         if os.fstat(descriptor).st_nlink > 0:
             return temporary, descriptor
         # Another process took it for a leftover in the moment between creation and lock.
+        os.close(descriptor)
+
+
+@contextmanager
+def temporary(path: Path) -> Iterator[Path]:
+    """A file beside `path` that is there meanwhile; should this process be killed, it is a leftover."""
+    try:
+        file, descriptor = _create_temporary(path)
+    except OSError as error:
+        raise InputError(f"File {path} cannot be written: {error.strerror or error}.") from error
+    try:
+        yield file
+    finally:
+        with suppress(OSError):
+            DISK.unlink(file)
         os.close(descriptor)
 
 

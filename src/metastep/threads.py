@@ -1,12 +1,16 @@
-"""Work shared between threads: the Numba kernels release the interpreter's lock, so plain threads are enough.
+"""The processors that this process may use, and work shared between threads.
 
-No threading layer of Numba's own is involved: it would tie the number of threads to the process, and not every layer
-survives a fork or two callers at once.
+XLA's programs and the Numba kernels release the interpreter's lock, so plain threads are enough. No threading layer of Numba's
+own is involved: it would tie the number of threads to the process, and not every layer survives a fork or two callers at
+once.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 from typing import TypeVar
 
 from metastep.errors import InputError
@@ -14,14 +18,44 @@ from metastep.errors import InputError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_given: int | None = None
+_part: ContextVar[Callable[[], int] | None] = ContextVar("part", default=None)
+
+
+def use_cores(number: int | None) -> None:
+    """Take at most so many processors in this process from now on; None takes all that the system offers."""
+    global _given
+    _given = None if number is None else min(count_threads(number), _offered())
+
+
+@contextmanager
+def part_of_cores(part: Callable[[], int]) -> Iterator[None]:
+    """Whatever this thread calls meanwhile takes as many processors as `part` says at that moment, at least one."""
+    token = _part.set(part)
+    try:
+        yield
+    finally:
+        _part.reset(token)
+
 
 def count_threads(threads: int | None) -> int:
-    """The number of threads asked for, or of processors this process may use when None."""
+    """The number of threads asked for, or of processors that the caller may use when None."""
     if threads is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        part = _part.get()
+        return (_given or _offered()) if part is None else max(1, part())
     if threads < 1:
         raise InputError(f"threads is {threads}, allowed is at least 1 (or None for all processors).")
     return threads
+
+
+def _offered() -> int:
+    """Processors that this process may run on, within the limit of a container where there is one."""
+    number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(number, int(quota) // int(period)))
+    except (OSError, ValueError):  # another system, or "max": no limit
+        return number
 
 
 def map_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int | None) -> list[Result]:

@@ -230,7 +230,7 @@ def command_line(generator: random.Random, given: Path) -> list[str]:
     verb = generator.choice(VERBS)
     options = {
         "--out": paths, "--seed": [*NUMBERS, "x"], "--scale": ["quick", "full", "half"], "--set": [setting(generator)],
-        "--tasks": files, "--data": paths, "--device": ["cpu", "gpu", "tpu"], "--share": ["0/1", "1/2", "²/4", "0/0", "9/2", "x"],
+        "--tasks": files, "--data": paths, "--device": ["cpu", "gpu", "tpu"], "--cores": ["1", "2", "0", "-3", "²", "x"],
         "--parquet": ["out.parquet", *paths], "--minari": ["metastep/x-v0", "", "../x"], "--coverage": files,
         "--env": ["nav2d", "x", ""], "--nothing": ["x"],
         **dict.fromkeys(("--allow-imports", "--yes", "--force", "--help"), (None,)),

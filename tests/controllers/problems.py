@@ -3,8 +3,11 @@
 from functools import cache
 from typing import Any
 
+from metastep.actor_critic import PPO, ActorCriticRule, Sampler
+from metastep.envs import Pendulum
 from metastep.gradients import Estimator
-from metastep.mdp import InitialPolicy, MetaMDP
+from metastep.mdp import ActorCriticMDP, InitialPolicy, MetaMDP
+from metastep.policies import ActorCritic
 from metastep.rules import NGA, Rule
 from metastep.spaces import HyperparameterSpace
 from tests.reference import CASES, make_rollout
@@ -31,3 +34,15 @@ def make_mdp(
         rule,
         block_size=BLOCK,
     )
+
+
+TRAINING = PPO(epochs=2, minibatch_size=8)
+
+
+@cache
+def make_training_mdp(rule: ActorCriticRule = TRAINING, num_envs: int = 2, num_steps: int = 12) -> ActorCriticMDP:
+    """A block of 8 learners with tiny networks and episodes that are cut off within a batch."""
+    env = Pendulum()
+    policy = ActorCritic(env.num_observations, env.num_actions, hidden=(4,))
+    space = HyperparameterSpace((1e-4,), (1e-1,), ("log",), names=rule.hyperparameters)
+    return ActorCriticMDP(Sampler(env, policy, num_envs, num_steps, horizon=7), space, rule, block_size=BLOCK, budget=4)

@@ -55,6 +55,8 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "fixed": lambda: {"stepsize": 0.5},
     "decay": lambda: {"alpha": 1.0},
     "geometric-decay": lambda: {"stepsize": 1.0, "alpha": 0.9},
+    "linear-annealing": lambda: {"stepsize": 1.0, "num_updates": 5},
+    "cosine-annealing": lambda: {"stepsize": 1.0, "num_updates": 5},
     "hoof": lambda: {"max_divergence": 0.02},
     "kl-adaptive": lambda: {"stepsize": 0.5, "target": 0.1},
     "metagrad": lambda: {"stepsize": 0.5, "beta": 0.1},

@@ -4,7 +4,7 @@ import pytest
 
 from metastep.errors import InputError
 from metastep.experiments.build import build_mdp, method_specs
-from metastep.experiments.config import list_presets, load
+from metastep.experiments.config import load
 from metastep.experiments.reproduce.points import FOLLOWED, POINTS, readings
 from metastep.experiments.reproduce.readings import config_of
 from metastep.experiments.reproduce.workbench import Workbench
@@ -18,7 +18,7 @@ def test_every_reading_is_another_experiment_that_can_be_built(env):
     assert len({config.model_dump_json() for config in configs}) == len(configs) > 1
 
 
-@pytest.mark.parametrize("env", list_presets())
+@pytest.mark.parametrize("env", POINTS)
 def test_the_first_reading_has_a_name(env):
     first, *others = readings(env)
     assert load(env, "full", ["reading=first"]) == load(env, "full", ["reading=first", *first.overrides])

@@ -7,18 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from metastep import threads
 from metastep.blocks import Stream
 from metastep.controllers import Fixed, single_action
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, Method, compare, join
 from metastep.experiments import comparing, learning
 from metastep.experiments.build import build_fqi, build_mdp
-from metastep.experiments.comparing import compare_methods, compare_share, method_result
+from metastep.experiments.comparing import method_results
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import collect_data, fit_and_select
 from metastep.experiments.runner import print_outcome, run_experiment
 from metastep.meta.dataset import Dataset
+from metastep.meta.runs import Plan
 from metastep.rules import NGA
 from tests.experiments.tiny import TINY, make_folder
 
@@ -37,13 +39,14 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 def test_both_learned_methods_train_on_the_listed_tasks_only(listed: RunFolder, monkeypatch: Any) -> None:
     seen = {}
 
-    def watched(methods: list[Method], *args: Any, **kwargs: Any) -> Comparison:
+    def watched(methods: list[Method], *args: Any) -> Plan[Comparison]:
         seen[methods[0].name] = methods[0]
-        return compare(methods, *args, **kwargs)
+        return planned(methods, *args)
 
-    monkeypatch.setattr(comparing, "compare", watched)
+    planned = comparing.comparing
+    monkeypatch.setattr(comparing, "comparing", watched)
     for name in ("metafqi", "single"):
-        method_result(listed, name)
+        method_results(listed, [name])
         sources = {source.use: source for source in seen[name].shaped_by}
         np.testing.assert_array_equal(sources["trained"].contexts, TASKS)
         assert "selected" not in sources or sources["selected"].contexts is None
@@ -58,7 +61,7 @@ def test_a_listed_task_is_not_a_test_task(listed: RunFolder) -> None:
     for name in ("metafqi", "single"):
         folder.result(name).unlink(missing_ok=True)
         with pytest.raises(InputError, match="which is also one of the tasks to judge it on"):
-            method_result(folder, name)
+            method_results(folder, [name])
 
 
 def test_single_action_is_fitted_on_the_listed_tasks(listed: RunFolder, monkeypatch: Any) -> None:
@@ -66,7 +69,7 @@ def test_single_action_is_fitted_on_the_listed_tasks(listed: RunFolder, monkeypa
     fit = single_action.fit_single_action
     monkeypatch.setattr(single_action, "fit_single_action", lambda run: given.append(run.task_list) or fit(run))
     listed.result("single").unlink(missing_ok=True)
-    method_result(listed, "single")
+    method_results(listed, ["single"])
     np.testing.assert_array_equal(given[0], TASKS)
 
 
@@ -82,7 +85,7 @@ def test_the_record_counts_the_tuples_fitted(listed: RunFolder, monkeypatch: Any
 
 
 def test_geometric_decay_can_be_compared(listed: RunFolder) -> None:
-    result = method_result(listed, "geometric-decay")
+    result = method_results(listed, ["geometric-decay"])[0]
     assert result.names == ("geometric-decay",)
     np.testing.assert_allclose(result.hyperparameters[0, :, :, 0], np.tile([1.0, 0.5], (4, 1)))
 
@@ -132,25 +135,21 @@ def test_without_a_learned_method_nothing_is_collected(tmp_path: Path) -> None:
 def test_collecting_has_a_block_size_of_its_own(tmp_path: Path) -> None:
     default = collect_data(make_folder(tmp_path / "default"))
     own = collect_data(make_folder(tmp_path / "own", "collect.block_size=12"))
-    assert default is not None
-    assert own is not None
     assert (default.layout.block_size, own.layout.block_size) == (8, 12)
     assert (default.layout.num_learners, own.layout.num_learners) == (24, 24)
 
 
-def test_shares_of_the_methods_make_the_same_comparison(tmp_path: Path) -> None:
-    methods = 'compare.methods=["fixed", "adam", "hoof"]'
-    whole, shared = (make_folder(tmp_path / name, methods) for name in ("whole", "shared"))
-    compare_methods(whole)
-    with pytest.raises(InputError, match="share: 3/4 must have at most as many shares as there are methods, 3"):
-        compare_share(shared, (3, 4))
-    assert compare_share(shared, (1, 2)) is None
-    assert [path.name for path in (shared.path / "results").iterdir()] == ["adam.safetensors"]
-    assert not shared.comparison.exists()
-    joined = compare_share(shared, (0, 2))
-    assert joined is not None
-    assert joined.names == ("fixed", "adam", "hoof")
-    assert shared.comparison.read_bytes() == whole.comparison.read_bytes()
+def test_no_byte_of_a_run_depends_on_the_number_of_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for cores in (1, 3):
+        monkeypatch.setattr(threads, "_given", cores)
+        folder = make_folder(tmp_path / str(cores), 'compare.methods=["metafqi", "fixed", "adam", "hoof", "single"]')
+        run_experiment(folder)
+        names = ("model", "validation", "comparison")
+        files = [*(folder.path / f"{name}.safetensors" for name in names), *sorted((folder.path / "results").iterdir())]
+        found.append({file.name: file.read_bytes() for file in files})
+    assert found[0] == found[1]
+    assert len(found[0]) == 8
 
 
 def test_a_run_in_which_every_tuple_is_flagged_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

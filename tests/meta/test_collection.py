@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from metastep import threads
 from metastep.blocks import Stream
 from metastep.envs import make
 from metastep.errors import InputError
@@ -112,16 +113,26 @@ def test_more_learners_keep_the_first_ones(tmp_path):
     np.testing.assert_array_equal(few_theta, many_theta[:, :20])
 
 
-def test_shares_of_the_work_make_the_same_files(tmp_path):
-    mdp = small_mdp()
+@pytest.mark.parametrize("name", ["nav2d", "lqr"])
+def test_no_byte_depends_on_the_number_of_cores(tmp_path, monkeypatch, name):
     settings = {"num_episodes": 70, "num_updates": 2, "seed": 6, "config": {"a": 1}}
-    whole = collect(mdp, tmp_path / "whole", **settings)
-    assert collect(mdp, tmp_path / "shared", share=(1, 2), **settings) is None
-    shared = collect(mdp, tmp_path / "shared", share=(0, 2), **settings)
-    names = sorted(path.name for path in whole.folder.iterdir())
-    assert names == sorted(path.name for path in shared.folder.iterdir())
-    for name in names:
-        assert (whole.folder / name).read_bytes() == (shared.folder / name).read_bytes()
+    found = {}
+    for cores in (1, 2, 3, 16):
+        monkeypatch.setattr(threads, "_given", cores)  # more than there are, too
+        dataset = collect(small_mdp(name), tmp_path / str(cores), **settings)
+        found[cores] = {path.name: path.read_bytes() for path in dataset.folder.iterdir()}
+    assert found[1] == found[2] == found[3] == found[16]
+
+
+def test_what_goes_wrong_in_a_block_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(threads, "_given", 2)
+
+    class Wrong(Exploration):
+        def propose(self, state, learners):
+            raise InputError("controller: it cannot.")
+
+    with pytest.raises(InputError, match="it cannot"):
+        collect(small_mdp(), tmp_path / "d", num_episodes=40, num_updates=1, seed=0, config={}, controller=Wrong())
 
 
 def test_a_task_list_replaces_the_distribution(tmp_path):
@@ -129,15 +140,6 @@ def test_a_task_list_replaces_the_distribution(tmp_path):
     data = collect(small_mdp(), tmp_path / "d", num_episodes=20, num_updates=1, seed=7, config={}, task_list=tasks)
     context = np.concatenate([block.context for block in data.blocks()])
     np.testing.assert_array_equal(context, tasks[np.arange(20) % 3])
-
-
-def test_a_wrong_share_is_refused(tmp_path):
-    with pytest.raises(InputError, match="share: 2/2 must be I/N"):
-        collect(small_mdp(), tmp_path / "d", num_episodes=4, num_updates=1, seed=0, config={}, share=(2, 2))
-    # A share without a block would do nothing and look as if it had worked.
-    with pytest.raises(InputError, match=r"share: 1/2 must have at most .* 1 of 16 learners \(collect.block_size\)"):
-        collect(small_mdp(), tmp_path / "d", num_episodes=4, num_updates=1, seed=0, config={}, share=(1, 2))
-    assert not (tmp_path / "d").exists()
 
 
 def test_a_rule_with_state_and_an_mlp_run_through_the_same_loop():

@@ -14,6 +14,7 @@ from metastep.envs import Step
 from metastep.errors import InputError
 from metastep.simulation.rollouts import Rollout, Trajectories, trajectories
 from metastep.testing import check_env
+from metastep.testing.envs import _Drawn
 
 
 class Place(NamedTuple):
@@ -52,6 +53,33 @@ def test_registered_environments_pass(name: str) -> None:
 
 def test_a_correct_environment_passes() -> None:
     check_env(Walk())
+
+
+class Hop(Walk):
+    """The same by discrete actions: left, nothing, right."""
+
+    num_choices: ClassVar[Any] = 3
+    time_limit: ClassVar[Any] = 20
+
+    def step(self, context: Any, state: Any, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Any:
+        assert action[0].dtype == jnp.int32
+        return super().step(context, state, (0.5 * (action[0] - 1).astype(jnp.float32),), noise)
+
+
+def test_discrete_actions_pass() -> None:
+    check_env(Hop())
+
+
+def test_random_choices_are_equally_likely() -> None:
+    """And each of them is drawn, so that a check reaches all that an environment does."""
+    env = _Drawn(Hop())
+    task = env.context_space.unpack(jnp.asarray([0.0, 2.0], jnp.float32))
+    start = env.reset(task, (jnp.float32(0.0),))
+    normals = jax.random.normal(jax.random.key(0), (3000,), jnp.float32)
+    after = jax.vmap(lambda normal: env.step(task, start, (normal,), (jnp.float32(0.0),)).state.position)(normals)
+    places, counts = np.unique(np.asarray(after), return_counts=True)
+    np.testing.assert_array_equal(places, [-0.5, 0.0, 0.5])
+    np.testing.assert_allclose(counts, 1000, atol=5 * np.sqrt(3000 * 2 / 9))
 
 
 def test_a_fixed_task_passes() -> None:
@@ -215,6 +243,25 @@ class OnePackage(Walk):
     packages: ClassVar[Any] = "mujoco"
 
 
+class ChoosesOne(Hop):
+    num_choices: ClassVar[Any] = 1
+
+
+class NoTime(Hop):
+    time_limit: ClassVar[Any] = 0
+
+
+class HopsByNumber(Hop):
+    """Takes an index for a real number."""
+
+    step = Walk.step
+
+
+class HopsIdly(Hop):
+    def step(self, context: Any, state: Any, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Any:
+        return super().step(context, state, (jnp.ones_like(action[0]),), noise)
+
+
 class OnHost(Walk):
     def start_episodes(self, context: Any, noise: Any, seeds: Any) -> Any:
         raise NotImplementedError
@@ -228,6 +275,11 @@ BROKEN: list[tuple[Any, str]] = [
     (OnHost(), r"env 'walk': `start_episodes` fails with NotImplementedError"),
     (replace(Walk(), context_space=None), r"env 'walk': `context_space` must be a metastep.contexts.ContextSpace"),
     (Walk(num_actions=0), r"env 'walk': `num_actions` must be a whole number of at least 1, got 0"),
+    (ChoosesOne(), r"env 'walk': `num_choices` must be a whole number of at least 2, got 1"),
+    (Hop(num_actions=2), r"env 'walk': `num_actions` is 2, it must be 1 where `num_choices` is declared"),
+    (NoTime(), r"env 'walk': `time_limit` must be a whole number of at least 1, got 0"),
+    (HopsIdly(), r"env 'walk': num_actions is 1, but action number 0 changes nothing"),
+    (HopsByNumber(), r"env 'walk': `step with 1 actions and 1 normals` fails with TypePromotionError"),
     (Walk(step_noise=1.0), r"env 'walk': `step_noise` must be a whole number of at least 0, got 1.0"),  # type: ignore
     (HoldsList(), r"env 'walk': it must be hashable .* unhashable type: 'list'; make it a frozen dataclass"),
     (PlainClass(), r"env 'plain': a copy is not equal to the original"),

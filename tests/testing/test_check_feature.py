@@ -11,12 +11,13 @@ from metastep import features
 from metastep.errors import InputError
 from metastep.features import Feature
 from metastep.testing import check_feature
-from tests.controllers.problems import BLOCK, make_mdp
+from tests.controllers.problems import BLOCK, make_mdp, make_training_mdp
 
 
 @pytest.mark.parametrize("name", features.names())
 def test_registered_features_pass(name: str) -> None:
-    check_feature(features.make(name), make_mdp())
+    feature = features.make(name)
+    check_feature(feature, make_training_mdp() if feature.batches == "steps" else make_mdp())
 
 
 class Lengths(Feature):

@@ -9,19 +9,25 @@ import pytest
 
 from metastep import policies
 from metastep.errors import InputError
-from metastep.policies import LinearGaussian, MLPGaussian
+from metastep.policies import ActorCritic, LinearGaussian, MLPGaussian
 from metastep.testing import check_policy
 
 
 @pytest.mark.parametrize("name", policies.names())
 def test_registered_policies_pass(name: str) -> None:
-    check_policy(policies.make(name, 3, 2, sigma=0.5))
+    options = {"sigma": 0.5} if "sigma" in policies.REGISTRY.options(name) else {}
+    check_policy(policies.make(name, 3, 2, **options))
 
 
 @pytest.mark.parametrize(
     "policy",
-    [LinearGaussian(1, 1, 0.1), LinearGaussian(17, 6, 1.001), MLPGaussian(2, 2, 0.7, (3, 2))],
-    ids=["smallest", "score in large pieces", "two layers"],
+    [
+        LinearGaussian(1, 1, 0.1),
+        LinearGaussian(17, 6, 1.001),
+        MLPGaussian(2, 2, 0.7, (3, 2)),
+        ActorCritic(4, 1, num_choices=3, hidden=(5,)),
+    ],
+    ids=["smallest", "score in large pieces", "two layers", "choices"],
 )
 def test_other_sizes_pass(policy: Any) -> None:
     check_policy(policy)

@@ -10,6 +10,7 @@ import typer
 from metastep import __version__
 from metastep.cli.frame import WithIds, app, finish_run, main, start_run, verb, watch
 from metastep.cli.options import (
+    CoresOption,
     Device,
     DeviceOption,
     FolderArgument,
@@ -21,10 +22,8 @@ from metastep.cli.options import (
     ScaleOption,
     SeedOption,
     SetOption,
-    ShareOption,
     TasksOption,
     YesOption,
-    parse_share,
 )
 from metastep.errors import InputError
 from metastep.experiments.device import prepare_jax
@@ -50,10 +49,12 @@ def options(
 
 @verb
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"), device: DeviceOption = None
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
+    device: DeviceOption = None,
+    cores: CoresOption = None,
 ) -> None:
     """Run the main job on Minigolf, end to end, in a minute or two, and write a report."""
-    terminal = watch(device)
+    terminal = watch(device, cores)
     terminal.note(
         "Minigolf: learn from simulated updates which step to take when (metaFQI), and in which direction (metastep), then "
         "compare on new tasks."
@@ -86,10 +87,11 @@ def run(
         Path | None, typer.Option(help="A run whose training data to use, where only later settings differ.")
     ] = None,
     device: DeviceOption = None,
+    cores: CoresOption = None,
     yes: YesOption = False,
 ) -> None:
     """Collect, fit, select, tune, compare and report; a stopped run resumes where it was."""
-    terminal = watch(device)
+    terminal = watch(device, cores)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, data=data, anyway=yes)
     terminal.note(f"{preset} in {folder.path}")
     finish_run(folder, terminal)
@@ -103,19 +105,16 @@ def collect(
     seed: SeedOption = None,
     overrides: SetOption = None,
     tasks: TasksOption = None,
-    share: ShareOption = "0/1",
     device: DeviceOption = None,
+    cores: CoresOption = None,
     yes: YesOption = False,
 ) -> None:
     """Collect training data; a stopped collection resumes where it was."""
-    part, terminal = parse_share(share), watch(device)
+    terminal = watch(device, cores)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
     from metastep.experiments.learning import collect_data
 
-    dataset = collect_data(folder, tracker=terminal, share=part)
-    if dataset is None:
-        print(f"{out}: this share is done; the dataset is complete once the other shares are.")
-        return
+    dataset = collect_data(folder, tracker=terminal)
     counts = dataset.counts()
     print(
         f"{out}: {counts.transitions} tuples in {len(dataset.layout.blocks)} blocks, {counts.flagged} flagged, "
@@ -126,9 +125,11 @@ def collect(
 
 
 @verb
-def fit(folder: FolderArgument, device: DeviceOption = None, allow_imports: ImportsOption = False) -> None:
+def fit(
+    folder: FolderArgument, device: DeviceOption = None, cores: CoresOption = None, allow_imports: ImportsOption = False
+) -> None:
     """Fit metaFQI on a run's data and select the iteration on validation tasks; further models collect theirs here."""
-    terminal = watch(device)
+    terminal = watch(device, cores)
     from metastep.experiments.folder import RunFolder
     from metastep.experiments.learning import fit_all
 
@@ -143,23 +144,16 @@ def fit(folder: FolderArgument, device: DeviceOption = None, allow_imports: Impo
 
 @verb
 def compare(
-    folder: FolderArgument,
-    share: ShareOption = "0/1",
-    device: DeviceOption = None,
-    allow_imports: ImportsOption = False,
+    folder: FolderArgument, device: DeviceOption = None, cores: CoresOption = None, allow_imports: ImportsOption = False
 ) -> None:
     """Tune the baselines and compare every method on a run's test tasks."""
-    part, terminal = parse_share(share), watch(device)
-    from metastep.experiments.comparing import compare_share
+    terminal = watch(device, cores)
+    from metastep.experiments.comparing import compare_methods
     from metastep.experiments.folder import RunFolder
     from metastep.experiments.runner import print_comparison
 
     opened = RunFolder.open(folder).importing(allow_imports).check_tasks()
-    comparison = compare_share(opened, part, tracker=terminal)
-    if comparison is None:
-        print(f"{folder}: this share is done; the comparison is complete once the other shares are.")
-        return
-    print_comparison(comparison, opened.config)
+    print_comparison(compare_methods(opened, tracker=terminal), opened.config)
 
 
 @verb
@@ -248,13 +242,14 @@ def reproduce(
     ] = None,
     overrides: SetOption = None,
     device: DeviceOption = None,
+    cores: CoresOption = None,
     jobs: Annotated[
         int, typer.Option(help="Processes for readings; default: one for each processor on a GPU, else one.", min=0)
     ] = 0,
     yes: YesOption = False,
 ) -> None:
     """Make figures and tables of the paper, each with a claim, the measured effect and a verdict."""
-    terminal = watch(device)
+    terminal = watch(device, cores)
     from metastep.experiments import reproduce as paper
 
     folder = out or Path("runs") / "-".join(["reproduce", scale.value, *sorted(set(env or ()))])

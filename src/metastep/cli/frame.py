@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 from metastep.cli.options import Device, Scale
 from metastep.errors import InputError
 from metastep.experiments.device import prepare_jax
+from metastep.threads import use_cores
 
 app = typer.Typer(
     name="metastep", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -25,6 +26,9 @@ app = typer.Typer(
 
 STOPPED = 130
 """Exit code after Ctrl-C, as shells have it."""
+
+WHO_WORKS = ("--cores",)
+"""Options that say who does the work."""
 
 
 class WithIds(TyperCommand):
@@ -94,24 +98,28 @@ def finish_run(folder: Any, terminal: Any) -> None:
     print_outcome(folder, run_experiment(folder, tracker=terminal))
 
 
-def watch(device: Device | None) -> Any:
-    """Choose the device, and return what shows progress.
+def watch(device: Device | None, cores: int | None = None) -> Any:
+    """Choose the device and the number of processors, and return what shows progress.
 
     First of all: an environment may choose its engine by the device, and what is refused must leave no folder behind.
     """
     from metastep.progress import Terminal
 
+    use_cores(cores)
     prepare_jax(device)
     return Terminal()
 
 
 def this_command() -> str:
-    """What was typed, to be repeated; without a share, since one process alone collects the same data."""
-    words = ["metastep", *sys.argv[1:]]
-    if "--share" in words:
-        place = words.index("--share")
-        del words[place : place + 2]
-    line = shlex.join(word for word in words if not word.startswith("--share="))
+    """What was typed, to be repeated; without who does the work, since that changes no byte of what comes of it."""
+    words, kept = iter(["metastep", *sys.argv[1:]]), []
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name not in WHO_WORKS:
+            kept.append(word)
+        elif not equals:
+            next(words, None)
+    line = shlex.join(kept)
     return os.fsencode(line).decode("utf-8", "backslashreplace")  # a path need not be UTF-8, the file it goes to is
 
 

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from metastep.errors import InputError
-
 
 class Scale(StrEnum):
     """How large an experiment is."""
@@ -29,22 +27,13 @@ ScaleOption = Annotated[Scale | None, typer.Option(help=_SCALE_HELP)]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.key=value.")]
 DeviceOption = Annotated[Device | None, typer.Option(help="Simulate on the CPU or on a GPU; default: what JAX finds.")]
+CoresOption = Annotated[
+    int | None, typer.Option(help="Processors to use; default: all. No result depends on it.", min=1)
+]
 OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")]
 TasksOption = Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")]
-ShareOption = Annotated[str, typer.Option(help="I/N: do only this process' share of the work.")]
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file where there is one.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Start even what would take weeks.")]
 _IMPORTS_HELP = "Import the modules that the folder's configuration names: this runs their code."
 ImportsOption = Annotated[bool, typer.Option("--allow-imports", help=_IMPORTS_HELP)]
-
-
-def parse_share(share: str) -> tuple[int, int]:
-    """I/N as two numbers."""
-    first, separator, second = share.partition("/")
-    if not (separator and first.isdecimal() and second.isdecimal() and share.isascii() and len(share) < 20):
-        raise InputError(f"--share: {share!r:.60} must be I/N, such as 0/4.")
-    index, parts = int(first), int(second)
-    if index >= parts:
-        raise InputError(f"--share: {share} must be I/N with I below N.")
-    return index, parts

@@ -5,7 +5,14 @@ from metastep.controllers.hoof import HOOF
 from metastep.controllers.kl_adaptive import KLAdaptive
 from metastep.controllers.metafqi import Exploring, MetaFQIController
 from metastep.controllers.metagrad import Metagrad
-from metastep.controllers.schedules import Decay, Fixed, GeometricDecay, RandomConstant
+from metastep.controllers.schedules import (
+    CosineAnnealing,
+    Decay,
+    Fixed,
+    GeometricDecay,
+    LinearAnnealing,
+    RandomConstant,
+)
 from metastep.controllers.single_action import SingleAction
 from metastep.meta.controller import Controller, Exploration, Run
 from metastep.registry import Registry
@@ -13,10 +20,28 @@ from metastep.registry import Registry
 REGISTRY: Registry[Controller] = Registry("controller")
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
-_open_loop = (Exploration, RandomConstant, Fixed, Decay, GeometricDecay)  # whatever the learners show
+_open_loop = (
+    Exploration,
+    RandomConstant,
+    Fixed,
+    Decay,
+    GeometricDecay,
+    LinearAnnealing,
+    CosineAnnealing,
+)  # whatever the learners show
 for _kind in (*_open_loop, KLAdaptive, HOOF, Metagrad, SingleAction, MetaFQIController, GreedyOracle):
     register(_kind.name, _kind)
 
-__all__ = ["HOOF", "Decay", "Exploring", "Fixed", "GeometricDecay", "GreedyOracle", "KLAdaptive"]
+__all__ = [
+    "HOOF",
+    "CosineAnnealing",
+    "Decay",
+    "Exploring",
+    "Fixed",
+    "GeometricDecay",
+    "GreedyOracle",
+    "KLAdaptive",
+    "LinearAnnealing",
+]
 __all__ += ["Controller", "Exploration", "MetaFQIController", "Metagrad", "RandomConstant", "Run", "SingleAction"]
 __all__ += ["REGISTRY", "make", "names", "register"]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.errors import InputError
-from metastep.mdp import Learners, MetaMDP, simulated, updated
+from metastep.mdp import Learners, MetaMDP, Process, simulated, updated, whole_episodes
 from metastep.meta.controller import Controller, Run
 from metastep.spaces import Space
 
@@ -58,8 +58,8 @@ class GreedyOracle(Controller):
     def num_trials(self, space: Space) -> int:
         return len(space.candidates(self.num_stepsizes))
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
-        return mdp
+    def init(self, mdp: Process, learners: Learners) -> MetaMDP:
+        return whole_episodes(mdp, "controller: 'greedy-oracle'")
 
     def propose(self, state: MetaMDP, learners: Learners) -> Array:
         """Try them all; ties and returns that are not finite go to the smallest."""

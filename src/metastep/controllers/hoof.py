@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from metastep.controllers.per_learner import PerLearner, check, column
 from metastep.errors import InputError
-from metastep.mdp import Learners, MetaMDP, simulated, updated, with_lengths
+from metastep.mdp import Learners, MetaMDP, Process, simulated, updated, whole_episodes, with_lengths
 from metastep.meta.controller import Controller
 from metastep.policies import Pieces
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold, fold_over
@@ -173,9 +173,9 @@ class HOOF(Controller):
         if self.num_candidates < 1:
             raise InputError(f"hoof.num_candidates: {self.num_candidates} must be at least 1.")
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> HOOFState:
+    def init(self, mdp: Process, learners: Learners) -> HOOFState:
         column("hoof.max_divergence", self.max_divergence, learners.theta.shape[0])
-        return HOOFState(mdp, ())
+        return HOOFState(whole_episodes(mdp, "controller: 'hoof'"), ())
 
     def propose(self, state: HOOFState, learners: Learners) -> Array:
         bound = column("hoof.max_divergence", self.max_divergence, learners.theta.shape[0])[:, 0]

@@ -8,7 +8,7 @@ from jax import Array
 
 from metastep.controllers.per_learner import PerLearner, check, column
 from metastep.errors import InputError
-from metastep.mdp import Learners, MetaMDP, divergence
+from metastep.mdp import Learners, Process
 from metastep.meta.controller import Controller, require_one_coordinate
 
 _FACTOR = 1.5
@@ -17,7 +17,6 @@ _FACTOR = 1.5
 class KLAdaptiveState(NamedTuple):
     """The next step size."""
 
-    mdp: MetaMDP
     stepsize: Array  # (learners, 1)
 
 
@@ -41,13 +40,13 @@ class KLAdaptive(Controller):
         check("kl_adaptive.stepsize", self.stepsize, least=0.0)
         check("kl_adaptive.target", self.target, least=0.0)
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> KLAdaptiveState:
+    def init(self, mdp: Process, learners: Learners) -> KLAdaptiveState:
         require_one_coordinate(self.name, mdp)
-        if not mdp.rule.is_along_a_line:
+        if not mdp.rule.tells_divergence:
             raise InputError(
-                f"controller: {self.name!r} needs a rule that moves along a line, {mdp.rule.name!r} does not."
+                f"controller: {self.name!r} needs a rule that tells what an update cost, {mdp.rule.name!r} does not."
             )
-        return KLAdaptiveState(mdp, column("kl_adaptive.stepsize", self.stepsize, learners.theta.shape[0]))
+        return KLAdaptiveState(column("kl_adaptive.stepsize", self.stepsize, learners.theta.shape[0]))
 
     def propose(self, state: KLAdaptiveState, learners: Learners) -> Array:
         return state.stepsize
@@ -57,7 +56,7 @@ class KLAdaptive(Controller):
     ) -> KLAdaptiveState:
         """Compare what the update cost with the band around the target."""
         target = column("kl_adaptive.target", self.target, before.theta.shape[0])
-        cost = divergence(state.mdp, before, hyperparameters)[:, None]
+        cost = after.previous.divergence[:, None]
         factor = jnp.where(cost > 2.0 * target, 1.0 / _FACTOR, jnp.where(cost < 0.5 * target, _FACTOR, 1.0))
         moved = jnp.any(after.theta != before.theta, axis=1, keepdims=True)  # an update that was not made says nothing
         return state._replace(stepsize=state.stepsize * jnp.where(moved, factor, 1.0))

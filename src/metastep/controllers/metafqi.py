@@ -13,7 +13,7 @@ from metastep.blocks import Stream
 from metastep.errors import InputError
 from metastep.features import meta_observation
 from metastep.fqi import ModelRecord
-from metastep.mdp import Learners, MetaMDP
+from metastep.mdp import Learners, Process
 from metastep.meta.controller import Controller, Exploration, Run, TaskSource
 from metastep.meta.setting import setting_of
 from metastep.provenance import first_difference
@@ -62,7 +62,7 @@ class MetaFQIController(Controller):
     def prepared(self, run: Run) -> "MetaFQIController":
         return self if self.model is not None else replace(self, model=run.model(), contexts=run.task_list)
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
+    def init(self, mdp: Process, learners: Learners) -> Process:
         if self.model is None:
             raise InputError("controller: 'metafqi' needs a fitted model.")
         record = self.model.record
@@ -71,7 +71,7 @@ class MetaFQIController(Controller):
             raise InputError(f"model: it was fitted for {key} = {fitted}, but the meta-MDP has {wanted}.")
         return mdp
 
-    def propose(self, state: MetaMDP, learners: Learners) -> Array:
+    def propose(self, state: Process, learners: Learners) -> Array:
         """The forests live on the host: one transfer there and one back for each update."""
         assert self.model is not None  # `init` refuses that
         best = self.model.act(np.asarray(meta_observation(state, learners)), self.iteration)
@@ -93,11 +93,11 @@ class Exploring(Controller):
     name: ClassVar[str] = "exploring"
     is_memoryless: ClassVar[bool] = True
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
+    def init(self, mdp: Process, learners: Learners) -> Process:
         self.greedy.init(mdp, learners)
         return mdp
 
-    def propose(self, state: MetaMDP, learners: Learners) -> Array:
+    def propose(self, state: Process, learners: Learners) -> Array:
         random = Exploration().propose(state, learners)
         draw = jax.random.uniform(jax.random.fold_in(learners.controller_key, 0), (len(random), 1))
         return jnp.where(draw < self.exploration, random, self.greedy.propose(state, learners))

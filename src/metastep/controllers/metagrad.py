@@ -1,5 +1,6 @@
 """Meta-gradient on the step size (paper, appendix: Metagrad implementation; after Xu, van Hasselt and Silver 2018)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -7,7 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.controllers.per_learner import PerLearner, check, column
-from metastep.mdp import Learners, MetaMDP
+from metastep.gradients import Estimate
+from metastep.mdp import Learners, Process, whole_episodes
 from metastep.meta.controller import Controller, require_one_coordinate
 from metastep.rules import unusable
 
@@ -15,7 +17,8 @@ from metastep.rules import unusable
 class MetagradState(NamedTuple):
     """The next step size."""
 
-    mdp: MetaMDP
+    mdp: Process
+    direction: Callable[[Estimate], Array]  # what the rule follows
     stepsize: Array  # (learners, 1)
 
 
@@ -53,17 +56,16 @@ class Metagrad(Controller):
         check("metagrad.stepsize", self.stepsize)
         check("metagrad.beta", self.beta)
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> MetagradState:
+    def init(self, mdp: Process, learners: Learners) -> MetagradState:
         require_one_coordinate(self.name, mdp)
         first = column("metagrad.stepsize", self.stepsize, learners.theta.shape[0])
-        return MetagradState(mdp, mdp.space.clip(first))
+        return MetagradState(mdp, whole_episodes(mdp, "controller: 'metagrad'").rule.direction, mdp.space.clip(first))
 
     def propose(self, state: MetagradState, learners: Learners) -> Array:
         return state.stepsize
 
     def observe(self, state: MetagradState, before: Learners, hyperparameters: Array, after: Learners) -> MetagradState:
         """Grow while successive directions agree, shrink when they oppose."""
-        direction = state.mdp.rule.direction
-        agreement = cosine(direction(before.estimate), direction(after.estimate))
+        agreement = cosine(state.direction(before.estimate), state.direction(after.estimate))
         beta = column("metagrad.beta", self.beta, agreement.shape[0])
         return state._replace(stepsize=state.mdp.space.clip(state.stepsize + beta * agreement))

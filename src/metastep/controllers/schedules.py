@@ -1,5 +1,6 @@
 """Step sizes that do not look at the learner: constant or decaying (paper, appendix: comparison with schedules)."""
 
+import math
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.controllers.per_learner import PerLearner, check, column
-from metastep.mdp import Learners, MetaMDP
+from metastep.mdp import Learners, Process
 from metastep.meta.controller import Controller, require_one_coordinate
 
 
@@ -20,7 +21,7 @@ class _Schedule(Controller):
         for entry in fields(self):  # type: ignore[arg-type]  # those that have settings are dataclasses
             check(self._field(entry.name), getattr(self, entry.name))
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def init(self, mdp: Process, learners: Learners) -> Array:
         require_one_coordinate(self.name, mdp)
         return self._column(self.first, learners.theta.shape[0])
 
@@ -53,7 +54,7 @@ class RandomConstant(_Schedule):
 
     name: ClassVar[str] = "random-constant"
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def init(self, mdp: Process, learners: Learners) -> Array:
         return mdp.space.sample(learners.controller_key, learners.theta.shape[0])
 
 
@@ -94,3 +95,57 @@ class GeometricDecay(_Schedule):
 
     def observe(self, state: Array, before: Learners, hyperparameters: Array, after: Learners) -> Array:
         return state * self._column("alpha", state.shape[0])
+
+
+class _Annealing(_Schedule):
+    """A share of the first step size, by the updates made of those that there will be."""
+
+    num_updates: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self._field("num_updates"), self.num_updates, least=1.0)
+
+    def propose(self, state: Array, learners: Learners) -> Array:
+        """The last update is made with what is left then, later ones with the same."""
+        last = float(self.num_updates - 1) / self.num_updates
+        return state * self._share(jnp.minimum(learners.update.astype(jnp.float32) / self.num_updates, last))
+
+    def _share(self, done: Array) -> Array:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class LinearAnnealing(_Annealing):
+    """h_t = h (1 - t / T), t = 0, ..., T - 1.
+
+    Args:
+        stepsize: h of the first update.
+        num_updates: T; in an experiment that of the comparison.
+    """
+
+    stepsize: PerLearner
+    num_updates: int
+
+    name: ClassVar[str] = "linear-annealing"
+
+    def _share(self, done: Array) -> Array:
+        return 1.0 - done
+
+
+@dataclass(frozen=True, eq=False)
+class CosineAnnealing(_Annealing):
+    """h_t = h (1 + cos(pi t / T)) / 2, t = 0, ..., T - 1.
+
+    Args:
+        stepsize: h of the first update.
+        num_updates: T; in an experiment that of the comparison.
+    """
+
+    stepsize: PerLearner
+    num_updates: int
+
+    name: ClassVar[str] = "cosine-annealing"
+
+    def _share(self, done: Array) -> Array:
+        return 0.5 * (1.0 + jnp.cos(math.pi * done))

@@ -12,9 +12,10 @@ from metastep.blocks import Blocks, Stream
 from metastep.controllers.schedules import RandomConstant
 from metastep.errors import InputError
 from metastep.fqi.qfunction import QFunction, Stepsizes
-from metastep.mdp import Learners, MetaMDP
+from metastep.mdp import Learners, Process
 from metastep.meta.controller import Controller, Run, TaskSource, require_one_coordinate
-from metastep.meta.loop import run as run_learners
+from metastep.meta.history import History
+from metastep.meta.runs import BlockRun, Plan, carry_out, start_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,7 @@ class SingleAction(Controller):
     def training_steps(self) -> float:
         return self.num_steps
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def init(self, mdp: Process, learners: Learners) -> Array:
         require_one_coordinate(self.name, mdp)
         if self.regression is None:
             raise InputError("controller: 'single-action' has not been trained.")
@@ -71,18 +72,22 @@ def constant_runs(run: Run) -> ConstantRuns:
     mdp = run.mdp
     require_one_coordinate("single-action", mdp)
     blocks = Blocks(run.num_training_episodes, mdp.block_size)
-    inputs, targets, num_steps = [], [], 0.0
-    with run.tracker.stage("single step size: runs", blocks.num_learners, "learners") as stage:
-        for block in blocks:
-            tasks = mdp.tasks(run.seed, Stream.TRAIN, block, run.task_list)
-            history, _ = run_learners(mdp, RandomConstant(), tasks, run.num_updates)
-            history = history.first(blocks.num_valid(block))
-            steps = mdp.space.branches[""].to_axis(history.hyperparameters[0])
-            inputs.append(np.concatenate([history.context, steps], axis=1))
-            targets.append(history.mean_return[-1])
-            num_steps += float(history.num_steps.sum(dtype=np.float64))
-            stage.advance(len(history.context))
-    return ConstantRuns(np.concatenate(inputs), np.concatenate(targets), num_steps)
+    with run.tracker.stage("single step size: runs", len(blocks), "blocks") as stage:
+        histories = carry_out([_constant_runs(run, blocks)], lambda: stage.advance(1))[0]
+    steps = [mdp.space.branches[""].to_axis(history.hyperparameters[0]) for history in histories]
+    inputs = [np.concatenate([history.context, step], axis=1) for history, step in zip(histories, steps, strict=True)]
+    num_steps = sum(float(history.num_steps.sum(dtype=np.float64)) for history in histories)
+    return ConstantRuns(
+        np.concatenate(inputs), np.concatenate([history.mean_return[-1] for history in histories]), num_steps
+    )
+
+
+def _constant_runs(run: Run, blocks: Blocks) -> Plan[list[History]]:
+    asked = []
+    for block in blocks:
+        start = start_of(run.mdp, run.seed, Stream.TRAIN, block, run.task_list)
+        asked.append(BlockRun(run.mdp, RandomConstant(), start, run.num_updates, num_valid=blocks.num_valid(block)))
+    return [ran.history for ran in (yield asked)]
 
 
 def fit_single_action(run: Run) -> tuple[QFunction, float]:

@@ -2,13 +2,17 @@
 
 from typing import Any
 
-from metastep.envs.base import Env, Step
+from metastep.envs.acrobot import Acrobot
+from metastep.envs.base import Env, Step, choices_of, limit_of, range_of
 from metastep.envs.cartpole import CartPole, SwingUp
+from metastep.envs.cartpole_v1 import CartPoleV1
 from metastep.envs.halfcheetah import half_cheetah
 from metastep.envs.host.base import HostEnv
 from metastep.envs.lqr import LQR
 from metastep.envs.minigolf import Minigolf
+from metastep.envs.mountaincar import MountainCar
 from metastep.envs.nav2d import Nav2D
+from metastep.envs.pendulum import Pendulum
 from metastep.registry import Registry
 
 # The context space has a setting of its own, and no value that a file could hold.
@@ -21,6 +25,10 @@ register("cartpole", CartPole, label="CartPole")
 register("swingup", SwingUp, label="SwingUp")
 register("lqr", LQR, label="LQR")
 register("halfcheetah", half_cheetah, label="HalfCheetah")
+register("pendulum", Pendulum, label="Pendulum")
+register("acrobot", Acrobot, label="Acrobot")
+register("cartpole-v1", CartPoleV1, label="CartPole-v1")
+register("mountaincar", MountainCar, label="MountainCar")
 
 
 def make_env(name: str, **options: Any) -> Env | HostEnv:
@@ -28,5 +36,6 @@ def make_env(name: str, **options: Any) -> Env | HostEnv:
     return make(name, **options)
 
 
-__all__ = ["LQR", "CartPole", "Env", "HostEnv", "Minigolf", "Nav2D", "Step", "SwingUp", "half_cheetah"]
+__all__ = ["LQR", "Acrobot", "CartPole", "CartPoleV1", "Env", "HostEnv", "Minigolf", "MountainCar", "Nav2D", "Pendulum"]
+__all__ += ["Step", "SwingUp", "choices_of", "half_cheetah", "limit_of", "range_of"]
 __all__ += ["REGISTRY", "make", "make_env", "names", "register"]

@@ -11,7 +11,7 @@ Context = Any
 
 
 class Step(NamedTuple):
-    """What one move leads to."""
+    """What one move leads to; `terminated` says that the state has no future, not that the time is up."""
 
     state: State
     reward: Array
@@ -22,6 +22,15 @@ class TaskFamily(Protocol):
     """What rollouts must know of any contextual MDP, in JAX or on the host.
 
     An environment is a frozen dataclass: it is hashable, so it selects a compiled program, and its fields are the options.
+
+    Three declarations may be left out, and then are None; read them with `choices_of`, `limit_of` and `range_of`:
+
+    - `num_choices: int | None`, for discrete actions: how many there are to choose from. `num_actions` is 1 then, and the
+      action is a tuple of one int32, from 0 to `num_choices` - 1. Without it actions are real numbers.
+    - `time_limit: int | None`: the steps after which an episode is usually cut off. No environment counts them, and `terminated`
+      never speaks of them: whoever rolls out keeps the time, and knows an episode that was cut off from one that has ended.
+    - `action_range: tuple[float, float] | None`: what every number of an action should lie between. Batches of steps cut
+      actions off there before they are made, as Stable-Baselines3 does; whole episodes do not.
     """
 
     @property
@@ -38,7 +47,7 @@ class TaskFamily(Protocol):
 
     @property
     def num_actions(self) -> int:
-        """Numbers it chooses."""
+        """Numbers it chooses; 1 where it chooses among `num_choices`."""
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -59,8 +68,9 @@ class Env(TaskFamily, Protocol):
 
     Functions are written for one learner and one episode: every field of `state`, of `context` and of the tuples `action`,
     `noise` and the observation is a scalar, so that batching turns each quantity into one array of shape (episodes,
-    learners). There is no control flow on values; use `jnp.where`. The random numbers are standard normals that the rollout
-    provides: `reset_noise` of them for a reset, `step_noise` for a step. The horizon belongs to the rollout.
+    learners). Actions are float32, or the int32 index of a discrete one. There is no control flow on values; use `jnp.where`.
+    The random numbers are standard normals that the rollout provides: `reset_noise` of them for a reset, `step_noise` for a
+    step. The horizon belongs to the rollout.
     """
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> State:
@@ -71,3 +81,18 @@ class Env(TaskFamily, Protocol):
 
     def step(self, context: Context, state: State, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         """One move."""
+
+
+def choices_of(env: TaskFamily) -> int | None:
+    """How many actions there are to choose from; None where actions are real numbers."""
+    return getattr(env, "num_choices", None)
+
+
+def range_of(env: TaskFamily) -> tuple[float, float] | None:
+    """What every number of an action should lie between; None where the environment does not say."""
+    return getattr(env, "action_range", None)
+
+
+def limit_of(env: TaskFamily) -> int | None:
+    """The steps after which an episode is usually cut off; None where the environment does not say."""
+    return getattr(env, "time_limit", None)

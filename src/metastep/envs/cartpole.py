@@ -25,6 +25,8 @@ _WIDE = (1.0, 2.0, 1.0, 3.0)
 
 GRAVITY = 9.8
 CART_MASS = 1.0
+MAX_ANGLE = float(np.deg2rad(12.0))
+MAX_POSITION = 2.4
 
 
 class CartPoleState(NamedTuple):
@@ -36,10 +38,17 @@ class CartPoleState(NamedTuple):
     angular_velocity: Array
 
 
-def euler_step(state: CartPoleState, force: Array, pole_mass: Array, pole_length: Array, dt: float) -> CartPoleState:
+def euler_step(
+    state: CartPoleState,
+    force: Array,
+    pole_mass: Array,
+    pole_length: Array,
+    dt: float,
+    cart_mass: float | Array = CART_MASS,
+) -> CartPoleState:
     """Advance a cart with a pole by one explicit Euler step of `dt` seconds under a horizontal force."""
     sin, cos = sincos(state.angle)
-    total_mass = CART_MASS + pole_mass
+    total_mass = cart_mass + pole_mass
     mass_length = pole_mass * pole_length
     push = (force + mass_length * state.angular_velocity**2 * sin) / total_mass
     angular_acceleration = (GRAVITY * sin - cos * push) / (pole_length * (4.0 / 3.0 - pole_mass * cos**2 / total_mass))
@@ -52,8 +61,13 @@ def euler_step(state: CartPoleState, force: Array, pole_mass: Array, pole_length
     )
 
 
-class _Cart:
-    """What the two tasks have in common: four numbers, all of them seen, that start near zero."""
+def has_fallen(state: CartPoleState, max_angle: float = MAX_ANGLE, max_position: float = MAX_POSITION) -> Array:
+    """Whether the pole leans too far or the cart has left the track."""
+    return (jnp.abs(state.angle) > max_angle) | (jnp.abs(state.position) > max_position)
+
+
+class Cart:
+    """What the tasks of carts have in common: four numbers, all of them seen, that start near zero."""
 
     start_range: float
     packages: ClassVar[tuple[str, ...]] = ()
@@ -61,14 +75,16 @@ class _Cart:
     reset_noise, step_noise = 4, 0
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
+        """All four numbers uniform within `start_range`."""
         return CartPoleState(*(to_uniform(normal, -self.start_range, self.start_range) for normal in noise))
 
     def observe(self, context: Context, state: CartPoleState) -> tuple[Array, ...]:
+        """The state."""
         return tuple(state)
 
 
 @dataclass(frozen=True)
-class CartPole(_Cart):
+class CartPole(Cart):
     """Keep the pole within 12 degrees and the cart within 2.4 m; every step pays 1.
 
     Args:
@@ -82,8 +98,8 @@ class CartPole(_Cart):
     force: Force = "bang-bang"
     force_newton: float = 10.0
     dt: float = 0.02
-    max_angle: float = float(np.deg2rad(12.0))
-    max_position: float = 2.4
+    max_angle: float = MAX_ANGLE
+    max_position: float = MAX_POSITION
     start_range: float = 0.05
 
     name: ClassVar[str] = "cartpole"
@@ -100,12 +116,11 @@ class CartPole(_Cart):
         else:
             force = jnp.clip(action[0], -self.force_newton, self.force_newton)
         after = euler_step(state, force, context.pole_mass, context.pole_length, self.dt)
-        fallen = (jnp.abs(after.angle) > self.max_angle) | (jnp.abs(after.position) > self.max_position)
-        return Step(after, jnp.float32(1.0), fallen)
+        return Step(after, jnp.float32(1.0), has_fallen(after, self.max_angle, self.max_position))
 
 
 @dataclass(frozen=True)
-class SwingUp(_Cart):
+class SwingUp(Cart):
     """Start hanging, swing the pole up: every step pays cos(angle); leaving the track of ±3 m costs 100 and ends.
 
     The observed angle is not wrapped.

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from metastep.contexts import ContextSpace
-from metastep.envs.base import TaskFamily
+from metastep.envs.base import TaskFamily, choices_of, limit_of, range_of
 
 
 def _as_inside() -> Any:
@@ -32,3 +32,18 @@ class Wrapper:
     def __post_init__(self) -> None:
         for declared in fields(Wrapper)[1:]:
             object.__setattr__(self, declared.name, getattr(self.env, declared.name))
+
+    @property
+    def num_choices(self) -> int | None:
+        """That of the environment inside, where it declares one."""
+        return choices_of(self.env)
+
+    @property
+    def time_limit(self) -> int | None:
+        """That of the environment inside, where it declares one."""
+        return limit_of(self.env)
+
+    @property
+    def action_range(self) -> tuple[float, float] | None:
+        """That of the environment inside, where it declares one."""
+        return range_of(self.env)

@@ -33,20 +33,22 @@ _add("fixed", "fixed step", "#E69F00", controller="fixed", grid={"stepsize": ()}
 _add("decay", "decay", "#8C6D31", controller="decay", grid={"alpha": ()})
 _geometric = {"stepsize": (), "alpha": (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)}
 _add("geometric-decay", "geometric decay", "#B3A369", controller="geometric-decay", grid=_geometric)
+_add("linear-annealing", "linear annealing", "#A6761D", controller="linear-annealing", grid={"stepsize": ()})
+_add("cosine-annealing", "cosine annealing", "#7F9F3F", controller="cosine-annealing", grid={"stepsize": ()})
 _add("rmsprop", "RMSprop", "#CC79A7", rule="rmsprop", controller="fixed", grid={"stepsize": ()})
 _add("adam", "Adam", "#009E73", rule="adam", controller="fixed", grid={"stepsize": ()})
 _kl = {
     "steps": Range(1e-6, 1e6, "divergence"),
-    "grid": {"stepsize": (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)},
+    "grid": {"stepsize": (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, 1e5)},
 }
 _add("fixed-kl", "fixed KL", "#A6761D", controller="fixed", **_kl)
 _adaptive = {
-    "stepsize": (0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
-    "target": (1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
+    "stepsize": (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
+    "target": (1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 1e4),
 }
 _add("kl-adaptive", "KL-adaptive", "#66A61E", controller="kl-adaptive", grid=_adaptive)
 # The paper's grid, and larger bounds: the best of the paper's is often the largest.
-_bounds = (1e-4, 1e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0)
+_bounds = (1e-4, 1e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0)
 _add("hoof", "HOOF", "#D55E00", controller="hoof", grid={"max_divergence": _bounds})
 _add("metagrad", "metagrad", "#56B4E9", controller="metagrad", grid={"stepsize": (), "beta": ()})
 _add("single", "single step size", "#7A7A7A", controller="single-action")

@@ -3,9 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,9 +12,9 @@ from metastep.blocks import Blocks, Stream
 from metastep.errors import InputError
 from metastep.evaluation.methods import Method, MethodRecord, check_names, check_record, has_directions, refuse_overlap
 from metastep.evaluation.tuning import TuningTable
-from metastep.mdp import MetaMDP
+from metastep.mdp import Process
 from metastep.meta.history import History
-from metastep.meta.loop import run
+from metastep.meta.runs import BlockRun, Plan, carry_out, start_of
 from metastep.progress import Silent, Tracker
 from metastep.provenance import describe, first_difference, versions_of
 
@@ -98,9 +97,34 @@ class Comparison:
         return {name: int(count) for name, count in zip(self.names, counts, strict=True)}
 
 
+class Asked(NamedTuple):
+    """What a comparison runs methods on.
+
+    Args:
+        mdp: everything but the rule, which each method replaces by its own.
+        seed: of tasks, initial policies and simulations.
+        num_updates: T.
+        num_tasks: how many tasks.
+        contexts: an explicit task list (tasks, coordinates) in place of sampled ones, used in turn where it is shorter.
+        stream: where tasks and keys come from; a method that was shaped on it is refused.
+    """
+
+    mdp: Process
+    seed: int
+    num_updates: int
+    num_tasks: int
+    contexts: NDArray[np.float32] | None = None
+    stream: Stream = Stream.TEST
+
+    @property
+    def blocks(self) -> Blocks:
+        """Of tasks."""
+        return Blocks(self.num_tasks, self.mdp.block_size)
+
+
 def compare(
     methods: Sequence[Method],
-    mdp: MetaMDP,
+    mdp: Process,
     *,
     seed: int,
     num_updates: int,
@@ -124,46 +148,53 @@ def compare(
         tuning: tables to keep with the result.
         tracker: is told the blocks done.
     """
-    check_names(methods)
     if contexts is not None:
-        contexts = mdp.estimator.rollout.env.context_space.validate(contexts)
+        contexts = mdp.env.context_space.validate(contexts)
         if not len(contexts):
             raise InputError("contexts: the task list is empty.")
         num_tasks = num_tasks or len(contexts)
     if num_tasks is None or num_tasks < 1 or num_updates < 1:
         raise InputError(f"compare: {num_tasks} tasks and {num_updates} updates; both must be at least 1.")
-    blocks = Blocks(num_tasks, mdp.block_size)
-    tasks = [mdp.tasks(seed, stream, block, contexts) for block in blocks]
-    context = np.concatenate([np.asarray(block.context) for block in tasks])[:num_tasks]
-    refuse_overlap(methods, stream, context)
+    asked = Asked(mdp, seed, num_updates, num_tasks, contexts, stream)
+    total = len(methods) * len(asked.blocks)
+    with (tracker or Silent()).stage(_stage_name(methods, stream), total, "blocks") as stage:
+        return carry_out([comparing(methods, asked, tuning)], lambda: stage.advance(1))[0]
+
+
+def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTable] = ()) -> Plan[Comparison]:
+    """The plan of a comparison: every method on every block of tasks."""
+    check_names(methods)
+    mdp, num_tasks, blocks = asked.mdp, asked.num_tasks, asked.blocks
+    starts = [start_of(mdp, asked.seed, asked.stream, block, asked.contexts) for block in blocks]
+    context = np.concatenate([start.context for start in starts])[:num_tasks]
+    refuse_overlap(methods, asked.stream, context)
+    variants = [method.on(mdp) for method in methods]
+    ran = yield [
+        BlockRun(variant, method.controller, start, asked.num_updates, blocks.num_valid(block))
+        for method, variant in zip(methods, variants, strict=True)
+        for block, start in enumerate(starts)
+    ]
     runs, records, diagnostics = [], [], {}
-    with (tracker or Silent()).stage(_stage_name(methods, stream), len(methods) * len(blocks), "blocks") as stage:
-        for method in methods:
-            variant = method.on(mdp)
-            histories, reports = [], []
-            for block in blocks:
-                history, state = run(variant, method.controller, tasks[block], num_updates, ("theta",))
-                histories.append(history.first(blocks.num_valid(block)))
-                reports.append(jax.device_get(method.controller.report(state)))
-                stage.advance(1)
-            runs.append(_tasks_first(histories, chooses=has_directions(variant.space)))
-            records.append(method.record(variant.space))
-            for name in reports[0]:
-                values = np.concatenate([report[name].T for report in reports])
-                diagnostics[f"{method.name}/{name}"] = values[:num_tasks]
+    for index, (method, variant) in enumerate(zip(methods, variants, strict=True)):
+        own = ran[index * len(blocks) : (index + 1) * len(blocks)]
+        found = _tasks_first([block.history for block in own], chooses=has_directions(variant.space))
+        runs.append(found | {"theta": np.concatenate([block.theta for block in own])})
+        records.append(method.record(variant.space))
+        for name in own[0].report:
+            diagnostics[f"{method.name}/{name}"] = np.concatenate([block.report[name].T for block in own])
     arrays: dict[str, Any] = {name: np.stack([found[name] for found in runs]) for name in _BY_METHOD}
     settings = {
-        "seed": seed,
-        "stream": stream.name.lower(),
-        "num_updates": num_updates,
+        "seed": asked.seed,
+        "stream": asked.stream.name.lower(),
+        "num_updates": asked.num_updates,
         "num_tasks": num_tasks,
-        "listed_tasks": contexts is not None,
+        "listed_tasks": asked.contexts is not None,
         "mdp": describe(mdp),
-        "versions": versions_of(mdp.estimator.rollout.env.packages),
+        "versions": versions_of(mdp.env.packages),
     }
     return Comparison(
         methods=tuple(records),
-        context_names=mdp.estimator.rollout.env.context_space.names,
+        context_names=mdp.env.context_space.names,
         context=context,
         diagnostics=diagnostics,
         tuning=tuple(tuning),
@@ -188,7 +219,6 @@ def _tasks_first(histories: Sequence[History], *, chooses: bool) -> dict[str, ND
         "direction": [(chosen[:, :, 0] if chooses else np.zeros(chosen.shape[:2])).astype(np.int8)],
         "flagged": [history.flagged.T for history in histories],
         "num_steps": [history.num_steps.sum(axis=0, dtype=np.float64) for history in histories],
-        "theta": [history.features["theta"][-1] for history in histories],
     }
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from metastep import controllers, rules
 from metastep.blocks import Stream
 from metastep.errors import InputError
-from metastep.mdp import MetaMDP
+from metastep.mdp import AnyRule, Process
 from metastep.meta.controller import Controller, TaskSource
 from metastep.ranges import Range, Scale
-from metastep.rules import Rule
 from metastep.spaces import HyperparameterSpace, MenuSpace, Space
 
 Grid = Mapping[str, Sequence[float]]
@@ -52,13 +51,13 @@ class MethodSpec:
     label: str = ""
     colour: str = ""
 
-    def build_rule(self, mdp: MetaMDP) -> Rule:
+    def build_rule(self, mdp: Process) -> AnyRule:
         """The method's own rule, or that of the meta-MDP."""
         if self.rule is None:
             return mdp.rule
         return rules.REGISTRY.build(self.rule, self.rule_options, field=self._field("rule"))
 
-    def on(self, mdp: MetaMDP) -> MetaMDP:
+    def on(self, mdp: Process) -> Process:
         """The meta-MDP with the method's rule and steps."""
         steps = self.steps
         space = None if steps is None else HyperparameterSpace((steps.low,), (steps.high,), (steps.scale,))
@@ -69,7 +68,7 @@ class MethodSpec:
         options = {**self.controller_options, **values}
         return controllers.REGISTRY.build(self.controller, options, field=self._field("controller"))
 
-    def method(self, mdp: MetaMDP, values: Mapping[str, float] | None = None, **facts: Any) -> "Method":
+    def method(self, mdp: Process, values: Mapping[str, float] | None = None, **facts: Any) -> "Method":
         """The method with these values; `facts` are further fields of `Method`."""
         chosen = dict(values or {})
         facts = {"controller": self.build_controller(chosen), "label": self.label, "colour": self.colour, **facts}
@@ -95,7 +94,7 @@ class Method:
     """
 
     name: str
-    rule: Rule
+    rule: AnyRule
     controller: Controller
     label: str = ""
     colour: str = ""
@@ -104,7 +103,7 @@ class Method:
     space: HyperparameterSpace | MenuSpace | None = None
     observation: tuple[str, ...] | None = None
 
-    def on(self, mdp: MetaMDP) -> MetaMDP:
+    def on(self, mdp: Process) -> Process:
         """The meta-MDP that the method runs on: that of a comparison with the method's own update and what it sees."""
         own = mdp.with_rule(self.rule, self.space)
         return own if self.observation is None else replace(own, observation=self.observation)

@@ -4,16 +4,15 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.blocks import Blocks, Stream, block_key
+from metastep.blocks import Blocks, Stream
 from metastep.errors import InputError
 from metastep.evaluation.methods import Method, MethodSpec
-from metastep.mdp import MetaMDP, Tasks
+from metastep.mdp import Process
 from metastep.meta.controller import TaskSource
-from metastep.meta.loop import run
+from metastep.meta.runs import BlockRun, Plan, Start, carry_out
 from metastep.progress import Silent, Tracker
 
 
@@ -49,7 +48,7 @@ class TuningTable(NamedTuple):
 
 def tune(
     spec: MethodSpec,
-    mdp: MetaMDP,
+    mdp: Process,
     *,
     seed: int,
     num_tasks: int,
@@ -72,32 +71,46 @@ def tune(
         contexts: an explicit task list in place of sampled tasks.
         tracker: is told the blocks done.
     """
+    if contexts is not None:
+        contexts = mdp.env.context_space.validate(contexts)
+    with (tracker or Silent()).stage(f"tune {spec.name}", num_blocks(spec, mdp, num_tasks), "blocks") as stage:
+        plan = tuning(spec, mdp, seed=seed, num_tasks=num_tasks, num_updates=num_updates, contexts=contexts)
+        return carry_out([plan], lambda: stage.advance(1))[0]
+
+
+def num_blocks(spec: MethodSpec, mdp: Process, num_tasks: int) -> int:
+    """How many blocks a grid search takes."""
+    return len(Blocks(len(_points(spec)) * num_tasks, mdp.block_size))
+
+
+def tuning(
+    spec: MethodSpec,
+    mdp: Process,
+    *,
+    seed: int,
+    num_tasks: int,
+    num_updates: int,
+    contexts: NDArray[np.float32] | None = None,
+) -> Plan[tuple[Method, TuningTable]]:
+    """The plan of a grid search; the arguments are those of `tune`."""
     points, parameters = _points(spec), tuple(spec.grid)
     if num_tasks < 2 or num_updates < 1:
         raise InputError(
             f"tune: {num_tasks} tasks and {num_updates} updates; at least 2 tasks and 1 update are needed."
         )
-    if contexts is not None:
-        contexts = mdp.estimator.rollout.env.context_space.validate(contexts)
     context, theta = _tuning_tasks(mdp, seed, num_tasks, contexts)
     variant = spec.on(mdp)
     lanes = Blocks(len(points) * num_tasks, mdp.block_size)
-    scores, num_steps = [], 0.0
-    with (tracker or Silent()).stage(f"tune {spec.name}", len(lanes), "blocks") as stage:
-        for block, lane in _lanes(lanes):
-            values = points[lane // num_tasks]
-            controller = spec.build_controller({name: values[:, index] for index, name in enumerate(parameters)})
-            batch = Tasks(
-                jnp.asarray(context[lane % num_tasks]),
-                jnp.asarray(theta[lane % num_tasks]),
-                block_key(seed, Stream.TUNING, block),
-            )
-            history, _ = run(variant, controller, batch, num_updates)
-            history = history.first(lanes.num_valid(block))
-            scores.append(history.mean_return[1:].mean(axis=0, dtype=np.float64))
-            num_steps += float(history.num_steps.sum(dtype=np.float64))
-            stage.advance(1)
-    table = _table(spec, points, np.concatenate(scores).reshape(len(points), num_tasks), seed, num_steps)
+    asked = []
+    for block, lane in _lanes(lanes):
+        values = points[lane // num_tasks]
+        controller = spec.build_controller({name: values[:, index] for index, name in enumerate(parameters)})
+        start = Start(context[lane % num_tasks], theta[lane % num_tasks], seed, Stream.TUNING, block)
+        asked.append(BlockRun(variant, controller, start, num_updates, num_valid=lanes.num_valid(block)))
+    histories = [ran.history for ran in (yield asked)]
+    scores = np.concatenate([history.mean_return[1:].mean(axis=0, dtype=np.float64) for history in histories])
+    num_steps = sum(float(history.num_steps.sum(dtype=np.float64)) for history in histories)
+    table = _table(spec, points, scores.reshape(len(points), num_tasks), seed, num_steps)
     return spec.method(mdp, table.chosen, tuned_on=TaskSource("tuned", Stream.TUNING, contexts)), table
 
 
@@ -109,7 +122,7 @@ def _points(spec: MethodSpec) -> NDArray[np.float64]:
 
 
 def _tuning_tasks(
-    mdp: MetaMDP, seed: int, num_tasks: int, contexts: NDArray[np.float32] | None
+    mdp: Process, seed: int, num_tasks: int, contexts: NDArray[np.float32] | None
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Contexts (tasks, coordinates) and initial policies (tasks, parameters)."""
     blocks = [mdp.tasks(seed, Stream.TUNING, block, contexts) for block in Blocks(num_tasks, mdp.block_size)]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 
+from metastep import features
 from metastep.errors import InputError
 from metastep.evaluation import MethodSpec
 from metastep.experiments.build import (
@@ -23,9 +24,10 @@ from metastep.experiments.build import (
 )
 from metastep.experiments.config import variant
 from metastep.experiments.schema import Experiment
-from metastep.mdp import MetaMDP
-from metastep.meta.collection import layout_of
+from metastep.mdp import Process
+from metastep.meta.collection import layout_of, recorded_features
 from metastep.progress import human
+from metastep.simulation.engine import engine_of
 from metastep.storage import require_free_space
 from metastep.threads import count_threads
 
@@ -49,7 +51,7 @@ def budget_of(config: Experiment) -> Budget:
     """The budget of a configuration, whatever its numbers are; nothing is allocated."""
     mdp, specs, compare = build_mdp(config), method_specs(config), config.compare
     own = config.rollout.block_size
-    batch = config.rollout.num_episodes * config.rollout.horizon  # steps of a learner for an update
+    batch = mdp.batch_steps
 
     def steps(learners: int, updates: int) -> float:
         return float(-(-learners // own) * own * (updates + 1) * batch)
@@ -61,7 +63,7 @@ def budget_of(config: Experiment) -> Budget:
     total += steps(tuned, compare.num_updates)
     tasks = len(specs) * compare.num_tasks + config.fqi.iterations * config.selection.num_tasks
     curves = 4 * tasks * (3 * compare.num_updates + mdp.num_parameters)
-    block = _block_bytes(mdp, config, own, compare.num_updates, specs)
+    block = _block_bytes(mdp, own, compare.num_updates, specs)
     fit = disk = 0
     for model in models_needed(config):
         learned = _learning(variant(config, model), specs)
@@ -73,7 +75,7 @@ def budget_of(config: Experiment) -> Budget:
 def _learning(config: Experiment, specs: dict[str, MethodSpec]) -> Budget:
     """What collecting, fitting and selecting one model takes."""
     mdp, collect, num_updates = build_mdp(config), config.collect, config.compare.num_updates
-    block, batch = collect.block_size or config.rollout.block_size, config.rollout.num_episodes * config.rollout.horizon
+    block, batch = collect.block_size or config.rollout.block_size, mdp.batch_steps
     layout = layout_of(mdp, learners_collected(config), updates_collected(config), collect.labels)
     layout = layout._replace(block_size=block)
     full, rest = divmod(layout.num_learners, block)
@@ -85,7 +87,7 @@ def _learning(config: Experiment, specs: dict[str, MethodSpec]) -> Budget:
     # Observations before and after, inputs, padded inputs, targets; for each thread ids and targets in two orders.
     row = 4 * (3 * columns + -(-(columns + 1) // 16) * 16) + 16 + 24 * count_threads(None)
     fit = layout.num_learners * layout.num_updates * collect.labels * row
-    memory = _block_bytes(mdp, config, block, layout.num_updates * collect.labels, specs)
+    memory = _block_bytes(mdp, block, layout.num_updates * collect.labels, specs)
     return Budget(memory, fit, 0, disk, collected + float(selected * batch))
 
 
@@ -98,15 +100,11 @@ def _batches(config: Experiment, spec: MethodSpec) -> int:
     return 1 + (controller.num_trials(space) or config.fqi.num_stepsizes)
 
 
-def _block_bytes(mdp: MetaMDP, config: Experiment, learners: int, updates: int, specs: dict[str, MethodSpec]) -> int:
-    """Of a block of learners: its episodes as they are simulated, its estimate, and what is recorded until it is done."""
-    env, policy, rollout = mdp.estimator.rollout.env, mdp.estimator.rollout.policy, config.rollout
-    # Sums of an episode, and normals of ten steps that are drawn ahead.
-    lane = env.num_observations + 2 * policy.num_parameters + 10 * (policy.num_actions + env.step_noise)
-    if mdp.estimator.solver == "cg" or any(some_controller(spec).keeps_episodes for spec in specs.values()):
-        lane += rollout.horizon * (env.num_observations + 2 * policy.num_actions + 2)  # whole episodes are kept
-    recorded = (updates + 1) * (4 + 2 * policy.num_parameters)
-    return 4 * learners * (rollout.num_episodes * lane + 4 * policy.num_parameters + recorded)
+def _block_bytes(mdp: Process, learners: int, updates: int, specs: dict[str, MethodSpec]) -> int:
+    """Of a block of learners: its batches as they are simulated, and what is recorded until it is done."""
+    keeps_episodes = any(some_controller(spec).keeps_episodes for spec in specs.values())
+    recorded = (updates + 1) * (4 + sum(features.sizes(mdp, recorded_features(mdp)).values()))
+    return 4 * learners * (mdp.learner_size(keeps_episodes=keeps_episodes) + recorded)
 
 
 def require_affordable(config: Experiment, out: Path, *, anyway: bool = False) -> Budget:
@@ -123,7 +121,7 @@ def require_affordable(config: Experiment, out: Path, *, anyway: bool = False) -
                 "available; take fewer learners, episodes, tuples or tasks."
             )
     require_free_space(out, budget.disk)
-    place = "in JAX" if build_mdp(config).estimator.engine.is_compiled else "on the host"
+    place = "in JAX" if engine_of(build_mdp(config).env).is_compiled else "on the host"
     days = budget.steps / STEPS_PER_SECOND[place] / 86400.0
     if days > MOST_DAYS and not anyway:
         raise InputError(

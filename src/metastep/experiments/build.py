@@ -3,7 +3,9 @@
 import dataclasses
 from typing import Any
 
-from metastep import envs, features, policies, rules
+from metastep import controllers, envs, features, policies, rules
+from metastep.actor_critic import Sampler
+from metastep.actor_critic.experience import in_jax
 from metastep.controllers import Controller
 from metastep.errors import InputError
 from metastep.evaluation import MethodSpec, baselines
@@ -12,7 +14,7 @@ from metastep.experiments.schema import Experiment, MethodSection
 from metastep.fqi import MetaFQI, regressors
 from metastep.fqi.regressors import Regressor
 from metastep.gradients import Estimator
-from metastep.mdp import MetaMDP
+from metastep.mdp import ActorCriticMDP, MetaMDP, Process
 from metastep.ranges import Range
 from metastep.simulation.engine import engine_of
 from metastep.simulation.rollouts import Rollout
@@ -47,30 +49,79 @@ def require_available(env: envs.Env | envs.HostEnv) -> None:
         raise InputError(f"env: {env.name} needs something that is not installed: {error}.") from None
 
 
-def build_mdp(config: Experiment) -> MetaMDP:
-    """The meta-MDP that a configuration describes."""
-    env, rollout, meta = build_env(config), config.rollout, config.meta
-    sizes = (env.num_observations, env.num_actions)
-    policy = policies.REGISTRY.build(config.policy.name, config.policy.options, given=sizes)
+def build_mdp(config: Experiment) -> Process:
+    """The meta-MDP that a configuration describes; the rule decides what its batches are."""
+    env, meta = build_env(config), config.meta
     rule = rules.REGISTRY.build(meta.rule.name, meta.rule.options)
+    policy = policies.build(config.policy.name, config.policy.options, env)
     initial = config.initial.build()
-    initial.require_size(policy.num_parameters)
-    mdp = MetaMDP(
-        estimator=Estimator(
-            Rollout(env, policy, rollout.num_episodes, rollout.horizon, rollout.discount, rollout.baseline),
-            fisher=rollout.fisher,
-            damping_kind=rollout.damping_kind,
-            cg_iterations=rollout.cg_iterations,
-        ),
-        space=meta.space(rule.hyperparameters, rule.directions if isinstance(rule, rules.Menu) else ()),
-        initial=initial,
-        rule=rule,
-        meta_discount=meta.meta_discount,
-        observation=meta.observation,
-        block_size=rollout.block_size,
-    )
-    features.sizes(mdp, meta.observation)  # names that nobody registered are refused here
+    initial.require_for(policy)
+    shared: dict[str, Any] = {
+        "space": meta.space(rule.hyperparameters, rule.directions),
+        "initial": initial,
+        "meta_discount": meta.meta_discount,
+        "observation": meta.observation,
+        "block_size": config.rollout.block_size,
+    }
+    mdp: Process
+    if isinstance(rule, rules.ActorCriticRule):
+        mdp = ActorCriticMDP(_sampler(config, env, policy), rule=rule, budget=meta.num_updates, **shared)
+    else:
+        mdp = MetaMDP(_estimator(config, env, policy), rule=rule, **shared)
+    features.require_known(mdp)
     return mdp
+
+
+def _estimator(
+    config: Experiment, env: envs.Env | envs.HostEnv, policy: policies.Policy | policies.ActorCritic
+) -> Estimator:
+    """Estimates from whole episodes."""
+    rollout, rule = config.rollout, config.meta.rule.name
+    if isinstance(policy, policies.ActorCritic):
+        raise InputError(
+            f"policy.name: {config.policy.name!r} is for rules that learn from steps, {rule!r} is not one of them."
+        )
+    _require_batches(config, ("num_episodes",), ("num_envs", "num_steps", "hold"))
+    assert rollout.num_episodes is not None  # as required
+    return Estimator(
+        Rollout(env, policy, rollout.num_episodes, rollout.horizon, rollout.discount, rollout.baseline),
+        fisher=rollout.fisher,
+        damping_kind=rollout.damping_kind,
+        cg_iterations=rollout.cg_iterations,
+    )
+
+
+def _sampler(
+    config: Experiment, env: envs.Env | envs.HostEnv, policy: policies.Policy | policies.ActorCritic
+) -> Sampler:
+    """Batches of steps."""
+    rollout, rule = config.rollout, config.meta.rule.name
+    if not isinstance(policy, policies.ActorCritic):
+        raise InputError(
+            f"policy.name: {config.policy.name!r} has no critic, which the rule {rule!r} needs; take 'actor-critic'."
+        )
+    _require_batches(
+        config, ("num_envs", "num_steps"), ("num_episodes", "baseline", "fisher", "damping_kind", "cg_iterations")
+    )
+    assert rollout.num_envs is not None  # as required
+    assert rollout.num_steps is not None
+    return Sampler(
+        in_jax(env), policy, rollout.num_envs, rollout.num_steps, rollout.horizon, rollout.discount, rollout.hold
+    )
+
+
+def _require_batches(config: Experiment, needed: tuple[str, ...], unused: tuple[str, ...]) -> None:
+    """Refuse settings of the other kind of batches."""
+    rollout, rule = config.rollout, config.meta.rule.name
+    for name in needed:
+        if getattr(rollout, name) is None:
+            raise InputError(f"rollout.{name}: is missing, it must be set where the rule is {rule!r}.")
+    for name in unused:
+        value, usual = getattr(rollout, name), type(rollout).model_fields[name].default
+        if value != usual:
+            raise InputError(
+                f"rollout.{name}: {value!r} must not be set where the rule is {rule!r}, which does not use it."
+            )
 
 
 def build_regressor(config: Experiment) -> Regressor:
@@ -146,6 +197,9 @@ def _spec(config: Experiment, method: MethodSection) -> MethodSpec:
     if method.rule is not None:
         spec = dataclasses.replace(spec, rule=method.rule.name, rule_options=method.rule.options)
     spec = dataclasses.replace(spec, model=method.model or spec.model, steps=_steps(config, method, spec))
+    if controllers.REGISTRY.takes(spec.controller, "num_updates") and "num_updates" not in spec.controller_options:
+        known = {**spec.controller_options, "num_updates": config.compare.num_updates}
+        spec = dataclasses.replace(spec, controller_options=known)
     grid = {name: tuple(values) for name, values in {**spec.grid, **method.grid}.items()}
     if grid.get("stepsize") == () and spec.rule is None and not spec.model:
         meta = config.meta

@@ -2,37 +2,29 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from metastep.controllers import Run
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
+from metastep.evaluation.comparison import Asked, comparing
+from metastep.evaluation.tuning import num_blocks, tuning
 from metastep.experiments.build import build_mdp, build_regressor, config_of, method_spec
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import keep, kept, model_of, result_of
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
+from metastep.meta.runs import Plan, carry_out
 from metastep.progress import Silent, Tracker
 
 
 def compare_methods(folder: RunFolder, *, tracker: Tracker | None = None) -> Comparison:
     """Run every method on the test tasks, the baselines tuned; each method's result is kept as soon as it is there."""
-    joined = compare_share(folder, (0, 1), tracker=tracker)
-    assert joined is not None  # nobody else has a share
-    return joined
-
-
-def compare_share(folder: RunFolder, share: tuple[int, int], *, tracker: Tracker | None = None) -> Comparison | None:
-    """Run every n-th method from the i-th on; None while results of other shares are missing."""
     if folder.comparison.exists():
         return compared(folder)
-    names, (index, parts) = method_names(folder), share
-    if parts > len(names):
-        raise InputError(f"share: {index}/{parts} must have at most as many shares as there are methods, {len(names)}.")
-    with folder.writing(f"compare in {parts} shares", shared=parts > 1):
-        own = {name: method_result(folder, name, tracker=tracker) for name in names[index::parts]}
-        if not all(folder.result(name).exists() for name in names):
-            return None
-        joined = join([own[name] if name in own else result_of(folder, name) for name in names])
+    names = method_names(folder)
+    with folder.writing("compare"):
+        joined = join(method_results(folder, names, tracker=tracker))
         return keep(folder, folder.comparison, joined, uses=[f"results/{name}" for name in names])
 
 
@@ -51,21 +43,55 @@ def compared(folder: RunFolder) -> Comparison:
     return comparison
 
 
-def method_result(folder: RunFolder, name: str, *, tracker: Tracker | None = None) -> Comparison:
-    """One method on the test tasks, tuned or trained first where it needs to be; run only if the folder does not hold it."""
-    if folder.result(name).exists():
-        return result_of(folder, name)
-    with folder.writing(f"compare {name}"):
-        spec = method_spec(folder.config, name)
+def method_results(folder: RunFolder, names: Sequence[str], *, tracker: Tracker | None = None) -> list[Comparison]:
+    """Methods on the test tasks, tuned or trained first where they need to be; only what the folder does not hold is run."""
+    if missing := [name for name in names if not folder.result(name).exists()]:
+        what = missing[0] if len(missing) == 1 else f"{len(missing)} methods"
+        with folder.writing(f"compare {what}"):
+            works = [_work_on(folder, name, tracker=tracker) for name in missing]
+            total = sum(work.blocks for work in works)
+            with (tracker or Silent()).stage(f"compare {what}", total, "blocks") as stage:
+                carry_out([work.plan for work in works], lambda: stage.advance(1))
+    return [result_of(folder, name) for name in names]
+
+
+class _Work(NamedTuple):
+    """What a method's result takes."""
+
+    blocks: int  # of learners
+    plan: Plan[None]
+
+
+def _work_on(folder: RunFolder, name: str, *, tracker: Tracker | None) -> _Work:
+    """A method to be tuned and tested; one that has to be loaded or trained is so before the others begin."""
+    config, spec = folder.config, method_spec(folder.config, name)
+    asked = _test_tasks(config)
+    if not spec.grid:
         uses: list[str] = []
-        if spec.grid:
-            method, table = tuned(config_of(folder.config, spec), spec, tracker=tracker)
-            result = on_test_tasks(folder.config, [method], tuning=[table], tracker=tracker)
-        else:
-            method = prepared(folder, spec, on_use=uses.append, tracker=tracker)
-            result = on_test_tasks(folder.config, [method], tracker=tracker)
-        keep(folder, folder.result(name), result, uses=uses)
-    return result_of(folder, name)
+        method = prepared(folder, spec, on_use=uses.append, tracker=tracker)
+        return _Work(len(asked.blocks), _tested(folder, method, asked, uses))
+    own = config_of(config, spec)
+    tasks = own.compare.num_tuning_tasks
+    search = tuning(spec, build_mdp(own), seed=own.seed, num_tasks=tasks, num_updates=own.compare.num_updates)
+    blocks = num_blocks(spec, build_mdp(own), tasks) + len(asked.blocks)
+    return _Work(blocks, _tuned_and_tested(folder, search, asked))
+
+
+def _tuned_and_tested(folder: RunFolder, search: Plan[tuple[Method, TuningTable]], asked: Asked) -> Plan[None]:
+    method, table = yield from search
+    yield from _tested(folder, method, asked, [], [table])
+
+
+def _tested(
+    folder: RunFolder, method: Method, asked: Asked, uses: Sequence[str], tables: Sequence[TuningTable] = ()
+) -> Plan[None]:
+    result = yield from comparing([method], asked, tables)
+    keep(folder, folder.result(method.name), result, uses=uses)
+
+
+def _test_tasks(config: Experiment) -> Asked:
+    compare = config.compare
+    return Asked(build_mdp(config), config.seed, compare.num_updates, compare.num_tasks)
 
 
 def on_test_tasks(

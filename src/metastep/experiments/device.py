@@ -9,8 +9,12 @@ from metastep.errors import InputError
 
 def prepare_jax(device: str | None) -> None:
     """Choose the device and cache compilations on disk; `device` is "cpu", "gpu" or None for what JAX finds."""
+    # Blocks are simulated side by side, each on a thread of its own, which runs what it compiled itself: XLA's own threads,
+    # which share what is inside a single block, would only be in their way.
+    os.environ.setdefault("PJRT_NPROC", "1")
     import jax
 
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     if device is not None:
         jax.config.update("jax_platforms", "cpu" if device == "cpu" else "cuda,cpu")
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

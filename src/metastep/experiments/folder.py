@@ -81,9 +81,9 @@ class RunFolder:
         """What everything that is made in this folder is marked with: the checksum of its configuration and tasks."""
         return str(_read(self.path / "config.json")["checksum"])
 
-    def writing(self, work: str, *, shared: bool = False) -> AbstractContextManager[None]:
-        """Keep other writers out, but for those that share the same work; a reproduction and its runs are one place."""
-        return writing(place_of_writing(self.path), work, shared=shared)
+    def writing(self, work: str) -> AbstractContextManager[None]:
+        """Keep other writers out; a reproduction and its runs are one place."""
+        return writing(place_of_writing(self.path), work)
 
     def recorded(self) -> dict[str, Any]:
         """The configuration as the folder holds it, without settings that came after it."""

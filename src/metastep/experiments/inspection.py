@@ -13,6 +13,7 @@ from metastep.experiments.origin import dataset_of, model_of
 from metastep.experiments.schema import EnvSection
 from metastep.fqi import Model, load_model
 from metastep.fqi.menu import MenuQ
+from metastep.mdp import whole_episodes
 from metastep.meta.dataset import Dataset
 from metastep.registry import require_modules
 from metastep.report.model import mean_importances, proposals
@@ -164,7 +165,8 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
     folder = RunFolder.open(path).importing(allow_imports)
     # Also where all training happened in one context, the environment's own range is the measure of distances.
     section = folder.config.env.model_copy(update={"fixed_context": None})
-    rollout = build_mdp(folder.config.model_copy(update={"env": section})).estimator.rollout
+    mdp = build_mdp(folder.config.model_copy(update={"env": section}))
+    rollout = whole_episodes(mdp, "inspect: the coverage").estimator.rollout
     space = rollout.env.context_space
     largest = (float(np.finfo(np.float32).max),) * space.num_coordinates
     tests = load_tasks(task_file, space.names, tuple(-bound for bound in largest), largest)

@@ -18,7 +18,7 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, keep, kept, model_of, round_model_of
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, model_from, save_model
-from metastep.mdp import MetaMDP
+from metastep.mdp import Process
 from metastep.meta.collection import collect, recorded_features
 from metastep.meta.dataset import Dataset, DatasetWriter, all_transitions
 from metastep.meta.history import Transitions
@@ -26,36 +26,30 @@ from metastep.meta.setting import setting_of
 from metastep.progress import Silent, Tracker
 
 
-def collect_data(
-    folder: RunFolder, *, tracker: Tracker | None = None, share: tuple[int, int] = (0, 1)
-) -> Dataset | None:
-    """Collect the training data, or this process' share of it; None while other shares are missing."""
+def collect_data(folder: RunFolder, *, tracker: Tracker | None = None) -> Dataset:
+    """Collect the training data, or what is missing of it."""
     config = folder.config
     mdp = build_mdp(config)
     if (there := _complete(folder, mdp)) is not None:
         return there
     rounds = config.collect.rounds
-    if rounds > 1 and share[1] > 1:
-        raise InputError(
-            f"share: {share[0]}/{share[1]} must be 0/1 where there are several rounds, each follows the last."
-        )
-    with folder.writing(f"collect in {share[1]} shares", shared=share[1] > 1):
+    with folder.writing("collect"):
         return collect(
             dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
             folder.data,
             num_episodes=learners_collected(config),
             labels=config.collect.labels,
-            follow=None if rounds == 1 else partial(_follow, folder, {}, tracker or Silent()),
+            rounds=rounds,
+            follow=None if rounds == 1 else partial(_follow, folder, tracker or Silent()),
             num_updates=updates_collected(config),
             seed=config.seed,
             config=recorded_with(folder),
             task_list=folder.tasks,
-            share=share,
             tracker=tracker,
         )
 
 
-def _complete(folder: RunFolder, mdp: MetaMDP) -> Dataset | None:
+def _complete(folder: RunFolder, mdp: Process) -> Dataset | None:
     """The data of a folder, if it is whole, this run's, and holds what the model sees; it may hold more."""
     try:
         dataset = dataset_of(folder)
@@ -64,18 +58,14 @@ def _complete(folder: RunFolder, mdp: MetaMDP) -> Dataset | None:
     return dataset if set(recorded_features(mdp)) <= set(dataset.layout.features) else None
 
 
-def _follow(
-    folder: RunFolder, models: dict[int, Model], tracker: Tracker, writer: DatasetWriter, block: int
-) -> Controller:
-    """Who proposes in a block: in the first round nobody in particular, later the model of the rounds before."""
+def _follow(folder: RunFolder, tracker: Tracker, writer: DatasetWriter, index: int) -> Controller:
+    """Who proposes in a round: in the first one nobody in particular, later the model of the rounds before."""
     config = folder.config
-    blocks = len(writer.layout.blocks) // config.collect.rounds  # of a round
-    index = block // blocks
     if index == 0:
         return Exploration()
-    if index not in models:
-        models[index] = _round_model(folder, writer, index, range(index * blocks), tracker)
-    return Exploring(MetaFQIController(models[index]), config.collect.exploration)
+    blocks = len(writer.layout.blocks) // config.collect.rounds  # of a round
+    model = _round_model(folder, writer, index, range(index * blocks), tracker)
+    return Exploring(MetaFQIController(model), config.collect.exploration)
 
 
 def _round_model(folder: RunFolder, writer: DatasetWriter, index: int, blocks: range, tracker: Tracker) -> Model:

@@ -21,7 +21,9 @@ def print_overview() -> None:
             for coordinate, low, high, unit in zip(space.names, space.low, space.high, space.units, strict=True)
         )
         has_preset = "yes" if name in presets else "no"
-        table.add_row(name, contexts, str(env.num_observations), str(env.num_actions), has_preset)
+        choices = envs.choices_of(env)
+        actions = str(env.num_actions) if choices is None else f"one of {choices}"
+        table.add_row(name, contexts, str(env.num_observations), actions, has_preset)
     console = Console()
     console.print(table)
     console.print("Run one with: metastep run NAME --scale quick", highlight=False)

@@ -13,6 +13,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from metastep import features
+from metastep.actor_critic import Sampler
 from metastep.errors import InputError, shown
 from metastep.fqi import MetaFQI
 from metastep.fqi.qfunction import Stepsizes
@@ -137,7 +138,7 @@ class EnvSection(_Section):
 class InitialSection(_Section):
     """The distribution of the first policy, every parameter independent, in the order (b, W)."""
 
-    kind: Literal["normal", "uniform"] = _of(InitialPolicy, "kind")
+    kind: Literal["normal", "uniform", "orthogonal"] = _of(InitialPolicy, "kind")
     mean: PerParameter | None = _of(InitialPolicy, "mean")
     variance: PerParameter | None = _of(InitialPolicy, "variance")
     low: PerParameter | None = _of(InitialPolicy, "low")
@@ -151,7 +152,19 @@ class InitialSection(_Section):
 class RolloutSection(_Section):
     """How a policy is tried out and its gradient estimated."""
 
-    num_episodes: Count = _of(Rollout, "num_episodes")
+    num_episodes: Count | None = Field(
+        default=None,
+        description=f"{settings_of(Rollout)['num_episodes'].sentence} For rules that learn from whole episodes.",
+    )
+    num_envs: Count | None = Field(
+        default=None, description=f"{settings_of(Sampler)['num_envs'].sentence} For rules that learn from steps."
+    )
+    num_steps: Count | None = Field(
+        default=None, description=f"{settings_of(Sampler)['num_steps'].sentence} For rules that learn from steps."
+    )
+    hold: Count = Field(
+        default=1, description=f"{settings_of(Sampler)['hold'].sentence} For rules that learn from steps."
+    )
     horizon: Count = _of(Rollout, "horizon")
     discount: Share = _of(Rollout, "discount")
     baseline: Baseline = _of(Rollout, "baseline")

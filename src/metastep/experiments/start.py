@@ -40,7 +40,7 @@ def start_run(
     method_specs(config)
     if needs_model(config):
         build_fqi(config)
-    env = build_mdp(config).estimator.rollout.env
+    env = build_mdp(config).env
     space = env.context_space
     listed = None if tasks is None else load_tasks(tasks, space.names, space.low, space.high)
     require_available(env)

@@ -10,8 +10,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from metastep.errors import InputError
 from metastep.features.base import ANY, Feature
 from metastep.features.learner import Context, Gradient, NaturalGradient, Return, ReturnError, Theta, UpdateIndex
+from metastep.features.training import (
+    Budget,
+    ClipFraction,
+    EntropyChange,
+    ExplainedVariance,
+    LastRate,
+    StepCosine,
+    StepRatio,
+)
 from metastep.features.update import (
     ChangeInErrors,
     Cosines,
@@ -26,7 +36,7 @@ from metastep.features.update import (
     Slopes,
     Steps,
 )
-from metastep.mdp import DEFAULT_OBSERVATION, Learners, MetaMDP
+from metastep.mdp import DEFAULT_OBSERVATION, ActorCriticMDP, Learners, Process
 from metastep.registry import Registry
 
 REGISTRY: Registry[Feature] = Registry("meta.observation")
@@ -35,7 +45,8 @@ register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 _OF_THE_LEARNER = (Theta, Gradient, NaturalGradient, Context, Return, ReturnError, UpdateIndex)
 _OF_THE_UPDATE = (Steps, LogNorms, Slopes, Curvatures, Gains, Cosines, LastCosines, LastStep, LastDivergence)
 _OF_THE_RETURN = (ReturnChange, ChangeInErrors, RelativeError)
-for _feature in (*_OF_THE_LEARNER, *_OF_THE_UPDATE, *_OF_THE_RETURN):
+_OF_TRAINING = (ClipFraction, EntropyChange, ExplainedVariance, StepRatio, StepCosine, LastRate, Budget)
+for _feature in (*_OF_THE_LEARNER, *_OF_THE_UPDATE, *_OF_THE_RETURN, *_OF_TRAINING):
     register(_feature.name, _feature)
 
 SETS = {
@@ -51,6 +62,19 @@ SETS = {
         "relative_error",
         "update",
     ),
+    # What any loop with an actor and a critic can compute.
+    "training": (
+        "last_rate",
+        "last_divergence",
+        "clip_fraction",
+        "entropy_change",
+        "explained_variance",
+        "change_in_errors",
+        "relative_error",
+        "step_ratio",
+        "step_cosine",
+        "budget",
+    ),
 }
 """Observations with a name of their own."""
 
@@ -62,26 +86,37 @@ def expanded(wanted: str | Sequence[str]) -> tuple[str, ...]:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def compute(mdp: MetaMDP, wanted: tuple[str, ...], learners: Learners) -> dict[str, Array]:
+def compute(mdp: Process, wanted: tuple[str, ...], learners: Learners) -> dict[str, Array]:
     """Some features of every learner by name, each (learners, size)."""
     return {name: make(name)(mdp, learners) for name in wanted}
 
 
-def meta_observation(mdp: MetaMDP, learners: Learners) -> Array:
+def meta_observation(mdp: Process, learners: Learners) -> Array:
     """x = <theta, g, omega> or what `mdp.observation` asks for: (learners, features)."""
     found = compute(mdp, mdp.observation, learners)
     return jnp.concatenate([found[name] for name in mdp.observation], axis=1)
 
 
-def sizes(mdp: MetaMDP, wanted: Sequence[str]) -> dict[str, int]:
+def require_known(mdp: Process) -> None:
+    """Refuse an observation with names that nobody registered, or with features that the meta-MDP does not know."""
+    kind = "steps" if isinstance(mdp, ActorCriticMDP) else "episodes"
+    for name in mdp.observation:
+        if make(name).batches not in ("any", kind):
+            known = [other for other in names() if make(other).batches in ("any", kind)]
+            raise InputError(
+                f"meta.observation: {name!r} is not known where the rule is {mdp.rule.name!r}, allowed are {', '.join(known)}."
+            )
+
+
+def sizes(mdp: Process, wanted: Sequence[str]) -> dict[str, int]:
     """How many numbers each of some features has."""
     return {name: make(name).size(mdp) for name in wanted}
 
 
-def columns(mdp: MetaMDP, wanted: Sequence[str]) -> tuple[str, ...]:
+def columns(mdp: Process, wanted: Sequence[str]) -> tuple[str, ...]:
     """A name for every number of some features, side by side."""
     return tuple(column for name in wanted for column in make(name).columns(mdp))
 
 
-__all__ = ["ANY", "SETS", "Feature", "columns", "compute", "expanded", "meta_observation", "sizes"]
+__all__ = ["ANY", "SETS", "Feature", "columns", "compute", "expanded", "meta_observation", "require_known", "sizes"]
 __all__ += ["REGISTRY", "make", "names", "register"]

@@ -6,16 +6,16 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.features.base import Feature
-from metastep.mdp import Learners, MetaMDP
+from metastep.mdp import Learners, Process
 
 
 class _OfThePolicy(Feature):
     """One number for each parameter of the policy."""
 
-    def size(self, mdp: MetaMDP) -> int:
+    def size(self, mdp: Process) -> int:
         return mdp.num_parameters
 
-    def columns(self, mdp: MetaMDP) -> tuple[str, ...]:
+    def columns(self, mdp: Process) -> tuple[str, ...]:
         """Numbered, also where there is only one."""
         return tuple(f"{self.name}[{index}]" for index in range(mdp.num_parameters))
 
@@ -25,25 +25,27 @@ class Theta(_OfThePolicy):
 
     name: ClassVar[str] = "theta"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         return learners.theta
 
 
 class Gradient(_OfThePolicy):
     """The plain gradient of the return."""
 
+    batches: ClassVar[str] = "episodes"
     name: ClassVar[str] = "gradient"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         return learners.estimate.gradient
 
 
 class NaturalGradient(_OfThePolicy):
     """The natural gradient, with the damping that the rule asks for."""
 
+    batches: ClassVar[str] = "episodes"
     name: ClassVar[str] = "natural_gradient"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         return learners.estimate.natural_gradient
 
 
@@ -52,17 +54,17 @@ class Context(Feature):
 
     name: ClassVar[str] = "context"
 
-    def size(self, mdp: MetaMDP) -> int:
-        return mdp.estimator.rollout.env.context_space.num_coordinates
+    def size(self, mdp: Process) -> int:
+        return mdp.env.context_space.num_coordinates
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         return learners.context
 
-    def columns(self, mdp: MetaMDP) -> tuple[str, ...]:
-        return mdp.estimator.rollout.env.context_space.names
+    def columns(self, mdp: Process) -> tuple[str, ...]:
+        return mdp.env.context_space.names
 
-    def bounds(self, mdp: MetaMDP) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        space = mdp.estimator.rollout.env.context_space
+    def bounds(self, mdp: Process) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        space = mdp.env.context_space
         return space.low, space.high
 
 
@@ -71,7 +73,7 @@ class Return(Feature):
 
     name: ClassVar[str] = "return"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         return learners.estimate.mean_return[:, None]
 
 
@@ -80,7 +82,7 @@ class ReturnError(Feature):
 
     name: ClassVar[str] = "return_error"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         return learners.estimate.return_error[:, None]
 
 
@@ -89,5 +91,5 @@ class UpdateIndex(Feature):
 
     name: ClassVar[str] = "update"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         return jnp.full((learners.theta.shape[0], 1), learners.update.astype(jnp.float32))

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.features.base import Feature
-from metastep.mdp import Learners, MetaMDP
-from metastep.rules import Menu
+from metastep.mdp import Learners, Process, whole_episodes
 
 _SMALLEST = 1e-6  # logarithms end here: what is smaller, zero or negative counts as this
 
 
-def _log10(values: Array) -> Array:
+def log10(values: Array) -> Array:
+    """Decimal logarithms, of what is tiny or not positive that of the smallest number that counts."""
     return jnp.log10(jnp.maximum(values, _SMALLEST))
 
 
@@ -33,56 +33,58 @@ def _cosine(first: Array, second: Array) -> Array:
     return jnp.clip(jnp.sum(jnp.prod(jnp.stack(jnp.broadcast_arrays(*units)), axis=0), axis=-1), -1.0, 1.0)
 
 
-def _steps(mdp: MetaMDP, learners: Learners) -> Array:
+def _steps(mdp: Process, learners: Learners) -> Array:
     """(learners, directions, parameters)."""
-    return mdp.rule.steps(learners.estimate, learners.rule_state)
+    return whole_episodes(mdp, "meta.observation").rule.steps(learners.estimate, learners.rule_state)
 
 
-def _directions(mdp: MetaMDP) -> tuple[str, ...]:
+def _directions(mdp: Process) -> tuple[str, ...]:
     """The directions there are to choose, by name."""
-    if isinstance(mdp.rule, Menu):
-        return mdp.rule.directions
-    return (mdp.rule.name,) if mdp.rule.is_along_a_line else ()
+    return mdp.rule.directions or ((mdp.rule.name,) if mdp.rule.is_along_a_line else ())
 
 
 class _OfTheDirections(Feature):
     """One number for each direction."""
 
-    def size(self, mdp: MetaMDP) -> int:
+    batches: ClassVar[str] = "episodes"
+
+    def size(self, mdp: Process) -> int:
         return len(_directions(mdp))
 
-    def columns(self, mdp: MetaMDP) -> tuple[str, ...]:
+    def columns(self, mdp: Process) -> tuple[str, ...]:
         return tuple(f"{self.name}[{direction}]" for direction in _directions(mdp))
 
 
 class Steps(Feature):
     """What an update adds to theta at h = 1, along every direction."""
 
+    batches: ClassVar[str] = "episodes"
     name: ClassVar[str] = "steps"
 
-    def size(self, mdp: MetaMDP) -> int:
+    def size(self, mdp: Process) -> int:
         return len(_directions(mdp)) * mdp.num_parameters
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         return _steps(mdp, learners).reshape(len(learners.theta), -1)
 
-    def columns(self, mdp: MetaMDP) -> tuple[str, ...]:
+    def columns(self, mdp: Process) -> tuple[str, ...]:
         return tuple(f"step[{d}][{index}]" for d in _directions(mdp) for index in range(mdp.num_parameters))
 
 
 class LogNorms(Feature):
     """Decimal logarithms of the norms of the gradient and of the natural gradient."""
 
+    batches: ClassVar[str] = "episodes"
     name: ClassVar[str] = "log_norms"
 
-    def size(self, mdp: MetaMDP) -> int:
+    def size(self, mdp: Process) -> int:
         return 2
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         estimate = learners.estimate
-        return _log10(_norm(jnp.stack([estimate.gradient, estimate.natural_gradient], axis=1)))
+        return log10(_norm(jnp.stack([estimate.gradient, estimate.natural_gradient], axis=1)))
 
-    def columns(self, mdp: MetaMDP) -> tuple[str, ...]:
+    def columns(self, mdp: Process) -> tuple[str, ...]:
         return "log_norm[gradient]", "log_norm[natural_gradient]"
 
 
@@ -91,7 +93,7 @@ class Slopes(_OfTheDirections):
 
     name: ClassVar[str] = "slopes"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         return jnp.sum(_steps(mdp, learners) * learners.estimate.gradient[:, None], axis=-1)
 
 
@@ -100,8 +102,8 @@ class Curvatures(_OfTheDirections):
 
     name: ClassVar[str] = "curvatures"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
-        return _log10(learners.curvature)
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
+        return log10(learners.curvature)
 
 
 class Gains(_OfTheDirections):
@@ -109,26 +111,27 @@ class Gains(_OfTheDirections):
 
     name: ClassVar[str] = "gains"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         slope = Slopes()(mdp, learners)
         error = jnp.sqrt(jnp.maximum(learners.curvature, 0.0)) * learners.estimate.return_error[:, None]
-        return _log10(jnp.where(error > 0.0, slope / jnp.where(error > 0.0, error, 1.0), 0.0))
+        return log10(jnp.where(error > 0.0, slope / jnp.where(error > 0.0, error, 1.0), 0.0))
 
 
 class Cosines(Feature):
     """Cosines of the angles between all directions, the plain gradient among them."""
 
+    batches: ClassVar[str] = "episodes"
     name: ClassVar[str] = "cosines"
 
-    def size(self, mdp: MetaMDP) -> int:
+    def size(self, mdp: Process) -> int:
         return len(self.columns(mdp))
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         vectors = jnp.concatenate([_steps(mdp, learners), learners.estimate.gradient[:, None]], axis=1)
         first, second = zip(*combinations(range(vectors.shape[1]), 2), strict=True)
         return _cosine(vectors[:, jnp.asarray(first)], vectors[:, jnp.asarray(second)])
 
-    def columns(self, mdp: MetaMDP) -> tuple[str, ...]:
+    def columns(self, mdp: Process) -> tuple[str, ...]:
         return tuple(f"cosine[{a}, {b}]" for a, b in combinations((*_directions(mdp), "gradient"), 2))
 
 
@@ -137,7 +140,7 @@ class LastCosines(_OfTheDirections):
 
     name: ClassVar[str] = "last_cosines"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         return _cosine(_steps(mdp, learners), learners.previous.step[:, None])
 
 
@@ -146,8 +149,8 @@ class LastStep(Feature):
 
     name: ClassVar[str] = "last_step"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
-        return _log10(_norm(learners.previous.step))[:, None]
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
+        return log10(_norm(learners.previous.step))[:, None]
 
 
 class LastDivergence(Feature):
@@ -155,8 +158,8 @@ class LastDivergence(Feature):
 
     name: ClassVar[str] = "last_divergence"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
-        return _log10(learners.previous.divergence)[:, None]
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
+        return log10(learners.previous.divergence)[:, None]
 
 
 class ReturnChange(Feature):
@@ -164,7 +167,7 @@ class ReturnChange(Feature):
 
     name: ClassVar[str] = "return_change"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         change = learners.estimate.mean_return - learners.previous.mean_return
         return jnp.where(learners.update > 0, change, 0.0)[:, None]
 
@@ -174,7 +177,7 @@ class ChangeInErrors(Feature):
 
     name: ClassVar[str] = "change_in_errors"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         error = learners.estimate.return_error[:, None]
         return jnp.where(error > 0.0, ReturnChange()(mdp, learners) / jnp.where(error > 0.0, error, 1.0), 0.0)
 
@@ -184,6 +187,6 @@ class RelativeError(Feature):
 
     name: ClassVar[str] = "relative_error"
 
-    def __call__(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
         size = jnp.maximum(jnp.abs(learners.estimate.mean_return), _SMALLEST)
-        return _log10(learners.estimate.return_error / size)[:, None]
+        return log10(learners.estimate.return_error / size)[:, None]

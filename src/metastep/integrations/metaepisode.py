@@ -15,20 +15,20 @@ from numpy.typing import ArrayLike, NDArray
 from metastep.blocks import Stream
 from metastep.errors import InputError
 from metastep.features import make, meta_observation
-from metastep.mdp import Learners, MetaMDP, Tasks, advance, begin
+from metastep.mdp import Learners, Process, Tasks, advance, begin
 
 ActionUnit = Literal["normalised", "stepsize"]
 Floats = NDArray[np.float32]
 
 
-def observation_space(mdp: MetaMDP) -> Box[np.float32]:
+def observation_space(mdp: Process) -> Box[np.float32]:
     """Whatever the features allow: the context within the bounds of the task distribution, the others any finite number."""
     bounds = [make(name).bounds(mdp) for name in mdp.observation]
     low, high = (np.concatenate([np.asarray(bound[end], np.float32) for bound in bounds]) for end in (0, 1))
     return Box(low, high, dtype=np.float32)
 
 
-def action_space(mdp: MetaMDP, actions: ActionUnit) -> Box[np.float32]:
+def action_space(mdp: Process, actions: ActionUnit) -> Box[np.float32]:
     """[-1, 1] along the scale of each hyperparameter, or the hyperparameters' own box."""
     if actions not in get_args(ActionUnit):
         raise InputError(f"actions: {actions!r} must be one of {', '.join(get_args(ActionUnit))}.")
@@ -52,7 +52,7 @@ class Moment(NamedTuple):
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _hyperparameters(mdp: MetaMDP, actions: ActionUnit, values: Array) -> Array:
+def _hyperparameters(mdp: Process, actions: ActionUnit, values: Array) -> Array:
     if actions == "normalised":
         return mdp.space.from_unit((jnp.clip(values, -1.0, 1.0) + 1.0) / 2.0)
     return mdp.space.clip(values)
@@ -61,7 +61,7 @@ def _hyperparameters(mdp: MetaMDP, actions: ActionUnit, values: Array) -> Array:
 class MetaEpisode:
     """The learners of one block during one meta-episode: what `MetaEnv` and `MetaVectorEnv` have in common."""
 
-    def __init__(self, mdp: MetaMDP, num_updates: int, actions: ActionUnit):
+    def __init__(self, mdp: Process, num_updates: int, actions: ActionUnit):
         if num_updates < 1:
             raise InputError(f"num_updates: {num_updates} must be at least 1.")
         self.mdp, self.num_updates, self.actions = mdp, num_updates, actions
@@ -106,7 +106,7 @@ class MetaEpisode:
         return self._moment
 
 
-def _with_options(mdp: MetaMDP, tasks: Tasks, options: Mapping[str, Any]) -> Tasks:
+def _with_options(mdp: Process, tasks: Tasks, options: Mapping[str, Any]) -> Tasks:
     """Replace what `options` fixes: one row for all learners, or one for each."""
     for name in options:
         if name not in ("context", "theta"):
@@ -114,7 +114,7 @@ def _with_options(mdp: MetaMDP, tasks: Tasks, options: Mapping[str, Any]) -> Tas
         field, num = f"options.{name}", mdp.block_size
         rows = np.atleast_2d(to_float32(options[name], field))
         if name == "context":
-            rows = mdp.estimator.rollout.env.context_space.validate(rows, field)
+            rows = mdp.env.context_space.validate(rows, field)
         elif rows.shape[1:] != (mdp.num_parameters,) or not np.all(np.isfinite(rows)):
             raise InputError(f"{field}: {rows.tolist()} must be {mdp.num_parameters} finite numbers for each learner.")
         if len(rows) not in (1, num):

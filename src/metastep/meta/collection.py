@@ -1,42 +1,43 @@
-"""Data collection (Algorithm 1): the shared loop with the exploring controller, block by block onto the disk.
+"""Data collection (Algorithm 1): the shared loop with the exploring controller, blocks side by side onto the disk.
 
 A block that takes long is kept in parts while it grows, so that a stopped collection resumes inside it.
 """
 
+import dataclasses
 import sys
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep import features
+from metastep import features, storage
 from metastep.blocks import Stream
-from metastep.errors import InputError
-from metastep.mdp import MetaMDP, Tasks
+from metastep.crew import Crew, Queue, Tell, at_work
+from metastep.mdp import Process, Tasks
 from metastep.meta.controller import Controller, Exploration
-from metastep.meta.dataset import Dataset, DatasetWriter, Layout
-from metastep.meta.history import joined
+from metastep.meta.dataset import BlockFiles, Dataset, DatasetWriter, Layout
+from metastep.meta.history import History, joined
 from metastep.meta.parts import Growth, grow
-from metastep.progress import Silent, Tracker
+from metastep.progress import Silent, Stage, Tracker
 from metastep.provenance import device_name
-from metastep.storage import sha256_of_json
+from metastep.simulation.engine import blocks_at_once, one_block_at_a_time
 
 PART_SECONDS = 2.0
 """A halt leaves a part on disk only if the last one is this old: where steps are cheap, files would cost more than they save."""
 
 
 Follow = Callable[[DatasetWriter, int], Controller]
-"""Gives the controller of a block; the blocks before it are on disk."""
+"""Gives the controller of a round; the blocks of the rounds before it are on disk."""
 
 
-def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int, labels: int = 1) -> Layout:
+def layout_of(mdp: Process, num_episodes: int, num_updates: int, labels: int = 1) -> Layout:
     """The shape of the dataset that `collect` writes."""
     return Layout(
-        context_names=mdp.estimator.rollout.env.context_space.names,
+        context_names=mdp.env.context_space.names,
         features=features.sizes(mdp, recorded_features(mdp)),
         num_updates=num_updates,
         num_learners=num_episodes,
@@ -46,14 +47,42 @@ def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int, labels: int = 1
     )
 
 
-def recorded_features(mdp: MetaMDP) -> tuple[str, ...]:
+def recorded_features(mdp: Process) -> tuple[str, ...]:
     """What a dataset keeps besides tasks and returns, so that a model can be refitted with another observation."""
     asked = (name for name in mdp.observation if name not in ("context", "return"))
-    return tuple(dict.fromkeys(("theta", "natural_gradient", *asked)))
+    return tuple(dict.fromkeys((*mdp.recorded, *asked)))
+
+
+class Collected(NamedTuple):
+    """How a dataset is collected: what a call that makes one of its blocks has to know."""
+
+    files: BlockFiles
+    mdp: Process
+    num_updates: int
+    seed: int
+    task_list: NDArray[np.float32] | None
+    mark: Path | None  # a file that is there while a collection runs: who sees it can write beside it
+
+    def tasks(self, block: int) -> Tasks:
+        """The learners of a block before their first batch."""
+        return self.mdp.tasks(self.seed, Stream.TRAIN, block, self.task_list)
+
+    def begun(self, block: int) -> tuple[Growth | None, str | None]:
+        """Where a block goes on that was begun before, and what is wrong with its parts, if anything."""
+        return self.files.parts.take_up(block, self.mdp, self.tasks(block))
+
+    def steps_of(self, updates: int) -> int:
+        """Environment steps of a block after so many updates; the first batch precedes the first of them."""
+        return (updates * self.files.layout.labels + 1) * self.batch_steps
+
+    @property
+    def batch_steps(self) -> int:
+        """Environment steps of a batch of the whole block."""
+        return self.mdp.block_size * self.mdp.batch_steps
 
 
 def collect(
-    mdp: MetaMDP,
+    mdp: Process,
     folder: str | Path,
     *,
     num_episodes: int,
@@ -61,13 +90,13 @@ def collect(
     seed: int,
     config: Mapping[str, Any],
     task_list: NDArray[np.float32] | None = None,
-    share: tuple[int, int] = (0, 1),
     controller: Controller | None = None,
     labels: int = 1,
+    rounds: int = 1,
     follow: Follow | None = None,
     tracker: Tracker | None = None,
-) -> Dataset | None:
-    """Collect a dataset, or what is missing of it; returns None while other processes have blocks to add.
+) -> Dataset:
+    """Collect a dataset, or what is missing of it.
 
     The trajectory method makes `num_updates` = T updates in each episode; the generative method is T = 1.
 
@@ -79,98 +108,106 @@ def collect(
         seed: of the whole dataset.
         config: recorded, and compared on resuming.
         task_list: contexts to use in place of the task distribution, (tasks, coordinates).
-        share: (i, n) collects only every n-th block from the i-th on, for n processes that share the work.
         controller: proposes the step sizes; uniform exploration by default.
         labels: updates tried at every state; one of them is the one that is made, the others are drawn at random.
-        follow: gives the memoryless controller of each block in place of `controller`, once the blocks before it are there.
+        rounds: parts of equally many blocks, collected one after the other.
+        follow: gives the memoryless controller of each round in place of `controller`, once the rounds before it are there.
         tracker: is told the environment steps simulated.
     """
-    index, shares = share
-    if not 0 <= index < shares:
-        raise InputError(f"share: {index}/{shares} must be I/N with 0 <= I < N.")
     layout = layout_of(mdp, num_episodes, num_updates, labels)
-    if shares > len(layout.blocks):
-        raise InputError(
-            f"share: {index}/{shares} must have at most as many shares as there are blocks, {len(layout.blocks)} of "
-            f"{mdp.block_size} learners (collect.block_size)."
-        )
     controller = controller or Exploration()
-    tasks_digest = None if task_list is None else sha256_of_json(np.asarray(task_list).tolist())
+    tasks_digest = None if task_list is None else storage.sha256_of_json(np.asarray(task_list).tolist())
     recorded = {**config, "collected_with": {"controller": controller.name, "task_list": tasks_digest}}
-    rollout = mdp.estimator.rollout
-    writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name(), packages=rollout.env.packages)
+    packages = mdp.env.packages
+    writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name(), packages=packages)
     for sentence in writer.damaged:
         print(f"{sentence} It is collected again.", file=sys.stderr)
-    missing = [block for block in writer.missing_blocks() if block % shares == index]
-
-    def tasks_of(block: int) -> Tasks:
-        return mdp.tasks(seed, Stream.TRAIN, block, task_list)
-
-    begun: dict[int, Growth] = {}
-    batch_steps = mdp.block_size * rollout.num_episodes * rollout.horizon
-    stretch = num_updates
-    if controller.is_memoryless:
-        stretch = max(1, mdp.estimator.engine.steps_between_halts // (batch_steps * labels))
-        for block in sorted(writer.parts.blocks().intersection(missing)):
-            growth, problem = writer.parts.take_up(block, mdp, tasks_of(block))
-            begun |= {block: growth} if growth else {}
-            if problem is not None:
-                print(f"{problem} It is left out, with the parts after it.", file=sys.stderr)
-    # The first batch precedes the first update, so a block has one batch more than updates.
-    batches_done = {block: begun[block].updates * labels + 1 if block in begun else 0 for block in missing}
-    total = sum(num_updates * labels + 1 - done for done in batches_done.values()) * batch_steps
-    with ThreadPoolExecutor(max_workers=1) as thread, (tracker or Silent()).stage("collect", total, "steps") as stage:
-        disk = _Disk(thread, writer)
-        for block in missing:
-            done = batches_done[block]
-            start = begun.pop(block, None)
-            if follow is not None:
-                disk.wait()
-                controller = follow(writer, block)
-            disk.start(start.updates if start else 0)
-            steps = grow(
-                mdp,
-                controller,
-                tasks_of(block),
-                num_updates,
-                stretch=stretch,
-                record=layout.features,
-                tries=labels - 1,
-                begun=start,
-            )
-            for growth in steps:
-                disk.save(block, growth, complete=growth.updates == num_updates)
-                stage.advance((growth.updates * labels + 1 - done) * batch_steps)
-                done = growth.updates * labels + 1
-        disk.wait()
-    # Alone, nothing can be missing, and `finish` verifies every block anyway.
-    return None if shares > 1 and writer.missing_blocks() else writer.finish()
+    missing = writer.missing_blocks()
+    work = Collected(writer.files, mdp, num_updates, seed, task_list, None)
+    done = dict.fromkeys(missing, 0)
+    for block in sorted(writer.files.parts.blocks().intersection(missing)) if controller.is_memoryless else ():
+        growth, problem = work.begun(block)
+        if growth is not None:
+            done[block] = work.steps_of(growth.updates)
+        if problem is not None:
+            print(f"{problem} It is left out, with the parts after it.", file=sys.stderr)
+    total = len(missing) * work.steps_of(num_updates) - sum(done.values())
+    blocks = len(layout.blocks) // rounds
+    with (tracker or Silent()).stage("collect", total, "steps") as stage:
+        for index in range(rounds):
+            of_round = [block for block in missing if rounds == 1 or block // blocks == index]
+            if of_round:
+                _collect_blocks(work, follow(writer, index) if follow else controller, of_round, done, stage)
+    return writer.finish()
 
 
-class _Disk:
-    """Writes what there is of a block on another thread, one file at a time, while the next stretch is simulated."""
+def _collect_blocks(
+    work: Collected, controller: Controller, blocks: list[int], done: dict[int, int], stage: Stage
+) -> None:
+    """Have blocks made that follow the same controller; `done` counts the steps of each."""
 
-    def __init__(self, thread: ThreadPoolExecutor, writer: DatasetWriter) -> None:
-        self._thread, self._writer = thread, writer
-        self._pending: Future[None] | None = None
-        self.start(0)
+    def note(news: tuple[int, int]) -> None:
+        block, steps = news
+        if steps > done[block]:  # who takes over from a worker that was killed may be behind it
+            stage.advance(steps - done[block])
+            done[block] = steps
 
-    def start(self, updates: int) -> None:
-        """Begin with a block of which so many updates are on disk."""
-        self._updates_saved, self._last_saved = updates, time.monotonic()
+    here = blocks_at_once(work.mdp.env)
+    with at_work(min(here, len(blocks))) as crew, _marked(work, crew) as marked, crew.telling(note) as tell:
+        queue = Queue(crew, crew.slots(here))
+        for block in blocks:
+            queue.add(block, block, make_block, marked, controller, block, tell)
+        while queue:
+            for block, history in queue.take():
+                if history is not None:
+                    work.files.add(block, history)
+                note((block, work.steps_of(work.num_updates)))
 
-    def save(self, block: int, growth: Growth, *, complete: bool) -> None:
-        """Write a complete block, or a part of it if the last one is old enough."""
-        if not complete and time.monotonic() - self._last_saved < PART_SECONDS:
-            return
-        self.wait()
-        if complete:
-            self._pending = self._thread.submit(lambda: self._writer.add(block, joined(growth.pieces)))
-        else:
-            self._pending = self._thread.submit(self._writer.parts.write, block, growth, self._updates_saved)
-            self.start(growth.updates)
 
-    def wait(self) -> None:
-        """Wait for the file being written; whatever went wrong with it is raised here."""
-        if self._pending is not None:
-            self._pending.result()
+@contextmanager
+def _marked(work: Collected, crew: Crew) -> Iterator[Collected]:
+    """The work with a mark in its folder, where others than this process do it."""
+    if crew.shares_memory:
+        yield work
+        return
+    folder = work.files.folder.absolute()
+    parts = dataclasses.replace(work.files.parts, folder=folder)
+    with storage.temporary(folder / "collecting") as mark:
+        yield work._replace(files=dataclasses.replace(work.files, folder=folder, parts=parts), mark=mark)
+
+
+def make_block(work: Collected, controller: Controller, block: int, tell: Tell) -> History | None:
+    """Make one block from where it was begun; unless another process has written it, it is returned to be written."""
+    files, mdp, labels = work.files, work.mdp, work.files.layout.labels
+    is_elsewhere = work.mark is not None
+    can_write = work.mark is None or work.mark.exists()
+    if is_elsewhere and can_write and files.holds(block):
+        return None  # by a worker that was killed before it could say so
+    resumes = can_write and controller.is_memoryless
+    begun = work.begun(block)[0] if resumes else None
+    halts = mdp.steps_between_halts
+    stretch = max(1, halts // (work.batch_steps * labels)) if controller.is_memoryless else work.num_updates
+    saved, last_saved = begun.updates if begun else 0, time.monotonic()
+    pieces: tuple[History, ...] = ()
+    with one_block_at_a_time(mdp.env):
+        for growth in grow(
+            mdp,
+            controller,
+            work.tasks(block),
+            work.num_updates,
+            stretch=stretch,
+            record=files.layout.features,
+            tries=labels - 1,
+            begun=begun,
+        ):
+            pieces = growth.pieces
+            if growth.updates == work.num_updates:
+                break
+            if resumes and time.monotonic() - last_saved >= PART_SECONDS:
+                files.parts.write(block, growth, saved)
+                saved, last_saved = growth.updates, time.monotonic()
+            tell((block, work.steps_of(growth.updates)))
+    if is_elsewhere and can_write:
+        files.add(block, joined(pieces))
+        return None
+    return joined(pieces)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metastep.blocks import Stream
 from metastep.errors import InputError
-from metastep.mdp import Learners, MetaMDP
+from metastep.mdp import Learners, Process
 from metastep.progress import Silent, Tracker
 from metastep.spaces import Space
 
@@ -42,7 +42,7 @@ class Run:
         tracker: is told about long work.
     """
 
-    mdp: MetaMDP
+    mdp: Process
     seed: int
     num_updates: int
     num_training_episodes: int
@@ -86,7 +86,7 @@ class Controller(ABC):
         return self
 
     @abstractmethod
-    def init(self, mdp: MetaMDP, learners: Learners) -> ControllerState:
+    def init(self, mdp: Process, learners: Learners) -> ControllerState:
         """State before the first proposal."""
 
     @abstractmethod
@@ -104,7 +104,7 @@ class Controller(ABC):
         return {}
 
 
-def require_one_coordinate(name: str, mdp: MetaMDP) -> None:
+def require_one_coordinate(name: str, mdp: Process) -> None:
     """Refuse a space of several hyperparameters where a controller knows only a step size."""
     if mdp.space.num_coordinates != 1:
         raise InputError(
@@ -119,10 +119,10 @@ class Exploration(Controller):
     name: ClassVar[str] = "uniform"
     is_memoryless: ClassVar[bool] = True
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
+    def init(self, mdp: Process, learners: Learners) -> Process:
         """Remember the space."""
         return mdp
 
-    def propose(self, state: MetaMDP, learners: Learners) -> Array:
+    def propose(self, state: Process, learners: Learners) -> Array:
         """Fresh draws for every learner."""
         return state.space.sample(learners.controller_key, learners.theta.shape[0])

@@ -83,6 +83,53 @@ class Counts(NamedTuple):
     num_steps: float  # environment steps that collecting them took
 
 
+@dataclass(frozen=True)
+class BlockFiles:
+    """The files of a dataset in the making: all that is needed to add to it, in whichever process.
+
+    Args:
+        folder: of the dataset.
+        layout: its shape.
+        digest: of what the dataset is; every file records it.
+        parts: what there is of blocks that are not complete.
+    """
+
+    folder: Path
+    layout: Layout
+    digest: str
+    parts: Parts
+
+    def add(self, index: int, history: History) -> None:
+        """Write one block in place of its parts; lanes beyond the layout's learners (padding) are cut off."""
+        if index not in self.layout.blocks:
+            raise InputError(
+                f"Block {index} does not exist: the dataset has blocks 0 to {len(self.layout.blocks) - 1}."
+            )
+        learners, valid = len(history.context), self.layout.blocks.num_valid(index)
+        if learners not in (valid, self.layout.block_size):
+            allowed = f"{valid} or, padded, {self.layout.block_size}"
+            raise InputError(f"Block {index} has {learners} learners, but must have {allowed}.")
+        history = history.first(valid)
+        self.layout.check(index, history, f"Block {index}")
+        storage.write_tensors(self.path(index), history.to_arrays(), self.metadata(index))
+        remove_parts(self.folder, {index})
+
+    def path(self, index: int) -> Path:
+        """Where a block goes."""
+        return _block_path(self.folder, index)
+
+    def metadata(self, index: int) -> dict[str, Any]:
+        """What a block says of itself."""
+        return {"block": index, "dataset": self.digest}
+
+    def holds(self, index: int) -> bool:
+        """Whether a block is there, whole and this dataset's."""
+        try:
+            return storage.read_tensors(self.path(index)).metadata == self.metadata(index)
+        except InputError:
+            return False
+
+
 class DatasetWriter:
     """Creates a dataset or resumes one; several processes may add blocks to the same folder at the same time.
 
@@ -95,8 +142,8 @@ class DatasetWriter:
             dataset that is not complete.
         packages: such packages of this environment.
 
-    `damaged` holds one sentence for each block file found damaged at the start; such blocks count as missing. `parts` keeps
-    what there is of blocks that are not complete.
+    `damaged` holds one sentence for each block file found damaged at the start; such blocks count as missing. `files` adds
+    blocks, and keeps what there is of those that are not complete.
     """
 
     damaged: tuple[str, ...] = ()
@@ -124,27 +171,18 @@ class DatasetWriter:
             self._resume()
         else:
             self._create()
+        digest = self._digest()
         # The last bits of a block come from one environment, also where that of a complete dataset is not asked for.
-        self.parts = Parts(self.folder, {"dataset": self._digest(), "environment": environment})
+        parts = Parts(self.folder, {"dataset": digest, "environment": environment})
+        self.files = BlockFiles(self.folder, layout, digest, parts)
 
     def missing_blocks(self) -> list[int]:
         """Blocks that are still to be added: not there, or damaged. Reads every block file that is there."""
         return sorted(self._problems())
 
     def add(self, index: int, history: History) -> None:
-        """Write one block in place of its parts; lanes beyond the layout's learners (padding) are cut off."""
-        if index not in self.layout.blocks:
-            raise InputError(
-                f"Block {index} does not exist: the dataset has blocks 0 to {len(self.layout.blocks) - 1}."
-            )
-        learners, valid = len(history.context), self.layout.blocks.num_valid(index)
-        if learners not in (valid, self.layout.block_size):
-            allowed = f"{valid} or, padded, {self.layout.block_size}"
-            raise InputError(f"Block {index} has {learners} learners, but must have {allowed}.")
-        history = history.first(valid)
-        self.layout.check(index, history, f"Block {index}")
-        storage.write_tensors(self._path(index), history.to_arrays(), self._metadata(index))
-        remove_parts(self.folder, {index})
+        """Write one block."""
+        self.files.add(index, history)
 
     def block(self, index: int) -> History:
         """A block that was added before."""
@@ -200,9 +238,6 @@ class DatasetWriter:
     def _path(self, index: int) -> Path:
         return _block_path(self.folder, index)
 
-    def _metadata(self, index: int) -> dict[str, Any]:
-        return {"block": index, "dataset": self._digest()}
-
     def _digest(self) -> str:
         return storage.sha256_of_json(self._identity)
 
@@ -211,10 +246,10 @@ class DatasetWriter:
 
     def _problems(self) -> dict[int, str]:
         """What is wrong with each block that cannot be used, one sentence each."""
-        problems = {}
+        problems, digest = {}, self._digest()
         for index in self.layout.blocks:
             try:
-                if storage.read_tensors(self._path(index)).metadata != self._metadata(index):
+                if storage.read_tensors(self._path(index)).metadata != {"block": index, "dataset": digest}:
                     problems[index] = f"File {self._path(index)} belongs to another dataset or block."
             except InputError as error:
                 problems[index] = str(error)

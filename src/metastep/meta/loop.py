@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from metastep import features
-from metastep.mdp import Learners, MetaMDP, Tasks, advance, begin
+from metastep.mdp import Learners, Process, Tasks, advance, begin
 from metastep.meta.controller import Controller, ControllerState
 from metastep.meta.history import History, Tried
 
@@ -22,7 +22,7 @@ class Stretch(NamedTuple):
 
 
 def _try(
-    mdp: MetaMDP, learners: Learners, num: int, record: Sequence[str]
+    mdp: Process, learners: Learners, num: int, record: Sequence[str]
 ) -> list[tuple[Array, tuple[dict[str, Array], dict[str, Array]]]]:
     """What learners would see after updates drawn at random, and the updates; nobody follows them."""
     tried = []
@@ -33,14 +33,14 @@ def _try(
     return tried
 
 
-def _snapshot(mdp: MetaMDP, learners: Learners, record: Sequence[str]) -> tuple[dict[str, Array], dict[str, Array]]:
+def _snapshot(mdp: Process, learners: Learners, record: Sequence[str]) -> tuple[dict[str, Array], dict[str, Array]]:
     estimate = learners.estimate
     always = {"mean_return": estimate.mean_return, "flagged": learners.flagged, "num_steps": estimate.num_steps}
     return always, features.compute(mdp, tuple(record), learners)
 
 
 def follow(
-    mdp: MetaMDP,
+    mdp: Process,
     controller: Controller,
     learners: Learners,
     state: ControllerState,
@@ -93,10 +93,17 @@ def _stacked(moments: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def run(
-    mdp: MetaMDP, controller: Controller, tasks: Tasks, num_updates: int, record: Sequence[str] = ()
+    mdp: Process, controller: Controller, tasks: Tasks, num_updates: int, record: Sequence[str] = ()
 ) -> tuple[History, ControllerState]:
     """Let the learners of one block make `num_updates` updates; also the controller's state at the end."""
+    end = run_through(mdp, controller, tasks, num_updates, record)
+    return end.piece, end.state
+
+
+def run_through(
+    mdp: Process, controller: Controller, tasks: Tasks, num_updates: int, record: Sequence[str] = ()
+) -> Stretch:
+    """The same, with the learners at the end."""
     learners = begin(mdp, tasks)
     state = controller.init(mdp, learners)
-    end = follow(mdp, controller, learners, state, num_updates, from_start=True, record=record)
-    return end.piece, end.state
+    return follow(mdp, controller, learners, state, num_updates, from_start=True, record=record)

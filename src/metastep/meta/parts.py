@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from metastep import storage
 from metastep.errors import InputError
-from metastep.gradients import Estimate
-from metastep.mdp import Learners, MetaMDP, Previous, Tasks, begin
+from metastep.mdp import Learners, Process, Tasks, begin
 from metastep.meta.controller import Controller
 from metastep.meta.history import History, from_arrays, joined
 from metastep.meta.loop import follow
@@ -41,7 +40,7 @@ class Growth(NamedTuple):
 
 
 def grow(
-    mdp: MetaMDP,
+    mdp: Process,
     controller: Controller,
     tasks: Tasks,
     num_updates: int,
@@ -96,7 +95,7 @@ class Parts:
         """Blocks that have parts."""
         return {block for block, _ in _found(self.folder)}
 
-    def take_up(self, block: int, mdp: MetaMDP, tasks: Tasks) -> tuple[Growth | None, str | None]:
+    def take_up(self, block: int, mdp: Process, tasks: Tasks) -> tuple[Growth | None, str | None]:
         """A block where its usable parts end, and what is wrong with the part after them, if anything.
 
         Parts that cannot be used would be in the way of new ones and are removed.
@@ -123,8 +122,8 @@ class Parts:
         return {**self.identity, "block": block, "since": since, "updates": updates}
 
 
-def _restored(arrays: Mapping[str, NDArray[Any]], mdp: MetaMDP, tasks: Tasks, where: str) -> tuple[History, Learners]:
-    blank = _blank(mdp, tasks)
+def _restored(arrays: Mapping[str, NDArray[Any]], mdp: Process, tasks: Tasks, where: str) -> tuple[History, Learners]:
+    blank = mdp.blank(tasks)
     kinds = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(blank).items()}
     if {name: (a.shape, a.dtype) for name, a in arrays.items() if not name.startswith(_PIECE)} != kinds:
         raise InputError(f"{where} does not hold what this version keeps.")
@@ -147,17 +146,6 @@ def _leaves(learners: Learners) -> dict[str, Array]:
     """Every array of the learners, in the tree's order, by a name like learners.estimate.gradient."""
     leaves = jax.tree_util.tree_leaves_with_path(_without_key(learners))
     return {_LEARNERS + jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
-
-
-def _blank(mdp: MetaMDP, tasks: Tasks) -> Learners:
-    """Learners of the right form; their numbers mean nothing."""
-    row, number = jnp.zeros_like(tasks.theta), jnp.zeros(len(tasks.theta), jnp.float32)
-    estimate = Estimate(number, number, row, row, number, (row,) * (len(mdp.estimator.dampings) - 1))
-    state = mdp.rule.init(tasks.theta)
-    curvature = jnp.zeros(mdp.rule.steps(estimate, state).shape[:2], jnp.float32)
-    previous = Previous(number, row, number)
-    flagged, start = number > 0.0, jnp.uint32(0)
-    return Learners(tasks.context, tasks.theta, state, estimate, flagged, curvature, previous, tasks.key, start)
 
 
 def remove_parts(folder: Path, blocks: Collection[int] | None = None) -> None:

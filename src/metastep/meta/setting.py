@@ -4,31 +4,24 @@ import dataclasses
 from typing import Any
 
 from metastep import features
-from metastep.mdp import MetaMDP
+from metastep.mdp import Process
 from metastep.provenance import describe
 
 
-def setting_of(mdp: MetaMDP) -> dict[str, Any]:
+def setting_of(mdp: Process) -> dict[str, Any]:
     """The facts of a meta-MDP that a model must share, as JSON holds them.
 
-    Left out is what only changes how much is known: the number of episodes, their length, the tasks at hand.
+    Left out is what only changes how much is known, like the tasks at hand.
     """
-    rollout, solver = mdp.estimator.rollout, mdp.estimator
-    # Named only where it is not the usual one, so that models of before are still taken.
-    is_usual = solver.solver != "truncated" and solver.damping_kind == "relative"
-    natural = {} if is_usual else {"natural_gradient": [solver.solver, solver.damping_kind, solver.cg_iterations]}
     observed: dict[str, Any] = describe(features.sizes(mdp, mdp.observation))
     return {
-        "env": rollout.env.name,
-        "env_options": _options(rollout.env),
-        "policy": describe(rollout.policy),
+        "env": mdp.env.name,
+        "env_options": _options(mdp.env),
+        "policy": describe(mdp.policy),
         "rule": {"name": mdp.rule.name, **describe(mdp.rule)},
-        "damping": describe(mdp.estimator.damping),
-        "discount": rollout.discount,
-        "baseline": rollout.baseline,
         "observation": [[name, size] for name, size in observed.items()],
         "space": describe(mdp.space),
-        **natural,
+        **mdp.facts,
     }
 
 

@@ -1,14 +1,44 @@
 """Policies, one in each file, and the registry that names them: `make(name, num_observations, num_actions, **options)`."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from metastep.envs.base import TaskFamily, choices_of
+from metastep.policies.actor_critic import ActorCritic
 from metastep.policies.base import Pieces, Policy, flatten
 from metastep.policies.linear import LinearGaussian
 from metastep.policies.network import MLPGaussian
 from metastep.registry import Registry
 
-REGISTRY: Registry[Policy] = Registry("policy.name", "policy", hidden=("num_observations", "num_actions"))
+# What the environment says is no option.
+REGISTRY: Registry[Policy | ActorCritic] = Registry(
+    "policy.name", "policy", hidden=("num_observations", "num_actions", "num_choices")
+)
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
 register("linear", LinearGaussian)
 register("mlp", MLPGaussian)
+register("actor-critic", ActorCritic, label="actor and critic")
 
-__all__ = ["REGISTRY", "LinearGaussian", "MLPGaussian", "Pieces", "Policy", "flatten", "make", "names", "register"]
+
+def build(name: str, options: Mapping[str, Any], env: TaskFamily) -> Policy | ActorCritic:
+    """A registered policy for an environment; whether actions are discrete matters to those that ask for `num_choices`."""
+    sizes: tuple[Any, ...] = (env.num_observations, env.num_actions)
+    if REGISTRY.takes(name, "num_choices"):
+        sizes += (choices_of(env),)
+    return REGISTRY.build(name, options, given=sizes)
+
+
+__all__ = [
+    "REGISTRY",
+    "ActorCritic",
+    "LinearGaussian",
+    "MLPGaussian",
+    "Pieces",
+    "Policy",
+    "build",
+    "flatten",
+    "make",
+    "names",
+    "register",
+]

@@ -1,6 +1,6 @@
 """What a report says: from the results of an experiment to a document."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from metastep.evaluation import Difference, differences
@@ -149,12 +149,22 @@ def _settings(findings: Findings) -> Table:
         ("environment", config["env"]["name"]),
         ("policy", _part(config["policy"])),
         ("update rule", _part(meta["rule"])),
-        ("batch of an update", f"{rollout['num_episodes']} episodes of at most {rollout['horizon']} steps"),
+        ("batch of an update", _batch(rollout)),
         ("discount of rewards", f"{rollout['discount']:g}"),
         ("step sizes", _range(meta["stepsize_low"], meta["stepsize_high"], meta["stepsize_scale"])),
         ("seed", str(config["seed"])),
     ]
     return Table(("setting", "value"), rows, name="settings")
+
+
+def _batch(rollout: Mapping[str, Any]) -> str:
+    """What an update learns from."""
+    if rollout["num_episodes"] is not None:
+        return f"{rollout['num_episodes']} episodes of at most {rollout['horizon']} steps"
+    envs, each = rollout["num_envs"], rollout["num_steps"]
+    return (
+        f"{envs * each} steps, {each} of each of {envs} environments; episodes are cut off after {rollout['horizon']}"
+    )
 
 
 def _range(low: float, high: float, scale: str) -> str:

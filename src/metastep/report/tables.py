@@ -156,14 +156,14 @@ def bookkeeping_table(
             (f"flagged estimates, {comparison.label(name)}", f"{count} of {estimates}")
             for name, count in comparison.num_flagged().items()
         ),
-        *_sample_sizes(comparison, int(config["rollout"]["num_episodes"])),
+        *_sample_sizes(comparison, config["rollout"]["num_episodes"]),
         *((name, str(value)) for name, value in comparison.settings.get("versions", {}).items()),
         ("seed", str(config["seed"])),
     ]
     return Table(("what", "value"), rows, name="bookkeeping")
 
 
-def _sample_sizes(comparison: Comparison, num_episodes: int) -> list[tuple[str, str]]:
+def _sample_sizes(comparison: Comparison, num_episodes: int | None) -> list[tuple[str, str]]:
     """Of methods that price step sizes by importance sampling; what is not finite is left out and counted."""
     rows = []
     for key, sizes in comparison.diagnostics.items():

@@ -1,5 +1,6 @@
 """Update rules, one in each file, and the registry that names them."""
 
+from metastep.actor_critic import A2C, PPO, TRPO, ActorCriticRule
 from metastep.registry import Registry
 from metastep.rules.adam import Adam
 from metastep.rules.ascent import NGA, GradientAscent
@@ -7,7 +8,7 @@ from metastep.rules.base import Rule, RuleState, Update, guard, unusable
 from metastep.rules.menu import Menu
 from metastep.rules.rmsprop import RMSProp
 
-REGISTRY: Registry[Rule] = Registry("meta.rule")
+REGISTRY: Registry[Rule | ActorCriticRule] = Registry("meta.rule")
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
 register("nga", NGA, label="NGA")
@@ -15,6 +16,24 @@ register("gradient", GradientAscent, label="gradient ascent")
 register("rmsprop", RMSProp, label="RMSprop")
 register("adam", Adam, label="Adam")
 register("menu", Menu, label="a menu of directions")
+register("ppo", PPO, label="PPO")
+register("a2c", A2C, label="A2C")
+register("trpo", TRPO, label="TRPO")
 
-__all__ = ["NGA", "Adam", "GradientAscent", "Menu", "RMSProp", "Rule", "RuleState", "Update", "guard", "unusable"]
+__all__ = [
+    "A2C",
+    "NGA",
+    "PPO",
+    "TRPO",
+    "ActorCriticRule",
+    "Adam",
+    "GradientAscent",
+    "Menu",
+    "RMSProp",
+    "Rule",
+    "RuleState",
+    "Update",
+    "guard",
+    "unusable",
+]
 __all__ += ["REGISTRY", "make", "names", "register"]

@@ -30,6 +30,16 @@ class Rule(ABC):
     is_along_a_line: ClassVar[bool] = False  # theta' - theta is h times a vector that depends on neither h nor theta
 
     @property
+    def directions(self) -> tuple[str, ...]:
+        """What is chosen among before the step, by name; none where there is no choice."""
+        return ()
+
+    @property
+    def tells_divergence(self) -> bool:
+        """Whether it is known what an update cost."""
+        return self.is_along_a_line
+
+    @property
     def damping(self) -> float | tuple[float, ...] | None:
         """Damping of the natural gradient that the rule follows, or of each that it may follow; None where there is none."""
         return None

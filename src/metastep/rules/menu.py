@@ -95,7 +95,10 @@ def _rule_of(text: str) -> Rule:
         options[option] = _value(field, text, value)
     if name == Menu.name:
         raise InputError(f"{field}: {shown(text)} must not be a menu itself.")
-    return REGISTRY.build(name, options, field=field)
+    rule = REGISTRY.build(name, options, field=field)
+    if not isinstance(rule, Rule):
+        raise InputError(f"{field}: {shown(text)} must be a rule that moves along one line, {rule.name!r} does not.")
+    return rule
 
 
 def _value(field: str, text: str, value: str) -> Numbers:

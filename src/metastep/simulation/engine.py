@@ -5,8 +5,10 @@ between programs, so that only the pieces before and after it are compiled.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import jax
@@ -19,6 +21,7 @@ from metastep.envs.host.base import HostEnv
 from metastep.simulation import host, rollouts, sums
 from metastep.simulation.rollouts import Rollout, Trajectories
 from metastep.simulation.sums import Sums
+from metastep.threads import count_threads
 
 Function = Callable[..., Any]
 
@@ -89,6 +92,22 @@ _HOST = Engine(
     map=lambda function, values, _: jnp.stack([function(value) for value in values]),
     start=_start_episode,
 )
+
+
+def blocks_at_once(env: Env | HostEnv) -> int:
+    """How many blocks one process simulates side by side: on a CPU one for each processor, a thread each.
+
+    A GPU, and a simulator of its own, take one at a time and see to its lanes being worked on side by side.
+    """
+    return count_threads(None) if engine_of(env).is_compiled and rollouts.on_cpu() else 1
+
+
+_HOST_IN_USE = Lock()
+
+
+def one_block_at_a_time(env: Env | HostEnv) -> AbstractContextManager[Any]:
+    """Keeps other threads from simulating on the host meanwhile: a simulator of its own may know one batch only."""
+    return nullcontext() if engine_of(env).is_compiled else _HOST_IN_USE
 
 
 def engine_of(env: Env | HostEnv) -> Engine:

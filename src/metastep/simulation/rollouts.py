@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from metastep.envs.base import Env, State
+from metastep.envs.base import Env, State, choices_of
 from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
 from metastep.noise import standard_normals
@@ -51,6 +51,12 @@ class Rollout:
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout")
+        choices = choices_of(self.env)
+        if choices is not None:
+            raise InputError(
+                f"env.name: {self.env.name!r} has {choices} discrete actions, but the policy {type(self.policy).__name__} draws "
+                "real numbers; allowed here are environments with continuous actions."
+            )
         for field in ("num_observations", "num_actions"):
             seen, offered = getattr(self.policy, field), getattr(self.env, field)
             if seen != offered:

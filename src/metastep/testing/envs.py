@@ -1,5 +1,6 @@
 """The contract of environments in JAX."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -8,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep.envs.base import Env, Step
+from metastep.envs.base import Context, Env, State, Step, choices_of
 from metastep.envs.host.base import HostEnv
+from metastep.envs.wrapper import Wrapper
+from metastep.noise import to_uniform
 from metastep.policies import LinearGaussian
 from metastep.simulation.engine import engine_of
 from metastep.simulation.rollouts import Rollout, trajectories
@@ -18,6 +21,28 @@ from metastep.testing.host_envs import check_host_env
 from metastep.testing.subject import Subject, same
 
 _NUM_PROBES = 64  # single moves from as many first states
+
+
+@dataclass(frozen=True)
+class _Drawn(Wrapper):
+    """An environment with discrete actions, chosen with equal chances by a standard normal."""
+
+    env: Env
+
+    @property
+    def num_choices(self) -> None:
+        return None
+
+    def reset(self, context: Context, noise: tuple[Array, ...]) -> State:
+        return self.env.reset(context, noise)
+
+    def observe(self, context: Context, state: State) -> tuple[Array, ...]:
+        return self.env.observe(context, state)
+
+    def step(self, context: Context, state: State, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
+        choices = choices_of(self.env) or 1
+        index = jnp.floor(to_uniform(action[0], 0.0, float(choices)))
+        return self.env.step(context, state, (jnp.clip(index, 0.0, choices - 1.0).astype(jnp.int32),), noise)
 
 
 def check_env(
@@ -34,7 +59,8 @@ def check_env(
         env: the environment.
         num_episodes, horizon: size of the simulations; longer ones where the context matters late in an episode. On the host
             two episodes for each task are enough (see `check_host_env`).
-        sigma: standard deviation of the random actions, around a mean of zero; choose it to match the actions' scale.
+        sigma: standard deviation of the random actions, around a mean of zero; choose it to match the actions' scale. Discrete
+            actions are equally likely.
         seed: of the simulations.
     """
     subject = declared(env)
@@ -43,8 +69,11 @@ def check_env(
         return
     subject.methods("reset", "observe", "step")
     _check_shapes(subject, subject.part)
-    _check_moves(subject, subject.part, sigma, seed)
-    rollout = Rollout(env, LinearGaussian(env.num_observations, env.num_actions, sigma), num_episodes, horizon)
+    driven: Env = subject.part
+    if choices_of(env) is not None:
+        driven, sigma = _Drawn(driven), 1.0
+    _check_moves(subject, driven, sigma, seed)
+    rollout = Rollout(driven, LinearGaussian(env.num_observations, env.num_actions, sigma), num_episodes, horizon)
     theta = jnp.zeros((len(corners(env.context_space)[0]), rollout.policy.num_parameters), jnp.float32)
     simulate = jax.jit(partial(trajectories, rollout))
 
@@ -80,7 +109,9 @@ def _check_shapes(subject: Subject, env: Env) -> None:
         subject.array(f"observation {index}", value, ())
 
     what = f"step with {env.num_actions} actions and {env.step_noise} normals"
-    after = subject.trace(what, env.step, context, state, _scalars(env.num_actions), _scalars(env.step_noise))
+    kind = jnp.float32 if choices_of(env) is None else jnp.int32
+    actions = tuple(jax.ShapeDtypeStruct((), kind) for _ in range(env.num_actions))
+    after = subject.trace(what, env.step, context, state, actions, _scalars(env.step_noise))
     subject.returns("step", after, "metastep.envs.Step", *Step._fields)
     subject.alike("what `step` returns", after.state, state)
     subject.array("the reward", after.reward, ())

@@ -6,11 +6,11 @@ import numpy as np
 
 from metastep.blocks import Stream
 from metastep.features import Feature
-from metastep.mdp import Learners, MetaMDP, begin
+from metastep.mdp import Learners, Process, begin
 from metastep.testing.subject import named, other_first
 
 
-def check_feature(feature: Feature, mdp: MetaMDP, *, seed: int = 0) -> None:
+def check_feature(feature: Feature, mdp: Process, *, seed: int = 0) -> None:
     """Raise `InputError` with one sentence unless the feature keeps the contract of `metastep.features.Feature`.
 
     It has a name, a size, as many names of columns and bounds as that; it gives float32 numbers of shape (learners, size); the

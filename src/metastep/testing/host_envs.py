@@ -1,10 +1,12 @@
 """The contract of environments on the host."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metastep.envs.base import choices_of
 from metastep.envs.host.base import Bools, HostEnv, HostStep
 from metastep.testing.episodes import Contexts, Played, check_episodes, check_frozen, corners, declared
 from metastep.testing.subject import Subject, read_only, same
@@ -24,24 +26,32 @@ def check_host_env(env: HostEnv, *, horizon: int = 20, sigma: float = 1.0, seed:
     Args:
         env: the environment.
         horizon: steps of the episodes; more where the context matters late.
-        sigma: standard deviation of the random actions, around a mean of zero; choose it to match the actions' scale.
+        sigma: standard deviation of the random actions, around a mean of zero; choose it to match the actions' scale. Discrete
+            actions are equally likely.
         seed: of the episodes.
     """
     subject = declared(env)
     subject.methods("start_episodes")
     tasks, _ = corners(env.context_space)
     shape = (horizon, _EPISODES, len(tasks), env.num_actions)
-    actions = (sigma * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
+    rng, choices = np.random.default_rng(seed), choices_of(env)
+    actions: NDArray[Any]
+    if choices is None:
+        actions = (sigma * rng.standard_normal(shape)).astype(np.float32)
+        opposite = -actions
+    else:
+        actions = rng.integers(choices, size=shape, dtype=np.int32)
+        opposite = np.int32(choices - 1) - actions
     play = partial(_play, subject, env, seed)
     check_episodes(subject, partial(play, actions=actions), seed)
     # Other neighbours; the shapes stay, so that an environment that ignores neighbours computes the same bits.
     usual, others = play(tasks, actions), actions.copy()
-    others[:, 1:] *= -1.0
+    others[:, 1:] = opposite[:, 1:]
     beside = play(tasks, others)
     alone = all(same(left[..., 0, :], right[..., 0, :]) for left, right in zip(usual, beside, strict=True))
     subject.require(alone, "an episode changes with the actions of another one")
     others = actions.copy()
-    others[:, :, 1:] *= -1.0
+    others[:, :, 1:] = opposite[:, :, 1:]
     beside = play(np.repeat(tasks[:1], len(tasks), axis=0), others)
     alone = all(same(left[..., 0], right[..., 0]) for left, right in zip(usual, beside, strict=True))
     subject.require(alone, "an episode changes with the task or the actions of another learner")
@@ -51,7 +61,7 @@ def check_host_env(env: HostEnv, *, horizon: int = 20, sigma: float = 1.0, seed:
 
 
 def _play(
-    subject: Subject, env: HostEnv, seed: int, tasks: Contexts, actions: NDArray[np.float32], alive: Bools | None = None
+    subject: Subject, env: HostEnv, seed: int, tasks: Contexts, actions: NDArray[Any], alive: Bools | None = None
 ) -> Played:
     """Played of the user's environment; whatever it returns is checked."""
     rng, shape = np.random.default_rng(seed), actions.shape[1:3]

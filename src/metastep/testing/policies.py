@@ -8,20 +8,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep.policies import LinearGaussian, Pieces, Policy, flatten
+from metastep.policies import ActorCritic, LinearGaussian, Pieces, Policy, flatten
+from metastep.testing.actor_critic import check_actor_critic_policy
 from metastep.testing.subject import Subject
 
 _SHAPE = (5, 3)  # episodes, learners
 _TOLERANCE = 1e-3
 
 
-def check_policy(policy: Policy, *, seed: int = 0) -> None:
+def check_policy(policy: Policy | ActorCritic, *, seed: int = 0) -> None:
     """Raise `InputError` with one sentence unless the policy keeps the contract of `metastep.policies.Policy`.
 
     Checked are: the declared fields; that it can select a compiled program; number, shapes and dtypes of mean and score in the
     batched layout; that the same input gives the same bits; that an episode depends neither on other episodes nor on other
     learners; that the score is the derivative of log pi; and that a policy that says so is linear.
     """
+    if isinstance(policy, ActorCritic):
+        check_actor_critic_policy(policy, seed)
+        return
     subject = Subject(policy, f"policy {type(policy).__name__}")
     for field in ("num_observations", "num_actions", "num_parameters"):
         subject.count(field, getattr(policy, field, None))

@@ -8,20 +8,25 @@ import numpy as np
 from jax import Array
 
 from metastep.gradients import Estimate
-from metastep.rules import Rule, Update, unusable
+from metastep.rules import ActorCriticRule, Rule, Update, unusable
+from metastep.testing.actor_critic import check_actor_critic_rule
 from metastep.testing.subject import Subject, named, same
 
 _LEARNERS, _PARAMETERS = 5, 3
 _TOLERANCE = 1e-4
 
 
-def check_rule(rule: Rule, *, seed: int = 0) -> None:
+def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
     """Raise `InputError` with one sentence unless the rule keeps the contract of `metastep.rules.Rule`.
 
     Checked are: the declared fields; that it can select a compiled program; shapes and dtypes of direction, state, theta and
     flags; that the same input gives the same bits; that learners do not depend on each other; that a direction that is zero
-    or not finite leaves theta and state, and is flagged; and that a rule that says so moves along a line.
+    or not finite leaves theta and state, and is flagged; and that a rule that says so moves along a line. Rules that learn from
+    steps are held to the same as far as they have it.
     """
+    if isinstance(rule, ActorCriticRule):
+        check_actor_critic_rule(rule, seed)
+        return
     subject = named("rule", rule)
     names: Any = getattr(rule, "hyperparameters", None)
     subject.words("hyperparameters", names)

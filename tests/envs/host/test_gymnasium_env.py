@@ -2,6 +2,7 @@
 
 import gc
 from itertools import count
+from typing import ClassVar
 
 import gymnasium
 import jax
@@ -80,7 +81,7 @@ def test_it_keeps_the_contract_and_is_a_host_environment():
     assert isinstance(env, HostEnv)
     assert env == pendulum()
     assert hash(env) == hash(pendulum())
-    assert (env.num_observations, env.num_actions) == (3, 1)
+    assert (env.num_observations, env.num_actions, env.num_choices, env.time_limit) == (3, 1, None, 200)
     assert env.packages == ("gymnasium",)  # its version is recorded with every result
     check_host_env(env)
 
@@ -153,6 +154,71 @@ def test_every_task_is_clipped_to_the_bounds_of_its_own_action_space():
     action = np.asarray([[-9.0, -9.0], [9.0, 9.0]], np.float32)[..., None]
     after = episodes.step(action, np.zeros((2, 2, 0), np.float32), np.ones((2, 2), np.bool_))
     np.testing.assert_array_equal(after.reward, [[-0.5, -2.0], [1.0, 2.0]])
+
+
+class Counter(Countdown):
+    """Counts by -1, 0 or 1 from a start that the seed decides, `length` times; a dictionary knows what an action does."""
+
+    action_space = gymnasium.spaces.Discrete(3, start=-1)
+    moves: ClassVar[dict[int, float]] = {-1: -1.0, 0: 0.0, 1: 1.0}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = self.np_random.normal()
+        return self._seen(), {}
+
+    def _seen(self):
+        return np.asarray([[getattr(self, "count", 0.0), self.left], [1.0, 2.0]])
+
+    def step(self, action):
+        self.left -= 1
+        self.count += self.moves[action] / self.length
+        return self._seen(), self.count, self.left == 0, False, {}
+
+
+LENGTH = ContextSpace(("length",), (2.0,), (9.0,))
+
+
+def make_counter(context):
+    return Counter(context.length)
+
+
+def test_discrete_actions_are_indices_wherever_their_numbers_begin():
+    env = GymnasiumEnv(make_counter, LENGTH, name="counter")
+    assert (env.num_observations, env.num_actions, env.num_choices, env.time_limit) == (4, 1, 3, None)
+    check_host_env(env)
+    tasks, seeds = np.asarray([[4.0], [8.0]], np.float32), np.zeros((3, 2), np.uint32)
+    episodes = env.start_episodes(tasks, np.zeros((3, 2, 0), np.float32), seeds)
+    start = episodes.observe()[..., 0]
+    chosen = np.asarray([0, 1, 2], np.int32).repeat(2).reshape(3, 2, 1)
+    after = episodes.step(chosen, np.zeros((3, 2, 0), np.float32), np.ones((3, 2), np.bool_))
+    np.testing.assert_allclose(after.reward - start, np.outer([-1.0, 0.0, 1.0], [0.25, 0.125]))
+    with pytest.raises(InputError, match="'counter' has 3 discrete actions, but the policy LinearGaussian draws real"):
+        Rollout(env, LinearGaussian(4, 1, 1.0), num_episodes=1, horizon=1)
+
+
+def make_cartpole(context):
+    env = gymnasium.make("CartPole-v1")
+    env.unwrapped.force_mag = context.force
+    return env
+
+
+def test_cartpole_of_gymnasium_is_a_family_with_two_choices():
+    env = GymnasiumEnv(make_cartpole, ContextSpace(("force",), (5.0,), (15.0,), ("N",)))
+    assert (env.num_observations, env.num_actions, env.num_choices, env.time_limit) == (4, 1, 2, 500)
+    check_host_env(env)
+
+
+def test_a_context_that_changes_the_number_of_choices_is_caught():
+    def make(context):
+        env = Counter(context.length)
+        env.action_space = gymnasium.spaces.Discrete(env.length, start=-1)
+        return env
+
+    with pytest.raises(
+        InputError, match="task 0 has 4 observations and 2 discrete actions, the others 4 observations and 6 discrete"
+    ):
+        check_host_env(GymnasiumEnv(make, LENGTH))
 
 
 def test_environments_are_kept_while_the_tasks_stay():
@@ -278,8 +344,10 @@ def no_environment(context):
     return "Pendulum-v1"
 
 
-def discrete_actions(context):
-    return gymnasium.make("CartPole-v1")
+def several_choices(context):
+    env = Countdown(2.0)
+    env.action_space = gymnasium.spaces.MultiDiscrete([2, 3])
+    return env
 
 
 def discrete_observations(context):
@@ -290,7 +358,10 @@ def discrete_observations(context):
     ("factory", "message"),
     [
         (no_environment, "env.make: the factory gave a str, expected a gymnasium.Env."),
-        (discrete_actions, r"env.make: the action_space of 'mine' is Discrete\(2\), allowed is a Box of floats"),
+        (
+            several_choices,
+            r"the action_space of 'mine' is MultiDiscrete\(\[2 3\]\), allowed is a Box of floats or Discrete",
+        ),
         (discrete_observations, r"env.make: the observation_space of 'mine' is Discrete\(16\), allowed is a Box"),
         ("Pendulum-v1", "env.make: 'Pendulum-v1' must be a function of a context."),
     ],
@@ -326,7 +397,9 @@ def test_a_context_that_changes_the_spaces_is_caught():
             self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (self.length,), np.float64)
 
     env = GymnasiumEnv(lambda context: Wide(context.length), ContextSpace(("length",), (2.0,), (8.0,)))
-    with pytest.raises(InputError, match="task 0 has 2 observations and 2 actions, the others 5 and 2"):
+    with pytest.raises(
+        InputError, match="task 0 has 2 observations and 2 actions, the others 5 observations and 2 actions"
+    ):
         check_host_env(env)
 
 

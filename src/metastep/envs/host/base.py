@@ -33,11 +33,12 @@ class Episodes(Protocol):
     def observe(self) -> Floats:
         """What the policies see: (episodes, learners, observations)."""
 
-    def step(self, action: Floats, noise: Floats, alive: Bools) -> HostStep:
+    def step(self, action: NDArray[Any], noise: Floats, alive: Bools) -> HostStep:
         """Move the episodes that are alive; the others keep their state, and what is returned for them is ignored.
 
         Args:
-            action: (episodes, learners, actions), float32.
+            action: (episodes, learners, actions), float32; (episodes, learners, 1), int32 where the environment has
+                `num_choices`.
             noise: (episodes, learners, step_noise) standard normals, float32.
             alive: (episodes, learners).
         """

@@ -5,7 +5,7 @@
         env.unwrapped.m = context.mass
         return env
 
-    env = GymnasiumEnv(make, ContextSpace(("mass",), (0.5,), (2.0,), ("kg",)), name="pendulum")
+    env = GymnasiumEnv(make, ContextSpace(("mass",), (0.5,), (2.0,), ("kg",)), name="gym_pendulum")
 
 The environments run in Python, one object for each episode, all episodes in lockstep so that the policies are evaluated
 together: a run has `num_episodes` times `block_size` of them open.
@@ -14,7 +14,7 @@ together: a run has `num_episodes` times `block_size` of them open.
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,33 @@ from metastep.envs.host.base import Bools, Floats, HostStep, Seeds
 from metastep.errors import InputError
 
 
+class _Sizes(NamedTuple):
+    """What the spaces of an environment amount to."""
+
+    num_observations: int
+    num_actions: int
+    num_choices: int | None
+
+    @classmethod
+    def of(cls, env: Any) -> "_Sizes":
+        observations, actions = (int(np.prod(space.shape)) for space in (env.observation_space, env.action_space))
+        choices = getattr(env.action_space, "n", None)
+        return cls(observations, actions, None if choices is None else int(choices))
+
+    @property
+    def in_words(self) -> str:
+        actions = f"{self.num_actions} actions" if self.num_choices is None else f"{self.num_choices} discrete actions"
+        return f"{self.num_observations} observations and {actions}"
+
+
 @dataclass(frozen=True)
 class GymnasiumEnv:
     """The tasks `make(context)`, with context a record of floats named as in the context space.
 
-    Observations are flattened, actions clipped to the bounds of the task's action space. An episode ends where the environment
-    says `terminated`; `truncated` is ignored, because the horizon belongs to the rollout. Each episode is reset with a
-    seed of its own that derives from the rollout's key.
+    Observations are flattened, actions clipped to the bounds of the task's action space; a discrete action space becomes
+    `num_choices`. An episode ends where the environment says `terminated`; `truncated` is ignored, because the horizon belongs to
+    the rollout, but `time_limit` is that of Gymnasium's registry. Each episode is reset with a seed of its own that derives from
+    the rollout's key.
 
     The environments are kept, and shared by equal objects of this class, for as long as the tasks stay the same. They are
     closed when others take their place, by `close`, and at the end of the process.
@@ -49,6 +69,8 @@ class GymnasiumEnv:
     packages: tuple[str, ...] = ("gymnasium",)
     num_observations: int = field(init=False, compare=False)
     num_actions: int = field(init=False, compare=False)
+    num_choices: int | None = field(init=False, compare=False)
+    time_limit: int | None = field(init=False, compare=False)
     _lanes: "_Lanes" = field(init=False, compare=False, repr=False)
 
     reset_noise: ClassVar[int] = 0
@@ -59,8 +81,9 @@ class GymnasiumEnv:
             raise InputError(f"env.make: {self.make!r} must be a function of a context.")
         centre = np.mean([self.context_space.low, self.context_space.high], axis=0)
         probe = self.build(centre.astype(np.float32))
-        object.__setattr__(self, "num_observations", int(np.prod(probe.observation_space.shape)))
-        object.__setattr__(self, "num_actions", int(np.prod(probe.action_space.shape)))
+        limit = probe.spec.max_episode_steps if probe.spec else None
+        for declared, value in {**_Sizes.of(probe)._asdict(), "time_limit": limit}.items():
+            object.__setattr__(self, declared, value)
         probe.close()
         try:
             # Every stage of an experiment builds its environment again: equal ones need not build all lanes again.
@@ -78,11 +101,15 @@ class GymnasiumEnv:
         env = self.make(type(task)(*map(float, task)))
         if not isinstance(env, gymnasium.Env):
             raise InputError(f"env.make: the factory gave a {type(env).__name__}, expected a gymnasium.Env.")
-        for role in ("observation_space", "action_space"):
+        for role, allowed in (
+            ("observation_space", "a Box of floats"),
+            ("action_space", "a Box of floats or Discrete"),
+        ):
             space = getattr(env, role)
-            if not isinstance(space, gymnasium.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+            is_box = isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating)
+            if not is_box and not (role == "action_space" and isinstance(space, gymnasium.spaces.Discrete)):
                 raise InputError(
-                    f"env.make: the {role} of {self.name!r} is {space}, allowed is a Box of floats; wrap the environment."
+                    f"env.make: the {role} of {self.name!r} is {space}, allowed is {allowed}; wrap the environment."
                 )
         return env
 
@@ -135,11 +162,11 @@ class _Lanes:
 
     def _check_sizes(self, owner: GymnasiumEnv, num_learners: int) -> None:
         for lane, env in enumerate(self.envs[:num_learners]):
-            sizes = int(np.prod(env.observation_space.shape)), int(np.prod(env.action_space.shape))
-            if sizes != (owner.num_observations, owner.num_actions):
+            sizes, usual = _Sizes.of(env), _Sizes(owner.num_observations, owner.num_actions, owner.num_choices)
+            if sizes != usual:
                 raise InputError(
-                    f"env.make: task {lane} has {sizes[0]} observations and {sizes[1]} actions, the others "
-                    f"{owner.num_observations} and {owner.num_actions}; the context must not change their number."
+                    f"env.make: task {lane} has {sizes.in_words}, the others {usual.in_words}; the context must not change "
+                    "their number."
                 )
 
 
@@ -156,23 +183,33 @@ class _GymnasiumEpisodes:
     def __init__(self, lanes: _Lanes, ticket: int, seeds: Seeds) -> None:
         self._lanes, self._ticket, self._shape = lanes, ticket, seeds.shape
         self._spaces = [env.action_space for env in lanes.envs]
-        # (lanes, actions): the context may change the bounds.
-        self._low = np.stack([space.low.ravel() for space in self._spaces])
-        self._high = np.stack([space.high.ravel() for space in self._spaces])
+        # (lanes, actions): the context may change the bounds. The numbers of discrete actions need not begin at 0.
+        low, high, zero = zip(*map(_bounds, self._spaces), strict=True)
+        self._low, self._high, self._zero = np.stack(low), np.stack(high), np.stack(zero)
         starts = [env.reset(seed=int(seed))[0] for env, seed in zip(lanes.envs, seeds.flat, strict=True)]
         self._observation = np.stack([np.asarray(start, np.float64).ravel() for start in starts])
 
     def observe(self) -> Floats:
         return self._observation.reshape(*self._shape, -1).copy()
 
-    def step(self, action: Floats, noise: Floats, alive: Bools) -> HostStep:
+    def step(self, action: NDArray[Any], noise: Floats, alive: Bools) -> HostStep:
         if self._ticket != self._lanes.ticket:
             raise RuntimeError("These episodes ended when newer ones were started or the environment was closed.")
-        bounded = np.clip(action.reshape(self._low.shape), self._low, self._high)
+        bounded = np.clip(self._zero + action.reshape(self._low.shape), self._low, self._high)
         reward, terminated = np.zeros(alive.size), np.zeros(alive.size, np.bool_)
         for lane in np.flatnonzero(alive):
             space = self._spaces[lane]
-            move = bounded[lane].reshape(space.shape).astype(space.dtype)
+            move = (
+                bounded[lane].reshape(space.shape).astype(space.dtype)[()]
+            )  # a scalar where the space is one of scalars
             observation, reward[lane], terminated[lane], _, _ = self._lanes.envs[lane].step(move)
             self._observation[lane] = np.ravel(observation)
         return HostStep(reward.reshape(self._shape), terminated.reshape(self._shape))
+
+
+def _bounds(space: Any) -> tuple[NDArray[Any], ...]:
+    """The smallest and the largest action, and the one that 0 stands for."""
+    if hasattr(space, "n"):
+        return np.asarray([space.start]), np.asarray([space.start + space.n - 1]), np.asarray([space.start])
+    low = space.low.ravel()
+    return low, space.high.ravel(), np.zeros_like(low)

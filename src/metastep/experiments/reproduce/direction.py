@@ -221,7 +221,6 @@ def _fit_together(runs: Mapping[str, Run]) -> MetaFQI:
     for run in runs.values():
         own = run.folder.of_model(MODEL)
         dataset = collect_data(RunFolder.create(own.path, own.config, own.tasks), tracker=run.tracker)
-        assert dataset is not None
         tuples = all_transitions(dataset.blocks(), own.config.meta.observation)
         parts.append(tuples._replace(reward=(tuples.reward / tuples.reward.std()).astype(np.float32)))
     merged = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))

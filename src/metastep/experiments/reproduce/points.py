@@ -113,8 +113,8 @@ POINTS: dict[str, tuple[Point, ...]] = {
 FOLLOWED: Mapping[str, tuple[str, ...]] = {
     "nav2d": ("half", "deviation", "cg-0.01"),
     "minigolf": ("deviation", "slope-first", "cg-0.01"),
-    "cartpole": ("continuous", "deviation", "cg-0.01"),
-    "swingup": ("hanging", "newtons", "deviation", "cg-0.01"),
+    "cartpole": ("newtons", "deviation", "cg-0.01"),
+    "swingup": ("hanging", "newtons", "deviation", "exact"),
     "halfcheetah": ("clipped", "variance", "exact"),  # not screened yet
 }
 """The choices that the presets follow, in the order of the points."""

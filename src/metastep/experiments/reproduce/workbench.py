@@ -11,7 +11,7 @@ from metastep import envs
 from metastep.controllers import MetaFQIController
 from metastep.evaluation import Comparison, Method, join
 from metastep.experiments.build import build_mdp, method_spec, some_controller, unlisted_spec
-from metastep.experiments.comparing import method_result, on_test_tasks, prepared, tuned
+from metastep.experiments.comparing import method_results, on_test_tasks, prepared, tuned
 from metastep.experiments.config import Experiment
 from metastep.experiments.config import load as load_config
 from metastep.experiments.folder import RunFolder
@@ -80,28 +80,23 @@ class Run:
 
     def dataset(self) -> Dataset:
         """The training data."""
-        dataset = collect_data(self.folder, tracker=self.tracker)
-        assert dataset is not None  # nobody else has a share
-        return dataset
+        return collect_data(self.folder, tracker=self.tracker)
 
     def model(self) -> Model:
         """The fitted and selected model."""
         return learn(self.folder, tracker=self.tracker)
 
     def tested(self, *names: str) -> Comparison:
-        """Methods on the test tasks."""
-        for name in names:
-            if self.config.compare.method(name) is None or self.folder.result(name).exists():
-                continue
+        """Methods on the test tasks; one that the configuration does not list is taken as it is registered."""
+        listed = [name for name in names if self.config.compare.method(name) is not None]
+        for name in listed:
             spec = method_spec(self.config, name)
-            if some_controller(spec).needs_model:
+            if some_controller(spec).needs_model and not self.folder.result(name).exists():
                 learn(self.folder, spec.model, tracker=self.tracker)
-        return join([self._result(name) for name in names])
+        results = dict(zip(listed, method_results(self.folder, listed, tracker=self.tracker), strict=True))
+        return join([results[name] if name in results else self._unlisted(name) for name in names])
 
-    def _result(self, name: str) -> Comparison:
-        """A method on the test tasks; one that the configuration does not list is taken as it is registered."""
-        if self.config.compare.method(name) is not None:
-            return method_result(self.folder, name, tracker=self.tracker)
+    def _unlisted(self, name: str) -> Comparison:
         spec = unlisted_spec(self.config, name)
 
         def make() -> Comparison:

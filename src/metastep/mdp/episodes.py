@@ -1,93 +1,37 @@
-"""The meta-MDP: learning as a decision process.
-
-Its state is a block of learners, its action the hyperparameters of their next update, its reward the improvement of the return.
-"""
+"""The paper's meta-MDP: an update follows an estimate from a batch of whole episodes."""
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from metastep.blocks import Purpose, Stream, block_key, purpose_key
+from metastep.blocks import Purpose, Stream, purpose_key
+from metastep.envs import Env, HostEnv
 from metastep.errors import InputError
 from metastep.gradients import Batch, Estimate, Estimator, curvatures, estimate_of
+from metastep.mdp.base import Learners, Tasks, check_choices, draw_tasks
+from metastep.mdp.initial import InitialPolicy
+from metastep.policies import Policy
+from metastep.provenance import describe
 from metastep.ranges import Range
-from metastep.rules import NGA, Menu, Rule, RuleState, Update, unusable
-from metastep.settings import Count, Float, Share, check_fields
+from metastep.rules import NGA, Rule, RuleState, Update, unusable
+from metastep.settings import Count, Share, check_fields
 from metastep.spaces import HyperparameterSpace, MenuSpace, position_of
-
-PerParameter = tuple[Float, ...]
 
 DEFAULT_OBSERVATION = ("theta", "natural_gradient", "context")
 """The meta-observation of the paper."""
 
-_NEEDS = {"normal": ("mean", "variance"), "uniform": ("low", "high")}
 
+class Previous(NamedTuple):
+    """What is remembered of a learner's last update; zeros before the first."""
 
-@dataclass(frozen=True)
-class InitialPolicy:
-    """The distribution rho of theta_0: every parameter independent, in theta's order, (b, W) for a linear policy.
-
-    Args:
-        kind: the form of the distribution.
-        mean: means of the normal, one for all parameters or one for each.
-        variance: variances of the normal, one for all or one for each.
-        low: lower bounds of the uniform, one for all or one for each.
-        high: upper bounds of the uniform, one for all or one for each.
-    """
-
-    kind: Literal["normal", "uniform"] = "normal"
-    mean: PerParameter | None = None
-    variance: PerParameter | None = None
-    low: PerParameter | None = None
-    high: PerParameter | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, "initial")
-        for name in ("mean", "variance", "low", "high"):
-            value = getattr(self, name)
-            if (value is not None) != (name in _NEEDS[self.kind]):
-                must = "be set" if value is None else "not be set"
-                raise InputError(f"initial.{name}: {_listed(value)} must {must} where kind is {self.kind!r}.")
-        first, second = self._numbers
-        if not first or not second or (1 not in (len(first), len(second)) and len(first) != len(second)):
-            one, other = _NEEDS[self.kind]
-            raise InputError(f"initial.{other}: {_listed(second)} must have one number, or as many as {one}.")
-        if self.kind == "normal" and min(second) < 0.0:
-            raise InputError(f"initial.variance: {_listed(second)} must not be negative.")
-        if self.kind == "uniform" and bool(np.any(np.asarray(first) > np.asarray(second))):
-            raise InputError(f"initial.low: {_listed(first)} must not exceed high, which is {_listed(second)}.")
-
-    @property
-    def _numbers(self) -> tuple[PerParameter, PerParameter]:
-        first, second = (getattr(self, name) for name in _NEEDS[self.kind])
-        return first, second
-
-    def require_size(self, num_parameters: int) -> None:
-        """Refuse numbers for another policy."""
-        for name, values in zip(_NEEDS[self.kind], self._numbers, strict=True):
-            if len(values) not in (1, num_parameters):
-                raise InputError(
-                    f"initial.{name}: {_listed(values)} must hold one number, or one for each of the {num_parameters} "
-                    "parameters."
-                )
-
-    def sample(self, key: Array, num: int, num_parameters: int) -> Array:
-        """Draw (num, parameters)."""
-        self.require_size(num_parameters)
-        first, second = (jnp.asarray(values, jnp.float32) for values in self._numbers)
-        if self.kind == "normal":
-            return first + jnp.sqrt(second) * jax.random.normal(key, (num, num_parameters), jnp.float32)
-        return first + (second - first) * jax.random.uniform(key, (num, num_parameters), jnp.float32)
-
-
-def _listed(values: PerParameter | None) -> str:
-    return str(None if values is None else list(values))
+    mean_return: Array  # (learners,), before it
+    step: Array  # (learners, parameters): theta' - theta
+    divergence: Array  # (learners,): mean KL(before, after) over the states visited before, in the second order
 
 
 @dataclass(frozen=True)
@@ -114,22 +58,12 @@ class MetaMDP:
 
     def __post_init__(self) -> None:
         check_fields(self, "meta")
-        if self.space.names != self.rule.hyperparameters:
+        if not isinstance(self.rule, Rule):
             raise InputError(
-                f"space: it names {', '.join(self.space.names)}, but the rule {self.rule.name!r} takes "
-                f"{', '.join(self.rule.hyperparameters)}."
+                f"meta.rule: {getattr(self.rule, 'name', self.rule)!r} learns from batches of steps, whole episodes serve other "
+                "rules."
             )
-        menu = self.rule.directions if isinstance(self.rule, Menu) else ()
-        named = self.space.directions if isinstance(self.space, MenuSpace) else ()
-        if menu != named:
-            raise InputError(f"space: its directions are {list(named)}, but the rule has {list(menu)}.")
-        measured = any(bounds.scale == "divergence" for bounds in self.space.branches.values())
-        if measured and not menu and not self.rule.is_along_a_line:
-            raise InputError(
-                f"meta.stepsize_scale: 'divergence' needs a rule that moves along a line, {self.rule.name!r} does not."
-            )
-        if not self.observation or len(set(self.observation)) < len(self.observation):
-            raise InputError(f"meta.observation: {list(self.observation)} must name one feature or more, each once.")
+        check_choices(self)
         asked, damping = self.rule.damping, self.estimator.damping
         if asked is not None and damping not in (None, asked):
             raise InputError(f"damping: {damping} of the estimator must be that of the rule, {asked}, or None.")
@@ -137,9 +71,53 @@ class MetaMDP:
             object.__setattr__(self, "estimator", dataclasses.replace(self.estimator, damping=asked))
 
     @property
+    def env(self) -> Env | HostEnv:
+        """The family of tasks."""
+        return self.estimator.rollout.env
+
+    @property
+    def policy(self) -> Policy:
+        """What learns."""
+        return self.estimator.rollout.policy
+
+    @property
     def num_parameters(self) -> int:
         """Length of theta."""
-        return self.estimator.rollout.policy.num_parameters
+        return self.policy.num_parameters
+
+    @property
+    def batch_steps(self) -> int:
+        """Environment steps of a learner for one update, at most."""
+        return self.estimator.rollout.num_episodes * self.estimator.rollout.horizon
+
+    @property
+    def steps_between_halts(self) -> int:
+        """Environment steps after which a long simulation may pause."""
+        return self.estimator.engine.steps_between_halts
+
+    def learner_size(self, *, keeps_episodes: bool = False) -> int:
+        """Numbers of a learner and its batch while it is simulated; perhaps a controller looks at whole episodes."""
+        rollout, env, policy = self.estimator.rollout, self.env, self.policy
+        # Sums of an episode, and normals of ten steps that are drawn ahead.
+        lane = env.num_observations + 2 * policy.num_parameters + 10 * (policy.num_actions + env.step_noise)
+        if self.estimator.solver == "cg" or keeps_episodes:
+            lane += rollout.horizon * (env.num_observations + 2 * policy.num_actions + 2)
+        return rollout.num_episodes * lane + 4 * policy.num_parameters
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """Features that every dataset keeps, so that a model can be refitted with another observation."""
+        return "theta", "natural_gradient"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a model must share; left out is what only changes how much is known: how many episodes, and how long."""
+        rollout, solver = self.estimator.rollout, self.estimator
+        # Named only where it is not the usual one, so that models of before are still taken.
+        is_usual = solver.solver != "truncated" and solver.damping_kind == "relative"
+        natural = {} if is_usual else {"natural_gradient": [solver.solver, solver.damping_kind, solver.cg_iterations]}
+        facts = {"damping": describe(solver.damping), "discount": rollout.discount, "baseline": rollout.baseline}
+        return facts | natural
 
     def with_rule(self, rule: Rule, space: HyperparameterSpace | MenuSpace | None = None) -> "MetaMDP":
         """The same meta-MDP with another update, and perhaps another space; the damping follows a rule that asks for one."""
@@ -150,61 +128,32 @@ class MetaMDP:
         estimator = dataclasses.replace(self.estimator, damping=damping)
         return dataclasses.replace(self, rule=rule, estimator=estimator, space=space or self.space)
 
-    def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> "Tasks":
+    def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> Tasks:
         """The tasks and initial policies of one block of a stream.
 
         A task list (tasks, coordinates) replaces the sampled contexts: learner i gets task i modulo the list's length.
         """
-        key = block_key(seed, stream, block)
-        space, size = self.estimator.rollout.env.context_space, self.block_size
-        if task_list is None:
-            context = space.sample(purpose_key(key, Purpose.CONTEXT), size)
-        else:
-            context = jnp.asarray(task_list[(block * size + np.arange(size)) % len(task_list)])
-        theta = self.initial.sample(purpose_key(key, Purpose.INITIAL_POLICY), size, self.num_parameters)
-        return Tasks(context, theta, key)
+        return draw_tasks(self, seed, stream, block, task_list)
 
+    def begin(self, tasks: Tasks) -> Learners:
+        """Simulate the first batch of every learner."""
+        begun: Learners = self.estimator.engine.whole(_begin)(_without_ranges(self), tasks)
+        return begun
 
-class Tasks(NamedTuple):
-    """A block of learners before their first batch."""
+    def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
+        """One transition: update every theta, simulate the next batch."""
+        moved: Learners = self.estimator.engine.whole(_advance)(_without_ranges(self), learners, hyperparameters)
+        return moved
 
-    context: Array  # (learners, coordinates)
-    theta: Array  # (learners, parameters)
-    key: Array  # everything random in this block derives from it
-
-
-class Previous(NamedTuple):
-    """What is remembered of a learner's last update; zeros before the first."""
-
-    mean_return: Array  # (learners,), before it
-    step: Array  # (learners, parameters): theta' - theta
-    divergence: Array  # (learners,): mean KL(before, after) over the states visited before, in the second order
-
-
-class Learners(NamedTuple):
-    """A block of learners, all after the same number of updates: the state of the meta-MDP."""
-
-    context: Array  # (learners, coordinates)
-    theta: Array  # (learners, parameters)
-    rule_state: RuleState
-    estimate: Estimate  # of the current theta, on the current batch
-    flagged: (
-        Array  # (learners,): the estimate cannot be followed (zero, not finite), or the last step could not be taken
-    )
-    curvature: Array  # (learners, directions): v'Fv, v what the rule adds to theta at h = 1
-    previous: Previous
-    key: Array  # the block's key
-    update: Array  # how many updates were made
-
-    @property
-    def simulation_key(self) -> Array:
-        """The key of the batch behind `estimate`: simulating again with it gives the very same episodes."""
-        return purpose_key(self.key, Purpose.SIMULATION, self.update)
-
-    @property
-    def controller_key(self) -> Array:
-        """For a controller's own random numbers at this update."""
-        return purpose_key(self.key, Purpose.CONTROLLER, self.update)
+    def blank(self, tasks: Tasks) -> Learners:
+        """Learners of the right form; their numbers mean nothing."""
+        row, number = jnp.zeros_like(tasks.theta), jnp.zeros(len(tasks.theta), jnp.float32)
+        estimate = Estimate(number, number, row, row, number, (row,) * (len(self.estimator.dampings) - 1))
+        state = self.rule.init(tasks.theta)
+        curvature = jnp.zeros(self.rule.steps(estimate, state).shape[:2], jnp.float32)
+        previous = Previous(number, row, number)
+        flagged, start = number > 0.0, jnp.uint32(0)
+        return Learners(tasks.context, tasks.theta, state, estimate, flagged, curvature, previous, tasks.key, start)
 
 
 def _observed(
@@ -316,11 +265,10 @@ def _without_ranges(mdp: MetaMDP) -> MetaMDP:
     return dataclasses.replace(simulated(mdp), space=space)
 
 
-def begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
-    """Simulate the first batch of every learner."""
-    return mdp.estimator.engine.whole(_begin)(_without_ranges(mdp), tasks)
-
-
-def advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
-    """One transition of the meta-MDP: update every theta, simulate the next batch."""
-    return mdp.estimator.engine.whole(_advance)(_without_ranges(mdp), learners, hyperparameters)
+def whole_episodes(mdp: Any, who: str) -> MetaMDP:
+    """The paper's meta-MDP, or a refusal where somebody needs its batches and finds others."""
+    if not isinstance(mdp, MetaMDP):
+        raise InputError(
+            f"{who} needs batches of whole episodes, the rule {mdp.rule.name!r} learns from batches of steps."
+        )
+    return mdp

@@ -1,0 +1,46 @@
+"""Peers: Stable-Baselines3 (PyTorch) and sbx (its networks in JAX), both with Gymnasium's CartPole-v1 in one process."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from importlib.metadata import version
+from typing import Any
+
+from stable_baselines3.common.env_util import make_vec_env
+from training import measured, print_record, training_from_arguments
+
+
+def main() -> None:
+    """Measure and print; which of the two is the environment's that this runs in."""
+    warnings.simplefilter("ignore")
+    job = training_from_arguments("Stable-Baselines3 or sbx")
+    layers = [job.hidden, job.hidden]
+    try:
+        from sbx import PPO
+
+        name, package, options = "sbx", "sbx-rl", {"policy_kwargs": {"net_arch": layers}}
+    except ImportError:
+        from stable_baselines3 import PPO
+
+        name, package = "Stable-Baselines3", "stable_baselines3"
+        options = {"policy_kwargs": {"net_arch": {"pi": layers, "vf": layers}}, "device": "cpu"}
+    model: Any = PPO(
+        "MlpPolicy",
+        make_vec_env("CartPole-v1", n_envs=job.envs),
+        n_steps=job.steps,
+        batch_size=job.minibatch,
+        n_epochs=job.epochs,
+        **options,
+    )
+    if job.learners != 1:
+        sys.exit(f"{name} trains one learner in a process")
+
+    def update(num: int) -> None:
+        model.learn(num * job.batch, reset_num_timesteps=False)
+
+    print_record(measured(job, update, name, version(package)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Whole PPO runs of this package and of Stable-Baselines3 with the same settings: do they reach the same returns?
+
+    python benchmarks/ppo_sb3.py                    # both environments, 10 seeds
+    python benchmarks/ppo_sb3.py --env pendulum --seeds 3
+
+Both learn in the nominal task, ours simulated in JAX, theirs by Gymnasium. Policies are judged at a few points on the way, all by
+Stable-Baselines3's `evaluate_policy` in Gymnasium's environment, into whose networks our parameters are copied: this holds our
+environment, batches and updates to theirs at once. Seeds are not paired; intervals are Student's over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from shared import save
+
+POINTS = 4  # of a run, evenly spaced, at which the policy is judged
+
+
+class Setting(NamedTuple):
+    """What both learn, and how."""
+
+    gymnasium: str
+    context: tuple[float, ...]  # Gymnasium's
+    horizon: int
+    envs: int
+    steps: int
+    updates: int
+    epochs: int
+    minibatch: int
+    rate: float
+    discount: float
+
+
+SETTINGS = {
+    "cartpole-v1": Setting("CartPole-v1", (1.0, 0.1, 0.5, 10.0), 500, 8, 128, 48, 10, 64, 1e-3, 0.99),
+    "pendulum": Setting("Pendulum-v1", (1.0, 1.0, 10.0), 200, 8, 256, 48, 10, 64, 1e-3, 0.9),
+}
+
+
+def model_of(setting: Setting, seed: int) -> Any:
+    """Stable-Baselines3's PPO with its defaults but for the settings."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    return PPO(
+        "MlpPolicy",
+        make_vec_env(setting.gymnasium, n_envs=setting.envs, seed=seed),
+        n_steps=setting.steps,
+        batch_size=setting.minibatch,
+        n_epochs=setting.epochs,
+        learning_rate=setting.rate,
+        gamma=setting.discount,
+        seed=seed,
+        device="cpu",
+    )
+
+
+def theirs(setting: Setting, seed: int, episodes: int) -> list[float]:
+    """Returns on the way of one run of Stable-Baselines3."""
+    model, found = model_of(setting, seed), []
+    for _ in range(POINTS):
+        steps = setting.updates // POINTS * setting.envs * setting.steps
+        model.learn(steps, reset_num_timesteps=False)
+        found.append(judged(model, setting, episodes))
+    return found
+
+
+def ours(name: str, setting: Setting, seeds: int, episodes: int) -> list[list[float]]:
+    """Returns on the way of our runs, all in one block."""
+    import jax.numpy as jnp
+
+    from metastep import envs
+    from metastep.actor_critic import PPO, Sampler
+    from metastep.blocks import Stream
+    from metastep.envs import choices_of
+    from metastep.mdp import ActorCriticMDP
+    from metastep.policies import ActorCritic
+    from metastep.spaces import HyperparameterSpace
+
+    env: Any = envs.make(name)
+    policy = ActorCritic(env.num_observations, env.num_actions, choices_of(env))
+    sampler = Sampler(env, policy, setting.envs, setting.steps, setting.horizon, setting.discount)
+    rule, space = PPO(setting.epochs, setting.minibatch), HyperparameterSpace((1e-5,), (1e-1,), ("log",))
+    mdp = ActorCriticMDP(sampler, space, rule, block_size=seeds)
+    learners = mdp.begin(mdp.tasks(0, Stream.TEST, 0, np.asarray([setting.context], np.float32)))
+    model, found = model_of(setting, 0), []
+    for update in range(setting.updates):
+        learners = mdp.advance(learners, jnp.full((seeds, 1), setting.rate, jnp.float32))
+        if (update + 1) % (setting.updates // POINTS) == 0:
+            found.append([])
+            for theta in learners.theta:
+                copy(policy.split(theta), model)
+                found[-1].append(judged(model, setting, episodes))
+    return np.transpose(found).tolist()
+
+
+def copy(parts: dict[str, Any], model: Any) -> None:
+    """Our parameters into their networks."""
+    import torch
+
+    net = model.policy
+    layers = {
+        "actor": (net.mlp_extractor.policy_net[0], net.mlp_extractor.policy_net[2], net.action_net),
+        "critic": (net.mlp_extractor.value_net[0], net.mlp_extractor.value_net[2], net.value_net),
+    }
+    for network, modules in layers.items():
+        for index, layer in enumerate(modules):
+            for kind in ("weight", "bias"):
+                getattr(layer, kind).data = torch.tensor(np.asarray(parts[f"{network}.{index}.{kind}"]).T.copy())
+    if "log_std" in parts:
+        net.log_std.data = torch.tensor(np.asarray(parts["log_std"]))
+
+
+def judged(model: Any, setting: Setting, episodes: int) -> float:
+    """Mean return of the policy as it explores."""
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    env = make_vec_env(setting.gymnasium, n_envs=episodes, seed=1)
+    return float(evaluate_policy(model, env, n_eval_episodes=episodes, deterministic=False)[0])
+
+
+def interval(values: Any) -> str:
+    """Mean with its 95 % interval over seeds."""
+    from scipy.stats import t
+
+    half = t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    return f"{np.mean(values):.1f} ± {half:.1f}"
+
+
+def main() -> None:
+    """Print the table and save the figures."""
+    warnings.simplefilter("ignore")
+    parser = argparse.ArgumentParser(description="PPO beside Stable-Baselines3.")
+    parser.add_argument("--env", choices=tuple(SETTINGS), nargs="+", default=list(SETTINGS))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--episodes", type=int, default=20, help="of each judgement")
+    arguments = parser.parse_args()
+    console = Console(width=140)
+    found: dict[str, Any] = {}
+    for name in arguments.env:
+        setting = SETTINGS[name]
+        runs = {
+            "metastep": ours(name, setting, arguments.seeds, arguments.episodes),
+            "Stable-Baselines3": [theirs(setting, seed, arguments.episodes) for seed in range(arguments.seeds)],
+        }
+        found[name] = {"setting": setting._asdict(), **runs}
+        table = Table(title=f"{setting.gymnasium}: mean return, {arguments.seeds} seeds, 95 % intervals")
+        batch, every = setting.envs * setting.steps, setting.updates // POINTS
+        for heading in ("", *(f"{batch * every * (point + 1):,} steps" for point in range(POINTS))):
+            table.add_column(heading)
+        for who, returns in runs.items():
+            table.add_row(who, *(interval(column) for column in np.transpose(returns)))
+        console.print(table)
+        save(console, f"ppo-sb3-{name}", found[name])
+
+
+if __name__ == "__main__":
+    main()

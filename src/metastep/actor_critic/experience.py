@@ -1,0 +1,196 @@
+"""Batches of a fixed number of steps from environments that run side by side and begin again by themselves.
+
+Episodes go on from one batch to the next. One that has ended, or is cut off at the horizon, gives way to a new one in the same
+task. Functions with `_one` in their name are written for one learner and batched with `jax.vmap`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from metastep.actor_critic.steps import Steps, advantages
+from metastep.envs.base import Env, State, range_of
+from metastep.envs.host.base import HostEnv
+from metastep.errors import InputError
+from metastep.noise import standard_normals
+from metastep.policies.actor_critic import ActorCritic, Parts
+from metastep.settings import Count, Share, check_fields
+
+
+class Lanes(NamedTuple):
+    """Environments between two batches; every array is (learners, envs)."""
+
+    state: State
+    elapsed: Array  # steps of the episode that is running
+    paid: Array  # its rewards so far
+    last_return: Array  # of the episode that ended last
+    has_ended: Array  # whether there is one
+
+
+class Experience(NamedTuple):
+    """One batch: what an update learns from, and what it says about each learner; learners first, then all steps."""
+
+    observation: Array  # (learners, batch, observations)
+    action: Array  # (learners, batch, actions)
+    log_density: Array  # (learners, batch): log pi(action) when it was taken
+    value: Array  # (learners, batch): the critic's
+    advantage: Array  # (learners, batch)
+    target: Array  # (learners, batch): what the critic should have said
+    mean_return: Array  # (learners,): j, of the last finished episode of every environment, without discount
+    return_error: Array  # (learners,): its standard error
+    entropy: Array  # (learners,): of the policy, mean over the batch
+    num_steps: Array  # (learners,): environment steps
+    lanes: Lanes  # where the next batch goes on
+
+
+def in_jax(env: Env | HostEnv) -> Env:
+    """The environment, if it is not simulated on the host."""
+    if isinstance(env, HostEnv):
+        raise InputError(
+            f"env.name: {env.name!r} is simulated on the host, where episodes begin all at once; batches of steps need an "
+            "environment in JAX."
+        )
+    return env
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """What is simulated for an update.
+
+    Args:
+        env: the family of tasks.
+        policy: actor and critic.
+        num_envs: environments of a learner that run side by side.
+        num_steps: steps of each environment in the batch of one update.
+        horizon: steps after which an episode is cut off; the critic says what would have come.
+        discount: discount of the rewards, gamma.
+        hold: environment steps for which an action is held; what they pay is added up. All of them are one step of a batch.
+    """
+
+    env: Env
+    policy: ActorCritic
+    num_envs: Count
+    num_steps: Count
+    horizon: Count
+    discount: Share = 0.99
+    hold: Count = 1
+
+    def __post_init__(self) -> None:
+        check_fields(self, "rollout")
+        in_jax(self.env)
+        if self.num_envs * self.num_steps < 2:
+            raise InputError("rollout.num_steps: a batch of 1 step has no spread, at least 2 steps are needed.")
+
+    @property
+    def batch_size(self) -> int:
+        """Steps of a learner for one update."""
+        return self.num_envs * self.num_steps
+
+    def start(self, context: Array, key: Array) -> Lanes:
+        """Environments at the start of an episode, in the tasks context (learners, coordinates)."""
+        shape = (len(context), self.num_envs)
+        noise = standard_normals(key, 0, self.env.reset_noise, shape)
+        # vmap needs an array to learn the batch size from, also where an environment declares no normals.
+        state = jax.vmap(self._reset_one)(context, jnp.stack((*noise, jnp.zeros(shape, jnp.float32)), axis=-1))
+        nothing = jnp.zeros(shape, jnp.float32)
+        return Lanes(state, nothing, nothing, nothing, jnp.zeros(shape, bool))
+
+    def __call__(self, theta: Array, context: Array, lanes: Lanes, key: Array, gae_lambda: float) -> Experience:
+        """The next batch of learners with these parameters (learners, parameters)."""
+        lanes, steps = self.simulate(theta, context, lanes, key)
+        advantage = advantages(steps, self.discount, gae_lambda)
+        learners = len(theta)
+
+        def flat(array: Array) -> Array:
+            return array.reshape(learners, self.batch_size, *array.shape[3:])
+
+        returns = jnp.where(lanes.has_ended, lanes.last_return, lanes.paid)
+        spread = jnp.std(returns, axis=1, ddof=1) if self.num_envs > 1 else jnp.zeros(learners, jnp.float32)
+        return Experience(
+            observation=flat(steps.observation),
+            action=flat(steps.action),
+            log_density=flat(steps.log_density),
+            value=flat(steps.value),
+            advantage=flat(advantage),
+            target=flat(advantage + steps.value),
+            mean_return=jnp.mean(returns, axis=1),
+            return_error=spread / jnp.sqrt(jnp.float32(self.num_envs)),
+            entropy=jnp.mean(steps.entropy, axis=(1, 2)),
+            num_steps=jnp.full(learners, float(self.hold * self.batch_size), jnp.float32),
+            lanes=lanes,
+        )
+
+    def simulate(self, theta: Array, context: Array, lanes: Lanes, key: Array) -> tuple[Lanes, Steps]:
+        """Step every environment of every learner `num_steps` times."""
+        num = self.policy.num_actions + self.hold * self.env.step_noise + self.env.reset_noise
+        draws = jnp.arange(self.num_steps, dtype=jnp.uint32)
+        normals = jnp.stack(standard_normals(key, draws, num, (len(theta), self.num_envs)), axis=-1)
+        return jax.vmap(self._simulate_one, in_axes=(0, 0, 0, 1))(self.policy.split(theta), context, lanes, normals)
+
+    def _reset_one(self, context: Array, normals: Array) -> State:
+        """Every environment (envs, normals) of one learner anew."""
+        named, num = self.env.context_space.unpack(context), self.env.reset_noise
+        return jax.vmap(lambda noise: self.env.reset(named, tuple(noise[:num])))(normals)
+
+    def _observe_one(self, context: Array, state: State) -> Array:
+        named = self.env.context_space.unpack(context)
+        return jax.vmap(lambda each: jnp.stack(self.env.observe(named, each)))(state)
+
+    def _simulate_one(self, parts: Parts, context: Array, lanes: Lanes, normals: Array) -> tuple[Lanes, Steps]:
+        env, policy = self.env, self.policy
+        named = env.context_space.unpack(context)
+        chosen_by, moved_by = policy.num_actions, policy.num_actions + self.hold * env.step_noise
+        limits = None if policy.is_discrete else range_of(env)
+
+        def move(state: State, action: Array, noise: Array) -> Any:
+            return env.step(named, state, tuple(action), tuple(noise))
+
+        def play(state: State, elapsed: Array, action: Array, noise: Array) -> tuple[Any, Array]:
+            """Hold the action until its time, or that of the episode, is over."""
+            made = action if limits is None else jnp.clip(action, *limits)
+            after, elapsed = jax.vmap(move)(state, made, noise[:, : env.step_noise]), elapsed + 1.0
+            for index in range(1, self.hold):
+                goes_on = ~after.terminated & (elapsed < self.horizon)
+                drawn = noise[:, index * env.step_noise : (index + 1) * env.step_noise]
+                later = jax.vmap(move)(after.state, made, drawn)
+                later = later._replace(reward=after.reward + later.reward)
+                after = jax.tree.map(lambda new, old, goes_on=goes_on: jnp.where(goes_on, new, old), later, after)
+                elapsed = elapsed + goes_on.astype(jnp.float32)
+            return after, elapsed
+
+        def step(lane: tuple[Lanes, Array], noise: Array) -> tuple[tuple[Lanes, Array], dict[str, Array]]:
+            before, observation = lane
+            distribution = policy.act(parts, observation)
+            action = distribution.sample(noise[:, :chosen_by])
+            after, elapsed = play(before.state, before.elapsed, action, noise[:, chosen_by:moved_by])
+            paid = before.paid + after.reward
+            ended = after.terminated | (elapsed >= self.horizon)
+            fresh = self._reset_one(context, noise[:, moved_by:])
+            state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, after.state)
+            seen_next = self._observe_one(context, after.state)
+            lanes = Lanes(
+                state=state,
+                elapsed=jnp.where(ended, 0.0, elapsed),
+                paid=jnp.where(ended, 0.0, paid),
+                last_return=jnp.where(ended, paid, before.last_return),
+                has_ended=before.has_ended | ended,
+            )
+            seen = jnp.where(ended[:, None], self._observe_one(context, fresh), seen_next)
+            return (lanes, seen), {
+                "observation": observation,
+                "action": action,
+                "log_density": distribution.log_density(action),
+                "entropy": distribution.entropy(),
+                "reward": after.reward,
+                "next_value": seen_next,  # what the critic is asked about, once for the whole batch
+                "terminated": after.terminated,
+                "ended": ended,
+            }
+
+        start = lanes, self._observe_one(context, lanes.state)
+        (lanes, _), kept = lax.scan(step, start, normals)
+        kept["next_value"] = policy.value(parts, kept["next_value"])
+        return lanes, Steps(**kept, value=policy.value(parts, kept["observation"]))

@@ -1,0 +1,39 @@
+"""The steps of a batch, and generalised advantage estimation (Schulman and others, 2016)."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+
+class Steps(NamedTuple):
+    """What was seen, done and paid; every array is (learners, steps, envs, ...)."""
+
+    observation: Array
+    action: Array
+    log_density: Array  # log pi(action)
+    entropy: Array
+    reward: Array
+    value: Array  # the critic's, of where a step began
+    next_value: Array  # of where it led, before a new episode began there
+    terminated: Array  # the episode has no future
+    ended: Array  # terminated, or cut off at the horizon
+
+
+def advantages(steps: Steps, discount: float, gae_lambda: float) -> Array:
+    """A_t = d_t + gamma lambda A_{t+1}, d_t = r_t + gamma V(s_{t+1}) - V(s_t): (learners, steps, envs).
+
+    A state without a future is worth nothing. Where an episode was cut off, or goes on in the next batch, the critic says what
+    would have come; the sum over later steps never reaches into the next episode.
+    """
+    future = jnp.where(steps.terminated, 0.0, steps.next_value)
+    surprise = steps.reward + discount * future - steps.value
+    decay = jnp.where(steps.ended, 0.0, discount * gae_lambda)
+
+    def back(later: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
+        total = now[0] + now[1] * later
+        return total, total
+
+    in_time = tuple(jnp.swapaxes(array, 0, 1) for array in (surprise, decay))
+    _, found = lax.scan(back, jnp.zeros_like(surprise[:, 0]), in_time, reverse=True)
+    return jnp.swapaxes(found, 0, 1)

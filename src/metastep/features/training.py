@@ -1,0 +1,91 @@
+"""What a loop with an actor and a critic knows after an update: numbers that practitioners watch, none with a unit."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jax import Array
+
+from metastep.features.base import Feature
+from metastep.features.update import log10
+from metastep.mdp import ActorCriticMDP, Learners, Process
+
+
+class _OfTraining(Feature):
+    """Known where an actor and a critic learn from batches of steps."""
+
+    batches: ClassVar[str] = "steps"
+
+
+class ClipFraction(_OfTraining):
+    """Share of the last update's ratios of densities that were clipped, mean over all its minibatches."""
+
+    name: ClassVar[str] = "clip_fraction"
+
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
+        return learners.previous.clip_fraction[:, None]
+
+
+class EntropyChange(_OfTraining):
+    """Entropy of the policy on the current batch minus that on the first one, in nats."""
+
+    name: ClassVar[str] = "entropy_change"
+
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
+        return (learners.estimate.entropy - learners.previous.first_entropy)[:, None]
+
+
+class ExplainedVariance(_OfTraining):
+    """1 - Var(target - value) / Var(target) of the critic on the current batch, -1 at least."""
+
+    name: ClassVar[str] = "explained_variance"
+
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
+        batch = learners.estimate
+        whole = jnp.var(batch.target, axis=1)
+        share = jnp.var(batch.target - batch.value, axis=1) / jnp.where(whole > 0.0, whole, 1.0)
+        return jnp.where(whole > 0.0, jnp.maximum(1.0 - share, -1.0), 0.0)[:, None]
+
+    def bounds(self, mdp: Process) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return (-1.0,), (1.0,)
+
+
+class StepRatio(_OfTraining):
+    """Decimal logarithm of the length of the last step over that of the one before it; 0 before the second."""
+
+    name: ClassVar[str] = "step_ratio"
+
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
+        ratio = learners.previous.ratio
+        return jnp.where(ratio > 0.0, log10(ratio), 0.0)[:, None]
+
+
+class StepCosine(_OfTraining):
+    """Cosine of the angle between the last step and the one before it; 0 before the second."""
+
+    name: ClassVar[str] = "step_cosine"
+
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
+        return learners.previous.cosine[:, None]
+
+
+class LastRate(_OfTraining):
+    """Decimal logarithm of the learning rate, or bound, that the last update was made with; -6 before the first."""
+
+    name: ClassVar[str] = "last_rate"
+
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
+        return log10(learners.previous.rate)[:, None]
+
+
+class Budget(_OfTraining):
+    """Share of the updates that were made, of those that a learner has; 1 also beyond."""
+
+    name: ClassVar[str] = "budget"
+
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
+        assert isinstance(mdp, ActorCriticMDP)  # as `batches` says
+        share = jnp.minimum(learners.update.astype(jnp.float32) / float(mdp.budget), 1.0)
+        return jnp.full((len(learners.theta), 1), share)
+
+    def bounds(self, mdp: Process) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return (0.0,), (1.0,)
