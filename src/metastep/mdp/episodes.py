@@ -1,6 +1,7 @@
 """The paper's meta-MDP: an update follows an estimate from a batch of whole episodes."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -137,13 +138,11 @@ class MetaMDP:
 
     def begin(self, tasks: Tasks) -> Learners:
         """Simulate the first batch of every learner."""
-        begun: Learners = self.estimator.engine.whole(_begin)(_without_ranges(self), tasks)
-        return begun
+        return _observe(_without_ranges(self), _first, tasks)
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
         """One transition: update every theta, simulate the next batch."""
-        moved: Learners = self.estimator.engine.whole(_advance)(_without_ranges(self), learners, hyperparameters)
-        return moved
+        return _observe(_without_ranges(self), _next, learners, hyperparameters)
 
     def blank(self, tasks: Tasks) -> Learners:
         """Learners of the right form; their numbers mean nothing."""
@@ -156,37 +155,51 @@ class MetaMDP:
         return Learners(tasks.context, tasks.theta, state, estimate, flagged, curvature, previous, tasks.key, start)
 
 
-def _observed(
-    mdp: MetaMDP,
-    batch: Batch,
-    context: Array,
-    theta: Array,
-    rule_state: RuleState,
-    previous: Previous,
-    key: Array,
-    update: Array,
-) -> Learners:
-    estimate = estimate_of(mdp.estimator, theta, batch)
-    flagged = unusable(mdp.rule.direction(estimate)) | ~jnp.isfinite(estimate.mean_return)
-    curvature = curvatures(mdp.estimator, theta, batch, mdp.rule.steps(estimate, rule_state))
-    return Learners(context, theta, rule_state, estimate, flagged, curvature, previous, key, update)
+class _Unseen(NamedTuple):
+    """Learners whose next batch is still to be simulated, and the key of that."""
+
+    context: Array
+    theta: Array
+    rule_state: RuleState
+    previous: Previous
+    held_back: Array  # (learners,): flagged whatever the batch says
+    key: Array
+    update: Array
+    simulation_key: Array
 
 
-def _observe_batch(
-    mdp: MetaMDP, context: Array, theta: Array, rule_state: RuleState, previous: Previous, key: Array, update: Array
-) -> Learners:
-    batch = mdp.estimator.batch(theta, context, purpose_key(key, Purpose.SIMULATION, update))
-    observed: Learners = mdp.estimator.engine.piece(_observed)(
-        mdp, batch, context, theta, rule_state, previous, key, update
-    )
+def _unseen(
+    context: Array, theta: Array, state: RuleState, previous: Previous, held_back: Array, key: Array, update: Array
+) -> _Unseen:
+    simulation_key = purpose_key(key, Purpose.SIMULATION, update)
+    return _Unseen(context, theta, state, previous, held_back, key, update, simulation_key)
+
+
+def _observe(mdp: MetaMDP, unseen: Callable[..., _Unseen], *given: Any) -> Learners:
+    """Three programs, one after the other: before the batch, the batch, and after it.
+
+    The one that simulates takes longest to compile; alone, it is the same for every rule, for the first batch and for all others.
+    """
+    piece = mdp.estimator.engine.piece
+    learners: _Unseen = piece(unseen)(mdp, *given)
+    batch = mdp.estimator.batch(learners.theta, learners.context, learners.simulation_key)
+    observed: Learners = piece(_observed)(mdp, learners, batch)
     return observed
 
 
-def _begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
-    start = mdp.rule.init(tasks.theta)
+def _observed(mdp: MetaMDP, learners: _Unseen, batch: Batch) -> Learners:
+    context, theta, state, previous, held_back, key, update, _ = learners
+    estimate = estimate_of(mdp.estimator, theta, batch)
+    flagged = unusable(mdp.rule.direction(estimate)) | ~jnp.isfinite(estimate.mean_return) | held_back
+    curvature = curvatures(mdp.estimator, theta, batch, mdp.rule.steps(estimate, state))
+    return Learners(context, theta, state, estimate, flagged, curvature, previous, key, update)
+
+
+def _first(mdp: MetaMDP, tasks: Tasks) -> _Unseen:
     nothing = jnp.zeros(len(tasks.theta), jnp.float32)
     previous = Previous(nothing, jnp.zeros_like(tasks.theta), nothing)
-    return _observe_batch(mdp, tasks.context, tasks.theta, start, previous, tasks.key, jnp.uint32(0))
+    start = mdp.rule.init(tasks.theta)
+    return _unseen(tasks.context, tasks.theta, start, previous, nothing > 0.0, tasks.key, jnp.uint32(0))
 
 
 def _chosen_curvature(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Array:
@@ -240,13 +253,12 @@ def _update(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> tuple[U
     return after, Previous(learners.estimate.mean_return, after.theta - learners.theta, cost)
 
 
-def _advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
-    after, previous = mdp.estimator.engine.piece(_update)(mdp, learners, hyperparameters)
-    observed = _observe_batch(
-        mdp, learners.context, after.theta, after.state, previous, learners.key, learners.update + jnp.uint32(1)
-    )
+def _next(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> _Unseen:
+    after, previous = _update(mdp, learners, hyperparameters)
     # Held back although the estimate could be followed: a step that is not finite, or too large for float32.
-    return observed._replace(flagged=observed.flagged | (after.flagged & ~learners.flagged))
+    held_back = after.flagged & ~learners.flagged
+    update = learners.update + jnp.uint32(1)
+    return _unseen(learners.context, after.theta, after.state, previous, held_back, learners.key, update)
 
 
 def simulated(mdp: MetaMDP) -> MetaMDP:
