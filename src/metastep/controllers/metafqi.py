@@ -1,7 +1,7 @@
 """Greedy on the learned Q function: the step size of metaFQI."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +66,7 @@ class MetaFQIController(Controller):
         if self.model is None:
             raise InputError("controller: 'metafqi' needs a fitted model.")
         record = self.model.record
-        if record is not None and (difference := first_difference(record.setting, setting_of(mdp))):
+        if record is not None and (difference := _difference(record.setting, setting_of(mdp))):
             key, fitted, wanted = difference
             raise InputError(f"model: it was fitted for {key} = {fitted}, but the meta-MDP has {wanted}.")
         return mdp
@@ -76,6 +76,16 @@ class MetaFQIController(Controller):
         assert self.model is not None  # `init` refuses that
         best = self.model.act(np.asarray(meta_observation(state, learners)), self.iteration)
         return jnp.asarray(best, jnp.float32).reshape(-1, state.space.num_coordinates)
+
+
+def _difference(fitted: dict[str, Any], wanted: dict[str, Any]) -> tuple[str, str, str] | None:
+    """Where a model does not belong; one for several families belongs to all that see, choose and update alike."""
+    if "families" not in fitted:
+        return first_difference(fitted, wanted)
+    shared = {name: fitted[name] for name in ("observation", "space")} | {"rule.name": fitted["rule"]["name"]}
+    return first_difference(
+        shared, {name: wanted[name] for name in ("observation", "space")} | {"rule.name": wanted["rule"]["name"]}
+    )
 
 
 @dataclass(frozen=True, eq=False)
