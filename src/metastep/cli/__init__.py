@@ -316,3 +316,6 @@ def envs() -> None:
     from metastep.experiments.overview import print_overview
 
     print_overview()
+
+
+from metastep.cli import tasks as _tasks  # noqa: E402, F401  (registers its verbs, after those above)

@@ -65,7 +65,7 @@ def _follow(folder: RunFolder, tracker: Tracker, writer: DatasetWriter, index: i
         return Exploration()
     blocks = len(writer.layout.blocks) // config.collect.rounds  # of a round
     model = _round_model(folder, writer, index, range(index * blocks), tracker)
-    return Exploring(MetaFQIController(model), config.collect.exploration)
+    return Exploring(MetaFQIController(model), config.collect.exploration, config.collect.near)
 
 
 def _round_model(folder: RunFolder, writer: DatasetWriter, index: int, blocks: range, tracker: Tracker) -> Model:

@@ -232,6 +232,11 @@ class CollectSection(_Section):
         default=1, description="Rounds of collection: the first explores, later ones follow the model fitted so far."
     )
     exploration: Share = Field(default=0.3, description="Share of random updates among those made in later rounds.")
+    near: Share = Field(
+        default=0.0,
+        description="Share of the updates only tried in later rounds that are near what the model would choose; the others are "
+        "drawn at random.",
+    )
     block_size: Count | None = Field(
         default=None, description="Learners simulated together while collecting; by default rollout.block_size."
     )

@@ -22,15 +22,11 @@ class Stretch(NamedTuple):
 
 
 def _try(
-    mdp: Process, learners: Learners, num: int, record: Sequence[str]
+    mdp: Process, controller: Controller, learners: Learners, num: int, record: Sequence[str]
 ) -> list[tuple[Array, tuple[dict[str, Array], dict[str, Array]]]]:
-    """What learners would see after updates drawn at random, and the updates; nobody follows them."""
-    tried = []
-    for index in range(num):
-        key = jax.random.fold_in(learners.controller_key, index + 1)
-        hyperparameters = mdp.space.sample(key, learners.theta.shape[0])
-        tried.append((hyperparameters, _snapshot(mdp, advance(mdp, learners, hyperparameters), record)))
-    return tried
+    """What learners would see after other updates, and the updates; nobody follows them."""
+    attempts = controller.attempts(mdp, learners, num) if num else []
+    return [(attempt, _snapshot(mdp, advance(mdp, learners, attempt), record)) for attempt in attempts]
 
 
 def _snapshot(mdp: Process, learners: Learners, record: Sequence[str]) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -53,7 +49,7 @@ def following(
     """Yields the hyperparameters of each update and is sent the learners after it; the arguments are those of `follow`."""
     snapshots, proposals, tried = [_snapshot(mdp, learners, record)] if from_start else [], [], []
     for _ in range(num_updates):
-        tried.append(_try(mdp, learners, tries, record))
+        tried.append(_try(mdp, controller, learners, tries, record))
         hyperparameters = controller.propose(state, learners)
         after = yield hyperparameters
         state = controller.observe(state, learners, hyperparameters, after)
