@@ -97,6 +97,11 @@ grid.stepsize = [0.03, 0.1, 0.3, 1.0]
 [[compare.methods]]
 name = "oracle"
 
+[quick.rollout]
+num_episodes = 8
+horizon = 10
+block_size = 8
+
 [quick.collect]
 num_meta_episodes = 64
 

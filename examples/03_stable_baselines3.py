@@ -4,7 +4,7 @@
 
 PPO trains on one learner after the other, 4,000 updates in all, and is then judged on tasks it has never seen: by how much
 do 20 updates with its step sizes improve the return? Random step sizes and one constant step size are judged the same way.
-With METASTEP_EXAMPLE_QUICK=1 the agent makes 400 updates and is judged on 16 tasks, which only shows that the pieces fit.
+With METASTEP_EXAMPLE_QUICK=1 the agent makes 100 updates and is judged on 16 tasks, which only shows that the pieces fit.
 Needs the extras `gym` and `sb3`.
 """
 
@@ -24,7 +24,7 @@ import metastep.integrations.gymnasium  # noqa: F401  (registers the environment
 
 ENVIRONMENT = "metastep/Minigolf-v0"
 QUICK = bool(os.environ.get("METASTEP_EXAMPLE_QUICK"))
-NUM_STEPS = 400 if QUICK else 4_000
+NUM_STEPS = 100 if QUICK else 4_000
 NUM_TEST_TASKS = 16 if QUICK else 128
 TRAINING_SEED, TEST_SEED = 1, 100
 
@@ -54,7 +54,7 @@ def main() -> None:
         training,
         gamma=1.0,  # the paper's meta-discount
         gae_lambda=0.8,
-        n_steps=400,
+        n_steps=min(400, NUM_STEPS),
         batch_size=100,
         learning_rate=1e-3,
         seed=TRAINING_SEED,

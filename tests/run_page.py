@@ -1,4 +1,4 @@
-"""Runs what a page of the documentation shows, in the working folder: `python run_page.py PAGE`. A tool of `test_docs.py`.
+"""Runs what a page of the documentation shows, in the working folder. A tool of `test_docs.py`.
 
 Blocks are taken in order. What the text says to save is saved, other Python is executed, configurations are built, and the
 commands of `metastep` are parsed and their configurations built. Only a run whose model the page loads later is carried out,
@@ -9,9 +9,11 @@ import re
 import shlex
 import sys
 import tomllib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 from typer.main import get_command
 
 from metastep.cli import app
@@ -85,7 +87,10 @@ def fit_small(source: str, out: Path, overrides: list[str]) -> None:
     save_model(fit_model(folder.config, collect_data(folder)), folder.model)
 
 
-def main(page: str) -> None:
+def run_page(page: str) -> None:
+    """All blocks, in a process of their own; a warning is an error."""
+    warnings.simplefilter("error")
+    jax.config.update("jax_numpy_dtype_promotion", "standard")  # strict is for our own code, not for what users run
     sys.path.insert(0, "")
     names: dict = {"__name__": "page"}
     for block in BLOCK.finditer(page):
@@ -100,7 +105,3 @@ def main(page: str) -> None:
         elif not language:
             for words in commands(text):
                 follow(words, page)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]).read_text())

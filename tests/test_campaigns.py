@@ -78,6 +78,11 @@ def test_some_kills(tmp_path):
 
 
 @pytest.mark.soak
+def test_killed_workers_and_schedulers(place):
+    check(campaign(place, "workers", large(100), large(10), 1))
+
+
+@pytest.mark.soak
 def test_kills(place):
     found = campaign(place, "kills", large(1000), 1)
     check(found)

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import Done, metastep, start
+
 SMALL = [
     "--set", "collect.num_meta_episodes=320",
     "--set", "rollout.num_episodes=10",
@@ -24,11 +26,11 @@ SMALL = [
 
 
 def command(out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "metastep", "collect", "nav2d", "--out", str(out), "--device", "cpu", *SMALL, *more]
+    return ["collect", "nav2d", "--out", str(out), "--device", "cpu", *SMALL, *more]
 
 
-def collect(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(out, *more), capture_output=True, text=True, check=False)
+def collect(out: Path, *more: str) -> Done:
+    return metastep(*command(out, *more))
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -37,7 +39,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def refused(result: subprocess.CompletedProcess[str]) -> str:
+def refused(result: Done) -> str:
     assert result.returncode == 2, result.stderr
     assert "Traceback" not in result.stderr
     lines = result.stderr.strip().splitlines()
@@ -60,16 +62,16 @@ def kill_and_resume(folder: Path, kills: int, seed: int) -> int:
     data, manifest, killed = folder / "data", folder / "data" / "manifest.json", 0
     started = time.monotonic()
     while killed < kills:
-        process = subprocess.Popen(command(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        running = start(*command(folder))
         # Most kills fall into the writing of blocks: wait for some progress, then a random moment.
         target = len(list(data.glob("block-*"))) + generator.randint(0, 4) if data.exists() else 0
-        while process.poll() is None and time.monotonic() - started < 3000.0:
+        while running.process.is_alive() and time.monotonic() - started < 3000.0:
             if data.exists() and len(list(data.glob("block-*"))) >= target:
                 break
             time.sleep(0.005)
         time.sleep(generator.random() * 0.05)
-        process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
+        running.process.kill()
+        killed += running.wait().returncode == -signal.SIGKILL
         if manifest.exists() and json.loads(manifest.read_text())["blocks"] and killed < kills:
             shutil.rmtree(folder)  # complete: start over, there is more killing to do
     assert collect(folder).returncode == 0
@@ -91,7 +93,7 @@ def test_the_number_of_cores_changes_no_byte(whole, tmp_path):
     folder = tmp_path / "run"
     assert collect(folder, "--cores", "1").returncode == 0
     assert digests(folder) == digests(whole)
-    assert (folder / "command.txt").read_text() == shlex.join(["metastep", *command(folder)[3:]]) + "\n"
+    assert (folder / "command.txt").read_text() == shlex.join(["metastep", *command(folder)]) + "\n"
 
 
 def test_another_configuration_is_refused_and_nothing_is_lost(whole):
@@ -132,10 +134,7 @@ def test_damage_is_named_with_its_file(whole, tmp_path, damage):
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     name = damage(folder)
-    result = subprocess.run(
-        [sys.executable, "-m", "metastep", "inspect", str(folder)], capture_output=True, text=True, check=False
-    )
-    assert name in refused(result)
+    assert name in refused(metastep("inspect", str(folder)))
 
 
 @pytest.mark.parametrize(

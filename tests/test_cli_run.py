@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import metastep, start
+
 TINY = [
     "collect.num_meta_episodes=64",
     "rollout.num_episodes=20",
@@ -39,23 +41,7 @@ CHROMIUM = [
 
 def command(out: Path, *more: str) -> list[str]:
     overrides = [word for setting in TINY for word in ("--set", setting)]
-    return [
-        sys.executable,
-        "-m",
-        "metastep",
-        "run",
-        "minigolf",
-        "--out",
-        str(out),
-        "--device",
-        "cpu",
-        *overrides,
-        *more,
-    ]
-
-
-def metastep(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "metastep", *arguments], capture_output=True, text=True, check=False)
+    return ["run", "minigolf", "--out", str(out), "--device", "cpu", *overrides, *more]
 
 
 def results(folder: Path) -> dict[str, str]:
@@ -68,7 +54,7 @@ def results(folder: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    result = subprocess.run(command(folder), capture_output=True, text=True, check=False)
+    result = metastep(*command(folder))
     assert result.returncode == 0, result.stderr
     assert "report:" in result.stdout
     return folder
@@ -77,22 +63,20 @@ def whole(tmp_path_factory) -> Path:
 def kill_and_resume(folder: Path, kills: int, seed: int, usual_seconds: float) -> int:
     generator, killed = random.Random(seed), 0
     while killed < kills:
-        process = subprocess.Popen(command(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(timeout=generator.uniform(0.2, 1.0) * usual_seconds)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
+        running = start(*command(folder))
+        running.process.join(generator.uniform(0.2, 1.0) * usual_seconds)
+        running.process.kill()
+        killed += running.wait().returncode == -signal.SIGKILL
         if (folder / "report.html").exists() and killed < kills:
             shutil.rmtree(folder)
-    assert subprocess.run(command(folder), capture_output=True, check=False).returncode == 0
+    assert metastep(*command(folder)).returncode == 0
     return killed
 
 
 def usual_seconds(folder: Path) -> float:
     started = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
-    assert subprocess.run(command(folder), capture_output=True, check=False).returncode == 0
+    assert metastep(*command(folder)).returncode == 0
     elapsed = time.monotonic() - started
     shutil.rmtree(folder)
     return elapsed
@@ -116,9 +100,8 @@ def test_a_hundred_kills(whole, tmp_path):
 @pytest.mark.soak
 def test_stages_one_by_one_give_the_same_files(whole, tmp_path):
     folder = tmp_path / "run"
-    words = command(folder)
-    words[words.index("run")] = "collect"
-    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+    words = ["collect", *command(folder)[1:]]
+    assert metastep(*words).returncode == 0
     for stage in ("fit", "compare", "report"):
         done = metastep(stage, str(folder))
         assert done.returncode == 0, done.stderr
@@ -126,21 +109,21 @@ def test_stages_one_by_one_give_the_same_files(whole, tmp_path):
     shown = re.search(r"## What was run.*?```\n(.*?)\n```", (folder / "report.md").read_text(), flags=re.S)
     assert shown
     lines = shown.group(1).splitlines()
-    assert lines[0] == shlex.join(["metastep", *words[3:]])
+    assert lines[0] == shlex.join(["metastep", *words])
     assert lines[1:] == [f"metastep {stage} {folder}" for stage in ("fit", "compare", "report")]
 
 
 @pytest.mark.soak
 def test_a_report_made_again_still_says_what_was_run(whole):
     before = (whole / "report.md").read_text()
-    assert shlex.join(["metastep", *command(whole)[3:]]) in before
+    assert shlex.join(["metastep", *command(whole)]) in before
     assert metastep("report", str(whole)).returncode == 0
     assert (whole / "report.md").read_text() == before
 
 
 def test_another_configuration_is_refused(whole):
     before = results(whole)
-    done = subprocess.run(command(whole, "--seed", "5"), capture_output=True, text=True, check=False)
+    done = metastep(*command(whole, "--seed", "5"))
     assert done.returncode == 2
     assert "seed = 0, which is now 5" in done.stderr
     assert "Traceback" not in done.stderr
@@ -192,7 +175,8 @@ def test_coverage_of_test_tasks(whole, tmp_path):
 
 def test_the_demo_compares_both_learned_methods_with_tuned_baselines(tmp_path):
     # At its real size, so compiled as users have it.
-    environment = {name: value for name, value in os.environ.items() if name != "JAX_DISABLE_MOST_OPTIMIZATIONS"}
+    ours = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS")
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
     words = [sys.executable, "-m", "metastep", "demo", "--out", str(tmp_path / "demo"), "--device", "cpu"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr

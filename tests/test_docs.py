@@ -13,7 +13,8 @@ import pytest
 
 from metastep.experiments.build import method_specs
 from metastep.experiments.config import list_presets, load
-from tests.run_page import BLOCK, commands, parameters
+from tests.processes import Running
+from tests.run_page import BLOCK, commands, parameters, run_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -132,13 +133,7 @@ PYTHON_PAGES = [page for page in PAGES if "```python" in page.read_text() and pa
 
 @pytest.mark.parametrize("page", PYTHON_PAGES, ids=lambda page: page.stem)
 def test_what_a_page_shows_runs(page, tmp_path):
-    environment = os.environ | {"PYTHONWARNINGS": "error"}
-    # Strict dtypes are for our own code under test, not for what users run.
-    environment.pop("JAX_NUMPY_DTYPE_PROMOTION", None)
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "run_page.py"), str(page)],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = Running(run_page, page.read_text(), cwd=tmp_path).wait()
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from metastep.evaluation import load
+from tests.processes import metastep
 
 OWN = Path(__file__).parent / "own"
 
@@ -18,10 +19,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     for name in ("ridge_walk.py", "ridge_walk.toml"):
         (folder / name).write_bytes((OWN / name).read_bytes())
-    done = subprocess.run(
-        [sys.executable, "-m", "metastep", "run", "ridge_walk.toml", "--out", "run"],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = metastep("run", "ridge_walk.toml", "--out", "run", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "report: run/report.html" in done.stdout
     return folder
@@ -50,11 +48,10 @@ def test_every_part_took_part(folder):
 @pytest.mark.soak
 def test_other_stages_take_them_up_again(folder):
     for verb in ("report", "inspect"):
-        words = [sys.executable, "-m", "metastep", verb, "run"]
-        refused = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+        refused = metastep(verb, "run", cwd=folder)
         assert refused.returncode == 2
         assert "names parts of the module 'ridge_walk', which would be run; give --allow-imports" in refused.stderr
-        done = subprocess.run([*words, "--allow-imports"], cwd=folder, capture_output=True, text=True, check=False)
+        done = metastep(verb, "run", "--allow-imports", cwd=folder)
         assert done.returncode == 0, done.stderr
     assert "2 heads of ridge_walk:ridge, ridge 0.1" in done.stdout
 

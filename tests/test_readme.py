@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import metastep
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 TOUR = (ROOT / "docs" / "tour.md").read_text()
@@ -22,9 +24,7 @@ def folder(tmp_path_factory):
         'compare.methods=["metafqi"]', "compare.num_tasks=2", "compare.num_updates=2",
     ]  # fmt: skip
     words = ["run", "minigolf", "--out", "runs/demo", *(word for setting in small for word in ("--set", setting))]
-    done = subprocess.run(
-        [sys.executable, "-m", "metastep", *words], cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = metastep(*words, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -54,6 +54,20 @@ def test_a_menu_draws_directions_evenly_and_steps_from_their_own_ranges():
     assert abs(logs.mean() + 1.5) < 0.1
 
 
+def test_draws_near_others_keep_the_direction_and_spread_by_a_tenth_of_the_scale():
+    around = jnp.tile(jnp.asarray([[0.0, 1.0], [1.0, 10**-1.5]], jnp.float32), (2000, 1))
+    drawn = np.asarray(MENU.near(jax.random.key(0), around))
+    np.testing.assert_array_equal(drawn[:, 0], around[:, 0])
+    flat, steep = drawn[::2, 1], np.log10(drawn[1::2, 1])
+    assert (flat.mean(), flat.std()) == (pytest.approx(1.0, abs=0.02), pytest.approx(0.2, abs=0.02))
+    assert (steep.mean(), steep.std()) == (pytest.approx(-1.5, abs=0.05), pytest.approx(0.5, abs=0.05))
+    box = HyperparameterSpace((0.0, 1e-4), (8.0, 10.0), ("linear", "log"), ("stepsize", "clip"))
+    drawn = np.asarray(box.near(jax.random.key(1), jnp.full((4000, 2), jnp.float32(8.0))))
+    assert drawn[:, 0].max() == 8.0
+    assert drawn.max() <= 10.0
+    assert drawn[:, 0].std() == pytest.approx(0.8 * 0.58, abs=0.05)  # a half of a normal distribution, the rest cut off
+
+
 def test_the_nearest_point_of_a_menu():
     wanted = jnp.asarray([[0.4, 5.0], [0.6, 5.0], [7.0, 50.0], [-3.0, -1.0]], jnp.float32)
     np.testing.assert_allclose(MENU.clip(wanted), [[0.0, 2.0], [1.0, 5.0], [1.0, 10.0], [0.0, 0.0]])

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from metastep.experiments.config import load as load_experiment
     from metastep.experiments.runner import run
     from metastep.experiments.schema import Experiment
-    from metastep.fqi import MetaFQI, Model, load_model, regressors
+    from metastep.fqi import MetaFQI, Model, Stepper, load_model, regressors
     from metastep.gradients import Estimator
     from metastep.mdp import MetaMDP
+    from metastep.pretrained import load
     from metastep.simulation.rollouts import Rollout
 
 try:
@@ -34,11 +35,13 @@ _HOMES = {
     "MetaFQI": "metastep.fqi:MetaFQI",
     "MetaMDP": "metastep.mdp:MetaMDP",
     "Model": "metastep.fqi:Model",
+    "Stepper": "metastep.fqi:Stepper",
     "Rollout": "metastep.simulation.rollouts:Rollout",
     "baselines": "metastep.evaluation.baselines",
     "controllers": "metastep.controllers",
     "envs": "metastep.envs",
     "features": "metastep.features",
+    "load": "metastep.pretrained:load",
     "load_comparison": "metastep.evaluation:load",
     "load_experiment": "metastep.experiments.config:load",
     "load_model": "metastep.fqi:load_model",
@@ -50,8 +53,8 @@ _HOMES = {
     "testing": "metastep.testing",
 }
 
-__all__ = ["Estimator", "Experiment", "InputError", "MetaFQI", "MetaMDP", "Model", "Rollout", "__version__"]
-__all__ += ["load_comparison", "load_experiment", "load_model", "make_env", "run"]
+__all__ = ["Estimator", "Experiment", "InputError", "MetaFQI", "MetaMDP", "Model", "Rollout", "Stepper", "__version__"]
+__all__ += ["load", "load_comparison", "load_experiment", "load_model", "make_env", "run"]
 __all__ += ["baselines", "controllers", "envs", "features", "policies", "regressors", "rules", "testing"]
 
 

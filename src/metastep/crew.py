@@ -31,7 +31,7 @@ class Crew(Protocol):
         """Have a call made."""
 
     def telling(self, listener: Tell) -> AbstractContextManager[Tell]:
-        """A function that calls may use to tell the listener how far they are; it is called one at a time."""
+        """A function that calls may use to tell the listener how far they are; it may be called by several threads at once."""
 
 
 _employed: list[Crew] = []
@@ -86,13 +86,10 @@ class Threads:
 
     @contextmanager
     def telling(self, listener: Tell) -> Iterator[Tell]:
-        talking = Lock()
-
         def tell(news: Any) -> None:
             if self._is_leaving:
                 raise CancelledError  # nobody asks what came of it
-            with talking:
-                listener(news)
+            listener(news)
 
         yield tell
 
@@ -112,18 +109,13 @@ class Threads:
 class Queue:
     """Calls that wait for a crew, and those under way: never more than it has slots, the first in order first."""
 
-    def __init__(self, crew: Crew, slots: int) -> None:
-        self._crew, self._slots, self._arrivals = crew, slots, count()
+    def __init__(self, crew: Crew, here: int) -> None:
+        self._crew, self._here, self._arrivals = crew, here, count()
         self._waiting: list[tuple[int, int, Any, Callable[..., Any], tuple[Any, ...]]] = []
         self._under_way: dict[Future[Any], Any] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._under_way)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is under way."""
-        return not self._under_way
 
     def add(self, order: int, tag: Any, function: Callable[..., Any], *arguments: Any) -> None:
         """Have a call made once its turn comes; of the same order, the first that was added comes first."""
@@ -131,7 +123,8 @@ class Queue:
 
     def take(self) -> Iterator[tuple[Any, Any]]:
         """Wait until calls are through: their tags with what came of them; what one of them raised is raised here."""
-        while self._waiting and len(self._under_way) < self._slots:
+        slots = self._crew.slots(self._here)
+        while self._waiting and len(self._under_way) < slots:
             _, _, tag, function, arguments = heapq.heappop(self._waiting)
             self._under_way[self._crew.submit(function, *arguments)] = tag
         for future in wait(self._under_way, None, FIRST_COMPLETED).done:

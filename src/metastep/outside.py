@@ -1,6 +1,7 @@
 """Files written where the user points: new plain files only, and nothing inside the folder of a run."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from metastep import storage
@@ -22,12 +23,17 @@ def require_new(path: str | Path, *, force: bool = False) -> None:
 
 def write_new(path: str | Path, data: bytes, *, force: bool = False) -> None:
     """Write a file where nothing is, or with `force` in place of a plain file; whole or not at all."""
+    stream_new(path, lambda file: file.write(data), force=force)
+
+
+def stream_new(path: str | Path, fill: Callable[[storage.Growing], object], *, force: bool = False) -> None:
+    """The same for what is too much to be held at once: `fill` writes it piece by piece."""
     path = Path(path)
     require_new(path, force=force)
     if not path.parent.is_dir():
         raise InputError(f"File {path} cannot be written: there is no folder {path.parent}.")
     storage.remove_leftovers(path.parent)
-    if not storage.write_atomically(path, data, overwrite=force):
+    if not storage.stream_atomically(path, fill, overwrite=force):
         require_new(path)
 
 

@@ -1,8 +1,9 @@
 """Progress of long work: which stage, how fast, how long still."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from threading import Lock
 from typing import Protocol, Self
 
 
@@ -18,6 +19,27 @@ class Tracker(Protocol):
 
     def stage(self, name: str, total: float, unit: str) -> AbstractContextManager[Stage]:
         """Open a stage of `total` units; the caller advances it."""
+
+
+class Tally:
+    """How far each of several works is, as any thread may tell; a stage is advanced by what is new.
+
+    Args:
+        advance: is told how much more is done.
+        done: of each work, at the beginning.
+    """
+
+    def __init__(self, advance: Callable[[float], object], done: Mapping[int, float]) -> None:
+        self._advance, self._done, self._counting = advance, dict(done), Lock()
+
+    def __call__(self, news: tuple[int, float]) -> None:
+        """Take in that a work is so far."""
+        work, amount = news
+        with self._counting:
+            # Whoever takes over from a worker that was killed may be behind it.
+            if amount > self._done.get(work, 0.0):
+                self._advance(amount - self._done.get(work, 0.0))
+                self._done[work] = amount
 
 
 class Silent:

@@ -13,6 +13,8 @@ from metastep.errors import InputError
 from metastep.ranges import Range
 from metastep.ranges import Scale as Scale
 
+_NEAR = 0.1
+
 
 class Space(Protocol):
     """What a controller may propose for an update."""
@@ -34,6 +36,10 @@ class Space(Protocol):
 
     def sample(self, key: Array, num: int) -> Array:
         """Uniform along each scale, and among the directions: (num, coordinates)."""
+        ...
+
+    def near(self, key: Array, hyperparameters: Array) -> Array:
+        """Proposals a little away from others along their scales: (num, coordinates)."""
         ...
 
     def clip(self, hyperparameters: Array) -> Array:
@@ -94,6 +100,12 @@ class HyperparameterSpace:
     def sample(self, key: Array, num: int) -> Array:
         """Uniform along each scale: (num, coordinates)."""
         return self.from_unit(jax.random.uniform(key, (num, self.num_coordinates), jnp.float32))
+
+    def near(self, key: Array, hyperparameters: Array) -> Array:
+        """Normal around others along each scale, with a tenth of its length as the deviation: (num, coordinates)."""
+        shifts = _NEAR * jax.random.normal(key, hyperparameters.shape, jnp.float32)
+        columns = [_shifted(bounds, hyperparameters[:, i], shifts[:, i]) for i, bounds in enumerate(self.ranges)]
+        return self.clip(jnp.stack(columns, axis=-1))
 
     def clip(self, hyperparameters: Array) -> Array:
         """The nearest point of the box."""
@@ -161,6 +173,14 @@ class MenuSpace:
         """A direction at random, and a step uniform along its scale: (num, 2)."""
         return self.from_unit(jax.random.uniform(key, (num, 2), jnp.float32))
 
+    def near(self, key: Array, hyperparameters: Array) -> Array:
+        """The same directions; steps normal around others, a tenth of the scale's length being the deviation: (num, 2)."""
+        index, step = position_of(hyperparameters, len(self.directions)), hyperparameters[:, 1]
+        shift = _NEAR * jax.random.normal(key, step.shape, jnp.float32)
+        steps = jnp.stack([_shifted(bounds, step, shift) for bounds in self.ranges])
+        chosen = jnp.take_along_axis(steps, index[None], axis=0)[0]
+        return self.clip(jnp.stack([index.astype(jnp.float32), chosen], axis=-1))
+
     def clip(self, hyperparameters: Array) -> Array:
         """The nearest direction, and the nearest step that is allowed along it."""
         index = position_of(hyperparameters, len(self.directions))
@@ -185,3 +205,10 @@ def _from_unit(bounds: Range, share: Array) -> Array:
     if bounds.is_linear:
         return bounds.low + (bounds.high - bounds.low) * share
     return jnp.exp(np.log(bounds.low) + (np.log(bounds.high) - np.log(bounds.low)) * share)
+
+
+def _shifted(bounds: Range, step: Array, share: Array) -> Array:
+    """Steps moved by a share of the length of their scale."""
+    if bounds.is_linear:
+        return step + (bounds.high - bounds.low) * share
+    return step * jnp.exp((np.log(bounds.high) - np.log(bounds.low)) * share)

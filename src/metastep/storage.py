@@ -6,6 +6,7 @@ nobody holds its lock any more.
 """
 
 import hashlib
+import io
 import os
 import re
 import secrets
@@ -47,26 +48,51 @@ class Disk(NamedTuple):
 DISK = Disk()
 
 
+class Growing(io.RawIOBase):
+    """A file that has no name yet: whatever is written goes to its end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._size = descriptor, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._size
+
+    def write(self, data: Any) -> int:
+        """Write all of it."""
+        rest = memoryview(data).cast("B")
+        written = len(rest)
+        while rest:
+            rest = rest[DISK.write(self._descriptor, rest) :]
+        self._size += written
+        return written
+
+
 def write_atomically(path: str | Path, data: bytes, *, overwrite: bool = True) -> bool:
     """Make `path` hold `data`, whole or not at all, durably.
 
     With `overwrite=False` an existing file is left as it is and the result is False; of several processes that try at
     the same time exactly one gets True.
     """
+    return stream_atomically(path, lambda file: file.write(data), overwrite=overwrite)
+
+
+def stream_atomically(path: str | Path, fill: Callable[[Growing], object], *, overwrite: bool = True) -> bool:
+    """The same for what is too much to be held at once: `fill` writes it piece by piece."""
     path = Path(path)
     try:
-        return _write_atomically(path, data, overwrite)
+        return _stream_atomically(path, fill, overwrite)
     except OSError as error:
         raise InputError(f"File {path} cannot be written: {error.strerror or error}.") from error
 
 
-def _write_atomically(path: Path, data: bytes, overwrite: bool) -> bool:
+def _stream_atomically(path: Path, fill: Callable[[Growing], object], overwrite: bool) -> bool:
     temporary, descriptor = _create_temporary(path)
     written = True
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[DISK.write(descriptor, rest) :]
+        fill(Growing(descriptor))
         attempt(lambda: DISK.fsync(descriptor), SYNCS)
         if overwrite:
             DISK.rename(temporary, path)

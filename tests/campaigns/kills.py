@@ -10,7 +10,6 @@ the same bytes as the undisturbed one, and `metastep check` must find nothing.
 
 import hashlib
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple
 from metastep import cli, progress, storage
 from metastep.experiments import runner
 from metastep.experiments.checking import check_folder
+from tests.processes import CHILDREN
 
 SETTINGS = [
     "collect.num_meta_episodes=32",
@@ -45,9 +45,6 @@ SETTINGS = [
     "fqi.num_stepsizes=11",
     'compare.methods=["metafqi", "fixed", "adam"]',
 ]
-# Children begin with all modules imported, which takes most of a small run and changes no file.
-CHILDREN = multiprocessing.get_context("forkserver")
-CHILDREN.set_forkserver_preload(["metastep.cli", "metastep.experiments.checking", "metastep.experiments.runner"])
 
 
 class Child:

@@ -494,7 +494,7 @@ def test_a_missing_section_names_its_keys():
     del data["collect"]
     assert error_of(parse, data) == (
         "collect: is missing, it must be a table [collect] with num_meta_episodes; may hold method, labels, rounds, "
-        "exploration, block_size."
+        "exploration, near, block_size."
     )
 
 

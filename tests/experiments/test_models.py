@@ -21,7 +21,7 @@ from tests.experiments.tiny import TINY
 from tests.test_cli import invoke
 
 SMALL = (
-    "models.metastep.collect={num_meta_episodes = 16, labels = 3, rounds = 3}",
+    "models.metastep.collect={num_meta_episodes = 16, labels = 3, rounds = 3, near = 0.5}",
     "models.metastep.fqi={iterations = 2, regressor = {trees = 3}}",
     'compare.methods=["metastep", "fixed"]',
     "compare.methods.fixed.grid={stepsize = [0.5, 1.0]}",
@@ -107,12 +107,15 @@ def test_later_rounds_follow_the_model_of_the_rounds_before(done):
     assert same.sum() > 0  # the others explore
     first = dataset.block(0)
     assert not np.isclose(first.hyperparameters[0], greedy).all(axis=1).any()
+    near, far = block.tried.hyperparameters[0]  # of the two only tried, one is near what the model would choose
+    assert (near[:, 0] == greedy[:, 0]).all()
+    assert not (far[:, 0] == greedy[:, 0]).all()
 
 
 @pytest.mark.parametrize("moment", [1, 3, 5])
 def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatch, moment):
     folder = make(tmp_path / "run")
-    calls, save, write = [], learning.save_model, learning.collect.__globals__["DatasetWriter"].add
+    calls, save, write = [], learning.save_model, learning.collect.__globals__["BlockFiles"].add
 
     def counted(original):
         def call(*arguments):
@@ -124,7 +127,7 @@ def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatc
         return call
 
     monkeypatch.setattr(learning, "save_model", counted(save))
-    monkeypatch.setattr(learning.collect.__globals__["DatasetWriter"], "add", counted(write))
+    monkeypatch.setattr(learning.collect.__globals__["BlockFiles"], "add", counted(write))
     with pytest.raises(KeyboardInterrupt):
         learn(folder, "metastep")
     monkeypatch.undo()

@@ -13,6 +13,7 @@ import pytest
 
 from metastep import storage
 from metastep.errors import InputError
+from metastep.meta import parquet
 from metastep.meta.dataset import Counts, Dataset, DatasetWriter, Layout
 from metastep.meta.history import History
 from metastep.meta.parquet import to_parquet
@@ -409,11 +410,14 @@ def test_the_first_difference_enters_lists_of_named_tables():
     assert first_difference({"m": []}, {"m": [fixed]}) == ("m", "[]", '[{"name": "fixed"}]')
 
 
-@pytest.mark.parametrize("hyperparameters", [1, 2])
-def test_parquet_holds_every_tuple(tmp_path, hyperparameters):
+@pytest.mark.parametrize(("hyperparameters", "at_once"), [(1, 16_000_000), (2, 3000)])
+def test_parquet_holds_every_tuple(tmp_path, monkeypatch, hyperparameters, at_once):
+    monkeypatch.setattr(parquet, "_BYTES_AT_ONCE", at_once)
     dataset = collect(tmp_path / "data", LAYOUT._replace(num_hyperparameters=hyperparameters))
     to_parquet(dataset.folder, tmp_path / "data.parquet")
     table = pq.read_table(tmp_path / "data.parquet").to_pydict()
+    pieces = pq.ParquetFile(tmp_path / "data.parquet").num_row_groups
+    assert pieces == len(dataset.layout.blocks) if at_once > 3000 else pieces > 2 * len(dataset.layout.blocks)
     tuples = dataset.transitions(OBSERVATION)
     assert table["learner"] == [learner for learner in range(22) for _ in range(4)]
     assert table["update"] == list(range(4)) * 22

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from metastep.actor_critic.steps import Steps, advantages
+from metastep.diagnostics import mean_and_error
 from metastep.envs.base import Env, State, range_of
 from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
@@ -108,7 +109,7 @@ class Sampler:
             return array.reshape(learners, self.batch_size, *array.shape[3:])
 
         returns = jnp.where(lanes.has_ended, lanes.last_return, lanes.paid)
-        spread = jnp.std(returns, axis=1, ddof=1) if self.num_envs > 1 else jnp.zeros(learners, jnp.float32)
+        mean_return, return_error = mean_and_error(returns, jnp)
         return Experience(
             observation=flat(steps.observation),
             action=flat(steps.action),
@@ -116,8 +117,8 @@ class Sampler:
             value=flat(steps.value),
             advantage=flat(advantage),
             target=flat(advantage + steps.value),
-            mean_return=jnp.mean(returns, axis=1),
-            return_error=spread / jnp.sqrt(jnp.float32(self.num_envs)),
+            mean_return=mean_return,
+            return_error=return_error,
             entropy=jnp.mean(steps.entropy, axis=(1, 2)),
             num_steps=jnp.full(learners, float(self.hold * self.batch_size), jnp.float32),
             lanes=lanes,

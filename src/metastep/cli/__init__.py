@@ -20,9 +20,11 @@ from metastep.cli.options import (
     PresetArgument,
     Scale,
     ScaleOption,
+    SchedulerOption,
     SeedOption,
     SetOption,
     TasksOption,
+    WorkersOption,
     YesOption,
 )
 from metastep.errors import InputError
@@ -52,9 +54,11 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
     device: DeviceOption = None,
     cores: CoresOption = None,
+    workers: WorkersOption = None,
+    scheduler: SchedulerOption = None,
 ) -> None:
     """Run the main job on Minigolf, end to end, in a minute or two, and write a report."""
-    terminal = watch(device, cores)
+    terminal = watch(device, cores, workers, scheduler)
     terminal.note(
         "Minigolf: learn from simulated updates which step to take when (metaFQI), and in which direction (metastep), then "
         "compare on new tasks."
@@ -88,10 +92,12 @@ def run(
     ] = None,
     device: DeviceOption = None,
     cores: CoresOption = None,
+    workers: WorkersOption = None,
+    scheduler: SchedulerOption = None,
     yes: YesOption = False,
 ) -> None:
     """Collect, fit, select, tune, compare and report; a stopped run resumes where it was."""
-    terminal = watch(device, cores)
+    terminal = watch(device, cores, workers, scheduler)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, data=data, anyway=yes)
     terminal.note(f"{preset} in {folder.path}")
     finish_run(folder, terminal)
@@ -107,10 +113,12 @@ def collect(
     tasks: TasksOption = None,
     device: DeviceOption = None,
     cores: CoresOption = None,
+    workers: WorkersOption = None,
+    scheduler: SchedulerOption = None,
     yes: YesOption = False,
 ) -> None:
     """Collect training data; a stopped collection resumes where it was."""
-    terminal = watch(device, cores)
+    terminal = watch(device, cores, workers, scheduler)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
     from metastep.experiments.learning import collect_data
 
@@ -126,10 +134,15 @@ def collect(
 
 @verb
 def fit(
-    folder: FolderArgument, device: DeviceOption = None, cores: CoresOption = None, allow_imports: ImportsOption = False
+    folder: FolderArgument,
+    device: DeviceOption = None,
+    cores: CoresOption = None,
+    workers: WorkersOption = None,
+    scheduler: SchedulerOption = None,
+    allow_imports: ImportsOption = False,
 ) -> None:
     """Fit metaFQI on a run's data and select the iteration on validation tasks; further models collect theirs here."""
-    terminal = watch(device, cores)
+    terminal = watch(device, cores, workers, scheduler)
     from metastep.experiments.folder import RunFolder
     from metastep.experiments.learning import fit_all
 
@@ -144,10 +157,15 @@ def fit(
 
 @verb
 def compare(
-    folder: FolderArgument, device: DeviceOption = None, cores: CoresOption = None, allow_imports: ImportsOption = False
+    folder: FolderArgument,
+    device: DeviceOption = None,
+    cores: CoresOption = None,
+    workers: WorkersOption = None,
+    scheduler: SchedulerOption = None,
+    allow_imports: ImportsOption = False,
 ) -> None:
     """Tune the baselines and compare every method on a run's test tasks."""
-    terminal = watch(device, cores)
+    terminal = watch(device, cores, workers, scheduler)
     from metastep.experiments.comparing import compare_methods
     from metastep.experiments.folder import RunFolder
     from metastep.experiments.runner import print_comparison
@@ -243,13 +261,15 @@ def reproduce(
     overrides: SetOption = None,
     device: DeviceOption = None,
     cores: CoresOption = None,
+    workers: WorkersOption = None,
+    scheduler: SchedulerOption = None,
     jobs: Annotated[
         int, typer.Option(help="Processes for readings; default: one for each processor on a GPU, else one.", min=0)
     ] = 0,
     yes: YesOption = False,
 ) -> None:
     """Make figures and tables of the paper, each with a claim, the measured effect and a verdict."""
-    terminal = watch(device, cores)
+    terminal = watch(device, cores, workers, scheduler)
     from metastep.experiments import reproduce as paper
 
     folder = out or Path("runs") / "-".join(["reproduce", scale.value, *sorted(set(env or ()))])
@@ -296,3 +316,6 @@ def envs() -> None:
     from metastep.experiments.overview import print_overview
 
     print_overview()
+
+
+from metastep.cli import tasks as _tasks  # noqa: E402, F401  (registers its verbs, after those above)

@@ -6,7 +6,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,11 @@ app = typer.Typer(
 STOPPED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
-WHO_WORKS = ("--cores",)
+WHO_WORKS = ("--cores", "--workers", "--scheduler")
 """Options that say who does the work."""
+
+_AT_THE_END = ExitStack()
+"""What has to be closed when a verb is through."""
 
 
 class WithIds(TyperCommand):
@@ -50,7 +53,8 @@ def verb(function: Callable[..., None], cls: type[TyperCommand] | None = None) -
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> None:
         try:
-            function(*args, **kwargs)
+            with _AT_THE_END:
+                function(*args, **kwargs)
             sys.stdout.flush()
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
@@ -98,15 +102,28 @@ def finish_run(folder: Any, terminal: Any) -> None:
     print_outcome(folder, run_experiment(folder, tracker=terminal))
 
 
-def watch(device: Device | None, cores: int | None = None) -> Any:
-    """Choose the device and the number of processors, and return what shows progress.
+def watch(
+    device: Device | None, cores: int | None = None, workers: int | None = None, scheduler: str | None = None
+) -> Any:
+    """Choose the device and who does the work, and return what shows progress.
 
     First of all: an environment may choose its engine by the device, and what is refused must leave no folder behind.
     """
     from metastep.progress import Terminal
 
     use_cores(cores)
+    if workers is not None and scheduler is not None:
+        raise InputError(f"--workers: {workers} of them cannot be started where --scheduler names a cluster that runs.")
+    if workers is not None:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # workers share the GPUs with this process
     prepare_jax(device)
+    if workers is not None or scheduler is not None:
+        try:
+            from metastep.integrations import dask
+        except ImportError:
+            asked = "--workers" if scheduler is None else "--scheduler"
+            raise InputError(f'{asked}: it needs an extra, install it with pip install "metastep[dask]".') from None
+        _AT_THE_END.enter_context(dask.workers(workers or 1) if scheduler is None else dask.cluster_at(scheduler))
     return Terminal()
 
 

@@ -30,6 +30,10 @@ DeviceOption = Annotated[Device | None, typer.Option(help="Simulate on the CPU o
 CoresOption = Annotated[
     int | None, typer.Option(help="Processors to use; default: all. No result depends on it.", min=1)
 ]
+_WORKERS_HELP = "Start so many processes that do the work (Dask); they share the cores, and take a GPU each."
+WorkersOption = Annotated[int | None, typer.Option(help=_WORKERS_HELP, min=1, max=1024)]
+_SCHEDULER_HELP = "Address of a Dask scheduler whose workers do the work, like tcp://10.0.0.1:8786."
+SchedulerOption = Annotated[str | None, typer.Option(help=_SCHEDULER_HELP)]
 OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")]
 TasksOption = Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")]
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]

@@ -1,6 +1,7 @@
 """The yardstick: what a line search on fresh episodes buys."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -9,7 +10,9 @@ from jax import Array
 from metastep.errors import InputError
 from metastep.mdp import Learners, MetaMDP, Process, simulated, updated, whole_episodes
 from metastep.meta.controller import Controller, Run
+from metastep.simulation.rollouts import on_cpu
 from metastep.spaces import Space
+from metastep.threads import map_threads
 
 # Candidates simulated side by side share the random numbers; more of them would leave the processor's cache.
 _SIDE_BY_SIDE = 8
@@ -31,7 +34,12 @@ def line_search(mdp: MetaMDP, learners: Learners, candidates: Array) -> Array:
     The episodes come from the controller's key, so they are neither those the direction was estimated on nor those of the
     next batch; every candidate sees the same random numbers.
     """
-    return mdp.estimator.engine.whole(_search)(simulated(mdp), learners, candidates)
+    search = partial(mdp.estimator.engine.whole(_search), simulated(mdp), learners)
+    if not (mdp.estimator.engine.is_compiled and on_cpu()):
+        return search(candidates)
+    # On a CPU a block has one processor; where others are idle, they take some of the candidates.
+    few = [candidates[start : start + _SIDE_BY_SIDE] for start in range(0, len(candidates), _SIDE_BY_SIDE)]
+    return jnp.concatenate(map_threads(search, few, None))
 
 
 @dataclass(frozen=True, eq=False)

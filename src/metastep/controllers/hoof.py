@@ -81,7 +81,9 @@ def _is_along_a_line(mdp: MetaMDP) -> bool:
 
 
 def _batch(mdp: MetaMDP, learners: Learners) -> Trajectories | None:
-    """The current batch where it has to be kept; None where simulating it again inside a compiled function is better."""
+    """The current batch if it was kept, or has to be; None where simulating it again inside a compiled function is better."""
+    if learners.episodes is not None:
+        return learners.episodes
     if _is_along_a_line(mdp) and mdp.estimator.engine.is_compiled:
         return None
     return mdp.estimator.trajectories(learners.theta, learners.context, learners.simulation_key)

@@ -1,7 +1,7 @@
 """Greedy on the learned Q function: the step size of metaFQI."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +66,7 @@ class MetaFQIController(Controller):
         if self.model is None:
             raise InputError("controller: 'metafqi' needs a fitted model.")
         record = self.model.record
-        if record is not None and (difference := first_difference(record.setting, setting_of(mdp))):
+        if record is not None and (difference := _difference(record.setting, setting_of(mdp))):
             key, fitted, wanted = difference
             raise InputError(f"model: it was fitted for {key} = {fitted}, but the meta-MDP has {wanted}.")
         return mdp
@@ -78,6 +78,16 @@ class MetaFQIController(Controller):
         return jnp.asarray(best, jnp.float32).reshape(-1, state.space.num_coordinates)
 
 
+def _difference(fitted: dict[str, Any], wanted: dict[str, Any]) -> tuple[str, str, str] | None:
+    """Where a model does not belong; one for several families belongs to all that see, choose and update alike."""
+    if "families" not in fitted:
+        return first_difference(fitted, wanted)
+    shared = {name: fitted[name] for name in ("observation", "space")} | {"rule.name": fitted["rule"]["name"]}
+    return first_difference(
+        shared, {name: wanted[name] for name in ("observation", "space")} | {"rule.name": wanted["rule"]["name"]}
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Exploring(Controller):
     """Follows another controller, but for a share of the proposals, which are drawn uniformly: what later rounds collect with.
@@ -85,10 +95,12 @@ class Exploring(Controller):
     Args:
         greedy: whom to follow; it must be memoryless.
         exploration: the share of random proposals.
+        near: the share of the other updates tried that are near what `greedy` proposes.
     """
 
     greedy: Controller
     exploration: float
+    near: float = 0.0
 
     name: ClassVar[str] = "exploring"
     is_memoryless: ClassVar[bool] = True
@@ -101,3 +113,11 @@ class Exploring(Controller):
         random = Exploration().propose(state, learners)
         draw = jax.random.uniform(jax.random.fold_in(learners.controller_key, 0), (len(random), 1))
         return jnp.where(draw < self.exploration, random, self.greedy.propose(state, learners))
+
+    def attempts(self, mdp: Process, learners: Learners, num: int) -> list[Array]:
+        drawn, num_near = super().attempts(mdp, learners, num), round(self.near * num)
+        if not num_near:
+            return drawn
+        best = self.greedy.propose(self.greedy.init(mdp, learners), learners)
+        keys = (jax.random.fold_in(learners.controller_key, index + 1) for index in range(num_near))
+        return [*(mdp.space.near(key, best) for key in keys), *drawn[num_near:]]

@@ -73,7 +73,7 @@ def constant_runs(run: Run) -> ConstantRuns:
     require_one_coordinate("single-action", mdp)
     blocks = Blocks(run.num_training_episodes, mdp.block_size)
     with run.tracker.stage("single step size: runs", len(blocks), "blocks") as stage:
-        histories = carry_out([_constant_runs(run, blocks)], lambda: stage.advance(1))[0]
+        histories = carry_out([_constant_runs(run, blocks)], stage.advance)[0]
     steps = [mdp.space.branches[""].to_axis(history.hyperparameters[0]) for history in histories]
     inputs = [np.concatenate([history.context, step], axis=1) for history, step in zip(histories, steps, strict=True)]
     num_steps = sum(float(history.num_steps.sum(dtype=np.float64)) for history in histories)

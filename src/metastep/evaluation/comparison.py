@@ -132,6 +132,7 @@ def compare(
     contexts: NDArray[np.float32] | None = None,
     stream: Stream = Stream.TEST,
     tuning: Sequence[TuningTable] = (),
+    blocks_together: int = 1,
     tracker: Tracker | None = None,
 ) -> Comparison:
     """Run every method on the same tasks with the same initial policies and simulation keys.
@@ -146,6 +147,7 @@ def compare(
             fewer of them than `num_tasks`.
         stream: where tasks and keys come from; a method that was shaped on it is refused.
         tuning: tables to keep with the result.
+        blocks_together: blocks that a GPU simulates in one batch.
         tracker: is told the blocks done.
     """
     if contexts is not None:
@@ -158,7 +160,7 @@ def compare(
     asked = Asked(mdp, seed, num_updates, num_tasks, contexts, stream)
     total = len(methods) * len(asked.blocks)
     with (tracker or Silent()).stage(_stage_name(methods, stream), total, "blocks") as stage:
-        return carry_out([comparing(methods, asked, tuning)], lambda: stage.advance(1))[0]
+        return carry_out([comparing(methods, asked, tuning)], stage.advance, together=blocks_together)[0]
 
 
 def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTable] = ()) -> Plan[Comparison]:

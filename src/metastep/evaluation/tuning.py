@@ -54,6 +54,7 @@ def tune(
     num_tasks: int,
     num_updates: int,
     contexts: NDArray[np.float32] | None = None,
+    blocks_together: int = 1,
     tracker: Tracker | None = None,
 ) -> tuple[Method, TuningTable]:
     """Score every point of a method's grid on the same tuning tasks and initial policies; the method with the best of them.
@@ -69,13 +70,14 @@ def tune(
         num_tasks: tuning tasks.
         num_updates: T.
         contexts: an explicit task list in place of sampled tasks.
+        blocks_together: blocks that a GPU simulates in one batch.
         tracker: is told the blocks done.
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
     with (tracker or Silent()).stage(f"tune {spec.name}", num_blocks(spec, mdp, num_tasks), "blocks") as stage:
         plan = tuning(spec, mdp, seed=seed, num_tasks=num_tasks, num_updates=num_updates, contexts=contexts)
-        return carry_out([plan], lambda: stage.advance(1))[0]
+        return carry_out([plan], stage.advance, together=blocks_together)[0]
 
 
 def num_blocks(spec: MethodSpec, mdp: Process, num_tasks: int) -> int:

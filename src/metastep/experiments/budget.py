@@ -27,7 +27,7 @@ from metastep.experiments.schema import Experiment
 from metastep.mdp import Process
 from metastep.meta.collection import layout_of, recorded_features
 from metastep.progress import human
-from metastep.simulation.engine import engine_of
+from metastep.simulation.engine import engine_of, fills_batches
 from metastep.storage import require_free_space
 from metastep.threads import count_threads
 
@@ -63,7 +63,8 @@ def budget_of(config: Experiment) -> Budget:
     total += steps(tuned, compare.num_updates)
     tasks = len(specs) * compare.num_tasks + config.fqi.iterations * config.selection.num_tasks
     curves = 4 * tasks * (3 * compare.num_updates + mdp.num_parameters)
-    block = _block_bytes(mdp, own, compare.num_updates, specs)
+    together = compare.blocks_together if fills_batches(mdp.env) else 1
+    block = together * _block_bytes(mdp, own, compare.num_updates, specs)
     fit = disk = 0
     for model in models_needed(config):
         learned = _learning(variant(config, model), specs)

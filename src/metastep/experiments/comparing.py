@@ -51,7 +51,8 @@ def method_results(folder: RunFolder, names: Sequence[str], *, tracker: Tracker 
             works = [_work_on(folder, name, tracker=tracker) for name in missing]
             total = sum(work.blocks for work in works)
             with (tracker or Silent()).stage(f"compare {what}", total, "blocks") as stage:
-                carry_out([work.plan for work in works], lambda: stage.advance(1))
+                together = folder.config.compare.blocks_together
+                carry_out([work.plan for work in works], stage.advance, together=together)
     return [result_of(folder, name) for name in names]
 
 
@@ -110,6 +111,7 @@ def on_test_tasks(
         num_updates=num_updates or config.compare.num_updates,
         num_tasks=config.compare.num_tasks,
         tuning=tuning,
+        blocks_together=config.compare.blocks_together,
         tracker=tracker,
     )
 
@@ -124,6 +126,7 @@ def tuned(
         seed=config.seed,
         num_tasks=config.compare.num_tuning_tasks,
         num_updates=num_updates or config.compare.num_updates,
+        blocks_together=config.compare.blocks_together,
         tracker=tracker,
     )
 

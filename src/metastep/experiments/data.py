@@ -28,7 +28,8 @@ def data_settings(config: Experiment) -> dict[str, Any]:
         shaping += ("fqi", "selection", "compare")
     else:
         settings["meta"] = {name: settings["meta"][name] for name in _OF_META}
-        del settings["collect"]["exploration"]
+        for name in ("exploration", "near"):
+            del settings["collect"][name]
     # The blocks of a comparison do not concern the data, unless the data have none of their own.
     block_size = settings["rollout"]["block_size"]
     if config.collect.rounds == 1:  # the blocks of validation select what later rounds follow

@@ -65,7 +65,7 @@ def _follow(folder: RunFolder, tracker: Tracker, writer: DatasetWriter, index: i
         return Exploration()
     blocks = len(writer.layout.blocks) // config.collect.rounds  # of a round
     model = _round_model(folder, writer, index, range(index * blocks), tracker)
-    return Exploring(MetaFQIController(model), config.collect.exploration)
+    return Exploring(MetaFQIController(model), config.collect.exploration, config.collect.near)
 
 
 def _round_model(folder: RunFolder, writer: DatasetWriter, index: int, blocks: range, tracker: Tracker) -> Model:
@@ -135,9 +135,9 @@ def validate(
 ) -> Comparison:
     """Every iteration of a model on the same validation tasks.
 
-    `contexts` is the task list the model was trained on, if any. The iterations run one after the other, each with all
-    tasks in lockstep. Side by side in the lanes of a block, as grid points are tuned, they would not share their simulation
-    noise, which belongs to a block's lane; iterations differ by little, so that noise would decide between them.
+    `contexts` is the task list the model was trained on, if any. Each iteration has blocks of its own, with all tasks in
+    lockstep. In the lanes of one block, as grid points are tuned, they would not share their simulation noise, which belongs
+    to a block's lane; iterations differ by little, so that noise would decide between them.
     """
     return compare(
         iteration_methods(config, model, contexts),
@@ -146,6 +146,7 @@ def validate(
         num_updates=config.compare.num_updates,
         num_tasks=config.selection.num_tasks,
         stream=Stream.VALIDATION,
+        blocks_together=config.compare.blocks_together,
         tracker=tracker,
     )
 

@@ -232,6 +232,11 @@ class CollectSection(_Section):
         default=1, description="Rounds of collection: the first explores, later ones follow the model fitted so far."
     )
     exploration: Share = Field(default=0.3, description="Share of random updates among those made in later rounds.")
+    near: Share = Field(
+        default=0.0,
+        description="Share of the updates only tried in later rounds that are near what the model would choose; the others are "
+        "drawn at random.",
+    )
     block_size: Count | None = Field(
         default=None, description="Learners simulated together while collecting; by default rollout.block_size."
     )
@@ -304,6 +309,11 @@ class CompareSection(_Section):
     num_tasks: Several = Field(default=100, description="Test tasks, the same for every method.")
     num_updates: Count = Field(description="Updates of a learner in the comparison, in tuning and in validation.")
     num_tuning_tasks: Several = Field(default=20, description="Tasks on which the baselines are tuned.")
+    blocks_together: Count = Field(
+        default=1,
+        description="Blocks that a GPU simulates in one batch while methods and iterations are tuned, compared and validated; "
+        "their last bits then depend on which blocks meet. On a CPU each block has a core of its own.",
+    )
     num_resamples: Count = Field(
         default=10_000, description="Random draws of sign-flip tests, interquartile means and oracle scores."
     )

@@ -5,6 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
+from metastep import diagnostics
 from metastep.features.base import Feature
 from metastep.features.update import log10
 from metastep.mdp import ActorCriticMDP, Learners, Process
@@ -41,9 +42,7 @@ class ExplainedVariance(_OfTraining):
 
     def __call__(self, mdp: Process, learners: Learners) -> Array:
         batch = learners.estimate
-        whole = jnp.var(batch.target, axis=1)
-        share = jnp.var(batch.target - batch.value, axis=1) / jnp.where(whole > 0.0, whole, 1.0)
-        return jnp.where(whole > 0.0, jnp.maximum(1.0 - share, -1.0), 0.0)[:, None]
+        return jnp.asarray(diagnostics.explained_variance(batch.value, batch.target, jnp))[:, None]
 
     def bounds(self, mdp: Process) -> tuple[tuple[float, ...], tuple[float, ...]]:
         return (-1.0,), (1.0,)
@@ -55,8 +54,7 @@ class StepRatio(_OfTraining):
     name: ClassVar[str] = "step_ratio"
 
     def __call__(self, mdp: Process, learners: Learners) -> Array:
-        ratio = learners.previous.ratio
-        return jnp.where(ratio > 0.0, log10(ratio), 0.0)[:, None]
+        return jnp.asarray(diagnostics.step_ratio(learners.previous.ratio, jnp))[:, None]
 
 
 class StepCosine(_OfTraining):
@@ -84,7 +82,7 @@ class Budget(_OfTraining):
 
     def __call__(self, mdp: Process, learners: Learners) -> Array:
         assert isinstance(mdp, ActorCriticMDP)  # as `batches` says
-        share = jnp.minimum(learners.update.astype(jnp.float32) / float(mdp.budget), 1.0)
+        share = diagnostics.share_made(learners.update.astype(jnp.float32), float(mdp.budget), jnp)
         return jnp.full((len(learners.theta), 1), share)
 
     def bounds(self, mdp: Process) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -6,15 +6,14 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
+from metastep import diagnostics
 from metastep.features.base import Feature
 from metastep.mdp import Learners, Process, whole_episodes
-
-_SMALLEST = 1e-6  # logarithms end here: what is smaller, zero or negative counts as this
 
 
 def log10(values: Array) -> Array:
     """Decimal logarithms, of what is tiny or not positive that of the smallest number that counts."""
-    return jnp.log10(jnp.maximum(values, _SMALLEST))
+    return jnp.asarray(diagnostics.log10(values, jnp))
 
 
 def _norm(vectors: Array) -> Array:
@@ -179,7 +178,7 @@ class ChangeInErrors(Feature):
 
     def __call__(self, mdp: Process, learners: Learners) -> Array:
         error = learners.estimate.return_error[:, None]
-        return jnp.where(error > 0.0, ReturnChange()(mdp, learners) / jnp.where(error > 0.0, error, 1.0), 0.0)
+        return jnp.asarray(diagnostics.change_in_errors(ReturnChange()(mdp, learners), error, jnp))
 
 
 class RelativeError(Feature):
@@ -188,5 +187,5 @@ class RelativeError(Feature):
     name: ClassVar[str] = "relative_error"
 
     def __call__(self, mdp: Process, learners: Learners) -> Array:
-        size = jnp.maximum(jnp.abs(learners.estimate.mean_return), _SMALLEST)
-        return log10(learners.estimate.return_error / size)[:, None]
+        estimate = learners.estimate
+        return jnp.asarray(diagnostics.relative_error(estimate.mean_return, estimate.return_error, jnp))[:, None]

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from metastep.errors import InputError
 from metastep.fqi.forest import Forest, join, load_forest
 from metastep.fqi.grow import grow_tree
+from metastep.fqi.packed import is_packed, unpack
 from metastep.settings import check_fields
 from metastep.threads import map_threads
 
@@ -74,5 +75,5 @@ class ExtraTrees:
         return max(2, int(self.min_samples_split if is_number else np.ceil(self.min_samples_split * num_rows)))
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> Forest:
-        """A forest that was fitted before."""
-        return load_forest(arrays)
+        """A forest that was fitted before, packed or not."""
+        return unpack(arrays) if is_packed(arrays) else load_forest(arrays)

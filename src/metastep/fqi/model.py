@@ -1,9 +1,11 @@
 """A fitted model: the Q function of every iteration, and the record of where it comes from and what it expects."""
 
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,14 +16,9 @@ from metastep.fqi.menu import MenuQ, pick_iteration
 from metastep.fqi.qfunction import QFunction
 from metastep.fqi.record import Branch, ModelRecord, ObservationPart, RegressorRecord, TrainingData, ValidationCurve
 from metastep.fqi.regressors import options_of
+from metastep.fqi.stepper import Outside, Proposal, Stepper, as_numbers
+from metastep.logs import Log
 from metastep.provenance import environment_record
-
-
-class Proposal(NamedTuple):
-    """What a model proposes for the next update of one learner."""
-
-    direction: str  # its name; empty where the model chooses the step only
-    stepsize: float  # the step along it, in what its range is measured in
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Model:
             if held != len(record.directions):
                 raise InputError(f"model: a Q function has {held} directions, allowed is {len(record.directions)}.")
         size = sum(part.size for part in record.observation)
-        if len(_keywords(record)) != len(record.observation):
+        if len(record.keywords) != len(record.observation):
             raise InputError("observation: a part is named twice, allowed is once each.")
         for name in ("feature_names", "feature_low", "feature_high"):
             if (length := len(getattr(record, name))) != size:
@@ -121,31 +118,64 @@ class Model:
         given = {"theta": theta, "natural_gradient": natural_gradient, "context": context}
         return self._proposal("propose", given, features)
 
+    def stepper(
+        self,
+        num_updates: int | None = None,
+        outside: Outside = "warn",
+        record: Mapping[str, Any] | None = None,
+        log: Log | str | os.PathLike[str] | None = None,
+    ) -> Stepper:
+        """Whatever proposes the steps of one learner in a training loop, and remembers what it needs between updates.
+
+        Args:
+            num_updates: updates that the learner has; None takes as many as the learners that the model was fitted on.
+            outside: warn once of numbers that the training data did not reach, or refuse each.
+            record: what a stepper's `record` gave, to go on from there.
+            log: is told of every update; a path is a CSV file.
+        """
+        return Stepper(self, num_updates, outside, record, log)
+
     def _proposal(
         self, asked: str, given: Mapping[str, ArrayLike | None], features: Mapping[str, ArrayLike]
     ) -> Proposal:
-        wanted = _keywords(self.record)
+        wanted = self.record.keywords
         for name in features:
             if name not in wanted:
                 raise not_registered(asked, name, list(wanted), "is not what the model looks at")
-        numbers = {**given, **features}
-        row = np.concatenate([_numbers(name, numbers.get(name), size) for name, size in wanted.items()])
-        self._warn_of_the_unseen(row)
+        return self.proposed({**given, **features}, stacklevel=4)
+
+    def proposed(
+        self, numbers: Mapping[str, ArrayLike | None], outside: Outside = "warn", stacklevel: int = 2
+    ) -> Proposal:
+        """The proposal for one learner whose features are given by name."""
+        row = np.concatenate([_numbers(name, numbers.get(name), size) for name, size in self.record.keywords.items()])
+        self.tell_of_the_unseen(row, outside, stacklevel + 1)
         *direction, stepsize = np.atleast_1d(self.act(row[None, :], threads=1)[0])
         return Proposal(self.record.directions[int(direction[0])] if direction else "", float(stepsize))
 
-    def _warn_of_the_unseen(self, row: NDArray[np.float32]) -> None:
-        """Warn once of a number that the training data did not reach; what is proposed is then a guess."""
-        low, high = (np.array(bound, np.float32) for bound in (self.record.feature_low, self.record.feature_high))
-        outside = np.flatnonzero((row < low) | (row > high))
-        if not len(outside) or not np.isfinite(row).all() or self._warnings:
+    def tell_of_the_unseen(self, row: NDArray[np.float32], outside: Outside = "warn", stacklevel: int = 2) -> None:
+        """Warn once of a number that the training data did not reach, or refuse it: what is proposed is then a guess."""
+        low, high = self._reach
+        beyond = (row < low) | (row > high)
+        if not beyond.any() or not np.isfinite(row).all() or (self._warnings and outside == "warn"):
             return
-        index = outside[0]
-        self._warnings.append(
-            f"{self.record.feature_names[index]} is {row[index]:g}, outside of the {low[index]:g} to {high[index]:g} of the "
-            "training data: the step size is a guess. Further ones are not reported."
+        index = int(beyond.argmax())
+        record = self.record
+        sentence = (
+            f"{record.feature_names[index]} is {row[index]:g}, outside of the {record.feature_low[index]:g} to "
+            f"{record.feature_high[index]:g} of the training data"
         )
-        warnings.warn(self._warnings[0], stacklevel=4)
+        if outside == "refuse":
+            raise InputError(f"{sentence}.")
+        self._warnings.append(f"{sentence}: the step size is a guess. Further ones are not reported.")
+        warnings.warn(self._warnings[0], stacklevel=stacklevel)
+
+    @cached_property
+    def _reach(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Of the training data, a little wider: logarithms differ in the last bits between frameworks."""
+        low, high = (np.array(bound, np.float32) for bound in (self.record.feature_low, self.record.feature_high))
+        rounding = np.float32(1e-5) * np.maximum(np.abs(low), np.abs(high))
+        return low - rounding, high + rounding
 
     def only_selected(self) -> "Model":
         """The same model with only the iteration that acts."""
@@ -172,20 +202,12 @@ def require_names(record: ModelRecord) -> None:
         raise InputError(f"branches: {names!r:.200} must have a name each, given once.")
 
 
-def _keywords(record: ModelRecord) -> dict[str, int]:
-    """The size of each part of the observation, by the name it is passed under."""
-    return {part.name.rpartition(":")[2]: part.size for part in record.observation}
-
-
 def _numbers(name: str, value: Any, size: int) -> NDArray[np.float32]:
     if value is None:
         raise InputError(f"{name} is missing, allowed is {size} numbers: the model looks at them.")
-    if hasattr(value, "detach"):  # of PyTorch: perhaps with a gradient, on another device or of a type NumPy lacks
-        value = value.detach().cpu().double()
     try:
-        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
-            numbers = np.asarray(value, dtype=np.float32).ravel()
-    except (TypeError, ValueError):
+        numbers = as_numbers(name, value)
+    except InputError:
         raise InputError(f"{name} is {value!r:.60}, allowed is {size} numbers.") from None
     if len(numbers) != size:
         raise InputError(f"{name} has {len(numbers)} numbers, allowed is {size}.")

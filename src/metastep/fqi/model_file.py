@@ -13,8 +13,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from metastep.errors import InputError
+from metastep.fqi.forest import Forest
 from metastep.fqi.menu import q_function
 from metastep.fqi.model import Model, require_names
+from metastep.fqi.packed import pack
 from metastep.fqi.record import record_from_json, record_to_json
 from metastep.fqi.regressors import REGISTRY, Regressor
 from metastep.storage import read_tensors, require_stamp, stamp, write_tensors
@@ -23,14 +25,17 @@ _FILE = "model.safetensors"
 _TENSOR = re.compile(r"([1-9][0-9]{0,3})/(0|[1-9][0-9]{0,3})/(.+)", re.ASCII)
 
 
-def save_model(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write a model file; the path holds either the whole new file or what it held before."""
+def save_model(model: Model, path: str | os.PathLike[str], *, packed: bool = False) -> None:
+    """Write a model file; the path holds either the whole new file or what it held before.
+
+    `packed`, forests take a quarter of the space; values of their leaves are rounded to float32.
+    """
     _regressor(model.record.regressor.name, model.record.regressor.options)
     arrays = {
         f"{iteration}/{head}/{name}": array
         for iteration, function in enumerate(model.q_functions, 1)
         for head, fitted in enumerate(function.heads)
-        for name, array in fitted.arrays().items()
+        for name, array in (pack(fitted) if packed and isinstance(fitted, Forest) else fitted.arrays()).items()
     }
     write_tensors(Path(path), arrays, stamp("model") | {"record": record_to_json(model.record)})
 

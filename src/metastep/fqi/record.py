@@ -86,6 +86,11 @@ class ModelRecord:
         return str(self.setting.get("env", "unknown"))
 
     @property
+    def keywords(self) -> dict[str, int]:
+        """The size of each part of the observation, by the name it is passed under."""
+        return {part.name.rpartition(":")[2]: part.size for part in self.observation}
+
+    @property
     def directions(self) -> tuple[str, ...]:
         """Names of the directions that the model chooses from, by position; none where it chooses the step only."""
         return tuple(branch.name for branch in self.branches if branch.name)

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from metastep import diagnostics
 from metastep.actor_critic import PPO, ActorCriticRule, Experience, Lanes, Sampler
 from metastep.blocks import Purpose, Stream, purpose_key
 from metastep.envs import Env
@@ -194,16 +195,15 @@ def _advance(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) ->
     key = purpose_key(learners.key, Purpose.UPDATE, learners.update)
     after = mdp.rule.apply(mdp.policy, learners.theta, batch, hyperparameters, learners.rule_state, key)
     step, last = after.theta - learners.theta, learners.previous
-    lengths = jnp.sqrt(jnp.sum(step**2, axis=1)), jnp.sqrt(jnp.sum(last.step**2, axis=1))
-    product, along = lengths[0] * lengths[1], jnp.sum(step * last.step, axis=1)
+    turn = diagnostics.turn(step, last.step, jnp)
     previous = LastUpdate(
         mean_return=batch.mean_return,
         step=step,
         divergence=after.divergence,
         clip_fraction=after.clip_fraction,
         rate=hyperparameters[:, -1],
-        ratio=jnp.where(lengths[1] > 0.0, lengths[0] / jnp.where(lengths[1] > 0.0, lengths[1], 1.0), 0.0),
-        cosine=jnp.where(product > 0.0, along / jnp.where(product > 0.0, product, 1.0), 0.0),
+        ratio=turn.ratio(jnp),
+        cosine=turn.cosine,
         first_entropy=last.first_entropy,
     )
     tasks = Tasks(learners.context, after.theta, learners.key)

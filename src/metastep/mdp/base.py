@@ -40,6 +40,7 @@ class Learners(NamedTuple):
     previous: Any  # what is remembered of the last update; it has mean_return before it, step and divergence
     key: Array  # the block's key
     update: Array  # how many updates were made
+    episodes: Any = None  # behind `estimate`, where they were kept for a controller that looks at them
 
     @property
     def simulation_key(self) -> Array:

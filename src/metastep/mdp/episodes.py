@@ -137,13 +137,11 @@ class MetaMDP:
 
     def begin(self, tasks: Tasks) -> Learners:
         """Simulate the first batch of every learner."""
-        begun: Learners = self.estimator.engine.whole(_begin)(_without_ranges(self), tasks)
-        return begun
+        return _begin(without_ranges(self), tasks)
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
         """One transition: update every theta, simulate the next batch."""
-        moved: Learners = self.estimator.engine.whole(_advance)(_without_ranges(self), learners, hyperparameters)
-        return moved
+        return _advance(without_ranges(self), learners, hyperparameters)
 
     def blank(self, tasks: Tasks) -> Learners:
         """Learners of the right form; their numbers mean nothing."""
@@ -156,7 +154,7 @@ class MetaMDP:
         return Learners(tasks.context, tasks.theta, state, estimate, flagged, curvature, previous, tasks.key, start)
 
 
-def _observed(
+def observed(
     mdp: MetaMDP,
     batch: Batch,
     context: Array,
@@ -166,6 +164,7 @@ def _observed(
     key: Array,
     update: Array,
 ) -> Learners:
+    """What learners are after a batch of episodes."""
     estimate = estimate_of(mdp.estimator, theta, batch)
     flagged = unusable(mdp.rule.direction(estimate)) | ~jnp.isfinite(estimate.mean_return)
     curvature = curvatures(mdp.estimator, theta, batch, mdp.rule.steps(estimate, rule_state))
@@ -175,17 +174,25 @@ def _observed(
 def _observe_batch(
     mdp: MetaMDP, context: Array, theta: Array, rule_state: RuleState, previous: Previous, key: Array, update: Array
 ) -> Learners:
-    batch = mdp.estimator.batch(theta, context, purpose_key(key, Purpose.SIMULATION, update))
-    observed: Learners = mdp.estimator.engine.piece(_observed)(
-        mdp, batch, context, theta, rule_state, previous, key, update
-    )
-    return observed
+    """The program that simulates takes longest to compile; alone, it is the same for every rule, and for every batch."""
+    piece = mdp.estimator.engine.piece
+    batch = mdp.estimator.batch(theta, context, piece(_simulation_key)(mdp, key, update))
+    after: Learners = piece(observed)(mdp, batch, context, theta, rule_state, previous, key, update)
+    return after
+
+
+def _simulation_key(_: MetaMDP, key: Array, update: Array) -> Array:
+    return purpose_key(key, Purpose.SIMULATION, update)
+
+
+def before_updates(mdp: MetaMDP, theta: Array) -> tuple[RuleState, Previous]:
+    """What learners remember before their first update."""
+    nothing = jnp.zeros(len(theta), jnp.float32)
+    return mdp.rule.init(theta), Previous(nothing, jnp.zeros_like(theta), nothing)
 
 
 def _begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
-    start = mdp.rule.init(tasks.theta)
-    nothing = jnp.zeros(len(tasks.theta), jnp.float32)
-    previous = Previous(nothing, jnp.zeros_like(tasks.theta), nothing)
+    start, previous = before_updates(mdp, tasks.theta)
     return _observe_batch(mdp, tasks.context, tasks.theta, start, previous, tasks.key, jnp.uint32(0))
 
 
@@ -230,7 +237,8 @@ def divergence(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Arra
     return 0.5 * length**2 * _chosen_curvature(mdp, learners, hyperparameters)[:, 0]
 
 
-def _update(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> tuple[Update, Previous]:
+def moved(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> tuple[Update, Previous]:
+    """An update and what is remembered of it, before the next batch."""
     after = updated(mdp, learners, hyperparameters)
     if any(bounds.scale == "divergence" for bounds in mdp.space.branches.values()):
         curvature = _chosen_curvature(mdp, learners, hyperparameters)[:, 0]
@@ -241,12 +249,16 @@ def _update(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> tuple[U
 
 
 def _advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
-    after, previous = mdp.estimator.engine.piece(_update)(mdp, learners, hyperparameters)
-    observed = _observe_batch(
+    after, previous = mdp.estimator.engine.piece(moved)(mdp, learners, hyperparameters)
+    then = _observe_batch(
         mdp, learners.context, after.theta, after.state, previous, learners.key, learners.update + jnp.uint32(1)
     )
-    # Held back although the estimate could be followed: a step that is not finite, or too large for float32.
-    return observed._replace(flagged=observed.flagged | (after.flagged & ~learners.flagged))
+    return held_back(learners, after, then)
+
+
+def held_back(before: Learners, update: Update, after: Learners) -> Learners:
+    """Flags learners whose estimate could be followed, but not with a step that is not finite, or too large for float32."""
+    return after._replace(flagged=after.flagged | (update.flagged & ~before.flagged))
 
 
 def simulated(mdp: MetaMDP) -> MetaMDP:
@@ -254,7 +266,7 @@ def simulated(mdp: MetaMDP) -> MetaMDP:
     return dataclasses.replace(mdp, observation=DEFAULT_OBSERVATION, meta_discount=1.0, initial=MetaMDP.initial)
 
 
-def _without_ranges(mdp: MetaMDP) -> MetaMDP:
+def without_ranges(mdp: MetaMDP) -> MetaMDP:
     """The same for an update that was chosen: where choices lie does not matter any more, but what they mean does."""
     space = mdp.space
     if isinstance(space, MenuSpace):

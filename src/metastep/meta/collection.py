@@ -22,7 +22,7 @@ from metastep.meta.controller import Controller, Exploration
 from metastep.meta.dataset import BlockFiles, Dataset, DatasetWriter, Layout
 from metastep.meta.history import History, joined
 from metastep.meta.parts import Growth, grow
-from metastep.progress import Silent, Stage, Tracker
+from metastep.progress import Silent, Tally, Tracker
 from metastep.provenance import device_name
 from metastep.simulation.engine import blocks_at_once, one_block_at_a_time
 
@@ -134,27 +134,19 @@ def collect(
     total = len(missing) * work.steps_of(num_updates) - sum(done.values())
     blocks = len(layout.blocks) // rounds
     with (tracker or Silent()).stage("collect", total, "steps") as stage:
+        note = Tally(stage.advance, done)
         for index in range(rounds):
             of_round = [block for block in missing if rounds == 1 or block // blocks == index]
             if of_round:
-                _collect_blocks(work, follow(writer, index) if follow else controller, of_round, done, stage)
+                _collect_blocks(work, follow(writer, index) if follow else controller, of_round, note)
     return writer.finish()
 
 
-def _collect_blocks(
-    work: Collected, controller: Controller, blocks: list[int], done: dict[int, int], stage: Stage
-) -> None:
-    """Have blocks made that follow the same controller; `done` counts the steps of each."""
-
-    def note(news: tuple[int, int]) -> None:
-        block, steps = news
-        if steps > done[block]:  # who takes over from a worker that was killed may be behind it
-            stage.advance(steps - done[block])
-            done[block] = steps
-
+def _collect_blocks(work: Collected, controller: Controller, blocks: list[int], note: Tally) -> None:
+    """Have blocks made that follow the same controller; the steps of each are noted."""
     here = blocks_at_once(work.mdp.env)
     with at_work(min(here, len(blocks))) as crew, _marked(work, crew) as marked, crew.telling(note) as tell:
-        queue = Queue(crew, crew.slots(here))
+        queue = Queue(crew, here)
         for block in blocks:
             queue.add(block, block, make_block, marked, controller, block, tell)
         while queue:
@@ -174,6 +166,7 @@ def _marked(work: Collected, crew: Crew) -> Iterator[Collected]:
     parts = dataclasses.replace(work.files.parts, folder=folder)
     with storage.temporary(folder / "collecting") as mark:
         yield work._replace(files=dataclasses.replace(work.files, folder=folder, parts=parts), mark=mark)
+    storage.remove_leftovers(folder)  # of workers that were killed
 
 
 def make_block(work: Collected, controller: Controller, block: int, tell: Tell) -> History | None:

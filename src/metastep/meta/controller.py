@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import jax
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
@@ -92,6 +93,11 @@ class Controller(ABC):
     @abstractmethod
     def propose(self, state: ControllerState, learners: Learners) -> Array:
         """Hyperparameters for every learner: (learners, coordinates)."""
+
+    def attempts(self, mdp: Process, learners: Learners, num: int) -> list[Array]:
+        """Updates to try beside the one that is made, so that they give tuples: draws from the whole space."""
+        keys = (jax.random.fold_in(learners.controller_key, index + 1) for index in range(num))
+        return [mdp.space.sample(key, learners.theta.shape[0]) for key in keys]
 
     def observe(
         self, state: ControllerState, before: Learners, hyperparameters: Array, after: Learners

@@ -60,11 +60,15 @@ class History(NamedTuple):
 
     def first(self, num: int) -> "History":
         """Only the first `num` learners: cuts the padding of a last block."""
+        return self.part(0, num)
+
+    def part(self, start: int, end: int) -> "History":
+        """Only some of the learners; nothing is copied."""
         return self._replace(
-            context=self.context[:num],
-            features={name: array[:, :num] for name, array in self.features.items()},
-            tried=self.tried and self.tried.map(lambda _, array: array[:, :, :num]),
-            **{name: array[:, :num] for name, array in self._in_time()},
+            context=self.context[start:end],
+            features={name: array[:, start:end] for name, array in self.features.items()},
+            tried=self.tried and self.tried.map(lambda _, array: array[:, :, start:end]),
+            **{name: array[:, start:end] for name, array in self._in_time()},
         )
 
     def _in_time(self) -> list[tuple[str, NDArray[Any]]]:

@@ -1,6 +1,6 @@
 """The one loop that collection, validation, tuning and test share: a controller proposes, the rule applies."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,15 +22,11 @@ class Stretch(NamedTuple):
 
 
 def _try(
-    mdp: Process, learners: Learners, num: int, record: Sequence[str]
+    mdp: Process, controller: Controller, learners: Learners, num: int, record: Sequence[str]
 ) -> list[tuple[Array, tuple[dict[str, Array], dict[str, Array]]]]:
-    """What learners would see after updates drawn at random, and the updates; nobody follows them."""
-    tried = []
-    for index in range(num):
-        key = jax.random.fold_in(learners.controller_key, index + 1)
-        hyperparameters = mdp.space.sample(key, learners.theta.shape[0])
-        tried.append((hyperparameters, _snapshot(mdp, advance(mdp, learners, hyperparameters), record)))
-    return tried
+    """What learners would see after other updates, and the updates; nobody follows them."""
+    attempts = controller.attempts(mdp, learners, num) if num else []
+    return [(attempt, _snapshot(mdp, advance(mdp, learners, attempt), record)) for attempt in attempts]
 
 
 def _snapshot(mdp: Process, learners: Learners, record: Sequence[str]) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -39,7 +35,7 @@ def _snapshot(mdp: Process, learners: Learners, record: Sequence[str]) -> tuple[
     return always, features.compute(mdp, tuple(record), learners)
 
 
-def follow(
+def following(
     mdp: Process,
     controller: Controller,
     learners: Learners,
@@ -49,16 +45,13 @@ def follow(
     from_start: bool,
     record: Sequence[str] = (),
     tries: int = 0,
-) -> Stretch:
-    """Let the learners make `num_updates` more updates; from the start, what they are before is recorded, too.
-
-    `record` names the features to keep; before every update, `tries` others are tried besides.
-    """
+) -> Generator[Array, Learners, Stretch]:
+    """Yields the hyperparameters of each update and is sent the learners after it; the arguments are those of `follow`."""
     snapshots, proposals, tried = [_snapshot(mdp, learners, record)] if from_start else [], [], []
     for _ in range(num_updates):
-        tried.append(_try(mdp, learners, tries, record))
+        tried.append(_try(mdp, controller, learners, tries, record))
         hyperparameters = controller.propose(state, learners)
-        after = advance(mdp, learners, hyperparameters)
+        after = yield hyperparameters
         state = controller.observe(state, learners, hyperparameters, after)
         learners = after
         snapshots.append(_snapshot(mdp, learners, record))
@@ -77,6 +70,34 @@ def follow(
         **_stacked(always),
     )
     return Stretch(learners, state, piece)
+
+
+def follow(
+    mdp: Process,
+    controller: Controller,
+    learners: Learners,
+    state: ControllerState,
+    num_updates: int,
+    *,
+    from_start: bool,
+    record: Sequence[str] = (),
+    tries: int = 0,
+    on_update: Callable[[], object] = lambda: None,
+) -> Stretch:
+    """Let the learners make `num_updates` more updates; from the start, what they are before is recorded, too.
+
+    `record` names the features to keep; before every update, `tries` others are tried besides.
+    """
+    course = following(mdp, controller, learners, state, num_updates, from_start=from_start, record=record, tries=tries)
+    try:
+        hyperparameters = next(course)
+        while True:
+            learners = advance(mdp, learners, hyperparameters)
+            on_update()
+            hyperparameters = course.send(learners)
+    except StopIteration as end:
+        stretch: Stretch = end.value
+        return stretch
 
 
 def _all_tried(moments: list[list[tuple[Any, tuple[dict[str, Any], dict[str, Any]]]]]) -> Tried:
@@ -101,9 +122,14 @@ def run(
 
 
 def run_through(
-    mdp: Process, controller: Controller, tasks: Tasks, num_updates: int, record: Sequence[str] = ()
+    mdp: Process,
+    controller: Controller,
+    tasks: Tasks,
+    num_updates: int,
+    record: Sequence[str] = (),
+    on_update: Callable[[], object] = lambda: None,
 ) -> Stretch:
-    """The same, with the learners at the end."""
+    """The same, with the learners at the end; `on_update` is called after every update."""
     learners = begin(mdp, tasks)
     state = controller.init(mdp, learners)
-    return follow(mdp, controller, learners, state, num_updates, from_start=True, record=record)
+    return follow(mdp, controller, learners, state, num_updates, from_start=True, record=record, on_update=on_update)

@@ -1,6 +1,6 @@
 """Export of a dataset to Parquet, for Polars, pandas, DuckDB and the like."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 from metastep.meta.dataset import Dataset, Layout
 from metastep.meta.history import History
-from metastep.outside import require_new, write_new
+from metastep.outside import require_new, stream_new
+from metastep.storage import Growing
+
+_BYTES_AT_ONCE = 16_000_000
 
 
 def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool = False) -> None:
@@ -24,19 +27,29 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool =
     import pyarrow.parquet as pq
 
     require_new(path, force=force)
-    if not isinstance(dataset, Dataset):
-        dataset = Dataset.open(dataset)
-    sink = pa.BufferOutputStream()
-    writer: Any = None
-    first_learner = 0
-    for block in dataset.blocks():
-        for tried in range(dataset.layout.labels):
-            table = pa.table(_columns(block, dataset.layout, first_learner, tried))
-            writer = writer or pq.ParquetWriter(sink, table.schema)
+    whole = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
+
+    def fill(file: Growing) -> None:
+        writer: Any = None
+        for piece in _pieces(whole):
+            table = pa.table(piece)
+            writer = writer or pq.ParquetWriter(pa.PythonFile(file, "w"), table.schema)
             writer.write_table(table)
-        first_learner += len(block.context)
-    writer.close()
-    write_new(path, sink.getvalue().to_pybytes(), force=force)
+        writer.close()
+
+    stream_new(path, fill, force=force)
+
+
+def _pieces(dataset: Dataset) -> Iterator[dict[str, Any]]:
+    """The columns of a few learners after the other, so that a large block is never held as a whole."""
+    layout, first_learner = dataset.layout, 0
+    for index, block in enumerate(dataset.blocks()):
+        learners = len(block.context)
+        few = max(1, _BYTES_AT_ONCE * learners // layout.num_bytes(index))
+        for tried in range(layout.labels):
+            for start in range(0, learners, few):
+                yield _columns(block.part(start, start + few), layout, first_learner + start, tried)
+        first_learner += learners
 
 
 def _columns(block: History, layout: Layout, first_learner: int, tried: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Whoever wants some simulated writes a plan: a generator that asks for blocks and
 (to tune a method first, then to test it). Blocks of several plans are run side by side.
 """
 
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,14 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep.blocks import Stream, block_key
-from metastep.crew import Queue, at_work
-from metastep.mdp import Process, Tasks
+from metastep.crew import Queue, Tell, at_work
+from metastep.mdp import MetaMDP, Process, Tasks, whole_episodes
 from metastep.meta.controller import Controller
 from metastep.meta.history import History
-from metastep.meta.loop import run_through
-from metastep.simulation.engine import blocks_at_once, one_block_at_a_time
+from metastep.meta.loop import Stretch, run_through
+from metastep.meta.together import run_together, simulation_of
+from metastep.progress import Tally
+from metastep.simulation.engine import blocks_at_once, fills_batches, one_block_at_a_time
 
 Outcome = TypeVar("Outcome")
+_SECONDS_BETWEEN_NEWS = 0.5
 
 
 class Start(NamedTuple):
@@ -64,13 +68,33 @@ class Ran(NamedTuple):
     report: Mapping[str, NDArray[Any]]  # what the controller tells of its run, by name, each (updates, learners)
 
 
+_Ready = tuple[int, int, BlockRun]  # of which plan, at which place of what it asks for
 Plan = Generator[Sequence[BlockRun], list[Ran], Outcome]
 
 
-def run_block(asked: BlockRun) -> Ran:
-    """Run one block."""
-    with one_block_at_a_time(asked.mdp.env):
-        end = run_through(asked.mdp, asked.controller, asked.start.tasks, asked.num_updates)
+def run_blocks(asked: Sequence[BlockRun], tag: int, tell: Tell) -> list[Ran]:
+    """Run blocks in lockstep, simulated in one batch where there are several; tells now and then how many are through."""
+    first, done, told = asked[0], 0, time.monotonic()
+
+    def count_update() -> None:
+        nonlocal done, told
+        done += 1
+        if time.monotonic() - told > _SECONDS_BETWEEN_NEWS:
+            told = time.monotonic()
+            tell((tag, len(asked) * done / (first.num_updates + 1)))
+
+    with one_block_at_a_time(first.mdp.env):
+        if len(asked) == 1:
+            ends = [run_through(*first[:2], first.start.tasks, first.num_updates, on_update=count_update)]
+        else:
+            blocks = [
+                (whole_episodes(block.mdp, "a batch of blocks"), block.controller, block.start.tasks) for block in asked
+            ]
+            ends = run_together(blocks, first.num_updates, count_update)
+    return [_ran(block, end) for block, end in zip(asked, ends, strict=True)]
+
+
+def _ran(asked: BlockRun, end: Stretch) -> Ran:
     report: dict[str, NDArray[Any]] = jax.device_get(asked.controller.report(end.state))
     num = len(end.piece.context) if asked.num_valid is None else asked.num_valid
     told = {name: array[:, :num] for name, array in report.items()}
@@ -81,11 +105,12 @@ class _Course:
     """A plan under way: the blocks that it waits for, and those that are through."""
 
     def __init__(self, plan: Plan[Any]) -> None:
-        self.plan, self.outcome = plan, None
+        self.plan = plan
+        self.outcome: Any = None
         self.asked: list[BlockRun] = []
         self.ran: dict[int, Ran] = {}
 
-    def go_on(self, ran: list[Ran] | None) -> list[BlockRun]:
+    def go_on(self, ran: list[Ran] | None) -> list[tuple[int, BlockRun]]:
         """Tell the plan what came of the blocks that it asked for last; what it asks for now, nothing at its end."""
         self.ran = {}
         try:
@@ -94,9 +119,9 @@ class _Course:
         except StopIteration as end:
             asked, self.outcome = [], end.value
         self.asked = asked
-        return asked
+        return list(enumerate(asked))
 
-    def take(self, place: int, ran: Ran) -> list[BlockRun]:
+    def take(self, place: int, ran: Ran) -> list[tuple[int, BlockRun]]:
         """Take in a block; what the plan asks for once it has them all."""
         self.ran[place] = ran
         if len(self.ran) < len(self.asked):
@@ -104,25 +129,44 @@ class _Course:
         return self.go_on([self.ran[index] for index in range(len(self.asked))])
 
 
-def carry_out(plans: Sequence[Plan[Outcome]], on_block: Callable[[], object] = lambda: None) -> list[Outcome]:
+def carry_out(
+    plans: Sequence[Plan[Outcome]], advance: Callable[[float], object] = lambda _: None, *, together: int = 1
+) -> list[Outcome]:
     """What the plans return; blocks of all of them are run side by side, those of the first ones first.
 
-    `on_block` is called whenever a block is through.
+    `advance` is told how many blocks more are through. A GPU simulates up to `together` of them in one batch.
     """
     courses = [_Course(plan) for plan in plans]
-    first = [(index, blocks) for index, course in enumerate(courses) if (blocks := course.go_on(None))]
-    here = blocks_at_once(first[0][1][0].mdp.env) if first else 1
-    with at_work(here) as crew:
-        queue = Queue(crew, crew.slots(here))
+    ready = [(index, place, block) for index, course in enumerate(courses) for place, block in course.go_on(None)]
+    if not ready:
+        return [course.outcome for course in courses]
+    env = ready[0][2].mdp.env
+    here, most = blocks_at_once(env), together if fills_batches(env) else 1
+    groups: list[list[_Ready]] = []
+    note = Tally(advance, {})
+    with at_work(here) as crew, crew.telling(note) as tell:
+        queue = Queue(crew, here)
+        while ready or queue:
+            # A batch that is not full waits for others as long as some are under way.
+            full, ready = _grouped(ready, most, whole=bool(queue))
+            for group in full:
+                queue.add(group[0][0], len(groups), run_blocks, [block for *_, block in group], len(groups), tell)
+                groups.append(group)
+            for number, results in queue.take():
+                note((number, float(len(results))))
+                for (index, place, _), ran in zip(groups[number], results, strict=True):
+                    ready += [(index, *block) for block in courses[index].take(place, ran)]
+    return [course.outcome for course in courses]
 
-        def add(index: int, blocks: Sequence[BlockRun]) -> None:
-            for place, block in enumerate(blocks):
-                queue.add(index, (index, place), run_block, block)
 
-        for index, blocks in first:
-            add(index, blocks)
-        while queue:
-            for (index, place), ran in queue.take():
-                on_block()
-                add(index, courses[index].take(place, ran))
-    return [course.outcome for course in courses]  # type: ignore[misc]  # every plan is at its end
+def _grouped(ready: list[_Ready], most: int, *, whole: bool) -> tuple[list[list[_Ready]], list[_Ready]]:
+    """Blocks that can be run together, and, where only whole groups are wanted, those that wait for more."""
+    alike: dict[Any, list[_Ready]] = {}
+    for entry in ready:
+        mdp = entry[2].mdp
+        # Of other processes than the paper's each block is simulated by itself.
+        same = (simulation_of(mdp), mdp.block_size, entry[2].num_updates) if isinstance(mdp, MetaMDP) else entry[:2]
+        alike.setdefault(same, []).append(entry)
+    groups = [group[start : start + most] for group in alike.values() for start in range(0, len(group), most)]
+    now = [group for group in groups if len(group) == most or not whole]
+    return now, [entry for group in groups if len(group) < most and whole for entry in group]

@@ -38,10 +38,11 @@ def setting(name: str, value: object) -> str:
 
 SEARCH: Mapping[str, tuple[str, ...]] = {
     "the preset": (),
+    "labels near the model's choice": (setting("collect.near", 0.7),),
     "menu of 6": (menu_of(_MANY),),
     "three rounds": (setting("collect.rounds", 3),),
-    "1024 learners": (setting("collect.num_meta_episodes", 1024),),
-    "1 label, 2048 learners": (setting("collect.labels", 1), setting("collect.num_meta_episodes", 2048)),
+    "2048 learners": (setting("collect.num_meta_episodes", 2048),),
+    "1 label, 4096 learners": (setting("collect.labels", 1), setting("collect.num_meta_episodes", 4096)),
     "discount 1": (setting("meta.meta_discount", 1.0),),
     "discount 0.9": (setting("meta.meta_discount", 0.9),),
     "split 0.0025": (setting("fqi.regressor.min_samples_split", 0.0025),),

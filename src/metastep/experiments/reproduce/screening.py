@@ -163,6 +163,7 @@ def tune_spec(
         seed=config.seed,
         num_tasks=config.compare.num_tuning_tasks,
         num_updates=num_updates or config.compare.num_updates,
+        blocks_together=config.compare.blocks_together,
         tracker=tracker,
     )
     return spec.method(mdp, table.chosen), table
@@ -222,6 +223,7 @@ def _judged(
         num_tasks=config.compare.num_tasks,
         stream=Stream.TUNING,
         tuning=tables,
+        blocks_together=config.compare.blocks_together,
         tracker=tracker,
     )
 

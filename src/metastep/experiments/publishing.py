@@ -1,0 +1,141 @@
+"""Models that others can take: a small file, and a card that says what it was made from and how it did."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metastep import storage
+from metastep.errors import InputError
+from metastep.evaluation import Comparison, differences, summary
+from metastep.experiments.build import build_mdp
+from metastep.experiments.comparing import compared
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.learning import fitted
+from metastep.experiments.origin import dataset_of
+from metastep.experiments.pooling import pooled
+from metastep.experiments.schema import Experiment
+from metastep.fqi import Model, load_model, save_model
+from metastep.outside import require_new, write_new
+from metastep.progress import Tracker
+from metastep.report.findings import target_of
+
+_ROWS = 2000
+"""Observations of the training data on which the packed model is compared with the whole one."""
+
+
+class Published(NamedTuple):
+    """What was written."""
+
+    model: Path
+    card: Path
+    num_bytes: int
+    same: float  # share of observations for which the packed model proposes the very same
+
+
+def publish(
+    folders: Sequence[RunFolder],
+    name: str,
+    out: Path,
+    *,
+    command: str = "",
+    force: bool = False,
+    tracker: Tracker | None = None,
+) -> Published:
+    """Write the model of a run, or one fitted on the data of several runs, with its card.
+
+    Args:
+        folders: of finished runs.
+        name: of the model.
+        out: the folder that `NAME.safetensors` and `NAME.md` go to.
+        command: that was typed, for the card.
+        force: whether files there are replaced.
+        tracker: is told about progress.
+    """
+    if not name.replace("-", "").isalnum():
+        raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
+    file, card = out / f"{name}.safetensors", out / f"{name}.md"
+    for path in (file, card):
+        require_new(path, force=force)
+    model = fitted(folders[0])[0] if len(folders) == 1 else pooled(folders, tracker=tracker)
+    storage.create_folder(out)
+    save_model(model.only_selected(), file, packed=True)
+    num_bytes, same = file.stat().st_size, _agreement(model, load_model(file), folders)
+    text = "\n".join(_card(name, model, folders, num_bytes, same, command)) + "\n"
+    write_new(card, text.encode(), force=force)
+    return Published(file, card, num_bytes, same)
+
+
+def _agreement(model: Model, packed: Model, folders: Sequence[RunFolder]) -> float:
+    """Share of observations of the training data for which both propose the same."""
+    names = [part.name for part in model.record.observation]
+    rows = [dataset_of(folder, verify=False).transitions(names).observation for folder in folders]
+    seen = np.concatenate(rows)
+    seen = seen[:: max(1, len(seen) // _ROWS)]
+    return float(np.mean(np.all(np.atleast_2d(model.act(seen).T == packed.act(seen).T), axis=0)))
+
+
+def _card(
+    name: str, model: Model, folders: Sequence[RunFolder], num_bytes: int, same: float, command: str
+) -> Iterator[str]:
+    record = model.record
+    families = ", ".join(folder.config.env.name for folder in folders)
+    yield from (f"# {name}", "", f"Proposes the updates of `{record.setting['rule']['name']}` on {families}.", "")
+    yield from ("## Trained on", "")
+    yield from ("| family | tasks | learners of a round, rounds | batch | updates |", "|---|---|---|---|---|")
+    for folder in folders:
+        config, space = folder.config, build_mdp(folder.config).env.context_space
+        bounds = zip(space.names, space.low, space.high, strict=True)
+        tasks = ", ".join(f"{coordinate} {low:g} to {high:g}" for coordinate, low, high in bounds)
+        collected = f"{config.collect.num_meta_episodes}, {config.collect.rounds}"
+        yield f"| {config.env.name} | {tasks} | {collected} | {_batch(config)} | {config.meta.num_updates} |"
+    yield ""
+    yield (
+        f"{record.training_data.tuples} updates in all, seed {record.training_data.seed}, data "
+        f"`{record.training_data.fingerprint[:16]}`. Iteration {record.selected_iteration} of {len(model.q_functions)} was "
+        "selected on validation tasks."
+    )
+    yield from ("", "## Ranges", "", "Numbers outside of these are guessed at, and a warning says so.", "")
+    yield from ("| what it sees | smallest | largest |", "|---|---:|---:|")
+    for column, low, high in zip(record.feature_names, record.feature_low, record.feature_high, strict=True):
+        yield f"| {column} | {low:.4g} | {high:.4g} |"
+    yield from ("", "| what it proposes | smallest | largest | scale |", "|---|---:|---:|---|")
+    for branch in record.branches:
+        yield f"| {branch.name or 'step'} | {branch.low:g} | {branch.high:g} | {branch.scale} |"
+    for folder in folders:
+        yield from _scores(folder, len(folders) > 1)
+    yield from ("", "## File", "")
+    yield (
+        f"{num_bytes / 1000:.0f} kB: the selected iteration, leaves rounded to float32. On {100 * same:.2f} % of the training "
+        "data's observations it proposes exactly what the whole model does."
+    )
+    yield from ("", "## Made by", "", "```text")
+    yield from (folder.command() or f"# the run in {folder.path.name}" for folder in folders)
+    yield from (command, "```", "")
+    yield "With " + ", ".join(f"{package} {version}" for package, version in record.versions.items()) + "."
+
+
+def _batch(config: Experiment) -> str:
+    rollout: Any = config.rollout
+    if rollout.num_envs is None:
+        return f"{rollout.num_episodes} episodes of {rollout.horizon} steps"
+    return f"{rollout.num_envs} environments of {rollout.num_steps} steps"
+
+
+def _scores(folder: RunFolder, is_pooled: bool) -> Iterator[str]:
+    """How the run's methods did on its test tasks; those of a pooled model are the family's own model's."""
+    if not folder.comparison.exists():
+        return
+    comparison: Comparison = compared(folder)
+    seed, num = folder.config.seed, folder.config.compare.num_resamples
+    target = target_of(comparison)
+    against = {row.baseline: row for row in differences(comparison, target, seed=seed, num_resamples=num)}
+    whose = "of the family's own model, not of this one" if is_pooled else "of the whole model"
+    yield from ("", f"## Scores on {folder.config.env.name}", "")
+    yield f"Mean return over the updates, {comparison.num_tasks} test tasks, {whose}, with 95 % intervals."
+    yield from ("", f"| method | mean return | {comparison.label(target)} minus it |", "|---|---|---|")
+    for row in summary(comparison, seed=seed, num_resamples=num):
+        difference = against.get(row.method)
+        minus = "" if difference is None else f"{difference.mean:.3g} [{difference.low:.3g}, {difference.high:.3g}]"
+        yield f"| {comparison.label(row.method)} | {row.auc.mean:.4g} [{row.auc.low:.4g}, {row.auc.high:.4g}] | {minus} |"

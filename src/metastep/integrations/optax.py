@@ -1,0 +1,98 @@
+"""A gradient transformation of optax whose rate a fitted model proposes, in programs that JAX compiles.
+
+The forests are walked on the host, through a callback: it is about three times as fast as gathers in the compiled program, and
+proposes to the bit what the model proposes elsewhere (`docs/benchmarks.md`).
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+
+from metastep.diagnostics import Memory, Movement, observed
+from metastep.errors import InputError
+from metastep.fqi import Model
+from metastep.integrations.rates import rate_model
+
+
+class LearnedRateState(NamedTuple):
+    """What is remembered between updates."""
+
+    hyperparams: dict[str, Array]  # the rate, where loggers look for what `optax.inject_hyperparams` injects
+    memory: Memory
+    movement: Movement
+
+
+def learned_rate(
+    model: str | os.PathLike[str] | Model, num_updates: int | None = None, *, flip_sign: bool = True
+) -> optax.GradientTransformationExtraArgs:
+    """Scale updates by the rate that a model proposes, as the last link of `optax.chain`.
+
+    `update` takes two arguments more. `diagnostics` are what the loop tells, by name (`metastep.diagnostics.DIAGNOSTICS`), the
+    same names every time; parameters need not be told. `begins` is true where an update begins, and a rate is proposed: at
+    the first of its minibatches, say. With others the rate stays.
+
+    Args:
+        model: a model, or the name of one that comes with the library, a file or the folder of a run.
+        num_updates: updates to come; None takes as many as the learners that the model was fitted on.
+        flip_sign: whether updates go downhill, as gradients of a loss want it.
+    """
+    fitted = rate_model(model)
+    stepper = fitted.stepper(num_updates)
+    names, budget, sign = stepper.features, float(stepper.num_updates), -1.0 if flip_sign else 1.0
+    smallest = fitted.record.branches[0].low
+
+    def act(rows: Array) -> NDArray[np.float32]:
+        table = np.asarray(rows, np.float32)
+        flat = table.reshape(-1, table.shape[-1])
+        for row in flat:
+            fitted.tell_of_the_unseen(row)
+        return fitted.act(flat, threads=1).reshape(table.shape[:-1])
+
+    def init(params: Any) -> LearnedRateState:
+        zero = jnp.float32(0.0)
+        flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
+        memory = Memory(*(zero for _ in Memory._fields))
+        return LearnedRateState({"learning_rate": jnp.float32(smallest)}, memory, Movement(flat, jnp.zeros_like(flat)))
+
+    def propose(told: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
+        movement = state.movement
+        told = {"rate": state.hyperparams["learning_rate"], **told}
+        if stepper.needs_parameters:
+            movement, turn = movement.after(_flat(params), jnp)
+            told = {"step_norm": turn.length, "step_cosine": turn.cosine, **told}
+        found, memory = observed(names, told, state.memory, budget, jnp)
+        row = jnp.concatenate([jnp.ravel(found[name]).astype(jnp.float32) for name in names])
+        rate = jax.pure_callback(act, jax.ShapeDtypeStruct((), jnp.float32), row, vmap_method="broadcast_all")
+        return LearnedRateState({"learning_rate": rate}, memory._replace(rate=rate), movement)
+
+    def update(
+        updates: Any,
+        state: LearnedRateState,
+        params: Any = None,
+        *,
+        diagnostics: Mapping[str, Any] | None = None,
+        begins: bool | Array = True,
+        **extra_args: Any,
+    ) -> tuple[Any, LearnedRateState]:
+        if diagnostics is None:
+            raise InputError("learned_rate: update needs diagnostics, a table of what the loop tells.")
+        if params is None and stepper.needs_parameters:
+            raise InputError("learned_rate: update needs params, the model looks at how they move.")
+        told = {name: jnp.asarray(value).astype(jnp.float32) for name, value in diagnostics.items()}
+        state = jax.lax.cond(begins, lambda: propose(told, params, state), lambda: state)
+        rate = sign * state.hyperparams["learning_rate"]
+        return jax.tree.map(lambda leaf: (rate * leaf).astype(leaf.dtype), updates), state
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _flat(params: Any) -> Array:
+    return ravel_pytree(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params))[0]

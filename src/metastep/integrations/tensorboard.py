@@ -1,0 +1,36 @@
+"""A log of updates for TensorBoard: event files, written by its own package."""
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+
+class TensorBoardLog:
+    """Writes what is known of every update as scalars; give it to a stepper as `log`.
+
+    Args:
+        folder: of the event files.
+        prefix: of the names of the scalars.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], prefix: str = "metastep/") -> None:
+        self._writer, self._prefix = EventFileWriter(os.fspath(folder)), prefix
+
+    def __call__(self, update: int, numbers: Mapping[str, Any]) -> None:
+        """Write the numbers of an update; what is not a number is left out."""
+        values = [
+            Summary.Value(tag=f"{self._prefix}{name}", simple_value=value)
+            for name, value in numbers.items()
+            if isinstance(value, float)
+        ]
+        self._writer.add_event(Event(wall_time=time.time(), step=update, summary=Summary(value=values)))
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left, and end the writer's thread."""
+        self._writer.close()

@@ -1,0 +1,39 @@
+"""Models that come with the library: a file and a card each, in this folder."""
+
+import os
+from importlib import resources
+from pathlib import Path
+
+from metastep.errors import InputError, not_registered
+from metastep.fqi import Model, load_model
+
+_MODEL, _CARD = ".safetensors", ".md"
+
+
+def folder() -> Path:
+    """Where the models lie."""
+    return Path(str(resources.files("metastep.pretrained")))
+
+
+def names() -> tuple[str, ...]:
+    """The models that come with the library."""
+    return tuple(sorted(file.name.removesuffix(_MODEL) for file in folder().glob(f"*{_MODEL}")))
+
+
+def card(name: str) -> str:
+    """What a model was made from, and how it did."""
+    if name not in names():
+        raise not_registered("model", name, names(), "does not come with the library")
+    return (folder() / f"{name}{_CARD}").read_text("utf-8")
+
+
+def load(source: str | os.PathLike[str]) -> Model:
+    """A model that comes with the library, by its name, or that of a file or of the folder of a run."""
+    if isinstance(source, str) and source in names():
+        return load_model(folder() / f"{source}{_MODEL}")
+    path = Path(source)
+    if path.exists() or path.suffix or len(path.parts) > 1:
+        return load_model(path)
+    if not str(source) or not names():
+        raise InputError(f"model: {str(source)!r} is neither a file nor the folder of a run.")
+    raise not_registered("model", str(source), names(), "is neither a file nor a model that comes with the library")

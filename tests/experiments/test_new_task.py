@@ -1,0 +1,124 @@
+"""`metastep learn` and `metastep evaluate`: a policy for a new task, resumed, evaluated, refused."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from metastep import storage
+from metastep.cli import app
+from metastep.contexts import ContextSpace
+from metastep.errors import InputError
+from metastep.experiments import new_task
+from metastep.experiments.config import load
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.learning import learn as fit_run
+from metastep.fqi import load_model
+from tests.actor_critic.test_learning import TINY
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory) -> Path:
+    """The folder of a tiny run with a model of PPO's learning rate."""
+    folder = RunFolder.create(tmp_path_factory.mktemp("ppo") / "run", load("pendulum-ppo", "quick", TINY))
+    fit_run(folder)
+    return folder.path
+
+
+def read(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "curve.csv").read_text().splitlines()))
+
+
+def test_a_policy_is_learned_evaluated_and_made_again(fitted, tmp_path):
+    run = CliRunner()
+    out = tmp_path / "learned"
+    command = ["learn", str(fitted), "--task", "mass=1.2, length=0.8", "--out", str(out), "--device", "cpu"]
+    shown = run.invoke(app, command, catch_exceptions=False)
+    assert shown.exit_code == 0, shown.output
+    assert f"policy: {out / 'policy.safetensors'}" in shown.stdout
+    rows = read(out)
+    assert [row["update"] for row in rows] == ["0", "1", "2", "3"]
+    assert [row["steps"] for row in rows] == ["24", "48", "72", "96"]
+    low, high = 3e-5, 3e-2
+    assert all(low <= float(row["stepsize"]) * 1.0001 and float(row["stepsize"]) <= high for row in rows[:-1])
+    assert rows[-1]["stepsize"] == ""
+    assert "mass" in (out / "report.html").read_text()
+
+    arrays, metadata = storage.read_tensors(out / "policy.safetensors")
+    task = metadata["learned"]["task"]
+    assert task["mass"] == pytest.approx(1.2)
+    assert task["gravity"] == pytest.approx(sum(_gravity()) / 2)
+    assert np.concatenate([arrays[name].ravel() for name in arrays if name != "theta"]).size == arrays["theta"].size
+
+    told = run.invoke(app, ["evaluate", str(out), "--episodes", "5", "--device", "cpu"], catch_exceptions=False)
+    assert told.exit_code == 0, told.output
+    assert "mass = 1.2" in told.stdout
+    assert "5 episodes" in told.stdout
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".safetensors", ".csv")}
+    run.invoke(app, command, catch_exceptions=False)
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.name in before} == before
+
+
+def _gravity() -> tuple[float, float]:
+    from metastep.envs import Pendulum
+
+    space = Pendulum().context_space
+    index = space.names.index("gravity")
+    return space.low[index], space.high[index]
+
+
+def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
+    model = load_model(fitted)
+    new_task.learn(model, "", tmp_path / "whole")
+    monkeypatch.setattr(new_task, "_SECONDS_BETWEEN_PARTS", 0.0)
+
+    class Stop:
+        def __init__(self):
+            self.left = 2
+
+        def stage(self, *_):
+            return self
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def advance(self, _):
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        new_task.learn(model, "", tmp_path / "stopped", tracker=Stop())
+    assert list((tmp_path / "stopped").glob("part-*"))
+    new_task.learn(model, "", tmp_path / "stopped")
+    assert not list((tmp_path / "stopped").glob("part-*"))
+    for name in ("policy.safetensors", "curve.csv"):
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    with pytest.raises(InputError, match="was started with seed = 0, which is now 4"):
+        new_task.learn(model, "", tmp_path / "stopped", seed=4)
+
+
+def test_models_of_whole_episodes_learn_too(whole, tmp_path):
+    learned = new_task.learn(load_model(whole.path), "goal_x=0.2", tmp_path / "golf", num_updates=2)
+    assert len(read(learned.folder)) == 3
+    found = new_task.evaluate(learned.folder, task="goal_x=0.1,goal_y=0.1", episodes=20)
+    assert np.isfinite(found.mean)
+    assert found.error > 0.0
+
+
+def test_tasks_as_text():
+    space = ContextSpace(("mass", "length"), (1.0, 2.0), (3.0, 6.0))
+    assert new_task.parse_task("length = 3", space).tolist() == [2.0, 3.0]
+    for text, sentence in {
+        "width=1": "'width' is not a coordinate of the task, allowed are mass, length",
+        "mass=heavy": "must have the form NAME=NUMBER",
+        "mass": "must have the form NAME=NUMBER",
+        "mass=9": r"has mass = 9, allowed is \[1, 3\]",
+    }.items():
+        with pytest.raises(InputError, match=sentence):
+            new_task.parse_task(text, space)

@@ -1,0 +1,86 @@
+"""Models that others can take: packed, with a card, of one run or of several families."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from metastep import pretrained
+from metastep.cli import app
+from metastep.errors import InputError
+from metastep.experiments import new_task, publishing
+from metastep.experiments.config import load
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.learning import learn as fit_run
+from metastep.experiments.pooling import pooled
+from metastep.fqi import load_model
+from tests.actor_critic.test_learning import TINY
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> list[RunFolder]:
+    """Tiny runs of two families."""
+    path = tmp_path_factory.mktemp("families")
+    folders = []
+    for preset in ("pendulum-ppo", "mountaincar-ppo"):
+        folders.append(RunFolder.create(path / preset, load(preset, "quick", TINY), command=f"metastep run {preset}"))
+        fit_run(folders[-1])
+    return folders
+
+
+def test_a_model_of_one_run_with_its_card(runs, tmp_path, monkeypatch):
+    command = ["publish", str(runs[0].path), "--name", "tiny", "--out", str(tmp_path), "--device", "cpu"]
+    shown = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert shown.exit_code == 0, shown.output
+    whole, packed = load_model(runs[0].path), load_model(tmp_path / "tiny.safetensors")
+    assert packed.record.setting == whole.record.setting
+    card = (tmp_path / "tiny.md").read_text()
+    assert "| pendulum | mass" in card
+    assert "metastep run pendulum-ppo" in card
+    assert "| step | 3e-05 | 0.03 | log |" in card
+    first = (tmp_path / "tiny.safetensors").read_bytes()
+    assert CliRunner().invoke(app, command).exit_code == 2  # the file is there
+    assert CliRunner().invoke(app, [*command, "--force"], catch_exceptions=False).exit_code == 0
+    assert (tmp_path / "tiny.safetensors").read_bytes() == first
+
+    monkeypatch.setattr(pretrained, "folder", lambda: tmp_path)
+    assert "tiny: ppo on pendulum, " in CliRunner().invoke(app, ["models"]).stdout
+    assert CliRunner().invoke(app, ["models", "tiny"]).stdout == card
+    assert pretrained.load("tiny").record == packed.record
+    with pytest.raises(
+        InputError, match="'tinny' is neither a file nor a model that comes with the library, allowed are tiny"
+    ):
+        pretrained.load("tinny")
+
+
+def test_one_model_for_several_families(runs, tmp_path):
+    found = publishing.publish(runs, "pool", tmp_path)
+    model = load_model(found.model)
+    assert model.record.setting["families"] == ["pendulum", "mountaincar"]
+    alone = [load_model(folder.path).record.training_data.tuples for folder in runs]
+    assert model.record.training_data.tuples == sum(alone)
+    assert "pendulum, mountaincar" in found.card.read_text()
+    learned = new_task.learn(model, "", tmp_path / "learned", family="pendulum", num_updates=1)
+    assert np.isfinite(learned.last)
+    with pytest.raises(InputError, match="'acrobot' is not one of the model's, allowed are mountaincar, pendulum"):
+        new_task.learn(model, "", tmp_path / "other", family="acrobot")
+
+
+def test_what_cannot_be_pooled_or_named(runs, tmp_path):
+    with pytest.raises(InputError, match="allowed are two families or more"):
+        pooled([runs[0], runs[0]])
+    with pytest.raises(InputError, match="must consist of letters, digits and hyphens"):
+        publishing.publish(runs[:1], "../tiny", tmp_path)
+    narrow = load("mountaincar-ppo", "quick", [*TINY, "meta.stepsize_high=0.01"])
+    other = RunFolder.create(tmp_path / "narrow", narrow)
+    with pytest.raises(InputError, match="mountaincar has another space than pendulum"):
+        pooled([runs[0], other])
+
+
+def test_what_comes_with_the_library_is_small_and_has_a_card():
+    folder: Path = pretrained.folder()
+    assert sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".safetensors") <= 5e6
+    for name in pretrained.names():
+        assert "## Made by" in pretrained.card(name)
+        assert pretrained.load(name).stepper().features

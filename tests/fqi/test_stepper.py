@@ -1,0 +1,157 @@
+"""A stepper proposes in any loop what the model's controller would, from what the loop tells."""
+
+import dataclasses
+import json
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from metastep import features, pretrained
+from metastep.blocks import Stream
+from metastep.controllers import MetaFQIController
+from metastep.errors import InputError
+from metastep.fqi import save_model
+from metastep.mdp import advance, begin
+from metastep.meta.setting import setting_of
+from tests.controllers.problems import make_training_mdp
+from tests.fqi.test_model import _model, fitted  # noqa: F401  (a fixture)
+from tests.steppers import HIGH, LOW, TRAINING, diagnostics, tiny_model
+
+
+def test_a_loop_sees_and_proposes_what_simulated_learners_do():
+    mdp = dataclasses.replace(make_training_mdp(), observation=features.SETS["training"], budget=4)
+    assert features.SETS["training"] == TRAINING
+    model = tiny_model()
+    model = dataclasses.replace(model, record=dataclasses.replace(model.record, setting=setting_of(mdp)))
+    controller = MetaFQIController(model)
+    learners = begin(mdp, mdp.tasks(0, Stream.TEST, 0))
+    state = controller.init(mdp, learners)
+    stepper, lane = model.stepper(num_updates=4), 3
+    for _ in range(6):
+        batch, last, lanes = learners.estimate, learners.previous, learners.estimate.lanes
+        proposal = stepper(
+            returns=jnp.where(lanes.has_ended, lanes.last_return, lanes.paid)[lane],
+            entropy=batch.entropy[lane],
+            values=batch.value[lane],
+            targets=batch.target[lane],
+            approx_kl=last.divergence[lane],
+            clip_fraction=last.clip_fraction[lane],
+            parameters=learners.theta[lane],
+        )
+        simulated = features.compute(mdp, TRAINING, learners)
+        for name in TRAINING:
+            np.testing.assert_allclose(stepper.last[name], simulated[name][lane], rtol=2e-4, atol=2e-5, err_msg=name)
+        proposed = controller.propose(state, learners)
+        assert proposal.stepsize == pytest.approx(float(proposed[lane, 0]), rel=1e-6)
+        learners = advance(mdp, learners, proposed)
+
+
+def test_its_record_goes_on_identically():
+    model = tiny_model()
+    whole, first = model.stepper(num_updates=9), model.stepper(num_updates=9)
+    wanted = [whole(diagnostics(update)) for update in range(8)]
+    assert [first(diagnostics(update)) for update in range(3)] == wanted[:3]
+    rest = model.stepper(record=json.loads(json.dumps(first.record())))
+    assert [rest(diagnostics(update)) for update in range(3, 8)] == wanted[3:]
+    assert rest.record() == whole.record()
+    assert len(set(wanted)) > 4
+
+
+def test_a_record_is_small_where_parameters_are_not_told():
+    stepper = tiny_model().stepper()
+    for update in range(3):
+        told = diagnostics(update)
+        told["step_norm"], told["step_cosine"] = 0.1, 0.5
+        del told["parameters"]
+        stepper(told)
+    assert len(json.dumps(stepper.record())) < 500
+
+
+def test_what_is_not_finite_gives_the_smallest_step_and_spoils_nothing_after_it():
+    stepper = tiny_model().stepper()
+    stepper(diagnostics(0))
+    remembered = stepper.memory.mean_return
+    assert stepper(diagnostics(1) | {"returns": [np.nan, 1.0]}).stepsize == pytest.approx(LOW)
+    assert stepper(diagnostics(2) | {"entropy": np.inf}).stepsize == pytest.approx(LOW)
+    assert stepper.memory.mean_return != remembered
+    assert LOW < stepper(diagnostics(3)).stepsize <= HIGH
+
+
+def test_the_rate_that_was_used_may_be_another():
+    stepper = tiny_model().stepper()
+    stepper(diagnostics(0))
+    stepper(diagnostics(1), rate=0.01)
+    assert stepper.last["last_rate"] == pytest.approx(-2.0)
+
+
+def test_what_is_outside_of_the_training_data_is_told_or_refused():
+    model = dataclasses.replace(tiny_model(reach=1e-3))
+    with pytest.warns(
+        UserWarning, match=r"last_rate is -6, outside of the -0.001 to 0.001 of the training data"
+    ) as told:
+        model.stepper()(diagnostics(0))
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.stepper()(diagnostics(0))  # told already
+    stepper = model.stepper(outside="refuse")
+    with pytest.raises(InputError, match=r"last_rate is -6, outside of the -0.001 to 0.001 of the training data"):
+        stepper(diagnostics(0))
+    assert not stepper.memory.updates  # nothing has happened
+
+
+def test_models_of_whole_episodes_are_given_what_they_look_at(fitted):  # noqa: F811
+    model = _model(fitted)
+    given = {"theta": [0.5, -1.0], "natural_gradient": [0.1, 2.0], "context": 0.3}
+    proposal = model.stepper()(given)
+    assert proposal.stepsize == model.stepsize(**given)
+    with pytest.raises(InputError, match="diagnostics: context must be told"):
+        model.stepper()(theta=[0.5, -1.0], natural_gradient=[0.1, 2.0])
+    with pytest.raises(InputError, match="theta has 1 numbers, allowed is 2"):
+        model.stepper()(given | {"theta": 1.0})
+
+
+def test_a_loop_is_told_what_is_missing_or_wrong():
+    stepper = tiny_model().stepper()
+    with pytest.raises(InputError, match="diagnostics: entropy, explained_variance, returns must be told"):
+        stepper()
+    with pytest.raises(InputError, match=r"'aproxx_kl' is not something a stepper knows.*Did you mean 'approx_kl'"):
+        stepper(diagnostics(0), aproxx_kl=1.0)
+    with pytest.raises(InputError, match="diagnostics: entropy has 2 numbers, allowed is one"):
+        stepper(diagnostics(0) | {"entropy": [1.0, 2.0]})
+    with pytest.raises(InputError, match="diagnostics: entropy is 'much', allowed are numbers"):
+        stepper(diagnostics(0) | {"entropy": "much"})
+    stepper(diagnostics(0))
+    with pytest.raises(InputError, match="parameters must be told"):
+        stepper({name: value for name, value in diagnostics(1).items() if name != "parameters"})
+    with pytest.raises(InputError, match="parameters has 2 numbers, before it had 6"):
+        stepper(diagnostics(1) | {"parameters": [1.0, 2.0]})
+
+
+def test_records_of_others_are_refused(fitted):  # noqa: F811
+    stepper = tiny_model().stepper()
+    stepper(diagnostics(0))
+    record = stepper.record()
+    with pytest.raises(InputError, match="belongs to a stepper of another model"):
+        _model(fitted).stepper(record=record)
+    with pytest.raises(InputError, match="not a metastep stepper"):
+        tiny_model().stepper(record={})
+    with pytest.raises(InputError, match="movement is damaged"):
+        tiny_model().stepper(record=record | {"movement": {"parameters": "?", "step": ""}})
+    with pytest.raises(InputError, match="num_updates is 0"):
+        tiny_model().stepper(num_updates=0)
+    with pytest.raises(InputError, match="outside is 'ignore', allowed are warn, refuse"):
+        tiny_model().stepper(outside="ignore")
+
+
+def test_models_are_loaded_by_name_or_file(tmp_path):
+    save_model(tiny_model(), tmp_path / "model.safetensors")
+    wanted = tiny_model().stepper()(diagnostics(0))
+    for source in (tmp_path, tmp_path / "model.safetensors", str(tmp_path)):
+        assert pretrained.load(source).stepper()(diagnostics(0)) == wanted
+    with pytest.raises(InputError, match="is neither a file"):
+        pretrained.load("ppo-clasic")
+    with pytest.raises(InputError, match="is missing"):
+        pretrained.load(tmp_path / "no.safetensors")

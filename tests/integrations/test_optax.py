@@ -1,0 +1,83 @@
+"""A transformation of optax: the rate that is proposed is the length of the step that is made, compiled or not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from metastep.errors import InputError
+from metastep.integrations.optax import learned_rate
+from tests.steppers import diagnostics, tiny_model
+
+PARAMS = {"w": jnp.arange(4.0, dtype=jnp.float32), "b": jnp.ones(2, jnp.float32)}
+
+
+def told(update):
+    return {name: np.float32(value) for name, value in diagnostics(update).items() if name != "parameters"}
+
+
+def loss(params):
+    return jnp.sum(jnp.sin(params["w"])) + jnp.sum(params["b"] ** 2)
+
+
+def make():
+    optimizer = optax.chain(optax.clip_by_global_norm(100.0), learned_rate(tiny_model(), num_updates=8))
+
+    @jax.jit
+    def step(params, state, told, begins):
+        grads = jax.grad(loss)(params)
+        updates, state = optimizer.update(grads, state, params, diagnostics=told, begins=begins)
+        lengths = [jnp.linalg.norm(ravel_pytree(tree)[0]) for tree in (updates, grads)]
+        return optax.apply_updates(params, updates), state, lengths[0] / lengths[1]
+
+    return optimizer, step
+
+
+def test_the_rate_that_is_proposed_is_the_step_that_is_made():
+    optimizer, step = make()
+    params, state = PARAMS, optimizer.init(PARAMS)
+    stepper, proposed = tiny_model().stepper(num_updates=8), []
+    for update in range(5):
+        vector = np.concatenate([params["b"], params["w"]])
+        proposed.append(stepper(told(update), parameters=vector).stepsize)
+        for minibatch in range(2):
+            params, state, made = step(params, state, told(update), minibatch == 0)
+            assert float(made) == pytest.approx(proposed[-1], rel=1e-5)
+            assert float(state[-1].hyperparams["learning_rate"]) == pytest.approx(proposed[-1], rel=1e-6)
+        assert float(state[-1].memory.step_norm) == pytest.approx(float(stepper.memory.step_norm), rel=1e-4)
+    assert len(set(proposed)) > 2
+    assert optax.tree_utils.tree_get(state, "learning_rate") == pytest.approx(proposed[-1])
+    assert float(state[-1].memory.updates) == 5.0
+
+
+def test_in_a_scan_and_for_several_learners_at_once():
+    optimizer = learned_rate(tiny_model(), num_updates=8)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[told(update) for update in range(3)])
+
+    def learner(scale):
+        def step(carry, told):
+            params, state = carry
+            updates, state = optimizer.update(jax.grad(loss)(params), state, params, diagnostics=told)
+            return (optax.apply_updates(params, updates), state), state.hyperparams["learning_rate"]
+
+        params = jax.tree.map(lambda leaf: scale * leaf, PARAMS)
+        return jax.lax.scan(step, (params, optimizer.init(params)), stacked)[1]
+
+    rates = jax.jit(jax.vmap(learner))(jnp.array([1.0, 2.0], jnp.float32))
+    alone = jax.jit(learner)(jnp.float32(2.0))
+    np.testing.assert_allclose(rates[1], alone, rtol=1e-6)
+    assert rates.shape == (2, 3)
+
+
+def test_what_is_missing_is_told():
+    optimizer = learned_rate(tiny_model())
+    state = optimizer.init(PARAMS)
+    with pytest.raises(InputError, match="update needs diagnostics"):
+        optimizer.update(PARAMS, state, PARAMS)
+    with pytest.raises(InputError, match="update needs params"):
+        optimizer.update(PARAMS, state, diagnostics=told(0))
+    without = {name: value for name, value in told(0).items() if name != "entropy"}
+    with pytest.raises(InputError, match="diagnostics: entropy must be told"):
+        optimizer.update(PARAMS, state, PARAMS, diagnostics=without)

@@ -1,0 +1,85 @@
+"""A scheduler of PyTorch: the rate that is proposed is the length of the step that is made."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from metastep.errors import InputError
+from metastep.fqi import Branch, Model
+from metastep.fqi.menu import MenuQ
+from metastep.integrations.pytorch import LearnedLR
+from tests.steppers import diagnostics, tiny_model
+
+
+def make(kind=None, **options):
+    torch.manual_seed(0)
+    network = torch.nn.Linear(3, 2)
+    return network, (kind or torch.optim.SGD)(network.parameters(), lr=0.5, **options)
+
+
+def told(update):
+    return {name: value for name, value in diagnostics(update).items() if name != "parameters"}
+
+
+def train(network, optimizer, scheduler, updates):
+    rates, data = [], torch.linspace(-1.0, 1.0, 12).reshape(4, 3)
+    for update in updates:
+        scheduler.step(**told(update))
+        optimizer.zero_grad()
+        network(data).square().sum().backward()
+        before = torch.nn.utils.parameters_to_vector(network.parameters()).detach().clone()
+        optimizer.step()
+        moved = before - torch.nn.utils.parameters_to_vector(network.parameters()).detach()
+        gradient = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
+        rates.append((scheduler.get_last_lr()[0], float(moved.norm() / gradient.norm())))
+    return rates
+
+
+def test_the_rate_that_is_proposed_is_the_step_that_is_made():
+    network, optimizer = make()
+    scheduler = LearnedLR(optimizer, tiny_model(), num_updates=8)
+    steps = train(network, optimizer, scheduler, range(6))
+    proposed, made = zip(*steps, strict=True)
+    np.testing.assert_allclose(made, proposed, rtol=1e-3)
+    assert len(set(proposed)) > 2
+    assert scheduler.stepper.last["last_rate"] == pytest.approx(np.log10(proposed[-2]), rel=1e-5)
+
+
+def test_what_was_saved_goes_on_identically():
+    network, optimizer = make(torch.optim.Adam)
+    scheduler = LearnedLR(optimizer, tiny_model(), num_updates=8)
+    train(network, optimizer, scheduler, range(3))
+    file = io.BytesIO()
+    torch.save([thing.state_dict() for thing in (network, optimizer, scheduler)], file)
+    wanted = train(network, optimizer, scheduler, range(3, 6))
+
+    again, other = make(torch.optim.Adam)
+    late = LearnedLR(other, tiny_model())
+    file.seek(0)
+    for thing, state in zip((again, other, late), torch.load(file, weights_only=True), strict=True):
+        thing.load_state_dict(state)
+    assert train(again, other, late, range(3, 6)) == wanted
+
+
+def test_groups_keep_their_ratios_and_tensors_stay_the_same():
+    first, second = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(3))
+    rate = torch.tensor(0.1)
+    groups = [{"params": [first], "lr": rate}, {"params": [second], "lr": 0.2}]
+    optimizer = torch.optim.Adam(groups, capturable=False, foreach=False)
+    scheduler = LearnedLR(optimizer, tiny_model())
+    scheduler.step(**told(0))
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert optimizer.param_groups[1]["lr"] == pytest.approx(2.0 * float(rate))
+
+
+def test_models_with_directions_are_refused():
+    model = tiny_model()
+    record = replace(
+        model.record, branches=(Branch("clip 0.1", 1e-4, 1e-1, "log"), Branch("clip 0.2", 1e-4, 1e-1, "log"))
+    )
+    menu = Model(record, tuple(MenuQ((function, function)) for function in model.q_functions))
+    with pytest.raises(InputError, match=r"chooses among clip 0.1, clip 0.2 as well"):
+        LearnedLR(make()[1], menu)

@@ -1,0 +1,101 @@
+"""The rate that is proposed is the one that Stable-Baselines3 uses, before and after saving."""
+
+import dataclasses
+import json
+import zipfile
+
+import numpy as np
+import pytest
+import stable_baselines3 as sb3
+import torch
+from stable_baselines3.common.env_util import make_vec_env
+
+from metastep.errors import InputError
+from metastep.integrations.stable_baselines3 import LearnedRate
+from tests.steppers import TRAINING, tiny_model
+
+ENVS, STEPS = 2, 12
+SETTINGS = {"PPO": {"n_epochs": 2, "batch_size": 8}, "A2C": {}}
+
+
+def make(name: str, env: str = "Pendulum-v1"):
+    torch.set_num_threads(1)
+    envs = make_vec_env(env, ENVS, seed=1, env_kwargs={"max_episode_steps": 7})
+    kwargs = SETTINGS[name] | {"policy_kwargs": {"net_arch": [4]}, "seed": 3, "device": "cpu"}
+    return getattr(sb3, name)("MlpPolicy", envs, n_steps=STEPS, **kwargs)
+
+
+def watch_steps(algorithm) -> list[float]:
+    """The rates that the optimizer really steps with."""
+    rates, optimizer = [], algorithm.policy.optimizer
+    step = optimizer.step
+
+    def watched(*args, **kwargs):
+        rates.append(optimizer.param_groups[0]["lr"])
+        return step(*args, **kwargs)
+
+    optimizer.step = watched
+    return rates
+
+
+@pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
+@pytest.mark.parametrize("name", ["PPO", "A2C"])
+@pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1"])
+def test_the_rate_that_is_proposed_is_the_rate_of_every_step(name, env):
+    algorithm, callback = make(name, env), LearnedRate(tiny_model())
+    rates = watch_steps(algorithm)
+    algorithm.learn(4 * ENVS * STEPS, callback=callback)
+    each = len(rates) // 4
+    assert rates == [rate for rate in callback.proposed for _ in range(each)]
+    assert len(callback.proposed) == 4
+    assert make(name).learning_rate not in rates
+    last = {feature: float(callback.stepper.last[feature][0]) for feature in TRAINING}
+    assert last["budget"] == 0.75
+    assert last["last_rate"] == pytest.approx(np.log10(callback.proposed[-2]), rel=1e-5)
+    assert -6.0 < last["last_divergence"] < 0.0
+    assert last["step_ratio"] != 0.0
+    assert -1.0 < last["step_cosine"] < 1.0
+
+
+@pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
+@pytest.mark.parametrize("name", ["PPO", "A2C"])
+def test_what_was_saved_goes_on_identically(name, tmp_path):
+    half, total = 2 * ENVS * STEPS, 4 * ENVS * STEPS
+
+    def second_half(algorithm) -> tuple[list[float], dict]:
+        algorithm.get_env().seed(5)
+        algorithm.set_random_seed(7)
+        algorithm._last_obs = None  # what loading does: begin new episodes
+        callback = LearnedRate(tiny_model())
+        algorithm.learn(total - half, callback=callback, reset_num_timesteps=False)
+        return callback.proposed, algorithm.learned_rate
+
+    whole = make(name)
+    whole.learn(half, callback=LearnedRate(tiny_model()))
+    whole.save(tmp_path / "saved.zip")
+    wanted = second_half(whole)
+    loaded = getattr(sb3, name).load(tmp_path / "saved.zip", env=make(name).get_env(), device="cpu")
+    assert second_half(loaded) == wanted
+    assert len(set(wanted[0])) == 2
+    with zipfile.ZipFile(tmp_path / "saved.zip") as archive:  # as JSON, not pickled
+        assert json.loads(archive.read("data"))["learned_rate"]["stepper"]["memory"]["updates"] == 2
+
+
+def test_a_fresh_start_forgets(tmp_path):
+    algorithm = make("PPO")
+    callback, unlike = LearnedRate(tiny_model()), LearnedRate(with_discount(tiny_model()))
+    with pytest.warns(UserWarning, match=r"fitted on other loops, this one has discount 0.99 \(there 0.5\)"):
+        algorithm.learn(ENVS * STEPS, callback=unlike)
+    algorithm.learn(ENVS * STEPS, callback=callback)
+    assert callback.stepper.memory.updates == 1
+
+
+def with_discount(model):
+    setting = model.record.setting | {"discount": 0.5}
+    return dataclasses.replace(model, record=dataclasses.replace(model.record, setting=setting))
+
+
+def test_other_algorithms_are_refused():
+    algorithm = sb3.DQN("MlpPolicy", "CartPole-v1", buffer_size=10, device="cpu")
+    with pytest.raises(InputError, match="DQN is not an algorithm it knows, allowed are PPO, A2C"):
+        algorithm.learn(10, callback=LearnedRate(tiny_model()))

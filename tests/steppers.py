@@ -1,0 +1,58 @@
+"""A model of PPO's learning rate that is fitted in milliseconds, on numbers that mean nothing."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
+from metastep.meta.history import Transitions
+
+TRAINING = (
+    "last_rate",
+    "last_divergence",
+    "clip_fraction",
+    "entropy_change",
+    "explained_variance",
+    "change_in_errors",
+    "relative_error",
+    "step_ratio",
+    "step_cosine",
+    "budget",
+)
+LOW, HIGH = 1e-4, 1e-1
+
+
+@cache
+def tiny_model(trees: int = 5, reach: float = 1e6) -> Model:
+    """A rate that depends on all that the set `training` holds; ranges are so wide that nothing lies outside."""
+    draw = np.random.default_rng(0)
+    rows = draw.normal(0.0, 1.0, (2000, len(TRAINING))).astype(np.float32)
+    rate = (10.0 ** draw.uniform(-4.0, -1.0, 2000)).astype(np.float32)
+    best = -2.5 + np.sin(2.0 * rows[:, 4]) + 0.5 * np.sin(2.0 * rows[:, 8])
+    reward = -((np.log10(rate) - best) ** 2)
+    fitted = MetaFQI(
+        2, ExtraTrees(trees, 0.01), stepsize_low=LOW, stepsize_high=HIGH, stepsize_scale="log", meta_discount=0.5
+    ).fit(Transitions(rows, rate, reward.astype(np.float32), rows[::-1].copy()))
+    fitted.feature_low_[:], fitted.feature_high_[:] = -reach, reach
+    setting: dict[str, Any] = {"env": "none", "rule": {"name": "ppo"}, "num_envs": 2, "num_steps": 12}
+    return model_from(
+        fitted,
+        setting=setting,
+        observation=[ObservationPart(name, 1) for name in TRAINING],
+        training_data=TrainingData(2000, 0, "of a test"),
+        configuration={"experiment": {"meta": {"num_updates": 20}}},
+    )
+
+
+def diagnostics(update: int, seed: int = 0) -> dict[str, Any]:
+    """What some loop tells."""
+    draw = np.random.default_rng([seed, update])
+    return {
+        "returns": draw.normal(10.0 * update, 5.0, 8),
+        "entropy": 1.0 - 0.1 * update,
+        "explained_variance": draw.uniform(-2.0, 1.0),
+        "approx_kl": draw.uniform(0.0, 0.05),
+        "clip_fraction": draw.uniform(0.0, 0.3),
+        "parameters": draw.normal(size=6),
+    }

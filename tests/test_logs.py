@@ -1,0 +1,49 @@
+"""Logs of updates: a row of CSV for each, and the scalars of TensorBoard."""
+
+import csv
+
+import pytest
+
+from metastep.errors import InputError
+from metastep.logs import CSVLog
+from tests.steppers import TRAINING, diagnostics, tiny_model
+
+
+def test_a_stepper_writes_a_row_for_each_update_and_goes_on_with_it(tmp_path):
+    file = tmp_path / "updates.csv"
+    stepper = tiny_model().stepper(log=file)
+    proposed = [stepper(diagnostics(update)).stepsize for update in range(2)]
+    again = tiny_model().stepper(record=stepper.record(), log=file)
+    proposed += [again(diagnostics(update)).stepsize for update in range(2, 4)]
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert [row["update"] for row in rows] == ["0", "1", "2", "3"]
+    assert [float(row["rate"]) for row in rows] == pytest.approx(proposed)
+    assert float(rows[2]["return"]) == pytest.approx(float(diagnostics(2)["returns"].mean()), rel=1e-5)
+    assert float(rows[2]["approx_kl"]) == pytest.approx(diagnostics(2)["approx_kl"], rel=1e-5)
+    assert [name for name in rows[0] if name.startswith("saw ")] == [f"saw {name}" for name in TRAINING]
+
+
+def test_a_file_of_other_columns_is_refused(tmp_path):
+    log = CSVLog(tmp_path / "updates.csv")
+    log(0, {"rate": 1.0})
+    with pytest.raises(InputError, match="has the columns update, rate, to write are update, cost"):
+        CSVLog(tmp_path / "updates.csv")(1, {"cost": 1.0})
+    with pytest.raises(InputError, match="cannot be written"):
+        CSVLog(tmp_path / "no" / "updates.csv")(0, {"rate": 1.0})
+
+
+def test_scalars_of_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from metastep.integrations.tensorboard import TensorBoardLog
+
+    log = TensorBoardLog(tmp_path)
+    stepper = tiny_model().stepper(log=log)
+    proposed = [stepper(diagnostics(update)).stepsize for update in range(3)]
+    log.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    rates = events.Scalars("metastep/rate")
+    assert [event.step for event in rates] == [0, 1, 2]
+    assert [event.value for event in rates] == pytest.approx(proposed)
