@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.campaigns import inputs, kills, mutations, workers
+from tests.campaigns import inputs, kills, mutations
 from tests.sandbox import own, unprivileged
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,10 +75,6 @@ def test_some_command_lines(tmp_path, monkeypatch):
 
 def test_some_kills(tmp_path):
     check(kills.campaign(1, 1, tmp_path))
-
-
-def test_a_killed_worker(tmp_path):
-    check(workers.campaign(1, 0, 1, tmp_path))
 
 
 @pytest.mark.soak

@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 
 class Training(NamedTuple):
@@ -29,8 +29,8 @@ class Training(NamedTuple):
 def training_from_arguments(description: str) -> Training:
     """The settings of a peer."""
     parser = argparse.ArgumentParser(description=description)
-    for name, kind in Training.__annotations__.items():
-        parser.add_argument(f"--{name}", type=float if kind == "float" else int, required=True)
+    for name, kind in get_type_hints(Training).items():
+        parser.add_argument(f"--{name}", type=kind, required=True)
     return Training(**vars(parser.parse_args()))
 
 

@@ -249,16 +249,13 @@ class Estimator:
 
     def __call__(self, theta: Array, context: Array, key: Array) -> Estimate:
         """Estimate for theta (learners, parameters) in the tasks context (learners, coordinates)."""
-        return self.engine.whole(_estimate)(self, theta, context, key)
+        batch = self.batch(theta, context, key)
+        estimate: Estimate = self.engine.piece(estimate_of)(self, theta, batch)
+        return estimate
 
     def trajectories(self, theta: Array, context: Array, key: Array) -> Trajectories:
         """The episodes behind the estimate with the same arguments."""
-        return self.engine.whole(self.engine.trajectories)(self.rollout, theta, context, key)
-
-
-def _estimate(estimator: Estimator, theta: Array, context: Array, key: Array) -> Estimate:
-    batch = estimator.batch(theta, context, key)
-    return estimator.engine.piece(estimate_of)(estimator, theta, batch)
+        return self.engine.trajectories(self.rollout, theta, context, key)
 
 
 def estimate_of(estimator: Estimator, theta: Array, batch: Batch) -> Estimate:

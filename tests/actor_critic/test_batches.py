@@ -75,6 +75,23 @@ def test_before_an_episode_has_ended_its_rewards_so_far_count():
     np.testing.assert_allclose(experience.mean_return, steps.reward.sum(axis=1).mean(axis=1), rtol=1e-5)
 
 
+def test_an_action_is_held_and_cut_off_at_its_range():
+    """On MountainCar a step pays -0.1 times the square of what was done, 100 at the goal."""
+    env, policy, num = envs.make("mountaincar"), ActorCritic(2, 1, hidden=(2,), log_std=1.0), 30
+    theta, context = policy.initial(KEYS[0], 1), jnp.asarray([[0.0015, 0.0025]])
+    held = {}
+    for hold in (1, 4):
+        sampler = Sampler(env, policy, 2, num, horizon=50, hold=hold)
+        simulate = jax.jit(sampler.simulate)
+        held[hold] = jax.device_get(simulate(theta, context, sampler.start(context, KEYS[0]), KEYS[0])[1])
+    for hold, steps in held.items():
+        done = np.clip(steps.action[..., 0], -1.0, 1.0)
+        assert np.abs(steps.action).max() > 1.5
+        length = np.where(steps.ended, 50 % hold or hold, hold)  # the time limit ends the last one early
+        np.testing.assert_allclose(steps.reward, -0.1 * length * done**2, rtol=1e-4, atol=1e-6)
+        assert np.flatnonzero(steps.ended[0, :, 0])[0] == -(-50 // hold) - 1 if hold > 1 else not steps.ended.any()
+
+
 def test_first_weights_are_orthogonal_with_the_usual_gains():
     policy = ActorCritic(3, 2, hidden=(5, 4), log_std=-0.5)
     parts = policy.split(policy.initial(KEYS[0], 2))

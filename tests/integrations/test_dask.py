@@ -2,9 +2,11 @@
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +16,16 @@ from distributed import Client, Scheduler, SpecCluster, Worker
 from metastep import storage
 from metastep.crew import employed
 from metastep.errors import InputError
+from metastep.experiments.config import load
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.learning import collect_data
 from metastep.integrations import dask as workers
 from metastep.integrations.processes import LOOPBACK
 from metastep.meta import collection
 from metastep.meta.collection import collect, make_block
 from metastep.meta.runs import carry_out, run_blocks
 from metastep.threads import count_threads
+from tests.campaigns.workers import workers_of
 from tests.meta.test_collection import small_mdp
 from tests.meta.test_runs import MIXED
 
@@ -137,6 +143,36 @@ def refused(process: subprocess.Popen[str]) -> str:
     assert process.returncode == 2, error
     assert "Traceback" not in error
     return error.strip().splitlines()[-1]
+
+
+def test_a_killed_worker_is_replaced_and_no_byte_differs(tmp_path):
+    """A small share of the campaign of `make soak`."""
+    small = ["rollout.num_episodes=4", "rollout.block_size=8", "meta.num_updates=2", "collect.num_meta_episodes=64"]
+    here = collect_data(RunFolder.create(tmp_path / "here", load("nav2d", None, small)))
+    given = [word for setting in small for word in ("--set", setting)]
+    process, killed = metastep(tmp_path / "run", "--workers", "1", *given), []
+    while process.poll() is None and not killed:
+        killed = workers_of(process)[:1]
+        time.sleep(0.05)
+    time.sleep(1.0)  # it may import still, or simulate
+    os.kill(killed[0], signal.SIGKILL)
+    _, error = process.communicate(timeout=120.0)
+    assert process.returncode == 0, error
+    assert files(tmp_path / "run" / "data") == files(here.folder)
+
+
+@pytest.mark.soak
+def test_a_worker_that_hangs_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "5s")
+    process, data = metastep(tmp_path / "run", "--workers", "2"), tmp_path / "run" / "data"
+    while process.poll() is None and not list(data.glob("block-*")):
+        time.sleep(0.05)
+    stopped = workers_of(process)[0]
+    os.kill(stopped, signal.SIGSTOP)
+    _, error = process.communicate(timeout=300.0)
+    assert process.returncode == 0, error
+    assert not Path(f"/proc/{stopped}").exists()
+    assert files(data) == files(collect_data(RunFolder.create(tmp_path / "here", load("nav2d", None, []))).folder)
 
 
 def test_a_scheduler_that_does_not_answer_is_one_sentence(tmp_path):

@@ -137,13 +137,11 @@ class MetaMDP:
 
     def begin(self, tasks: Tasks) -> Learners:
         """Simulate the first batch of every learner."""
-        begun: Learners = self.estimator.engine.whole(_begin)(without_ranges(self), tasks)
-        return begun
+        return _begin(without_ranges(self), tasks)
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
         """One transition: update every theta, simulate the next batch."""
-        after: Learners = self.estimator.engine.whole(_advance)(without_ranges(self), learners, hyperparameters)
-        return after
+        return _advance(without_ranges(self), learners, hyperparameters)
 
     def blank(self, tasks: Tasks) -> Learners:
         """Learners of the right form; their numbers mean nothing."""
@@ -176,11 +174,15 @@ def observed(
 def _observe_batch(
     mdp: MetaMDP, context: Array, theta: Array, rule_state: RuleState, previous: Previous, key: Array, update: Array
 ) -> Learners:
-    batch = mdp.estimator.batch(theta, context, purpose_key(key, Purpose.SIMULATION, update))
-    after: Learners = mdp.estimator.engine.piece(observed)(
-        mdp, batch, context, theta, rule_state, previous, key, update
-    )
+    """The program that simulates takes longest to compile; alone, it is the same for every rule, and for every batch."""
+    piece = mdp.estimator.engine.piece
+    batch = mdp.estimator.batch(theta, context, piece(_simulation_key)(mdp, key, update))
+    after: Learners = piece(observed)(mdp, batch, context, theta, rule_state, previous, key, update)
     return after
+
+
+def _simulation_key(_: MetaMDP, key: Array, update: Array) -> Array:
+    return purpose_key(key, Purpose.SIMULATION, update)
 
 
 def before_updates(mdp: MetaMDP, theta: Array) -> tuple[RuleState, Previous]:

@@ -1,7 +1,8 @@
 """Where an environment is simulated: the one place that knows whether that is JAX or the host.
 
-On the device, simulation is part of a compiled program, which may hold everything around it as well. On the host it happens
-between programs, so that only the pieces before and after it are compiled.
+On the device, a batch is simulated by a compiled program of its own: it takes longest to compile, and is the same for all
+update rules and for everything else that is done with batches. It may also be part of a larger program. On the host, simulation
+happens between programs.
 """
 
 from collections.abc import Callable
@@ -42,8 +43,8 @@ class Engine:
         stream: everything an estimate needs of a batch, reduced on the fly.
         trajectories: the same batch, every step returned.
         mean_return: the mean return of every learner, (learners,).
-        whole: makes a program of a function that simulates; its first argument is static.
-        piece: makes a program of a function that does not simulate, unless it is part of one already.
+        whole: makes one program, where that can be done, of a function that simulates; its first argument is static.
+        piece: makes a program of a function that does not simulate.
         map: the results of a function that simulates, one for each value, so many of them side by side.
         start: begins an episode, so that whatever is missing for it is noticed.
     """
@@ -72,11 +73,11 @@ def _start_episode(env: Any) -> None:
 _DEVICE = Engine(
     is_compiled=True,
     steps_between_halts=10_000_000,  # seconds on MJX, more than a block of CartPole has
-    stream=sums.stream,
-    trajectories=rollouts.trajectories,
+    stream=compiled(sums.stream),
+    trajectories=compiled(rollouts.trajectories),
     mean_return=lambda *batch: jnp.mean(rollouts.discounted_returns(*batch), axis=0),
     whole=compiled,
-    piece=lambda function: function,
+    piece=compiled,
     map=lambda function, values, side_by_side: lax.map(function, values, batch_size=side_by_side),
     start=_trace_reset,
 )
