@@ -138,6 +138,9 @@ def interval(values: Any) -> str:
 def main() -> None:
     """Print the table and save the figures."""
     warnings.simplefilter("ignore")
+    import torch
+
+    torch.set_num_threads(1)  # fastest for small networks
     parser = argparse.ArgumentParser(description="PPO beside Stable-Baselines3.")
     parser.add_argument("--env", choices=tuple(SETTINGS), nargs="+", default=list(SETTINGS))
     parser.add_argument("--seeds", type=int, default=10)

@@ -21,8 +21,10 @@ def main() -> None:
 
         name, package, options = "sbx", "sbx-rl", {"policy_kwargs": {"net_arch": layers}}
     except ImportError:
+        import torch
         from stable_baselines3 import PPO
 
+        torch.set_num_threads(1)  # fastest for small networks, by far where other processes compute
         name, package = "Stable-Baselines3", "stable_baselines3"
         options = {"policy_kwargs": {"net_arch": {"pi": layers, "vf": layers}}, "device": "cpu"}
     model: Any = PPO(
