@@ -103,6 +103,7 @@ def part_cores(arguments: argparse.Namespace) -> dict[str, Any]:
     stages = {name: stage for name, stage in stages.items() if name in arguments.stage}
     kind = "workers" if arguments.workers else "cores"
     seconds: dict[str, dict[int, list[float]]] = {name: {c: [] for c in arguments.cores} for name in stages}
+    busy: dict[str, dict[int, list[float]]] = {name: {c: [] for c in arguments.cores} for name in stages}
     found: dict[str, set[str]] = {name: set() for name in stages}
     with tempfile.TemporaryDirectory() as place:
         for number in range(-1, arguments.rounds):  # the first compiles
@@ -110,16 +111,19 @@ def part_cores(arguments: argparse.Namespace) -> dict[str, Any]:
                 with doing(kind, cores):
                     for name, stage in stages.items():
                         folder = RunFolder.create(Path(place) / f"{name}{number}-{cores}", config)
+                        before = time.process_time()
                         took, _ = timed(lambda stage=stage, folder=folder: stage(folder))
                         if number >= 0:
                             seconds[name][cores].append(took)
+                            busy[name][cores].append(time.process_time() - before)
                         found[name].add(digest(folder.path))
     rows = []
     for name in stages:
         first = seconds[name][arguments.cores[0]]
         for cores, took in seconds[name].items():
             speedup = median(one / many for one, many in zip(first, took, strict=True))
-            rows.append({"stage": name, kind: cores, "seconds": median(took), "times as fast": speedup})
+            row = {"stage": name, kind: cores, "seconds": median(took), "times as fast": speedup}
+            rows.append(row | {"processor seconds of this process": median(busy[name][cores])})
         rows[-1]["the same bytes"] = len(found[name]) == 1
     return {"rows": rows}
 

@@ -457,6 +457,15 @@ def test_parts_that_do_not_exist_are_named_before_anything_runs(override, messag
     assert is_one_sentence(found)
 
 
+def test_baselines_of_one_clip_range_stand_beside_a_choice_of_several():
+    own = '{name="fixed", rule="ppo", grid={stepsize=[0.001]}}'
+    config = load("pendulum-ppo", "quick", ["meta.rule.clip_range=[0.1,0.2]", f"compare.methods=['metafqi', {own}]"])
+    specs = method_specs(config)
+    mdp = build_mdp(config)
+    assert specs["metafqi"].on(mdp).rule.directions == ("clip 0.1", "clip 0.2")
+    assert specs["fixed"].on(mdp).rule.directions == ()
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -52,7 +52,7 @@ def require_available(env: envs.Env | envs.HostEnv) -> None:
 def build_mdp(config: Experiment) -> Process:
     """The meta-MDP that a configuration describes; the rule decides what its batches are."""
     env, meta = build_env(config), config.meta
-    rule = rules.REGISTRY.build(meta.rule.name, meta.rule.options)
+    rule = _rule(config)
     policy = policies.build(config.policy.name, config.policy.options, env)
     initial = config.initial.build()
     initial.require_for(policy)
@@ -70,6 +70,10 @@ def build_mdp(config: Experiment) -> Process:
         mdp = MetaMDP(_estimator(config, env, policy), rule=rule, **shared)
     features.require_known(mdp)
     return mdp
+
+
+def _rule(config: Experiment) -> rules.Rule | rules.ActorCriticRule:
+    return rules.REGISTRY.build(config.meta.rule.name, config.meta.rule.options)
 
 
 def _estimator(
@@ -214,7 +218,7 @@ def _spec(config: Experiment, method: MethodSection) -> MethodSpec:
 def _steps(config: Experiment, method: MethodSection, spec: MethodSpec) -> Range | None:
     """The step sizes of a method that has some of its own, or whose rule is not the menu that others choose from."""
     meta, scale, bounds = config.meta, method.stepsize_scale, method.stepsize_range
-    if scale is None and bounds is None and not (meta.rule.name == rules.Menu.name and spec.rule is not None):
+    if scale is None and bounds is None and not (spec.rule is not None and _rule(config).directions):
         return spec.steps
     usual = spec.steps or Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
     low, high = bounds or (usual.low, usual.high)
