@@ -140,6 +140,11 @@ def test_records_of_others_are_refused(fitted):  # noqa: F811
         tiny_model().stepper(record={})
     with pytest.raises(InputError, match="movement is damaged"):
         tiny_model().stepper(record=record | {"movement": {"parameters": "?", "step": ""}})
+    with pytest.raises(InputError, match="record: num_updates is None, allowed is 1 or more"):
+        tiny_model().stepper(record={name: value for name, value in record.items() if name != "num_updates"})
+    for memory in (None, {}, record["memory"] | {"rate": float("nan")}, record["memory"] | {"rate": "high"}):
+        with pytest.raises(InputError, match="record: memory is"):
+            tiny_model().stepper(record=record | {"memory": memory})
     with pytest.raises(InputError, match="num_updates is 0"):
         tiny_model().stepper(num_updates=0)
     with pytest.raises(InputError, match="outside is 'ignore', allowed are warn, refuse"):
