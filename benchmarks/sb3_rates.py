@@ -34,7 +34,7 @@ FAMILIES = {
     "acrobot": "Acrobot-v1",
     "mountaincar": "MountainCarContinuous-v0",
 }
-RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 TARGETS = (0.003, 0.01, 0.03)
 FIRST_TUNING_SEED = 100_000
 
