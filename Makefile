@@ -47,6 +47,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/collect.py
 	$(BIN)/python benchmarks/fqi.py
 	$(BIN)/python benchmarks/cheetah.py
+	$(BIN)/python benchmarks/ppo.py
 
 # What can be made again by a target; runs/ cannot, it holds results.
 clean:
