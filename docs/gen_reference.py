@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import metastep
 from metastep.cli import app
+from metastep.diagnostics import DIAGNOSTICS
 from metastep.experiments.reference import configuration_markdown
 from metastep.experiments.reproduce.points import POINTS
 
@@ -106,9 +107,16 @@ def points_markdown() -> str:
     return "\n\n".join(tables)
 
 
+def diagnostics_markdown() -> str:
+    """What a loop may tell a stepper."""
+    rows = (f"| `{name}` | {meaning} |" for name, meaning in DIAGNOSTICS.items())
+    return "\n".join(["| name | meaning |", "|---|---|", *rows])
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "configuration": configuration_markdown,
     "command_line": command_line_markdown,
     "parts": parts_markdown,
     "points": points_markdown,
+    "diagnostics": diagnostics_markdown,
 }

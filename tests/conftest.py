@@ -6,8 +6,11 @@ not need JAX do not pay for its import.
 
 import gc
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -26,3 +29,11 @@ gc.set_threshold(50_000, 20, 20)
 
 settings.register_profile("metastep", deadline=None, derandomize=True, database=None)
 settings.load_profile("metastep")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _programs_of_a_module() -> Iterator[None]:
+    """Modules share few programs; those of all of them would fill gigabytes."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()

@@ -84,6 +84,7 @@ def test_numbers_of_streams_and_purposes_do_not_change() -> None:
         "INITIAL_POLICY": 1,
         "SIMULATION": 2,
         "CONTROLLER": 3,
+        "UPDATE": 4,
     }
 
 

@@ -111,6 +111,21 @@ def test_models_of_whole_episodes_learn_too(whole, tmp_path):
     assert found.error > 0.0
 
 
+def test_files_that_are_not_policies_are_refused(fitted, tmp_path):
+    with pytest.raises(InputError, match="is not a metastep policy"):
+        new_task.evaluate(fitted / "model.safetensors")
+    arrays, stamp = {"theta": np.zeros(3, np.float32)}, storage.stamp("policy")
+    experiment = load("pendulum-ppo", "quick", TINY).to_dict()
+    for metadata, sentence in {
+        "nothing": ({}, "does not hold what this version keeps"),
+        "text": ({"experiment": experiment, "learned": {"task": {"mass": "heavy"}}}, "does not hold what this"),
+        "short": ({"experiment": experiment, "learned": {"task": {"mass": 1.0}}}, "does not hold a policy of its"),
+    }.values():
+        storage.write_tensors(tmp_path / "policy.safetensors", arrays, stamp | metadata)
+        with pytest.raises(InputError, match=sentence):
+            new_task.evaluate(tmp_path)
+
+
 def test_tasks_as_text():
     space = ContextSpace(("mass", "length"), (1.0, 2.0), (3.0, 6.0))
     assert new_task.parse_task("length = 3", space).tolist() == [2.0, 3.0]

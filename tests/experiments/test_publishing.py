@@ -10,6 +10,7 @@ from metastep import pretrained
 from metastep.cli import app
 from metastep.errors import InputError
 from metastep.experiments import new_task, publishing
+from metastep.experiments.comparing import compare_methods
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import learn as fit_run
@@ -26,6 +27,7 @@ def runs(tmp_path_factory) -> list[RunFolder]:
     for preset in ("pendulum-ppo", "mountaincar-ppo"):
         folders.append(RunFolder.create(path / preset, load(preset, "quick", TINY), command=f"metastep run {preset}"))
         fit_run(folders[-1])
+    compare_methods(folders[0])  # one of the two has scores
     return folders
 
 
@@ -39,6 +41,8 @@ def test_a_model_of_one_run_with_its_card(runs, tmp_path, monkeypatch):
     assert "| pendulum | mass" in card
     assert "metastep run pendulum-ppo" in card
     assert "| step | 3e-05 | 0.03 | log |" in card
+    assert "## Scores on pendulum\n\nMean return over the updates, 3 test tasks" in card
+    assert "| linear annealing | " in card
     first = (tmp_path / "tiny.safetensors").read_bytes()
     assert CliRunner().invoke(app, command).exit_code == 2  # the file is there
     assert CliRunner().invoke(app, [*command, "--force"], catch_exceptions=False).exit_code == 0
@@ -60,7 +64,12 @@ def test_one_model_for_several_families(runs, tmp_path):
     assert model.record.setting["families"] == ["pendulum", "mountaincar"]
     alone = [load_model(folder.path).record.training_data.tuples for folder in runs]
     assert model.record.training_data.tuples == sum(alone)
-    assert "pendulum, mountaincar" in found.card.read_text()
+    assert model.record.setting["num_envs"] == 2  # what all have in common
+    assert "discount" not in model.record.setting
+    card = found.card.read_text()
+    assert "pendulum, mountaincar" in card
+    assert "| pool | " in card
+    assert "## Scores on mountaincar" not in card
     learned = new_task.learn(model, "", tmp_path / "learned", family="pendulum", num_updates=1)
     assert np.isfinite(learned.last)
     with pytest.raises(InputError, match="'acrobot' is not one of the model's, allowed are mountaincar, pendulum"):

@@ -173,7 +173,7 @@ def test_a_lost_result_is_made_again_and_nothing_else(made):
     (out / "fig-decay" / "outcome.json").unlink()
     watch = Watch()
     reproduce(["fig-decay"], out, "tiny", 3, watch)
-    assert watch.stages == ["cartpole: tune decay", "cartpole: test decay"]
+    assert watch.stages == ["cartpole: compare decay"]
     assert lost.read_bytes() == before
 
 

@@ -1,3 +1,4 @@
+import pickle
 import warnings
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 from sklearn.ensemble import RandomForestRegressor
 
+from metastep.controllers import MetaFQIController
 from metastep.errors import InputError
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, ValidationCurve, model_from
 from metastep.fqi.record import record_from_json, record_to_json
@@ -128,6 +130,18 @@ def test_validation_selects_the_best_iteration(model):
         model.with_validation([])
     with pytest.raises(InputError, match="iterations"):
         model.with_validation([ValidationCurve(1, 2.0, ()), ValidationCurve(4, 1.0, ())])
+
+
+@pytest.mark.parametrize("iteration", [None, 1])
+def test_to_another_process_goes_only_the_iteration_that_acts(model, iteration):
+    sent = pickle.dumps(MetaFQIController(model, iteration, np.ones((1, 2), np.float32)))
+    assert len(sent) < len(pickle.dumps(model))
+    there = pickle.loads(sent)
+    rows = transitions(40, 5, seed=6).observation
+    np.testing.assert_array_equal(there.model.act(rows, there.iteration), model.act(rows, iteration))
+    assert [source.use for source in there.shaped_by] == [
+        source.use for source in MetaFQIController(model, iteration).shaped_by
+    ]
 
 
 def test_inconsistent_records_are_refused(model):

@@ -140,6 +140,11 @@ def test_records_of_others_are_refused(fitted):  # noqa: F811
         tiny_model().stepper(record={})
     with pytest.raises(InputError, match="movement is damaged"):
         tiny_model().stepper(record=record | {"movement": {"parameters": "?", "step": ""}})
+    with pytest.raises(InputError, match="record: num_updates is None, allowed is 1 or more"):
+        tiny_model().stepper(record={name: value for name, value in record.items() if name != "num_updates"})
+    for memory in (None, {}, record["memory"] | {"rate": float("nan")}, record["memory"] | {"rate": "high"}):
+        with pytest.raises(InputError, match="record: memory is"):
+            tiny_model().stepper(record=record | {"memory": memory})
     with pytest.raises(InputError, match="num_updates is 0"):
         tiny_model().stepper(num_updates=0)
     with pytest.raises(InputError, match="outside is 'ignore', allowed are warn, refuse"):
@@ -155,3 +160,16 @@ def test_models_are_loaded_by_name_or_file(tmp_path):
         pretrained.load("ppo-clasic")
     with pytest.raises(InputError, match="is missing"):
         pretrained.load(tmp_path / "no.safetensors")
+
+
+def test_in_a_plain_loop_the_step_that_is_proposed_is_the_step_that_is_made():
+    stepper, theta, proposed = tiny_model().stepper(), np.ones(6, np.float32), []
+    told = {name: value for name, value in diagnostics(0).items() if name != "parameters"}
+    for update in range(4):
+        told["explained_variance"] = [-0.9, 0.1, 0.6, 0.9][update]
+        proposed.append(stepper(told, parameters=theta).stepsize)
+        if update:  # what it saw of the last update is what the loop did
+            assert stepper.last["last_rate"] == pytest.approx(np.log10(proposed[-2]), rel=1e-5)
+            assert stepper.memory.step_norm == pytest.approx(proposed[-2], rel=1e-3)
+        theta = theta - np.float32(proposed[-1]) * np.float32([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    assert len(set(proposed)) > 1

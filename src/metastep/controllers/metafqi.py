@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from metastep.blocks import Stream
 from metastep.errors import InputError
 from metastep.features import meta_observation
-from metastep.fqi import ModelRecord
+from metastep.fqi import Model, ModelRecord
 from metastep.mdp import Learners, Process
 from metastep.meta.controller import Controller, Exploration, Run, TaskSource
 from metastep.meta.setting import setting_of
@@ -52,6 +52,13 @@ class MetaFQIController(Controller):
     name: ClassVar[str] = "metafqi"
     is_memoryless: ClassVar[bool] = True
     needs_model: ClassVar[bool] = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # To another process goes only the iteration that acts: the others are most of a model.
+        model, iteration = self.model, self.iteration
+        if isinstance(model, Model):
+            model, iteration = model.only_selected(iteration), None if iteration is None else 1
+        return MetaFQIController, (model, iteration, self.contexts)
 
     @property
     def shaped_by(self) -> tuple[TaskSource, ...]:

@@ -27,7 +27,7 @@ from metastep.experiments.schema import Experiment
 from metastep.mdp import Process
 from metastep.meta.collection import layout_of, recorded_features
 from metastep.progress import human
-from metastep.simulation.engine import engine_of, fills_batches
+from metastep.simulation.engine import blocks_at_once, engine_of, fills_batches
 from metastep.storage import require_free_space
 from metastep.threads import count_threads
 
@@ -40,7 +40,7 @@ MOST_DAYS = 10.0
 class Budget(NamedTuple):
     """What an experiment takes."""
 
-    block: int  # bytes, of the learners simulated together, where they are simulated
+    block: int  # bytes, of the blocks of learners simulated at a time, where they are simulated
     fit: int  # bytes, of the training tuples and of trees that grow
     results: int  # bytes, of learning curves, tuning scores and resamples
     disk: int  # bytes, of the training data
@@ -63,7 +63,8 @@ def budget_of(config: Experiment) -> Budget:
     total += steps(tuned, compare.num_updates)
     tasks = len(specs) * compare.num_tasks + config.fqi.iterations * config.selection.num_tasks
     curves = 4 * tasks * (3 * compare.num_updates + mdp.num_parameters)
-    together = compare.blocks_together if fills_batches(mdp.env) else 1
+    # As many blocks as there are cores are simulated side by side, or some in one batch of a GPU.
+    together = compare.blocks_together if fills_batches(mdp.env) else blocks_at_once(mdp.env)
     block = together * _block_bytes(mdp, own, compare.num_updates, specs)
     fit = disk = 0
     for model in models_needed(config):
@@ -88,7 +89,8 @@ def _learning(config: Experiment, specs: dict[str, MethodSpec]) -> Budget:
     # Observations before and after, inputs, padded inputs, targets; for each thread ids and targets in two orders.
     row = 4 * (3 * columns + -(-(columns + 1) // 16) * 16) + 16 + 24 * count_threads(None)
     fit = layout.num_learners * layout.num_updates * collect.labels * row
-    memory = _block_bytes(mdp, block, layout.num_updates * collect.labels, specs)
+    at_once = min(blocks_at_once(mdp.env), len(layout.blocks))
+    memory = at_once * _block_bytes(mdp, block, layout.num_updates * collect.labels, specs)
     return Budget(memory, fit, 0, disk, collected + float(selected * batch))
 
 
@@ -112,14 +114,14 @@ def require_affordable(config: Experiment, out: Path, *, anyway: bool = False) -
     """Refuse what does not fit into memory or onto the disk, and, unless it is wanted anyway, what takes weeks."""
     budget, memory = budget_of(config), available_memory()
     for field, what, needed, there in (
-        ("rollout.block_size", "A block of learners", budget.block, _device_memory() or memory),
+        ("rollout.block_size", "Simulating", budget.block, _device_memory() or memory),
         ("collect.num_meta_episodes", "Fitting", budget.fit, memory),
         ("compare.num_tasks", "The comparison", budget.results, memory),
     ):
         if needed > there:
             raise InputError(
                 f"{field}: {what} takes about {human(needed)}B of memory with these settings, and {human(there)}B are "
-                "available; take fewer learners, episodes, tuples or tasks."
+                "available; take fewer learners, episodes, tuples, tasks or cores."
             )
     require_free_space(out, budget.disk)
     place = "in JAX" if engine_of(build_mdp(config).env).is_compiled else "on the host"

@@ -266,14 +266,24 @@ def evaluate(
     storage.require_stamp(metadata, "policy", path, "learn it again")
     if episodes < 2:
         raise InputError(f"--episodes: {episodes} must be at least 2.")
-    try:
-        config, own = parse(metadata["experiment"]), metadata["learned"]["task"]
-    except (KeyError, TypeError):
-        raise InputError(f"File {path} does not hold what this version keeps.") from None
+    learned, recorded = metadata.get("learned"), metadata.get("experiment")
+    own = learned.get("task") if isinstance(learned, dict) else None
+    if (
+        not isinstance(recorded, dict)
+        or not isinstance(own, dict)
+        or not all(isinstance(v, float) for v in own.values())
+    ):
+        raise InputError(f"File {path} does not hold what this version keeps.")
+    config = parse(recorded)
     require_modules(config.part_names(), f"File {path}", allow_imports=allow_imports)
     mdp = _of_one_learner(config)
     space, theta = mdp.env.context_space, arrays.get("theta")
-    if theta is None or theta.shape != (mdp.num_parameters,) or set(own) != set(space.names):
+    if (
+        theta is None
+        or theta.shape != (mdp.num_parameters,)
+        or theta.dtype != np.float32
+        or set(own) != set(space.names)
+    ):
         raise InputError(f"File {path} does not hold a policy of its experiment.")
     context = space.validate(np.array([[own[name] for name in space.names]]), f"File {path}") if task is None else None
     context = parse_task(task, space)[None, :] if task is not None else context

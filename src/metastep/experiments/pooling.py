@@ -1,15 +1,21 @@
 """One model for several families of tasks: fitted on the data of their runs together, each in units of its own returns."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from metastep import features, storage
+from metastep.controllers import MetaFQIController
 from metastep.errors import InputError
+from metastep.evaluation import Comparison, Method, join
 from metastep.experiments.build import build_fqi, build_mdp
+from metastep.experiments.comparing import compared, on_test_tasks
+from metastep.experiments.config import parse
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import validate
 from metastep.experiments.origin import dataset_of
+from metastep.experiments.schema import Experiment
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, model_from
 from metastep.mdp import Process
 from metastep.meta.dataset import Dataset
@@ -23,43 +29,69 @@ _REACH = 5.0, 95.0  # percentiles of a family's returns: what lies between is th
 def pooled(folders: Sequence[RunFolder], *, tracker: Tracker | None = None) -> Model:
     """Fit one model on the training data of several runs, and select its iteration on the validation tasks of all of them.
 
-    Every run must have the same observation, space and rule; how Q is fitted is what the first one says.
+    It sees what has no unit of the runs' observation, which must be the same for all, like space and rule; how Q is fitted is
+    what the first run says.
     """
     runs = {folder.config.env.name: folder for folder in folders}
     if len(runs) < len(folders) or len(runs) < 2:
         names = ", ".join(folder.config.env.name for folder in folders)
         raise InputError(f"publish: the runs are of {names}, allowed are two families or more, each once.")
-    processes = {name: build_mdp(folder.config) for name, folder in runs.items()}
+    configs = {name: _without_units(folder.config) for name, folder in runs.items()}
+    processes = {name: build_mdp(config) for name, config in configs.items()}
     first, *others = processes.values()
     for other in others:
         _require_alike(first, other)
-    observation = first.observation
+    observation, config = first.observation, next(iter(configs.values()))
     datasets = {name: dataset_of(folder) for name, folder in runs.items()}
     units = {name: _unit(dataset) for name, dataset in datasets.items()}
     parts = [_in_units(dataset.transitions(observation), units[name]) for name, dataset in datasets.items()]
     everything = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-    config = next(iter(runs.values())).config
     estimator = build_fqi(config)
     with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
         estimator.fit(everything, progress=lambda *_: stage.advance(1))
-    setting = setting_of(first)
+    fingerprint = storage.sha256_of_json({name: dataset.checksum for name, dataset in datasets.items()})
     model = model_from(
         estimator,
-        setting={name: setting[name] for name in ("rule", "observation", "space")}
-        | {"env": "several", "families": [*runs]},
+        setting=_shared([setting_of(mdp) for mdp in processes.values()]) | {"env": "several", "families": [*runs]},
         observation=[ObservationPart(name, size) for name, size in features.sizes(first, observation).items()],
-        training_data=TrainingData(
-            len(everything.reward),
-            config.seed,
-            storage.sha256_of_json({name: dataset.checksum for name, dataset in datasets.items()}),
-        ),
+        training_data=TrainingData(len(everything.reward), config.seed, fingerprint),
         feature_names=features.columns(first, observation),
-        configuration={
-            "families": {name: folder.config.to_dict() for name, folder in runs.items()},
-            "reward_units": units,
-        },
+        configuration={"families": {name: each.to_dict() for name, each in configs.items()}, "reward_units": units},
     )
-    return model.with_validation(_curves(model, runs, units, tracker))
+    return model.with_validation(_curves(model, runs, configs, units, tracker))
+
+
+def _without_units(config: Experiment) -> Experiment:
+    """The experiment with only those features that carry no unit, which mean the same in every family."""
+    free = {*features.SETS["training"], *features.SETS["unit-free"]}
+    kept = [name for name in config.meta.observation if name in free]
+    if not kept:
+        raise InputError(
+            f"publish: all that {config.env.name} observes carries a unit, so that families cannot be pooled."
+        )
+    data = config.to_dict()
+    return parse(data | {"meta": data["meta"] | {"observation": kept}})
+
+
+def judged(model: Model, folder: RunFolder, name: str, *, tracker: Tracker | None = None) -> Comparison | None:
+    """A model among the methods of a run, on its test tasks; None where the run has compared none."""
+    if not folder.comparison.exists():
+        return None
+    seen = tuple(part.name for part in model.record.observation)
+    method = Method(name, build_mdp(folder.config).rule, MetaFQIController(model), label=name, observation=seen)
+    return join([on_test_tasks(folder.config, [method], tracker=tracker), compared(folder)])
+
+
+def _shared(settings: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What is the same in all of them, also within the rule."""
+    first = settings[0]
+    alike = {name: value for name, value in first.items() if all(other.get(name) == value for other in settings)}
+    rule = {
+        name: value
+        for name, value in first["rule"].items()
+        if all(other["rule"].get(name) == value for other in settings)
+    }
+    return alike | {"rule": rule}
 
 
 def _require_alike(first: Process, other: Process) -> None:
@@ -88,12 +120,16 @@ def _in_units(transitions: Transitions, unit: float) -> Transitions:
 
 
 def _curves(
-    model: Model, runs: Mapping[str, RunFolder], units: Mapping[str, float], tracker: Tracker | None
+    model: Model,
+    runs: Mapping[str, RunFolder],
+    configs: Mapping[str, Experiment],
+    units: Mapping[str, float],
+    tracker: Tracker | None,
 ) -> list[ValidationCurve]:
     """The score of every iteration: the mean over families of its mean return, in the family's units; `returns` has them."""
     scores: list[list[float]] = []
     for name, folder in runs.items():
-        comparison = validate(folder.config, model, contexts=folder.tasks, tracker=tracker)
+        comparison = validate(configs[name], model, contexts=folder.tasks, tracker=tracker)
         scores.append([float(curve[:, 1:].mean(dtype=np.float64)) / units[name] for curve in comparison.returns])
     table = np.array(scores)  # (families, iterations)
     finite = np.isfinite(table).all(axis=0)

@@ -14,7 +14,7 @@ from metastep.experiments.comparing import compared
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import fitted
 from metastep.experiments.origin import dataset_of
-from metastep.experiments.pooling import pooled
+from metastep.experiments.pooling import judged, pooled
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model, load_model, save_model
 from metastep.outside import require_new, write_new
@@ -62,7 +62,11 @@ def publish(
     storage.create_folder(out)
     save_model(model.only_selected(), file, packed=True)
     num_bytes, same = file.stat().st_size, _agreement(model, load_model(file), folders)
-    text = "\n".join(_card(name, model, folders, num_bytes, same, command)) + "\n"
+    if len(folders) == 1:
+        comparisons = [compared(folders[0]) if folders[0].comparison.exists() else None]
+    else:
+        comparisons = [judged(model, folder, name, tracker=tracker) for folder in folders]
+    text = "\n".join(_card(name, model, folders, comparisons, num_bytes, same, command)) + "\n"
     write_new(card, text.encode(), force=force)
     return Published(file, card, num_bytes, same)
 
@@ -77,7 +81,13 @@ def _agreement(model: Model, packed: Model, folders: Sequence[RunFolder]) -> flo
 
 
 def _card(
-    name: str, model: Model, folders: Sequence[RunFolder], num_bytes: int, same: float, command: str
+    name: str,
+    model: Model,
+    folders: Sequence[RunFolder],
+    comparisons: Sequence[Comparison | None],
+    num_bytes: int,
+    same: float,
+    command: str,
 ) -> Iterator[str]:
     record = model.record
     families = ", ".join(folder.config.env.name for folder in folders)
@@ -103,8 +113,9 @@ def _card(
     yield from ("", "| what it proposes | smallest | largest | scale |", "|---|---:|---:|---|")
     for branch in record.branches:
         yield f"| {branch.name or 'step'} | {branch.low:g} | {branch.high:g} | {branch.scale} |"
-    for folder in folders:
-        yield from _scores(folder, len(folders) > 1)
+    for folder, comparison in zip(folders, comparisons, strict=True):
+        if comparison is not None:
+            yield from _scores(folder, comparison, name if len(folders) > 1 else target_of(comparison))
     yield from ("", "## File", "")
     yield (
         f"{num_bytes / 1000:.0f} kB: the selected iteration, leaves rounded to float32. On {100 * same:.2f} % of the training "
@@ -123,17 +134,12 @@ def _batch(config: Experiment) -> str:
     return f"{rollout.num_envs} environments of {rollout.num_steps} steps"
 
 
-def _scores(folder: RunFolder, is_pooled: bool) -> Iterator[str]:
-    """How the run's methods did on its test tasks; those of a pooled model are the family's own model's."""
-    if not folder.comparison.exists():
-        return
-    comparison: Comparison = compared(folder)
+def _scores(folder: RunFolder, comparison: Comparison, target: str) -> Iterator[str]:
+    """How a run's methods did on its test tasks, beside the model."""
     seed, num = folder.config.seed, folder.config.compare.num_resamples
-    target = target_of(comparison)
     against = {row.baseline: row for row in differences(comparison, target, seed=seed, num_resamples=num)}
-    whose = "of the family's own model, not of this one" if is_pooled else "of the whole model"
     yield from ("", f"## Scores on {folder.config.env.name}", "")
-    yield f"Mean return over the updates, {comparison.num_tasks} test tasks, {whose}, with 95 % intervals."
+    yield f"Mean return over the updates, {comparison.num_tasks} test tasks, of the whole model, with 95 % intervals."
     yield from ("", f"| method | mean return | {comparison.label(target)} minus it |", "|---|---|---|")
     for row in summary(comparison, seed=seed, num_resamples=num):
         difference = against.get(row.method)

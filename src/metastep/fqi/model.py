@@ -177,10 +177,10 @@ class Model:
         rounding = np.float32(1e-5) * np.maximum(np.abs(low), np.abs(high))
         return low - rounding, high + rounding
 
-    def only_selected(self) -> "Model":
-        """The same model with only the iteration that acts."""
+    def only_selected(self, iteration: int | None = None) -> "Model":
+        """The same model with only the iteration that acts, or another one."""
         record = replace(self.record, selected_iteration=1, validation=())
-        return Model(record, (self._function(None),))
+        return Model(record, (self._function(iteration),))
 
     def with_validation(self, curves: Iterable[ValidationCurve]) -> "Model":
         """The same model with these validation curves, and the iteration of the best score selected."""

@@ -131,13 +131,18 @@ class Stepper:
         require_stamp(dict(record), "stepper", "of the stepper's record", "begin anew")
         if record.get("model") != fingerprint(self.model):
             raise InputError("record: it belongs to a stepper of another model.")
-        self.num_updates = int(record["num_updates"])
-        memory = record["memory"]
-        if set(memory) != set(Memory._fields) or not all(np.isfinite(value) for value in memory.values()):
+        memory, num_updates = record.get("memory"), record.get("num_updates")
+        if not isinstance(num_updates, int) or num_updates < 1:
+            raise InputError(f"record: num_updates is {shown(num_updates)}, allowed is 1 or more.")
+        if (
+            not isinstance(memory, Mapping)
+            or set(memory) != set(Memory._fields)
+            or not all(isinstance(value, int | float) and np.isfinite(value) for value in memory.values())
+        ):
             raise InputError(f"record: memory is {shown(memory)}, allowed are finite {', '.join(Memory._fields)}.")
-        return Memory(**{name: np.float32(value) for name, value in memory.items()})._replace(
-            updates=int(memory["updates"])
-        )
+        self.num_updates = num_updates
+        numbers = {name: np.float32(value) for name, value in memory.items()}
+        return Memory(**numbers)._replace(updates=int(memory["updates"]))
 
 
 _LISTS = ("returns", "values", "targets", "parameters")

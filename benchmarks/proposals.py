@@ -1,0 +1,108 @@
+"""What a proposal costs: in a plain loop, and inside a compiled program by a callback or by gathers.
+
+    python benchmarks/proposals.py
+
+The model is as large as those of the PPO presets: two forests of 80 trees over ten features, fitted on 38,400 updates. Gathers
+walk all trees for all 101 steps at once, in float32; the callback walks them on the host, in fixed point.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from metastep.features import SETS
+from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
+from metastep.meta.history import Transitions
+from shared import save
+
+NAMES, ROWS, REPEATS = SETS["training"], 38_400, 40
+
+
+def make_model() -> Model:
+    draw = np.random.default_rng(0)
+    seen = draw.normal(size=(ROWS, len(NAMES))).astype(np.float32)
+    rate = (10.0 ** draw.uniform(-4.5, -1.55, ROWS)).astype(np.float32)
+    reward = (-((np.log10(rate) + 3.0 + seen[:, 0]) ** 2) + draw.normal(size=ROWS)).astype(np.float32)
+    fitted = MetaFQI(1, ExtraTrees(80, 0.01), stepsize_low=3e-5, stepsize_high=3e-2, stepsize_scale="log")
+    fitted.fit(Transitions(seen, rate, reward, seen))
+    fitted.feature_low_[:], fitted.feature_high_[:] = -1e6, 1e6
+    parts = [ObservationPart(name, 1) for name in NAMES]
+    return model_from(fitted, setting={}, observation=parts, training_data=TrainingData(ROWS, 0, ""))
+
+
+def by_gathers(model: Model) -> Callable[[Any], Any]:
+    """The maximum as arrays and gathers."""
+    function: Any = model.q_functions[0]
+    plan = function._grid_plan
+    feature, threshold, left, right, steps = map(
+        jnp.asarray, (plan.feature, plan.threshold, plan.left, plan.right, plan.stepsizes)
+    )
+    value = jnp.asarray(np.concatenate([head.value for head in function.heads]).astype(np.float32))
+    roots, last = jnp.asarray(plan.roots.astype(np.int32)), len(NAMES)
+
+    @jax.jit
+    def proposed(row: Any) -> Any:
+        padded = jnp.concatenate([row, jnp.zeros(1, jnp.float32)])
+
+        def descend(_: Any, node: Any) -> Any:
+            split = feature[node]
+            number = jnp.where(split == last, steps[None, :], padded[split])
+            below = jnp.where(number <= threshold[node], left[node], right[node])
+            return jnp.where(split < 0, node, below)
+
+        start = jnp.broadcast_to(roots[:, None], (len(roots), len(steps)))
+        leaves = value[jax.lax.fori_loop(0, plan.depth, descend, start)]
+        means = leaves.reshape(2, -1, len(steps)).mean(axis=1)
+        return steps[jnp.argmax(plan.lam * means.min(axis=0) + (1.0 - plan.lam) * means.max(axis=0))]
+
+    return proposed
+
+
+def by_callback(model: Model) -> Callable[[Any], Any]:
+    kind = jax.ShapeDtypeStruct((), jnp.float32)
+    return jax.jit(lambda row: jax.pure_callback(lambda r: model.act(np.asarray(r)[None], threads=1)[0], kind, row))
+
+
+def microseconds(function: Callable[[], Any], num: int = 10) -> float:
+    """Of a call: the quickest of several series, since others share the machine."""
+    function()
+    series = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        for _ in range(num):
+            jax.block_until_ready(function())
+        series.append((time.perf_counter() - start) / num * 1e6)
+    return min(series)
+
+
+def main() -> None:
+    console, model = Console(), make_model()
+    draw = np.random.default_rng(1)
+    rows = draw.normal(size=(200, len(NAMES))).astype(np.float32)
+    row, stepper = jnp.asarray(rows[0]), model.stepper(10**9)
+    told = {"returns": draw.normal(size=16), "entropy": 1.0, "explained_variance": 0.5, "approx_kl": 0.01}
+    told |= {"clip_fraction": 0.1, "parameters": draw.normal(size=9000)}
+    gathers, callback = by_gathers(model), by_callback(model)
+    walked = 10.0 ** np.array([float(gathers(jnp.asarray(each))) for each in rows])
+    figures = {
+        "device": str(jax.devices()[0]),
+        "walk of the forests, us": microseconds(lambda: model.act(rows[:1], threads=1)),
+        "stepper, 9,000 parameters, us": microseconds(lambda: stepper(told)),
+        "compiled, callback, us": microseconds(lambda: callback(row)),
+        "compiled, gathers, us": microseconds(lambda: gathers(row)),
+        "gathers agree with the model": float(np.mean(np.isclose(walked, model.act(rows), rtol=1e-4))),
+    }
+    for name, value in figures.items():
+        console.print(f"{name}: {value if isinstance(value, str) else f'{value:.4g}'}")
+    save(console, "proposals", figures)
+
+
+if __name__ == "__main__":
+    main()

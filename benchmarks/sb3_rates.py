@@ -1,0 +1,258 @@
+"""Stable-Baselines3's PPO on Gymnasium's classic environments, their physics varied: a learned rate beside those in use.
+
+    python benchmarks/sb3_rates.py --model ppo-classic --seeds 10                  # four families, loops as in the presets
+    python benchmarks/sb3_rates.py --model ppo-classic --loop default --jobs 8     # one environment, batches and epochs of SB3
+    python benchmarks/sb3_rates.py --model FILE --families pendulum --seeds 2 --updates 5     # a look
+
+A seed is a variant of the physics, drawn as the family's tasks are, and everything random in the run; all methods share both.
+Rates in use: SB3's default 3e-4, constant and annealed linearly, and one that follows a divergence (a factor of 1.5 up or down
+where the divergence is below half or above twice 0.01); each also tuned, on other seeds. The score is the mean return over the
+updates, of the last finished episode of every environment. Intervals are those of Student's t over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from shared import save
+
+FAMILIES = {
+    "pendulum": "Pendulum-v1",
+    "cartpole": "CartPole-v1",
+    "acrobot": "Acrobot-v1",
+    "mountaincar": "MountainCarContinuous-v0",
+}
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+TARGETS = (0.003, 0.01, 0.03)
+FIRST_TUNING_SEED = 100_000
+
+
+class Job(NamedTuple):
+    """One run."""
+
+    family: str
+    method: str  # learned, constant, linear or divergence
+    value: float  # the rate, or the divergence to follow; 0 for the learned one
+    seed: int
+    model: str
+    loop: str
+    updates: int
+
+
+class Held(gymnasium.Wrapper):
+    """Holds an action for some steps, as simulated learners of the family do."""
+
+    def __init__(self, env: gymnasium.Env, hold: int) -> None:
+        super().__init__(env)
+        self.hold = hold
+
+    def step(self, action: Any) -> Any:
+        total = 0.0
+        for _ in range(self.hold):
+            seen, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return seen, total, terminated, truncated, info
+
+
+def vary(env: gymnasium.Env, family: str, task: Any) -> None:
+    """Give Gymnasium's environment the physics of a task."""
+    inner: Any = env.unwrapped
+    if family == "pendulum":
+        inner.m, inner.l, inner.g = task.mass, task.length, task.gravity
+    elif family == "cartpole":
+        inner.masscart, inner.masspole, inner.length, inner.force_mag = task
+        inner.total_mass, inner.polemass_length = inner.masscart + inner.masspole, inner.masspole * inner.length
+    elif family == "acrobot":
+        inner.LINK_MASS_1, inner.LINK_MASS_2, inner.LINK_LENGTH_1, inner.LINK_LENGTH_2 = (
+            task.mass_1, task.mass_2, task.length_1, task.length_2,
+        )  # fmt: skip
+        inner.LINK_COM_POS_1, inner.LINK_COM_POS_2 = task.length_1 / 2, task.length_2 / 2
+    else:
+        inner.power = task.power  # the gravity is in its code
+
+
+def run(job: Job) -> dict[str, Any]:
+    """Train once."""
+    warnings.simplefilter("ignore")
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
+
+    from metastep.experiments.build import build_env
+    from metastep.experiments.config import load
+    from metastep.integrations.stable_baselines3 import LearnedRate
+
+    torch.set_num_threads(1)
+    config = load(f"{job.family}-ppo", "full")
+    space, rollout = build_env(config).context_space, config.rollout
+    draws = np.random.default_rng(job.seed).uniform(space.low, space.high)
+    task = space.unpack(draws)
+    is_preset = job.loop == "preset"
+
+    def make() -> gymnasium.Env:
+        env = gymnasium.make(FAMILIES[job.family], max_episode_steps=rollout.horizon)
+        vary(env, job.family, task)
+        return Held(env, rollout.hold) if is_preset and rollout.hold > 1 else env
+
+    settings: dict[str, Any] = {"n_steps": 2048}
+    num_envs = 1
+    if is_preset:
+        rule, hidden = config.meta.rule.options, list(config.policy.options["hidden"])
+        num_envs = int(rollout.num_envs or 1)
+        settings = {
+            "n_steps": rollout.num_steps,
+            "n_epochs": rule["epochs"],
+            "batch_size": rule["minibatch_size"],
+            "gamma": rollout.discount,
+            "policy_kwargs": {"net_arch": {"pi": hidden, "vf": hidden}},
+        }
+
+    class Watch(BaseCallback):
+        """The curve, and rates that follow a divergence."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.curve: list[float] = []
+            self.rates: list[float] = []
+            self.returns = [deque(maxlen=1 if num_envs > 1 else 16) for _ in range(num_envs)]
+
+        def _on_step(self) -> bool:
+            for returns, info in zip(self.returns, self.locals["infos"], strict=True):
+                if "episode" in info:
+                    returns.append(float(info["episode"]["r"]))
+            return True
+
+        def _on_rollout_end(self) -> None:
+            finished = [value for returns in self.returns for value in returns]
+            self.curve.append(float(np.mean(finished)) if finished else np.nan)
+            divergence = self.model.logger.name_to_value.get("train/approx_kl")
+            if job.method == "divergence" and divergence is not None:
+                factor = 1.5 if divergence < job.value / 2 else 1 / 1.5 if divergence > 2 * job.value else 1.0
+                self.model.learning_rate = float(np.clip(float(self.model.learning_rate) * factor, 1e-5, 1e-1))
+                self.model._setup_lr_schedule()
+
+    first = {"constant": job.value, "linear": lambda left: job.value * left}.get(job.method, 3e-4)
+    envs = VecMonitor(DummyVecEnv([make] * num_envs))
+    agent = PPO("MlpPolicy", envs, learning_rate=first, seed=job.seed % 2**31, device="cpu", **settings)
+    watch, learned = Watch(), LearnedRate(job.model) if job.method == "learned" else None
+    proposing: list[float] = []
+    measuring: list[float] = []
+    if learned is not None:
+        learned._on_rollout_end = timed(learned._on_rollout_end, measuring)  # type: ignore[method-assign]
+        learned.rates.__dict__["proposed"] = timed(learned.rates.proposed, proposing)  # a frozen class
+    start = time.perf_counter()
+    agent.learn(job.updates * num_envs * agent.n_steps, callback=CallbackList([watch, *([learned] if learned else [])]))
+    seconds = time.perf_counter() - start
+    found = {"curve": watch.curve, "score": float(np.nanmean(watch.curve)), "seconds": seconds, **job._asdict()}
+    if learned is None:
+        return found
+    costs = {"measuring_us": 1e6 * float(np.median(measuring)), "proposing_us": 1e6 * float(np.median(proposing))}
+    return found | costs | {"rates": learned.proposed}
+
+
+def timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
+    """The same, and every call's seconds."""
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        result = function(*args, **kwargs)
+        spent.append(time.perf_counter() - start)
+        return result
+
+    return watched
+
+
+def interval(values: np.ndarray) -> str:
+    """Mean and 95 % interval of Student's t."""
+    from scipy import stats
+
+    reach = (
+        stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+    )
+    return f"{values.mean():.4g} [{values.mean() - reach:.4g}, {values.mean() + reach:.4g}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--families", nargs="+", default=[*FAMILIES], choices=[*FAMILIES])
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--tuning-seeds", type=int, default=3, help="0: rates in use are not tuned")
+    parser.add_argument("--updates", type=int, default=30)
+    parser.add_argument("--loop", choices=("preset", "default"), default="preset")
+    parser.add_argument("--jobs", type=int, default=2)
+    chosen = parser.parse_args()
+    console = Console()
+    grids = {"constant": RATES, "linear": RATES, "divergence": TARGETS}
+    usual = {"constant": 3e-4, "linear": 3e-4, "divergence": 0.01}
+
+    def job(family: str, method: str, value: float, seed: int) -> Job:
+        return Job(family, method, value, seed, chosen.model, chosen.loop, chosen.updates)
+
+    with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:
+        trials = [
+            job(family, method, value, FIRST_TUNING_SEED + seed)
+            for family in chosen.families for method, grid in grids.items() for value in grid
+            for seed in range(chosen.tuning_seeds)
+        ]  # fmt: skip
+        scores: dict[tuple[str, str, float], list[float]] = {}
+        for found in pool.map(run, trials):
+            scores.setdefault((found["family"], found["method"], found["value"]), []).append(found["score"])
+        contenders = {"learned": dict.fromkeys(chosen.families, ("learned", 0.0))}
+        for method, grid in grids.items():
+            contenders[f"{method}, {usual[method]:g}"] = dict.fromkeys(chosen.families, (method, usual[method]))
+            if chosen.tuning_seeds:
+                contenders[f"{method}, tuned"] = {
+                    family: (method, max(grid, key=lambda value: np.mean(scores[family, method, value])))
+                    for family in chosen.families
+                }
+        asked = [
+            (name, job(family, *at[family], seed))
+            for name, at in contenders.items() for family in chosen.families for seed in range(chosen.seeds)
+        ]  # fmt: skip
+        results = [
+            {"name": name} | found for (name, _), found in zip(asked, pool.map(run, [j for _, j in asked]), strict=True)
+        ]
+    for family in chosen.families:
+        rows = {
+            name: np.array([r["score"] for r in results if (r["name"], r["family"]) == (name, family)])
+            for name in contenders
+        }
+        table = Table(
+            title=f"{FAMILIES[family]}, {chosen.seeds} variants, {chosen.updates} updates, loop: {chosen.loop}"
+        )
+        for heading in ("rate", "chosen", "mean return over the updates", "learned minus it"):
+            table.add_column(heading)
+        for name, values in rows.items():
+            minus = "" if name == "learned" else interval(rows["learned"] - values)
+            table.add_row(
+                name, f"{contenders[name][family][1]:g}" if name != "learned" else "", interval(values), minus
+            )
+        console.print(table)
+    costs = [found for found in results if found["name"] == "learned"]
+    share = np.mean([found["measuring_us"] * 1e-6 * chosen.updates / found["seconds"] for found in costs])
+    measuring, proposing = (np.median([found[f"{what}_us"] for found in costs]) for what in ("measuring", "proposing"))
+    console.print(
+        f"proposing takes {proposing:.0f} us, with measuring {measuring:.0f} us: {100 * share:.2f} % of an update, median of "
+        f"{len(costs)} runs"
+    )
+    save(console, f"sb3-rates-{chosen.loop}", {"settings": vars(chosen), "results": results})
+
+
+if __name__ == "__main__":
+    main()
