@@ -1,5 +1,6 @@
 """Estimates from batches of episodes: return, policy gradient, natural gradient."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -102,19 +103,28 @@ def solve_truncated(rollout: Rollout, sums: Sums, damping: float, kind: DampingK
     """
     damped, gradient = _closed_system(rollout, sums, damping, kind)
 
+    def image(vector: Array) -> Array:
+        return jnp.einsum("lij,lja->lia", damped, vector, precision=lax.Precision.HIGHEST)
+
     def dot(left: Array, right: Array) -> Array:
         return jnp.sum(left * right, axis=(1, 2), keepdims=True)
 
+    return _in_theta_order(conjugate_gradient(image, gradient, dot, iterations))
+
+
+def conjugate_gradient(
+    image: Callable[[Array], Array], right: Array, dot: Callable[[Array, Array], Array], iterations: int
+) -> Array:
+    """The solution of image(x) = right after so many steps from zero."""
+
     def iterate(_: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         solution, residual, direction = carry
-        image = jnp.einsum("lij,lja->lia", damped, direction, precision=lax.Precision.HIGHEST)
-        energy = dot(residual, residual)
-        length = _safe_ratio(energy, dot(direction, image))
-        solution, residual = solution + length * direction, residual - length * image
+        ahead, energy = image(direction), dot(residual, residual)
+        length = _safe_ratio(energy, dot(direction, ahead))
+        solution, residual = solution + length * direction, residual - length * ahead
         return solution, residual, residual + _safe_ratio(dot(residual, residual), energy) * direction
 
-    start = (jnp.zeros_like(gradient), gradient, gradient)
-    return _in_theta_order(lax.fori_loop(0, iterations, iterate, start)[0])
+    return lax.fori_loop(0, iterations, iterate, (jnp.zeros_like(right), right, right))[0]
 
 
 def _safe_ratio(numerator: Array, denominator: Array) -> Array:

@@ -88,13 +88,6 @@ class PPO(ActorCriticRule):
         """The clip ranges where there are several."""
         return tuple(f"clip {value:g}" for value in self.clip_range) if len(self.clip_range) > 1 else ()
 
-    def require_batch(self, batch_size: int) -> None:
-        if batch_size % self.minibatch_size:
-            raise InputError(
-                f"meta.rule.minibatch_size: {self.minibatch_size} must divide the {batch_size} steps of a batch, which are "
-                "rollout.num_envs times rollout.num_steps."
-            )
-
     def loss(self, policy: ActorCritic, parts: Parts, batch: Minibatch, clip_range: Array) -> tuple[Array, Losses]:
         """What is made small, for one learner."""
         distribution, value = policy.act(parts, batch.observation), policy.value(parts, batch.observation)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.actor_critic.experience import Experience
+from metastep.errors import InputError
 from metastep.policies.actor_critic import ActorCritic
 
 
@@ -37,6 +38,7 @@ class ActorCriticRule(ABC):
     tells_divergence: ClassVar[bool] = True
     damping: ClassVar[None] = None
     gae_lambda: float = 0.95  # of the advantages
+    minibatch_size: int | None = None  # steps of each gradient; None where it takes the whole batch
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -50,7 +52,11 @@ class ActorCriticRule(ABC):
 
     def require_batch(self, batch_size: int) -> None:
         """Refuse a number of steps that the rule cannot learn from."""
-        return
+        if self.minibatch_size and batch_size % self.minibatch_size:
+            raise InputError(
+                f"meta.rule.minibatch_size: {self.minibatch_size} must divide the {batch_size} steps of a batch, which are "
+                "rollout.num_envs times rollout.num_steps."
+            )
 
     def init(self, theta: Array) -> Moments:
         """State before the first update."""

@@ -1,6 +1,5 @@
 """Trust region policy optimisation (Schulman and others, 2015)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,10 +10,9 @@ from jax import Array, lax
 from metastep.actor_critic.experience import Experience
 from metastep.actor_critic.rule import ActorCriticRule, Moments, Trained, adam_step, kept_finite, standardised
 from metastep.errors import InputError
+from metastep.gradients import conjugate_gradient
 from metastep.policies.actor_critic import ActorCritic
 from metastep.settings import Count, Positive, Share, check_fields
-
-_Solving = tuple[Array, Array, Array]  # solution, residual, direction
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,6 @@ class TRPO(ActorCriticRule):
         if self.search_factor >= 1.0:
             raise InputError(f"meta.rule.search_factor: {self.search_factor} must be less than 1.")
 
-    def require_batch(self, batch_size: int) -> None:
-        if batch_size % self.minibatch_size:
-            raise InputError(
-                f"meta.rule.minibatch_size: {self.minibatch_size} must divide the {batch_size} steps of a batch, which are "
-                "rollout.num_envs times rollout.num_steps."
-            )
-
     def apply(
         self,
         policy: ActorCritic,
@@ -96,7 +87,7 @@ class TRPO(ActorCriticRule):
             return jax.jvp(jax.grad(divergence), (theta,), (vector,))[1] + self.cg_damping * vector
 
         start, gradient = jax.value_and_grad(gain)(theta)
-        direction = self._solve(fisher, gradient)
+        direction = conjugate_gradient(fisher, gradient, jnp.dot, self.cg_iterations)
         curvature = direction @ fisher(direction)
         longest = jnp.sqrt(2.0 * bound / jnp.where(curvature > 0.0, curvature, jnp.inf)) * direction
 
@@ -111,20 +102,6 @@ class TRPO(ActorCriticRule):
         scales = jnp.float32(self.search_factor) ** jnp.arange(self.search_steps, dtype=jnp.float32)
         (_, moved, cost), _ = lax.scan(attempt, (jnp.bool_(False), theta, jnp.float32(0.0)), scales)
         return moved, cost
-
-    def _solve(self, matrix: Callable[[Array], Array], right: Array) -> Array:
-        """Conjugate gradient from zero."""
-
-        def iterate(_: Array, carry: _Solving) -> _Solving:
-            solution, residual, direction = carry
-            image, energy = matrix(direction), residual @ residual
-            along = direction @ image
-            length = jnp.where(along > 0.0, energy / jnp.where(along > 0.0, along, 1.0), 0.0)
-            solution, residual = solution + length * direction, residual - length * image
-            ratio = jnp.where(energy > 0.0, residual @ residual / jnp.where(energy > 0.0, energy, 1.0), 0.0)
-            return solution, residual, residual + ratio * direction
-
-        return lax.fori_loop(0, self.cg_iterations, iterate, (jnp.zeros_like(right), right, right))[0]
 
     def _follow_returns(
         self, policy: ActorCritic, theta: Array, batch: Experience, moments: Moments, orders: Array

@@ -14,7 +14,7 @@ from metastep.errors import InputError
 from metastep.features import meta_observation
 from metastep.fqi import Model, ModelRecord
 from metastep.mdp import Learners, Process
-from metastep.meta.controller import Controller, Exploration, Run, TaskSource
+from metastep.meta.controller import Controller, Exploration, Run, TaskSource, attempt_keys
 from metastep.meta.setting import setting_of
 from metastep.provenance import first_difference
 
@@ -126,5 +126,5 @@ class Exploring(Controller):
         if not num_near:
             return drawn
         best = self.greedy.propose(self.greedy.init(mdp, learners), learners)
-        keys = (jax.random.fold_in(learners.controller_key, index + 1) for index in range(num_near))
-        return [*(mdp.space.near(key, best) for key in keys), *drawn[num_near:]]
+        near = [mdp.space.near(key, best) for key in attempt_keys(learners, num_near)]
+        return near + drawn[num_near:]

@@ -1,6 +1,7 @@
 """Step sizes that do not look at the learner: constant or decaying (paper, appendix: comparison with schedules)."""
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -111,8 +112,9 @@ class _Annealing(_Schedule):
         last = float(self.num_updates - 1) / self.num_updates
         return state * self._share(jnp.minimum(learners.update.astype(jnp.float32) / self.num_updates, last))
 
+    @abstractmethod
     def _share(self, done: Array) -> Array:
-        raise NotImplementedError
+        """Of the first step size, by the share of the updates that are made."""
 
 
 @dataclass(frozen=True, eq=False)

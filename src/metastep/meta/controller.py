@@ -96,8 +96,7 @@ class Controller(ABC):
 
     def attempts(self, mdp: Process, learners: Learners, num: int) -> list[Array]:
         """Updates to try beside the one that is made, so that they give tuples: draws from the whole space."""
-        keys = (jax.random.fold_in(learners.controller_key, index + 1) for index in range(num))
-        return [mdp.space.sample(key, learners.theta.shape[0]) for key in keys]
+        return [mdp.space.sample(key, learners.theta.shape[0]) for key in attempt_keys(learners, num)]
 
     def observe(
         self, state: ControllerState, before: Learners, hyperparameters: Array, after: Learners
@@ -108,6 +107,11 @@ class Controller(ABC):
     def report(self, state: ControllerState) -> dict[str, Array]:
         """What is worth keeping of a run, by name, each (updates, learners)."""
         return {}
+
+
+def attempt_keys(learners: Learners, num: int) -> list[Array]:
+    """One for each update to try beside the one that is made."""
+    return [jax.random.fold_in(learners.controller_key, index + 1) for index in range(num)]
 
 
 def require_one_coordinate(name: str, mdp: Process) -> None:
