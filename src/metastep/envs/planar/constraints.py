@@ -33,13 +33,6 @@ class Limit(NamedTuple):
     weight: Scalar
 
 
-class Rows(NamedTuple):
-    """A number for every row: residuals, or what a direction adds to them."""
-
-    contacts: list[tuple[Scalar, Scalar]]  # normal; tangent times friction
-    limits: list[Scalar]
-
-
 class Constraints(NamedTuple):
     """All that may act in one state, with the bodies they act on."""
 
@@ -85,84 +78,33 @@ def constraints_of(cheetah: Cheetah, pose: Pose, position: Scalars, velocity: Sc
     return Constraints(contacts, limits)
 
 
-def along(cheetah: Cheetah, constraints: Constraints, bodies: Sequence[Motion], rates: Sequence[Scalar]) -> Rows:
-    """What a direction adds to the residuals: the product with the Jacobian."""
-    contacts = []
+def active_at(
+    cheetah: Cheetah, constraints: Constraints, bodies: Sequence[Motion], rates: Sequence[Scalar]
+) -> tuple[list[Stiffness], list[Load], list[Scalar], list[Scalar]]:
+    """The quadratic that the rows pay whose residuals are negative at an acceleration, given for bodies and for hinges.
+
+    It is a curvature (of bodies, then of hinges) and minus the slope where nothing is accelerated; returned are the curvature
+    of the bodies, the loads on them, and the curvature of the hinges and the torques about them.
+    """
+    parts = [Stiffness(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)] * len(cheetah.bodies)
+    loads = [Load(0.0, 0.0, 0.0)] * len(cheetah.bodies)
     for sphere, contact in zip(cheetah.spheres, constraints.contacts, strict=True):
         moved = bodies[sphere.body].at(contact.lever)
-        contacts.append((moved.z, sphere.friction * moved.x))
-    return Rows(contacts, [limit.side * rates[NUM_SLIDES + index] for index, limit in constraints.limits.items()])
-
-
-def residuals(constraints: Constraints, added: Rows) -> Rows:
-    """The residuals of an acceleration, given what it adds to those of none."""
-    contacts = [
-        (normal + contact.normal, tangent + contact.tangent)
-        for (normal, tangent), contact in zip(added.contacts, constraints.contacts, strict=True)
-    ]
-    limits = [row + limit.residual for row, limit in zip(added.limits, constraints.limits.values(), strict=True)]
-    return Rows(contacts, limits)
-
-
-def _missing(residual: Scalar) -> Scalar:
-    return jnp.minimum(residual, 0.0)
-
-
-def forces(cheetah: Cheetah, constraints: Constraints, rows: Rows) -> tuple[list[Load], list[Scalar]]:
-    """The loads that residuals cause on the bodies, and the torques on the hinges."""
-    loads = [Load(0.0, 0.0, 0.0)] * len(cheetah.bodies)
-    torques: list[Scalar] = [0.0] * len(cheetah.bodies)
-    for sphere, contact, (normal, tangent) in zip(cheetah.spheres, constraints.contacts, rows.contacts, strict=True):
-        ahead, behind = _missing(normal + tangent), _missing(normal - tangent)
-        up = -contact.weight * (ahead + behind + 2.0 * _missing(normal))
-        loads[sphere.body] += Load(contact.weight * sphere.friction * (behind - ahead), up, 0.0).moved(contact.lever)
-    for (index, limit), row in zip(constraints.limits.items(), rows.limits, strict=True):
-        torques[index] = -limit.side * limit.weight * _missing(row)
-    return loads, torques
-
-
-def curvature(cheetah: Cheetah, constraints: Constraints, rows: Rows) -> tuple[list[Stiffness], list[Scalar]]:
-    """How the loads on the bodies and the torques on the hinges change with the acceleration, negated."""
-    parts = [Stiffness(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)] * len(cheetah.bodies)
-    diagonal: list[Scalar] = [0.0] * len(cheetah.bodies)
-    for sphere, contact, (normal, tangent) in zip(cheetah.spheres, constraints.contacts, rows.contacts, strict=True):
+        normal, tangent = moved.z + contact.normal, sphere.friction * moved.x + contact.tangent
         ahead, behind, straight = (
             jnp.where(row < 0.0, contact.weight, 0.0) for row in (normal + tangent, normal - tangent, normal)
         )
-        both, friction = ahead + behind, sphere.friction
-        own = Stiffness(friction**2 * both, friction * (ahead - behind), both + 2.0 * straight, 0.0, 0.0, 0.0)
+        friction, both, uneven = sphere.friction, ahead + behind, ahead - behind
+        upright = both + 2.0 * straight
+        own = Stiffness(friction**2 * both, friction * uneven, upright, 0.0, 0.0, 0.0)
+        push = -upright * contact.normal - uneven * contact.tangent
+        drag = -friction * (uneven * contact.normal + both * contact.tangent)
         parts[sphere.body] += own.moved(contact.lever)
-    for (index, limit), row in zip(constraints.limits.items(), rows.limits, strict=True):
-        diagonal[index] = jnp.where(row < 0.0, limit.weight, 0.0)
-    return parts, diagonal
-
-
-def slopes(constraints: Constraints, start: Rows, step: Rows, size: Scalar) -> tuple[Scalar, Scalar]:
-    """First and second derivative of what the rows pay at `start + size * step`, with respect to the size."""
-    first: Scalar = 0.0
-    second: Scalar = 0.0
-
-    def add(weight: Scalar, residual: Scalar, change: Scalar) -> None:
-        nonlocal first, second
-        pull = jnp.where(residual + size * change < 0.0, weight * change, 0.0)
-        first = first + pull * (residual + size * change)
-        second = second + pull * change
-
-    for contact, (normal, tangent), (up, aside) in zip(constraints.contacts, start.contacts, step.contacts, strict=True):
-        add(contact.weight, normal + tangent, up + aside)
-        add(contact.weight, normal - tangent, up - aside)
-        add(2.0 * contact.weight, normal, up)
-    for limit, residual, change in zip(constraints.limits.values(), start.limits, step.limits, strict=True):
-        add(limit.weight, residual, change)
-    return first, second
-
-
-def cost(constraints: Constraints, rows: Rows) -> Scalar:
-    """What all rows pay."""
-    total: Scalar = 0.0
-    for contact, (normal, tangent) in zip(constraints.contacts, rows.contacts, strict=True):
-        squares = _missing(normal + tangent) ** 2 + _missing(normal - tangent) ** 2 + 2.0 * _missing(normal) ** 2
-        total = total + 0.5 * contact.weight * squares
-    for limit, row in zip(constraints.limits.values(), rows.limits, strict=True):
-        total = total + 0.5 * limit.weight * _missing(row) ** 2
-    return total
+        loads[sphere.body] += Load(drag, push, 0.0).moved(contact.lever)
+    diagonal: list[Scalar] = [0.0] * len(cheetah.bodies)
+    torques: list[Scalar] = [0.0] * len(cheetah.bodies)
+    for index, limit in constraints.limits.items():
+        residual = limit.side * rates[NUM_SLIDES + index] + limit.residual
+        diagonal[index] = jnp.where(residual < 0.0, limit.weight, 0.0)
+        torques[index] = -diagonal[index] * limit.side * limit.residual
+    return parts, loads, diagonal, torques

@@ -20,10 +20,8 @@ from metastep.envs.planar.chain import (
     pose_of,
     solve,
 )
-from metastep.envs.planar.constraints import Constraints, along, constraints_of, curvature, forces, residuals, slopes
+from metastep.envs.planar.constraints import Constraints, active_at, constraints_of
 from metastep.envs.planar.model import NUM_SLIDES, Cheetah, Point
-
-_TINY = 1e-30  # keeps the quotient of two zeros zero
 
 
 class CheetahState(NamedTuple):
@@ -81,91 +79,40 @@ def problem_of(cheetah: Cheetah, position: Scalars, velocity: Scalars, action: S
     return Problem(pose, constraints_of(cheetah, pose, position, velocity), smooth)
 
 
-def _inertial(cheetah: Cheetah, pose: Pose, bodies: Sequence[Motion]) -> list[Load]:
-    """The loads that accelerate the bodies."""
-    loads = []
-    for body, motion, centre in zip(cheetah.bodies, bodies, pose.centre, strict=True):
-        at = motion.at(centre)
-        loads.append(Load(body.mass * at.x, body.mass * at.z, body.inertia * motion.spin).moved(centre))
-    return loads
-
-
-def _dot(one: Sequence[Scalar], other: Sequence[Scalar]) -> Scalar:
-    return sum(a * b for a, b in zip(one, other, strict=True))
-
-
-def constraint_forces(cheetah: Cheetah, problem: Problem, acceleration: Sequence[Scalar]) -> list[Scalar]:
-    """What the constraints make of an acceleration."""
-    bodies = motions(cheetah, problem.pose, acceleration)
-    rows = residuals(problem.constraints, along(cheetah, problem.constraints, bodies, acceleration))
-    loads, torques = forces(cheetah, problem.constraints, rows)
-    found = joint_forces(cheetah, problem.pose, loads)
-    return [*found[:NUM_SLIDES], *(a + b for a, b in zip(found[NUM_SLIDES:], torques, strict=True))]
-
-
-def improve(cheetah: Cheetah, problem: Problem, acceleration: Scalars, line_search: int) -> Scalars:
-    """One iteration of Newton's method, to the minimum along its direction.
+def improve(cheetah: Cheetah, problem: Problem, acceleration: Scalars) -> Scalars:
+    """One iteration of Newton's method: the minimum, were the rows that act now those that act there.
 
     What is minimised is the square of the difference from the smooth acceleration, measured by the mass matrix, plus what the
-    rows of the constraints pay.
+    rows of the constraints pay. Full steps need no line search here: six of them reach the minimum to rounding in all but a
+    millionth of the steps of wild motion, and eight in all.
     """
-    pose, constraints, smooth = problem
-    armature = [body.armature for body in cheetah.bodies]
+    pose = problem.pose
     bodies = motions(cheetah, pose, acceleration)
-    rows = residuals(constraints, along(cheetah, constraints, bodies, acceleration))
-    unforced = [a - b for a, b in zip(joint_forces(cheetah, pose, _inertial(cheetah, pose, bodies)), smooth, strict=True)]
-    for index, inertia in enumerate(armature):
-        unforced[NUM_SLIDES + index] += inertia * acceleration[NUM_SLIDES + index]
-    loads, torques = forces(cheetah, constraints, rows)
-    gradient = [a - b for a, b in zip(unforced, joint_forces(cheetah, pose, loads), strict=True)]
+    parts, loads, diagonal, torques = active_at(cheetah, problem.constraints, bodies, acceleration)
+    force = [a + b for a, b in zip(problem.smooth, joint_forces(cheetah, pose, loads), strict=True)]
     for index, torque in enumerate(torques):
-        gradient[NUM_SLIDES + index] -= torque
-
-    parts, diagonal = curvature(cheetah, constraints, rows)
+        force[NUM_SLIDES + index] += torque
     stiffness = [a + b for a, b in zip(inertias(cheetah, pose), parts, strict=True)]
-    hessian = assemble(cheetah, pose, stiffness, [a + b for a, b in zip(diagonal, armature, strict=True)])
-    direction = solve(cheetah, factorise(cheetah, hessian), [-slope for slope in gradient])
-
-    moved = motions(cheetah, pose, direction)
-    step = along(cheetah, constraints, moved, direction)
-    slope = _dot(direction, unforced)
-    bend = _dot(armature, [rate**2 for rate in direction[NUM_SLIDES:]])
-    for body, motion, centre in zip(cheetah.bodies, moved, pose.centre, strict=True):
-        at = motion.at(centre)
-        bend = bend + body.mass * (at.x**2 + at.z**2) + body.inertia * motion.spin**2
-
-    size = jnp.ones_like(bend)
-    low, high = jnp.zeros_like(bend), jnp.full_like(bend, jnp.inf)
-    for _ in range(line_search):
-        first, second = slopes(constraints, rows, step, size)
-        first, second = slope + size * bend + first, bend + second
-        low, high = jnp.where(first < 0.0, size, low), jnp.where(first < 0.0, high, size)
-        newton = size - first / (second + _TINY)
-        # Newton's method for the slope, piecewise linear, may jump to and fro; halving what is left always ends.
-        size = jnp.where((newton >= low) & (newton <= high), newton, 0.5 * (low + high))
-    return tuple(a + size * b for a, b in zip(acceleration, direction, strict=True))
+    armature = [a + body.armature for a, body in zip(diagonal, cheetah.bodies, strict=True)]
+    return tuple(solve(cheetah, factorise(cheetah, assemble(cheetah, pose, stiffness, armature)), force))
 
 
-def step(
-    cheetah: Cheetah, state: CheetahState, action: Scalars, iterations: int, line_search: int
-) -> CheetahState:
+def step(cheetah: Cheetah, state: CheetahState, action: Scalars, iterations: int) -> CheetahState:
     """One physics step."""
     position, velocity, start = state
     problem = problem_of(cheetah, position, velocity, action)
-    acceleration = lax.fori_loop(
-        0, iterations, lambda _, best: improve(cheetah, problem, best, line_search), start
-    )
-    force = [a + b for a, b in zip(problem.smooth, constraint_forces(cheetah, problem, acceleration), strict=True)]
-    damped = [body.armature + cheetah.timestep * body.damping for body in cheetah.bodies]
+    acceleration = lax.fori_loop(0, iterations, lambda _, best: improve(cheetah, problem, best), start)
+    # Dampers see the velocity after the step: (M + hD) rates = M acceleration, which is all forces.
+    dampers = [cheetah.timestep * body.damping for body in cheetah.bodies]
+    braked = [0.0] * NUM_SLIDES + [a * b for a, b in zip(dampers, acceleration[NUM_SLIDES:], strict=True)]
+    damped = [a + body.armature for a, body in zip(dampers, cheetah.bodies, strict=True)]
     matrix = assemble(cheetah, problem.pose, inertias(cheetah, problem.pose), damped)
-    rates = solve(cheetah, factorise(cheetah, matrix), force)
-    after = tuple(a + cheetah.timestep * b for a, b in zip(velocity, rates, strict=True))
+    saved = solve(cheetah, factorise(cheetah, matrix), braked)
+    after = tuple(v + cheetah.timestep * (a - b) for v, a, b in zip(velocity, acceleration, saved, strict=True))
     moved = tuple(a + cheetah.timestep * b for a, b in zip(position, after, strict=True))
     return CheetahState(moved, after, acceleration)
 
 
-def advance(
-    cheetah: Cheetah, state: CheetahState, action: Scalars, steps: int, iterations: int, line_search: int
-) -> CheetahState:
+def advance(cheetah: Cheetah, state: CheetahState, action: Scalars, steps: int, iterations: int) -> CheetahState:
     """So many physics steps with one action."""
-    return lax.fori_loop(0, steps, lambda _, before: step(cheetah, before, action, iterations, line_search), state)
+    return lax.fori_loop(0, steps, lambda _, before: step(cheetah, before, action, iterations), state)

@@ -116,7 +116,10 @@ def _spheres(model: Any) -> list[Sphere]:
 def read_model() -> Cheetah:
     """The model of Gymnasium's HalfCheetah-v5, as MuJoCo compiles it."""
     model = load_model()
-    gears = {int(joint): float(gear) for joint, gear in zip(model.actuator_trnid[:, 0], model.actuator_gear[:, 0], strict=True)}
+    gears = {
+        int(joint): float(gear)
+        for joint, gear in zip(model.actuator_trnid[:, 0], model.actuator_gear[:, 0], strict=True)
+    }
     bodies = []
     for index in range(1, model.nbody):
         joint = index - 1 + NUM_SLIDES
@@ -140,4 +143,6 @@ def read_model() -> Cheetah:
             )
         )
     start = tuple(map(float, model.qpos0))
-    return Cheetah(tuple(bodies), tuple(_spheres(model)), start, float(model.opt.timestep), -float(model.opt.gravity[2]))
+    return Cheetah(
+        tuple(bodies), tuple(_spheres(model)), start, float(model.opt.timestep), -float(model.opt.gravity[2])
+    )
