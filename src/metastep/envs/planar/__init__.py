@@ -9,7 +9,8 @@ elementwise programs over all episodes, which is what compilers and GPUs are goo
 - `engine`: the constraint solver and the integrator.
 """
 
-from metastep.envs.planar.engine import CheetahState, Scalars, advance
+from metastep.envs.planar.chain import Scalars
+from metastep.envs.planar.engine import CheetahState, advance
 from metastep.envs.planar.model import Cheetah, read_model
 
 __all__ = ["Cheetah", "CheetahState", "Scalars", "advance", "read_model"]

@@ -1,9 +1,9 @@
 """Motion, forces and inertia of a planar chain of bodies, each with one hinge; the first one also slides.
 
 A body's motion is that of its hinge and its spin; a body's load is a force and its torque about the hinge. A `Stiffness` maps
-the one to the other: that of a mass maps accelerations to forces, and that of contacts has the same form, so that one
-function makes the mass matrix and the Hessian of the constraint solver. Matrices hold the entries (i, j) with j = i or j among the
-joints that carry i; eliminated from the feet to the torso, they have no others.
+the one to the other: that of a mass maps accelerations to forces, and that of contacts has the same form, so that one function
+makes the mass matrix and the Hessian of the constraint solver. Matrices hold the entries (i, j) with j = i or j among
+the joints that carry i; eliminated from the feet to the torso, they have no others.
 """
 
 from collections.abc import Sequence

@@ -13,8 +13,6 @@ import jax.numpy as jnp
 from metastep.envs.planar.chain import Load, Motion, Pose, Scalar, Scalars, Stiffness, motions
 from metastep.envs.planar.model import NUM_SLIDES, Cheetah, Impedance, Point
 
-_LEAST_REGULARISATION = 1e-15  # MuJoCo's mjMINVAL
-
 
 class Contact(NamedTuple):
     """A sphere and the floor; where they do not touch, the weight is zero."""
@@ -41,18 +39,17 @@ class Constraints(NamedTuple):
 
 
 def _impedance(kind: Impedance, depth: Scalar) -> Scalar:
-    x = depth / kind.width
-    rising = x**kind.power / kind.middle ** (kind.power - 1.0)
-    falling = 1.0 - (1.0 - x) ** kind.power / (1.0 - kind.middle) ** (kind.power - 1.0)
-    share = jnp.where(x <= kind.middle, rising, falling)
-    return jnp.where(x >= 1.0, kind.most, kind.least + share * (kind.most - kind.least))
+    x = jnp.clip(depth * (1.0 / kind.width), 0.0, 1.0)
+    rising = x**kind.power * kind.middle ** (1.0 - kind.power)
+    falling = 1.0 - (1.0 - x) ** kind.power * (1.0 - kind.middle) ** (1.0 - kind.power)
+    return kind.least + jnp.where(x <= kind.middle, rising, falling) * (kind.most - kind.least)
 
 
 def _weigh(kind: Impedance, inverse_weight: float, distance: Scalar) -> tuple[Scalar, Scalar]:
     """The acceleration that pushes back, negative, and the weight."""
-    impedance = _impedance(kind, jnp.maximum(-distance, 0.0))
-    regularisation = jnp.maximum((1.0 - impedance) / impedance * inverse_weight, _LEAST_REGULARISATION)
-    return kind.stiffness * impedance * distance, jnp.where(distance < 0.0, 1.0 / regularisation, 0.0)
+    impedance = _impedance(kind, -distance)
+    weight = impedance / (inverse_weight - inverse_weight * impedance)
+    return kind.stiffness * impedance * distance, jnp.where(distance < 0.0, weight, 0.0)
 
 
 def constraints_of(cheetah: Cheetah, pose: Pose, position: Scalars, velocity: Scalars) -> Constraints:

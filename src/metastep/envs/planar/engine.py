@@ -1,14 +1,11 @@
 """One physics step: smooth forces, constraint forces by Newton's method, and Euler's method with implicit damping."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax.numpy as jnp
 from jax import lax
 
 from metastep.envs.planar.chain import (
     Load,
-    Motion,
     Pose,
     Scalar,
     Scalars,

@@ -25,7 +25,7 @@ class Impedance(NamedTuple):
     most: float
     width: float
     middle: float
-    power: float
+    power: float | int  # an int where it is one: products are cheaper than powers
     stiffness: float
     damping: float
 
@@ -79,7 +79,9 @@ def _impedance(solref: Any, solimp: Any, timestep: float) -> Impedance:
     least, most, middle = np.clip((least, most, middle), _SMALLEST_IMPEDANCE, _LARGEST_IMPEDANCE).tolist()
     duration, damping_ratio = max(float(solref[0]), 2.0 * timestep), float(solref[1])
     stiffness = 1.0 / (most * duration * damping_ratio) ** 2
-    return Impedance(least, most, width, middle, max(power, 1.0), stiffness, 2.0 / (most * duration))
+    power = max(power, 1.0)
+    power = int(power) if power.is_integer() else power
+    return Impedance(least, most, width, middle, power, stiffness, 2.0 / (most * duration))
 
 
 def _point(vector: Any) -> Point:
