@@ -1,7 +1,7 @@
 """HalfCheetah with a goal velocity: environment steps per second with policy and gradient, beside peers, in one run.
 
     python benchmarks/cheetah.py            # the C engine and its peers, on the CPU
-    python benchmarks/cheetah.py --gpu      # MJX over batch sizes and solver settings, on a GPU; under five minutes
+    python benchmarks/cheetah.py --gpu      # the planar engine and MJX over batch sizes, on a GPU: two minutes
 
 This package and each peer take turns, several rounds long, and the fastest run of each counts: what slows a run down is other
 load on the machine. A ratio compares a peer with as many runs of this package, those just before it. `per core` compares steps
@@ -185,18 +185,18 @@ def print_table(
 def main() -> None:
     """Print the table and save the figures."""
     parser = argparse.ArgumentParser(description="HalfCheetah benchmark.")
-    parser.add_argument("--gpu", action="store_true", help="MJX alone, over batch sizes and solver settings")
+    parser.add_argument("--gpu", action="store_true", help="the planar engine and MJX, over batch sizes")
     parser.add_argument("--learners", type=int, default=16)
     parser.add_argument("--horizon", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each run is measured")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each contender; this package runs before each")
-    parser.add_argument("--total-seconds", type=float, default=280.0, help="with --gpu: begin nothing after so long")
+    parser.add_argument("--total-seconds", type=float, default=120.0, help="with --gpu: begin nothing after so long")
     arguments = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 160)
     if arguments.gpu:
-        from cheetah_mjx import print_mjx
+        from cheetah_gpu import print_engines
 
-        print_mjx(console, arguments.total_seconds, HERE / "results" / "cheetah_mjx.json")
+        print_engines(console, arguments.total_seconds, HERE / "results" / "cheetah_gpu.json")
         return
     os.environ["JAX_PLATFORMS"] = "cpu"
     runs, rows = compare(arguments.learners, arguments.horizon, arguments.seconds, arguments.rounds)

@@ -1,0 +1,16 @@
+"""HalfCheetah's physics in JAX, written for that model alone: a chain of bodies that moves in one plane.
+
+They are those of `mj_step`. Every quantity is a scalar, nothing is an array of a few numbers: batched, a step is a few
+elementwise programs over all episodes, which is what compilers and GPUs are good at.
+
+- `model`: the constants, read from MuJoCo's model.
+- `chain`: positions, motions, forces and inertia of the bodies; sparse factorisation.
+- `constraints`: contacts with the floor and limits of the joints.
+- `engine`: the constraint solver and the integrator.
+"""
+
+from metastep.envs.planar.chain import Scalars
+from metastep.envs.planar.engine import CheetahState, advance
+from metastep.envs.planar.model import Cheetah, read_model
+
+__all__ = ["Cheetah", "CheetahState", "Scalars", "advance", "read_model"]
