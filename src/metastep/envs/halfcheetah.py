@@ -200,7 +200,7 @@ def half_cheetah(engine: Engine = "auto", **options: Any) -> HalfCheetahVel | Ha
         )
         return kind(**options)
     known = {kind: {entry.name for entry in dataclasses.fields(kind)} for kind in kinds.values()}
-    kind = kinds["c" if jax.default_backend() == "cpu" else "mjx"]
+    kind = kinds["c" if jax.default_backend() == "cpu" else "planar"]
     others = set().union(*known.values()) - known[kind]
     check_options("halfcheetah", options, kind, field=_OPTIONS, more=("engine", *sorted(others)), hidden=_HIDDEN)
     return kind(**{name: value for name, value in options.items() if name not in others})
