@@ -179,6 +179,9 @@ def _reproduction(path: Path, allow_imports: bool) -> _Checks:
     for name in made:
         checks[path / name / "outcome.json"] = partial(read_id, path, name)
         checks |= _listed(path / name, lambda name=name: read_id(path, name)[2])  # type: ignore[misc]
+    # What an id that is not finished keeps for the command that goes on with it.
+    for file in (file for name in IDS if name not in made for file in sorted((path / name).glob("*.safetensors"))):
+        checks[file] = partial(storage.read_tensors, file)
     if made:
         checks |= {path / name: partial(same, name) for name in ("results.json", "results.md")}
     for run in sorted((path / "runs").glob("*/config.json")):

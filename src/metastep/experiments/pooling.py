@@ -49,16 +49,22 @@ def pooled(folders: Sequence[RunFolder], *, tracker: Tracker | None = None) -> M
     estimator = build_fqi(config)
     with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
         estimator.fit(everything, progress=lambda *_: stage.advance(1))
-    fingerprint = storage.sha256_of_json({name: dataset.checksum for name, dataset in datasets.items()})
     model = model_from(
         estimator,
         setting=_shared([setting_of(mdp) for mdp in processes.values()]) | {"env": "several", "families": [*runs]},
         observation=[ObservationPart(name, size) for name, size in features.sizes(first, observation).items()],
-        training_data=TrainingData(len(everything.reward), config.seed, fingerprint),
+        training_data=TrainingData(len(everything.reward), config.seed, data_of(folders)),
         feature_names=features.columns(first, observation),
         configuration={"families": {name: each.to_dict() for name, each in configs.items()}, "reward_units": units},
     )
     return model.with_validation(_curves(model, runs, configs, units, tracker))
+
+
+def data_of(folders: Sequence[RunFolder]) -> str:
+    """What the training data of several runs are known by."""
+    return storage.sha256_of_json(
+        {folder.config.env.name: dataset_of(folder, verify=False).checksum for folder in folders}
+    )
 
 
 def _without_units(config: Experiment) -> Experiment:

@@ -43,7 +43,8 @@ class Figure:
         panels = [column.panels for column in made.values()]
         if not self.is_turned:
             panels = [[panel for panel in row if panel is not None] for row in zip_longest(*panels)]
-        caption = " ".join([self.caption, *(column.note for column in made.values() if column.note)])
+        notes = dict.fromkeys(column.note for column in made.values() if column.note)  # what all say is said once
+        caption = " ".join([self.caption, *notes])
         return Product(
             outcomes=[judged.outcome for column in made.values() for judged in column.judged],
             pictures=[picture(self.name, caption, panels)],

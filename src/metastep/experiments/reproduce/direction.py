@@ -1,25 +1,19 @@
-"""Direction and step chosen together: against every tuned baseline, without each part, with fewer tuples, one model for all."""
+"""Direction and step chosen together: against every tuned baseline, without each part, with fewer tuples."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from metastep.blocks import Stream
-from metastep.controllers import MetaFQIController
-from metastep.evaluation import Comparison, Method, compare, join, metric_values, oracle_scores
-from metastep.experiments.build import build_fqi, build_mdp
-from metastep.experiments.comparing import on_test_tasks
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import collect_data
+from metastep.controllers import GreedyOracle
+from metastep.evaluation import Comparison, join, metric_values, oracle_scores
+from metastep.experiments.build import method_spec
+from metastep.experiments.config import Experiment, variant
 from metastep.experiments.reproduce.claims import beats_every, outcome_of, paired
 from metastep.experiments.reproduce.columns import Column, Figure, shown
-from metastep.experiments.reproduce.outcome import Product, Verdict, better
+from metastep.experiments.reproduce.outcome import Product, better
 from metastep.experiments.reproduce.recipe import MODEL, learned, setting
 from metastep.experiments.reproduce.workbench import Run, Workbench
-from metastep.fqi import MetaFQI
-from metastep.meta.dataset import all_transitions
-from metastep.meta.history import Transitions
 from metastep.report.figures import curves, line_of, picture, points, whiskers
 from metastep.report.tables import number
 
@@ -40,6 +34,8 @@ def _against_every_baseline(run: Run) -> Column:
         own = next(score for score in scores if score.method == MODEL)
         judged = judged.adding(f"oracle score {own.score:.0f} % [{own.low:.0f}, {own.high:.0f}]")
     drawn, quantity, note = shown(run, comparison)
+    if oracle:
+        note = f"{note} The oracle tries every direction with {_steps_tried(run)} steps on fresh episodes.".strip()
     lines = [
         line_of(drawn, MODEL, is_main=True),
         *(line_of(drawn, name, has_band=False) for name in (*_SHOWN, *oracle)),
@@ -48,11 +44,17 @@ def _against_every_baseline(run: Run) -> Column:
     return Column([judged], [curves(run.title, lines, ylabel=quantity), below], comparison, note)
 
 
+def _steps_tried(run: Run) -> int:
+    """How many steps the oracle tries along every direction."""
+    oracle = method_spec(run.config, ORACLE).build_controller({})
+    own = oracle.num_stepsizes if isinstance(oracle, GreedyOracle) else 0
+    return own or run.folder.of_model(MODEL).config.fqi.num_stepsizes
+
+
 direction = Figure(
     "direction",
-    "The model that chooses direction and step, and tuned baselines, on the same test tasks: return (above), the oracle, where "
-    "there is one, tries every direction with 25 steps on fresh episodes; paired differences in AUC with 95 % intervals over "
-    "tasks (below).",
+    "The model that chooses direction and step, metaFQI and tuned baselines on the same test tasks: return (above) and paired "
+    "differences in AUC with 95 % intervals over tasks (below).",
     _against_every_baseline,
 )
 
@@ -87,7 +89,12 @@ def _changes(run: Run, name: str) -> tuple[str, ...]:
     return *REMOVED[name], setting("collect.num_meta_episodes", learners)
 
 
-def _best_baseline(comparison: Comparison) -> str:
+def _is_whole(run: Run, config: Experiment) -> bool:
+    """Whether a configuration takes nothing away from the method: at the quick scale, data is collected in one round anyway."""
+    return variant(config, MODEL) == run.folder.of_model(MODEL).config
+
+
+def best_baseline(comparison: Comparison) -> str:
     """The baseline with the highest mean AUC."""
     return max(BASELINES, key=lambda name: metric_values(comparison, "auc", (name,))[0].mean())
 
@@ -107,11 +114,14 @@ def ablations(bench: Workbench) -> Product:
         run = bench.run(preset)
         done, parts = [run], [run.tested(MODEL)]
         for place, name in enumerate(REMOVED):
-            other = bench.run(preset, f"without-{place}", _changes(run, name))
+            changes = _changes(run, name)
+            if _is_whole(run, bench.config(preset, changes)):
+                continue
+            other = bench.run(preset, f"without-{place}", changes)
             parts.append(_tested_as(other, done, name))
             done.append(other)
         comparison = join(parts)
-        rows = paired(run, comparison, MODEL, list(REMOVED))
+        rows = paired(run, comparison, MODEL, comparison.names[1:])
         for row in rows:
             claim = f"The method that chooses direction and step needs each of its parts: {row.baseline}"
             outcomes.append(outcome_of(run, row, row.num_tasks, claim, better(row)))
@@ -119,7 +129,7 @@ def ablations(bench: Workbench) -> Product:
         found[preset] = comparison
     caption = (
         "What each part is worth: the whole method minus the method without it, in AUC, with 95 % intervals over test tasks. "
-        "Without labels or rounds, more learners give as many tuples."
+        "Without labels or rounds, more learners give as many tuples. A part that a preset does not have is left out."
     )
     return Product(outcomes, [picture("ablations", caption, [panels])], curves=found)
 
@@ -140,7 +150,7 @@ def growth(bench: Workbench) -> Product:
             other = bench.run(preset, f"tuples-{tuples}", changes)
             parts.append(_tested_as(other, (), f"{tuples} tuples"))
         comparison = join([*parts, run.tested(*BASELINES)])
-        best = _best_baseline(comparison)
+        best = best_baseline(comparison)
         for row in paired(run, comparison, f"{_TUPLES[-1]} tuples", [best]):
             claim = (
                 f"With {_TUPLES[-1]} tuples the model is better than the best tuned baseline, {comparison.label(best)}"
@@ -156,77 +166,3 @@ def growth(bench: Workbench) -> Product:
         found[preset] = comparison
     caption = "AUC on test tasks by the number of tuples, collected in one round; means with 95 % intervals over tasks."
     return Product(outcomes, [picture("growth", caption, [panels])], {"growth": rows}, found)
-
-
-_JOINT = (
-    setting("meta.observation", '["unit-free"]'),
-    setting("meta.stepsize_high", 1e4),
-    setting("collect.rounds", 1),
-)
-
-
-def joint(bench: Workbench) -> Product:
-    """One model without units for all environments together, on the test tasks of each."""
-    runs = {preset: bench.run(preset, "joint", _JOINT) for preset in bench.environments}
-    fitted = _fit_together(runs)
-    best_n = _best_iteration(runs, fitted)
-    outcomes, panels, found = [], [], {}
-    for preset, run in runs.items():
-        plain = bench.run(preset)
-        chosen = _joint_methods(run, fitted)[best_n - 1]
-        method = dataclasses.replace(chosen, name="joint", label="one model for all")
-        tested = on_test_tasks(plain.config, [method], tracker=run.tracker)
-        comparison = join([dataclasses.replace(tested, made_from={}), plain.tested(*BASELINES)])
-        best = _best_baseline(comparison)
-        rows = paired(plain, comparison, "joint", BASELINES)
-        against = next(row for row in rows if row.baseline == best)
-        claim = f"One model without units for all environments is at least as good as the best tuned baseline, {best}"
-        verdict: Verdict = "does not hold" if against.verdict == "worse" else "holds"
-        outcomes.append(outcome_of(plain, against, against.num_tasks, claim, verdict))
-        panels.append(whiskers(plain.title, comparison, rows))
-        found[preset] = comparison
-    caption = (
-        "One model for all environments minus baselines tuned for each, in AUC, with 95 % intervals over test tasks."
-    )
-    return Product(outcomes, [picture("joint", caption, [panels])], curves=found)
-
-
-def _joint_methods(run: Run, fitted: MetaFQI) -> list[Method]:
-    """Every iteration of a common model, as methods in one environment."""
-    mdp = build_mdp(run.folder.of_model(MODEL).config)
-    return [
-        Method(f"N={n}", mdp.rule, MetaFQIController(fitted, n), space=mdp.space, observation=mdp.observation)
-        for n in range(1, len(fitted.q_functions_) + 1)
-    ]
-
-
-def _best_iteration(runs: Mapping[str, Run], fitted: MetaFQI) -> int:
-    """The iteration with the best mean rank on the validation tasks of all environments."""
-    ranks = []
-    for run in runs.values():
-        config = run.config
-        tested = compare(
-            _joint_methods(run, fitted),
-            build_mdp(config),
-            seed=config.seed,
-            num_updates=config.compare.num_updates,
-            num_tasks=config.selection.num_tasks,
-            stream=Stream.VALIDATION,
-            blocks_together=config.compare.blocks_together,
-            tracker=run.tracker,
-        )
-        ranks.append(np.argsort(np.argsort(metric_values(tested, "auc").mean(axis=1))))
-    return int(np.argmax(np.mean(ranks, axis=0))) + 1
-
-
-def _fit_together(runs: Mapping[str, Run]) -> MetaFQI:
-    """One Q function on the tuples of all runs; rewards in units of each environment's own spread."""
-    parts = []
-    for run in runs.values():
-        own = run.folder.of_model(MODEL)
-        dataset = collect_data(RunFolder.create(own.path, own.config, own.tasks), tracker=run.tracker)
-        tuples = all_transitions(dataset.blocks(), own.config.meta.observation)
-        parts.append(tuples._replace(reward=(tuples.reward / tuples.reward.std()).astype(np.float32)))
-    merged = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-    config = next(iter(runs.values())).folder.of_model(MODEL).config
-    return build_fqi(config).fit(merged)

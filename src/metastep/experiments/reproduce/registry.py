@@ -8,11 +8,12 @@ from metastep.errors import InputError
 from metastep.experiments.reproduce.ablations import fig_cartpole60, fig_context, fig_fixed_context, fig_single_action
 from metastep.experiments.reproduce.bounds import theory
 from metastep.experiments.reproduce.comparisons import fig2, fig3, fig_decay
-from metastep.experiments.reproduce.direction import ablations, direction, growth, joint
+from metastep.experiments.reproduce.direction import ablations, direction, growth
 from metastep.experiments.reproduce.environments import CHOICE, EVERY, FOUR, USUAL
 from metastep.experiments.reproduce.held import facts
 from metastep.experiments.reproduce.hills import fig1
 from metastep.experiments.reproduce.iterations import fig_iterations, fig_swingup
+from metastep.experiments.reproduce.joint import joint
 from metastep.experiments.reproduce.outcome import Product
 from metastep.experiments.reproduce.readings import reproduce_readings
 from metastep.experiments.reproduce.recipe import search

@@ -1,0 +1,93 @@
+"""One model that chooses direction and step for all environments, fitted on the data of all, on the test tasks of each."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from metastep import storage
+from metastep.controllers import MetaFQIController
+from metastep.errors import InputError
+from metastep.evaluation import Comparison, Method, join
+from metastep.experiments.build import build_mdp
+from metastep.experiments.comparing import on_test_tasks
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.learning import collect_data
+from metastep.experiments.pooling import data_of, pooled
+from metastep.experiments.reproduce.claims import AUC, Judged, paired, small
+from metastep.experiments.reproduce.direction import BASELINES, best_baseline
+from metastep.experiments.reproduce.outcome import Product, at_most
+from metastep.experiments.reproduce.recipe import MODEL, setting
+from metastep.experiments.reproduce.workbench import Run, Workbench
+from metastep.fqi import Model, load_model, save_model
+from metastep.report.figures import picture, whiskers
+
+NAME = "joint"
+_SETTINGS = (
+    setting("meta.observation", '["unit-free"]'),
+    setting("meta.stepsize_high", 1e4),  # Minigolf's, the largest
+    setting("collect.rounds", 1),
+)
+
+
+def joint(bench: Workbench) -> Product:
+    """One model without units for all environments together, on the test tasks of each."""
+    if len(bench.environments) < 2:
+        raise InputError(
+            f"env: {NAME} takes the data of two environments or more, not of {bench.environments[0]} alone."
+        )
+    runs = {preset: bench.run(preset, NAME, _SETTINGS) for preset in bench.environments}
+    file = bench.out / NAME / "model.safetensors"
+    model = _fitted(file, bench, runs)
+    outcomes, panels, found = [], [], {}
+    for preset, run in runs.items():
+        plain = bench.run(preset)
+        tested = run.kept(NAME, partial(_tested, run, plain, model), [f"models/{MODEL}/data"])
+        comparison = join([dataclasses.replace(tested, made_from={}), plain.tested(*BASELINES)])
+        outcomes.append(as_good(plain, comparison).outcome)
+        panels.append(whiskers(plain.title, comparison, paired(plain, comparison, NAME, BASELINES)))
+        found[preset] = comparison
+    caption = (
+        "One model for all environments minus metaFQI and baselines tuned for each, in AUC, with 95 % intervals over test "
+        "tasks."
+    )
+    return Product(outcomes, [picture(NAME, caption, [panels])], curves=found, files=[file])
+
+
+def as_good(run: Run, comparison: Comparison) -> Judged:
+    """The claim that the common model is at least as good as the best baseline: it may lose no more than the margin to it."""
+    best = best_baseline(comparison)
+    claim = f"One model without units for all environments is at least as good as the best tuned baseline, {best}"
+    rows = paired(run, comparison, best, [NAME])
+    return small(run, comparison, rows, claim, at_most, quantity=f"{{target}} minus {{baseline}}: {AUC}")
+
+
+def _tested(run: Run, plain: Run, model: Model) -> Comparison:
+    mdp = build_mdp(run.folder.of_model(MODEL).config)
+    method = Method(
+        NAME,
+        mdp.rule,
+        MetaFQIController(model),
+        label="one model for all",
+        space=mdp.space,
+        observation=mdp.observation,
+    )
+    return on_test_tasks(plain.config, [method], tracker=run.tracker)
+
+
+def _fitted(file: Path, bench: Workbench, runs: Mapping[str, Run]) -> Model:
+    """The common model; it is fitted once, and taken up by a run that goes on."""
+    folders = []
+    for run in runs.values():
+        own = run.folder.of_model(MODEL)
+        folders.append(RunFolder.create(own.path, own.config, own.tasks))
+        collect_data(folders[-1], tracker=run.tracker)
+    if not file.exists():
+        storage.create_folder(file.parent)
+        save_model(pooled(folders, tracker=bench.tracker), file)
+    model = load_model(file)
+    if model.record.training_data.fingerprint != data_of(folders):
+        raise InputError(
+            f"File {file} was fitted on other data than the runs here hold; remove it to have it fitted again."
+        )
+    return model

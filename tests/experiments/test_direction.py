@@ -1,0 +1,152 @@
+"""The ids on direction and step at a tiny scale: what each of them measures, and that its verdicts say no more than that."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from metastep.errors import InputError
+from metastep.experiments.checking import check_folder
+from metastep.experiments.reproduce import direction, joint, recipe, reproduce
+from metastep.experiments.reproduce.recipe import MODEL
+from metastep.experiments.reproduce.registry import REGISTRY
+from metastep.fqi import load_model
+from tests.experiments.test_reproduce import Watch, comparison_of, curves, run_of
+
+FEW = ("fixed", "rmsprop", "metafqi")
+IDS = ("direction", "ablations", "growth", "search")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """All but `joint` on Nav2D, with fewer baselines, tuples and settings: the folder and the outcomes by id."""
+    out = tmp_path_factory.mktemp("direction")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(direction, "BASELINES", FEW)
+        patch.setattr(direction, "_SHOWN", FEW[1:])
+        patch.setattr(direction, "_TUPLES", (16, 64))
+        settings = {name: recipe.SEARCH[name] for name in ("the preset", "discount 1", "split 0.01")}
+        patch.setattr(recipe, "SEARCH", settings)
+        outcomes = reproduce(IDS, out, "tiny", 3, environments=["nav2d"])
+    return out, {name: [outcome for outcome in outcomes if outcome.id == name] for name in IDS}
+
+
+def area(out, name, env, method):
+    """The mean return over the updates of a method for each test task, from the table that an id leaves."""
+    table = pq.read_table(out / name / f"{env}.parquet").to_pylist()
+    by_task: dict[int, list[float]] = {}
+    for row in table:
+        if row["method"] == method and row["update"] > 0:
+            by_task.setdefault(row["task"], []).append(row["return"])
+    return np.array([np.mean(values) for _, values in sorted(by_task.items())])
+
+
+def test_every_id_leaves_outcomes_that_the_check_knows(made):
+    out, outcomes = made
+    assert [problem for _, problem in check_folder(out) if problem] == []
+    assert {name for name, rows in outcomes.items() if rows} == {"direction", "ablations", "growth"}
+    # Four tasks have 16 signs, so that no p-value of a sign-flip test is below 0.125: nothing can be told.
+    assert {outcome.verdict for rows in outcomes.values() for outcome in rows} == {"not distinguishable"}
+
+
+def test_direction_is_judged_against_the_hardest_baseline(made):
+    out, outcomes = made
+    (outcome,) = outcomes["direction"]
+    ours = area(out, "direction", "nav2d", MODEL)
+    lead = min(np.mean(ours - area(out, "direction", "nav2d", name)) for name in FEW)
+    assert outcome.effect == pytest.approx(lead, rel=1e-4)
+    assert f"of {len(FEW)}" in outcome.detail
+    caption = json.loads((out / "direction" / "outcome.json").read_text())["pictures"]["direction"]
+    assert "The oracle tries every direction with 6 steps on fresh episodes." in caption  # as the quick scale has it
+
+
+def test_an_ablation_that_takes_nothing_away_is_left_out(made):
+    out, outcomes = made
+    claimed = [outcome.claim.rpartition(": ")[2] for outcome in outcomes["ablations"]]
+    assert claimed == [name for name in direction.REMOVED if name != "no rounds"]  # one round is all there is
+    assert not (out / "runs" / "nav2d-without-4").exists()
+    ours = area(out, "ablations", "nav2d", MODEL)
+    for outcome, name in zip(outcomes["ablations"], claimed, strict=True):
+        lost = np.mean(ours - area(out, "ablations", "nav2d", name))
+        assert outcome.effect == pytest.approx(lost, rel=1e-4, abs=1e-6)
+
+
+def test_growth_has_the_tuples_it_says(made):
+    out, outcomes = made
+    (outcome,) = outcomes["growth"]
+    assert outcome.claim.startswith("With 64 tuples the model is better than the best tuned baseline")
+    best = max(np.mean(area(out, "growth", "nav2d", name)) for name in FEW)
+    assert outcome.effect == pytest.approx(np.mean(area(out, "growth", "nav2d", "64 tuples")) - best, rel=1e-4)
+    for tuples in (16, 64):
+        fitted = load_model(out / "runs" / f"nav2d-tuples-{tuples}" / "models" / MODEL)
+        assert fitted.record.training_data.tuples == tuples
+
+
+def test_the_search_scores_every_setting_and_judges_nothing(made):
+    out, _ = made
+    with (out / "search" / "search.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["setting"] for row in rows] == ["the preset", "discount 1", "split 0.01"]
+    assert {row["tuples"] for row in rows} == {"64"}
+    assert all(
+        float(row["score"]) >= float(row["first"]) for row in rows
+    )  # the best iteration is no worse than the first
+    assert not list((out / "runs" / "nav2d-search-01").rglob("results"))  # no test task was looked at
+
+
+def test_one_model_for_two_environments_is_kept(tmp_path, monkeypatch):
+    for module in (direction, joint):
+        monkeypatch.setattr(module, "BASELINES", FEW)
+    out, both = tmp_path / "joint", ["nav2d", "minigolf"]
+    outcomes = reproduce(["joint"], out, "tiny", 3, environments=both)
+    assert [outcome.environment for outcome in outcomes] == ["Nav2D", "Minigolf"]
+    for outcome, env in zip(outcomes, both, strict=True):
+        # Four tasks cannot tell whether a model is within a tenth of another's gain.
+        assert outcome.verdict == "not distinguishable"
+        best = max((area(out, "joint", env, name) for name in FEW), key=np.mean)
+        assert outcome.effect == pytest.approx(np.mean(best - area(out, "joint", env, "joint")), rel=1e-4)
+    assert [problem for _, problem in check_folder(out) if problem] == []
+    before = (out / "joint" / "outcome.json").read_bytes()
+
+    (out / "joint" / "outcome.json").unlink()  # as a run that is stopped while it draws
+    assert {path.name: problem for path, problem in check_folder(out)}["model.safetensors"] == ""
+    watch = Watch()
+    reproduce(["joint"], out, "tiny", 3, watch, environments=both)
+    assert watch.stages == []
+    assert (out / "joint" / "outcome.json").read_bytes() == before
+    with pytest.raises(InputError, match="joint takes the data of two environments or more, not of nav2d alone"):
+        reproduce(["joint"], tmp_path / "one", "tiny", 3, environments=["nav2d"])
+
+
+@pytest.mark.parametrize(
+    ("gain", "noise", "verdict"),
+    [
+        (2.5, 0.0, "holds"),
+        (1.95, 0.0, "holds"),  # worse for certain, by less than a tenth of what the best gains
+        (1.0, 0.0, "does not hold"),
+        (2.0, 3.0, "not distinguishable"),  # it might lose half of it
+    ],
+)
+def test_as_good_as_the_best_baseline_leaves_open_what_cannot_be_told(gain, noise, verdict):
+    rng = np.random.default_rng(1)
+    others = {name: curves(rng, 2.0 if name == "hoof" else 1.0) for name in direction.BASELINES}
+    moved = rng.normal(scale=noise, size=(40, 1))
+    ours = curves(rng, gain) + np.array([0.0, 1.0, 1.0]) * (moved - moved.mean())
+    outcome, _ = joint.as_good(run_of("nav2d"), comparison_of(joint=ours, **others))
+    assert outcome.verdict == verdict
+    assert outcome.effect == pytest.approx(2.0 - gain, abs=0.1)
+    assert "hoof minus joint" in outcome.quantity
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "name", [name for name, entry in REGISTRY.items() if not entry.is_in_all and name != "readings"]
+)
+def test_every_id_can_be_made_for_all_of_its_environments(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(direction, "_TUPLES", (64, 256))
+    monkeypatch.setattr(recipe, "SEARCH", {key: value for key, value in recipe.SEARCH.items() if "learners" not in key})
+    outcomes = reproduce([name], tmp_path, "tiny", 3)
+    assert len({outcome.environment for outcome in outcomes}) == (0 if name == "search" else 4)
+    assert {outcome.verdict for outcome in outcomes} <= {"not distinguishable"}  # of four tasks
