@@ -47,6 +47,11 @@ def employed(crew: Crew) -> Iterator[Crew]:
         _employed.remove(crew)
 
 
+def is_employed() -> bool:
+    """Whether others than this process do the work now."""
+    return bool(_employed)
+
+
 @contextmanager
 def at_work(here: int) -> Iterator[Crew]:
     """The crew that is employed, or so many threads of this process."""

@@ -88,3 +88,35 @@ def test_the_list_of_environments_needs_no_device():
     listed = metastep("envs", JAX_PLATFORMS="cuda")
     assert listed.returncode == 0, listed.stderr
     assert "minigolf" in listed.stdout
+
+
+POOL = """
+import os
+from pathlib import Path
+from metastep import threads
+from metastep.experiments import device
+
+threads._offered = lambda: 4
+{prepare}
+import jax.numpy as jnp
+jnp.ones(3).block_until_ready()
+names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+print(os.environ["PJRT_NPROC"], sum(name.startswith("tf_XLAEigen") for name in names))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted by their names in /proc")
+@pytest.mark.parametrize(
+    ("prepare", "inherited"),
+    [("threads.use_cores(2); device.prepare_jax('cpu')", {}), ("device.prepare_child('cpu', 2)", {"PJRT_NPROC": "4"})],
+)
+def test_xla_has_as_many_threads_as_cores_are_given(prepare, inherited):
+    kept = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}
+    done = subprocess.run(
+        [sys.executable, "-c", POOL.format(prepare=prepare)],
+        env=kept | inherited,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["2", "2"]

@@ -3,10 +3,15 @@
 import csv
 import dataclasses
 import json
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
+from metastep import cli, threads
 from metastep.blocks import Stream
+from metastep.crew import employed
 from metastep.errors import InputError
 from metastep.evaluation import load, save
 from metastep.experiments.build import method_spec
@@ -134,6 +139,51 @@ def test_a_reading_that_cannot_be_measured_does_not_stop_the_others(made, monkey
     monkeypatch.setattr(screening_of, "readings", lambda env: TWO[1:])
     with pytest.raises(InputError, match="could not be measured, and none other either: selection: every"):
         reproduce(["readings"], tmp_path / "none", "tiny", 3, environments=["swingup"])
+
+
+def test_processes_share_the_cores(made, monkeypatch, tmp_path):
+    given = []
+
+    class Here:
+        """Makes the calls in this process."""
+
+        def __init__(self, number, mp_context):
+            self.number = number
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def submit(self, function, bench, group, device, cores):
+            given.append((self.number, device, cores))
+            done = Future()
+            done.set_result({})
+            return done
+
+    monkeypatch.setattr(screening_of, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(threads, "_given", 7)  # as --cores 7 does
+    screening_of.screen_all(Workbench(tmp_path, "tiny", 3, jobs=3), TWO)
+    assert given == [(2, "cpu", 3)] * 2
+    with employed(SimpleNamespace()), pytest.raises(InputError, match="--jobs: 2 processes for readings cannot be had"):
+        reproduce(["readings"], tmp_path / "both", "tiny", jobs=2)
+    assert not (tmp_path / "both").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "shares"), [(["readings"], True), (["readings", "--jobs", "1"], False), (["fig2", "--jobs", "2"], False)]
+)
+def test_the_gpu_is_shared_before_it_is_opened(monkeypatch, words, shares):
+    asked = []
+
+    def watch(*_, shares_gpu):
+        asked.append(shares_gpu)
+        raise InputError("nothing is made here.")
+
+    monkeypatch.setattr(cli, "watch", watch)
+    assert CliRunner().invoke(cli.app, ["reproduce", *words]).exit_code == 2
+    assert asked == [shares]
 
 
 @pytest.mark.soak

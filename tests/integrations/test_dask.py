@@ -20,6 +20,7 @@ from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import collect_data
 from metastep.integrations import dask as workers
+from metastep.integrations import processes
 from metastep.integrations.processes import LOOPBACK
 from metastep.meta import collection
 from metastep.meta.collection import collect, make_block
@@ -110,6 +111,15 @@ def test_an_unlike_worker_is_refused(crew, monkeypatch):
     monkeypatch.setattr(crew, "_environment", unlike)
     with pytest.raises(InputError, match=r"the worker \S+ has jax = .*, this process has \"0\.1\"; results of unlike"):
         crew.submit(count_threads, None).result()
+
+
+def test_workers_that_die_on_starting_are_given_up(monkeypatch):
+    monkeypatch.setattr(processes, "_serve", os.getpid)  # which takes no arguments, so that the process fails at once
+    words = r"^--workers: 3 processes ended with code 1 before they could work; .*`if __name__ == \"__main__\":`"
+    with pytest.raises(InputError, match=words), workers.workers(2) as crew:
+        crew.submit(count_threads, None).result(timeout=60.0)
+    with pytest.raises(InputError, match=words):  # whoever asks for more is told, too
+        crew.submit(count_threads, None)
 
 
 def test_a_worker_writes_where_it_sees_the_folder_and_else_sends_the_block(tmp_path, monkeypatch):

@@ -269,7 +269,7 @@ def reproduce(
     yes: YesOption = False,
 ) -> None:
     """Make figures and tables of the paper, each with a claim, the measured effect and a verdict."""
-    terminal = watch(device, cores, workers, scheduler)
+    terminal = watch(device, cores, workers, scheduler, shares_gpu="readings" in ids and jobs != 1)
     from metastep.experiments import reproduce as paper
 
     folder = out or Path("runs") / "-".join(["reproduce", scale.value, *sorted(set(env or ()))])

@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 
 from metastep.cli.options import Device, Scale
 from metastep.errors import InputError
-from metastep.experiments.device import prepare_jax
+from metastep.experiments.device import prepare_jax, share_gpu
 from metastep.threads import use_cores
 
 app = typer.Typer(
@@ -103,19 +103,25 @@ def finish_run(folder: Any, terminal: Any) -> None:
 
 
 def watch(
-    device: Device | None, cores: int | None = None, workers: int | None = None, scheduler: str | None = None
+    device: Device | None,
+    cores: int | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    *,
+    shares_gpu: bool = False,
 ) -> Any:
     """Choose the device and who does the work, and return what shows progress.
 
     First of all: an environment may choose its engine by the device, and what is refused must leave no folder behind.
+    `shares_gpu` says that the verb starts processes of its own.
     """
     from metastep.progress import Terminal
 
     use_cores(cores)
     if workers is not None and scheduler is not None:
         raise InputError(f"--workers: {workers} of them cannot be started where --scheduler names a cluster that runs.")
-    if workers is not None:
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # workers share the GPUs with this process
+    if workers is not None or shares_gpu:
+        share_gpu()
     prepare_jax(device)
     if workers is not None or scheduler is not None:
         try:

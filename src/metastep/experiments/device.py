@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from metastep.errors import InputError
-from metastep.threads import count_threads
+from metastep.threads import count_threads, use_cores
 
 
 def prepare_jax(device: str | None) -> None:
@@ -30,6 +30,18 @@ def prepare_jax(device: str | None) -> None:
     if device is not None and found != device:
         needs = ', a GPU needs pip install "jax[cuda12]"' if device == "gpu" else ""
         raise InputError(f"--device: {device} is not available here, JAX finds only {found}{needs}.")
+
+
+def prepare_child(device: str | None, cores: int) -> None:
+    """The same in a process that another one has started and left a part of its cores to."""
+    use_cores(cores)
+    os.environ["PJRT_NPROC"] = str(count_threads(None))  # it comes with the number of the other process
+    prepare_jax(device)
+
+
+def share_gpu() -> None:
+    """Let other processes have memory of the GPU that this one is about to open."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def _not_available(device: str | None, error: Exception) -> InputError:

@@ -93,6 +93,12 @@ class DaskCrew:
     def __init__(self, client: Client) -> None:
         self._client, self._executor = client, client.get_executor(pure=False)
         self._environment, self._slots, self._counted = _environment(), 2, 0.0
+        self.why_not = ""
+
+    def give_up(self, reason: str) -> None:
+        """Have whoever waits for calls, and whoever asks for more, told why there is nobody to make them."""
+        self.why_not = reason
+        self._executor.shutdown(wait=False)
 
     def slots(self, here: int) -> int:
         """Two for every thread of every worker there is now, so that none waits for this process."""
@@ -107,7 +113,13 @@ class DaskCrew:
         with warnings.catch_warnings():
             # The model goes with every task: what the scheduler holds is not lost with a worker.
             warnings.filterwarnings("ignore", message="Sending large graph")
-            future: Future[Any] = self._executor.submit(_call, self._environment, asked)
+            try:
+                future: Future[Any] = self._executor.submit(_call, self._environment, asked)
+            except RuntimeError:  # it was shut down in the meantime
+                if not self.why_not:
+                    raise
+        if self.why_not:
+            raise InputError(self.why_not)
         return future
 
     @contextmanager
@@ -130,9 +142,9 @@ def workers(number: int) -> Iterator[Crew]:
     scheduler = {"cls": Scheduler, "options": {**LOOPBACK, "port": 0}}
     with (
         SpecCluster(workers={}, scheduler=scheduler) as cluster,
-        Processes(number, cluster.scheduler),
         Client(cluster) as client,
         _working(client, f"--workers: the cluster of {number}") as crew,
+        Processes(number, cluster.scheduler, crew.give_up),
     ):
         yield crew
 
@@ -152,14 +164,14 @@ def cluster_at(address: str) -> Iterator[Crew]:
 
 
 @contextmanager
-def _working(client: Client, where: str) -> Iterator[Crew]:
+def _working(client: Client, where: str) -> Iterator[DaskCrew]:
+    crew = DaskCrew(client)
     try:
-        with employed(DaskCrew(client)) as crew:
+        with employed(crew):
             yield crew
     except (CancelledError, CommClosedError, TimeoutError):
-        raise InputError(
-            f"{where} does not answer any more; what is done is kept, and the same command resumes."
-        ) from None
+        lost = f"{where} does not answer any more; what is done is kept, and the same command resumes."
+        raise InputError(crew.why_not or lost) from None
     except KilledWorker:
         raise InputError(f"{where} lost one worker after the other at the same work; look at its memory.") from None
     except ImportError as error:

@@ -1,4 +1,7 @@
-"""Worker processes of a Dask scheduler on this machine: one that dies, or does not answer any more, is replaced."""
+"""Worker processes of a Dask scheduler on this machine: one that dies, or does not answer any more, is replaced.
+
+Where they die before the scheduler has seen any of them, others would, too: then it is told why nothing can be done.
+"""
 
 import asyncio
 import logging
@@ -6,14 +9,15 @@ import multiprocessing
 import os
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 import jax
 from distributed import Scheduler, Worker
 
-from metastep.experiments.device import prepare_jax
-from metastep.threads import count_threads, use_cores
+from metastep.experiments.device import prepare_child
+from metastep.threads import count_threads
 
 LOOPBACK: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
 """Options of a scheduler or a worker that is reached from this machine only."""
@@ -21,6 +25,7 @@ LOOPBACK: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False, "dashboard_
 _PAUSE = 0.2  # seconds between two looks at the processes
 _SECONDS_TO_START = 120.0  # after which a process that has not found the scheduler counts as hanging
 _SECONDS_TO_END = 5.0
+_MOST_DEATHS = 3  # in a row, of workers that the scheduler has not seen
 
 
 class _Process(NamedTuple):
@@ -35,15 +40,17 @@ class Processes:
     Args:
         number: of workers.
         scheduler: whose they are; it runs in this process.
+        give_up: is told, by a thread, why no worker can be had.
     """
 
-    def __init__(self, number: int, scheduler: Scheduler) -> None:
-        self._scheduler, self._device = scheduler, jax.default_backend()
+    def __init__(self, number: int, scheduler: Scheduler, give_up: Callable[[str], object]) -> None:
+        self._scheduler, self._give_up, self._device = scheduler, give_up, jax.default_backend()
         self._gpus = 0 if self._device == "cpu" else len(jax.devices())
         self._cores = max(1, count_threads(None) // number)
         self._closing, self._started = threading.Event(), 0
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._seen: set[str] = set()
+        self._deaths = 0
         self._processes = [self._start(index) for index in range(number)]
 
     def __enter__(self) -> "Processes":
@@ -72,6 +79,8 @@ class Processes:
     def _watch(self) -> None:
         while not self._closing.wait(_PAUSE):
             there = {str(worker.name) for worker in list(self._scheduler.workers.values())}
+            if there - self._seen:
+                self._deaths = 0
             self._seen |= there
             for index, (process, name, since) in enumerate(self._processes):
                 # The scheduler forgets a worker that gives no sign of life.
@@ -79,7 +88,18 @@ class Processes:
                 if is_forgotten or (name not in there and time.monotonic() - since > _SECONDS_TO_START):
                     process.kill()
                 if not process.is_alive() or is_forgotten:
+                    self._deaths += name not in self._seen
+                    if self._deaths >= _MOST_DEATHS:
+                        self._give_up(_why(process.exitcode))
+                        return
                     self._processes[index] = self._start(index)
+
+
+def _why(code: int | None) -> str:
+    return (
+        f"--workers: {_MOST_DEATHS} processes ended with code {code} before they could work; a script that starts workers must "
+        'do so below `if __name__ == "__main__":`, and whatever it imports must be there.'
+    )
 
 
 def silence() -> None:
@@ -98,8 +118,7 @@ def _serve(address: str, name: str, threads: int, cores: int, device: str, varia
     threading.Thread(target=_end_with_parent, daemon=True).start()
     silence()
     os.environ.update(variables)
-    use_cores(cores)
-    prepare_jax(device)
+    prepare_child(device, cores)
     asyncio.run(_work(address, name, threads))
     os._exit(0)  # threads that still compile or simulate would crash in the interpreter's tidying up
 

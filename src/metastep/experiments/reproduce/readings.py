@@ -1,7 +1,6 @@
 """Readings of the paper side by side: which facts hold under each of them, measured on tuning tasks."""
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import groupby
@@ -17,7 +16,7 @@ from matplotlib.colors import ListedColormap
 from metastep import envs, storage
 from metastep.errors import InputError
 from metastep.evaluation import load, save
-from metastep.experiments.device import prepare_jax
+from metastep.experiments.device import prepare_child, share_gpu
 from metastep.experiments.reproduce.facts import Fact, facts_of
 from metastep.experiments.reproduce.judging import Found, Measured
 from metastep.experiments.reproduce.outcome import Product, Verdict
@@ -30,6 +29,7 @@ from metastep.report.document import Document, Heading, Paragraph, Part, Table, 
 from metastep.report.figures import Layout, Panel, picture
 from metastep.report.style import Ink
 from metastep.report.tables import interval, number
+from metastep.threads import count_threads
 
 ID = "readings"
 _COLOURS: dict[Verdict | None, str] = {
@@ -131,9 +131,9 @@ def _groups(wanted: Sequence[Reading]) -> list[list[Reading]]:
     return [list(group) for _, group in groupby(sorted(wanted, key=program), key=program)]
 
 
-def _screen_in_child(bench: Workbench, group: Sequence[Reading], device: str) -> dict[str, str]:
+def _screen_in_child(bench: Workbench, group: Sequence[Reading], device: str, cores: int) -> dict[str, str]:
     """What a process of its own does."""
-    prepare_jax(device)
+    prepare_child(device, cores)
     return {name: problem for reading in group for name, problem in _attempt(bench, reading).items()}
 
 
@@ -164,10 +164,11 @@ def screen_all(bench: Workbench, wanted: Sequence[Reading]) -> dict[str, str]:
                 failed |= _attempt(quiet, reading)
                 stage.advance(1)
             return failed
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes share one device
+        share_gpu()
+        cores = max(1, count_threads(None) // workers)
         device = "cpu" if jax.default_backend() == "cpu" else "gpu"
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            jobs = {pool.submit(_screen_in_child, quiet, group, device): len(group) for group in groups}
+            jobs = {pool.submit(_screen_in_child, quiet, group, device, cores): len(group) for group in groups}
             for job in as_completed(jobs):
                 failed |= job.result()
                 stage.advance(jobs[job])

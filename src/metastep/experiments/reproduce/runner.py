@@ -11,6 +11,7 @@ from typing import Any, get_args
 import jax
 
 from metastep import storage
+from metastep.crew import is_employed
 from metastep.errors import InputError
 from metastep.evaluation import to_parquet
 from metastep.experiments.budget import require_affordable
@@ -52,8 +53,8 @@ def reproduce(
         overrides: settings for all presets, like `rollout.block_size=3200`.
         environments: those to make the ids for; by default each id's own, which leave HalfCheetah out.
         anyway: whether a run may take weeks.
-        jobs: processes that may work side by side, where an id has independent parts (readings); by default one for each
-            processor where a GPU simulates, else one.
+        jobs: processes that may work side by side and share the cores, where an id has independent parts (readings); by
+            default one for each processor where a GPU simulates, else one, or one where a cluster does the work.
 
     Returns:
         The outcomes of these ids.
@@ -61,7 +62,9 @@ def reproduce(
     wanted = resolve(ids, environments)
     if scale not in get_args(Scale):
         raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
-    jobs = jobs or (1 if jax.default_backend() == "cpu" else count_threads(None))
+    if jobs is not None and jobs > 1 and is_employed():
+        raise InputError(f"--jobs: {jobs} processes for readings cannot be had together with --workers or --scheduler.")
+    jobs = jobs or (1 if is_employed() or jax.default_backend() == "cpu" else count_threads(None))
     bench = Workbench(out, scale, seed, tuple(overrides), tracker or Silent(), jobs=jobs)
     _check_presets(wanted, bench, anyway=anyway)
     chosen = {"environments": sorted(set(environments))} if environments else {}
