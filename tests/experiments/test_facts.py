@@ -136,6 +136,19 @@ def test_metagrad_depends_on_one_parameter_more(first, beta, verdict):
     assert by.depends_on_first("metagrad", "stepsize", "beta")(measured).verdict == verdict
 
 
+def test_how_far_a_grid_reaches_does_not_decide_what_a_method_depends_on():
+    # Beta falls off at the far ends of its grid, whose range is the larger one; near the optimum the step size matters.
+    costs = {1e-5: 9.0, 0.01: 0.2, 0.1: 0.0, 1.0: 0.2, 10.0: 9.0}
+    scores = {(step, beta): -abs(step - 1.0) * 4.0 - cost for step in (0.5, 1.0, 1.5) for beta, cost in costs.items()}
+    tuning = [table("metagrad", ("stepsize", "beta"), scores)]
+    found = by.depends_on_first("metagrad", "stepsize", "beta")(Measured(comparison({"x": curve(1.0)}, tuning=tuning)))
+    assert found.verdict == HOLDS
+    assert found.effect == pytest.approx(2.0 - 0.2)
+    alone = [table("metagrad", ("stepsize", "beta"), {(0.5, 0.1): 0.0, (1.0, 0.1): 1.0})]
+    with pytest.raises(by.NotMeasured):
+        by.depends_on_first("metagrad", "stepsize", "beta")(Measured(comparison({"x": curve(1.0)}, tuning=alone)))
+
+
 def stepping(first, later, noise=0.0):
     rng = np.random.default_rng(3)
     steps = np.concatenate([np.full(2, first), np.full(NUM_UPDATES - 2, later)])
@@ -259,6 +272,16 @@ def test_convergence(reached, converged, learning):
     for judge in (course.converged_after(25), course.still_learning_after(25)):
         with pytest.raises(by.NotMeasured):
             judge(Measured(reached, longer=reached))
+
+
+@pytest.mark.parametrize(
+    ("ours", "fixed", "verdict", "shown"),
+    [(5.0, 5.0, HOLDS, "metafqi"), (9.9, 5.0, FAILS, "metafqi"), (5.0, 9.9, FAILS, "fixed")],
+)
+def test_every_curve_must_still_rise(ours, fixed, verdict, shown):
+    curves = {"metafqi": approaching(ours).returns[0], "fixed": approaching(fixed).returns[0]}
+    found = course.still_learning_after(10)(Measured(approaching(9.9), longer=comparison(curves)))
+    assert (found.verdict, found.quantity) == (verdict, f"what {shown} gains after update 10")
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,16 @@ from metastep.evaluation import Comparison, join
 from metastep.experiments.build import build_env
 from metastep.experiments.comparing import on_test_tasks
 from metastep.experiments.learning import fit_model, select, validate
-from metastep.experiments.reproduce import columns, screening
+from metastep.experiments.reproduce import columns
 from metastep.experiments.reproduce.claims import beats_every, paired, small
 from metastep.experiments.reproduce.columns import Column, Figure
 from metastep.experiments.reproduce.comparisons import fixed_grid, for_longer
 from metastep.experiments.reproduce.environments import ENVIRONMENTS
 from metastep.experiments.reproduce.outcome import at_most, no_better
+from metastep.experiments.reproduce.screening import LONGER, blind_config
 from metastep.experiments.reproduce.workbench import Run, Workbench
 from metastep.report.figures import curves, line_of
 from metastep.report.style import CONTRAST
-
-_LONGER = 4
-"""How many times more updates than it was trained on: 60 instead of 15."""
 
 
 def _with_and_without_context(run: Run) -> Column:
@@ -43,7 +41,7 @@ def without_context(run: Run) -> Comparison:
 
 
 def _without_context(run: Run) -> Comparison:
-    blind = screening.without_context(run.config)
+    blind = blind_config(run.config)
     model = fit_model(blind, run.dataset(), tracker=run.tracker)
     selected = select(model, validate(blind, model, tracker=run.tracker))
     method = run.following(selected, "without context", "metaFQI without context")
@@ -86,12 +84,12 @@ def _in_one_task(run: Run) -> Column:
 
 def for_four_times_as_long(run: Run) -> Comparison:
     """metaFQI and some fixed steps for more updates than metaFQI was trained on; the first fixed step is tuned for them."""
-    num_updates = _LONGER * run.config.compare.num_updates
+    num_updates = LONGER * run.config.compare.num_updates
     return for_longer(run, num_updates, lambda best: columns.handful(fixed_grid(run), [best]))
 
 
 def _for_longer(run: Run) -> Column:
-    trained, num_updates = run.config.meta.num_updates, _LONGER * run.config.compare.num_updates
+    trained, num_updates = run.config.meta.num_updates, LONGER * run.config.compare.num_updates
     comparison = for_four_times_as_long(run)
     claim = (
         f"Trained on {trained} updates, metaFQI still learns faster over {num_updates} than the fixed step tuned for "

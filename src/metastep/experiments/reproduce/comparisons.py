@@ -21,7 +21,7 @@ from metastep.report.style import CONTRAST
 from metastep.report.tables import interval
 
 BASELINES = ("fixed", "rmsprop", "adam", "hoof", "metagrad")
-_LONGER = 5  # how many times more updates the known-task oracle makes
+_LONG = 5  # how many times more updates the known-task oracle makes
 _AT_LEAST = 2  # times those that are shown
 _END = 0.1  # the share of its updates, the last ones, that its gain is averaged over
 
@@ -97,7 +97,7 @@ def known_task(run: Run, beside: Comparison) -> tuple[Line, str]:
     It is trained for several times as long as the methods beside it.
     """
     config, num_points = run.config, beside.returns.shape[2]
-    num_updates = max(_LONGER * config.compare.num_updates, _AT_LEAST * (num_points - 1))
+    num_updates = max(_LONG * config.compare.num_updates, _AT_LEAST * (num_points - 1))
     method = run.with_values("fixed", {"stepsize": tuned_step(beside)}, "known task")
     trained = run.kept(
         "known-task", lambda: on_test_tasks(config, [method], num_updates=num_updates, tracker=run.tracker)

@@ -1,6 +1,6 @@
 """Facts about the course of learning: chosen step sizes, FQI iterations, convergence, random states."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from metastep.experiments.reproduce.judging import (
     gain_of,
     place_of,
 )
-from metastep.experiments.reproduce.outcome import Verdict, at_most, better, together
+from metastep.experiments.reproduce.outcome import Effect, Verdict, at_most, better, more_than, together
 from metastep.experiments.reproduce.robust import standard_deviation
 
 
@@ -148,37 +148,31 @@ def high_rates_ahead_at_first(num: int) -> Judge:
     return judge
 
 
+def _gained_after(comparison: Comparison, name: str, num: int, rule: Callable[[Effect, float], Verdict]) -> Found:
+    """What a method's last returns are above that after so many updates, against the margin of all that it gains."""
+    curve = curves_of(comparison, name)[0]
+    if curve.shape[1] <= num + 1:
+        raise NotMeasured(f"more than {num} updates")
+    last = curve[:, -3:].mean(axis=1)
+    values, margin = last - curve[:, num], MARGIN * max(float((last - curve[:, 0]).mean()), 0.0)
+    effect = effect_of(values)
+    limit = f"the limit is {MARGIN:.0%} of the final gain, {margin:.3g}"
+    return found(rule(effect, margin), effect, f"what {name} gains after update {num}", values, limit)
+
+
 def converged_after(num: int) -> Judge:
     """metaFQI is within the margin of its last returns after so many updates."""
-
-    def judge(measured: Measured) -> Found:
-        curve = curves_of(measured.comparison, "metafqi")[0]
-        if curve.shape[1] <= num + 1:
-            raise NotMeasured(f"more than {num} updates")
-        last = curve[:, -3:].mean(axis=1)
-        values, margin = last - curve[:, num], MARGIN * max(float((last - curve[:, 0]).mean()), 0.0)
-        effect = effect_of(values)
-        limit = f"the limit is {MARGIN:.0%} of the final gain, {margin:.3g}"
-        return found(at_most(effect, margin), effect, f"what is gained after update {num}", values, limit)
-
-    return judge
+    return lambda measured: _gained_after(measured.comparison, "metafqi", num, at_most)
 
 
 def still_learning_after(num: int) -> Judge:
-    """The fixed step that is best for longer still gains more than the margin after so many updates."""
+    """metaFQI, and the fixed step that is best for longer, still gain more than the margin after so many updates."""
 
     def judge(measured: Measured) -> Found:
-        curve = curves_of(place_of(measured, "longer"), "fixed")[0]
-        if curve.shape[1] <= num + 1:
-            raise NotMeasured(f"more than {num} updates")
-        last = curve[:, -3:].mean(axis=1)
-        values, margin = last - curve[:, num], MARGIN * max(float((last - curve[:, 0]).mean()), 0.0)
-        effect = effect_of(values)
-        judged: Verdict = (
-            "holds" if effect.low > margin else "does not hold" if effect.high <= margin else "not distinguishable"
-        )
-        limit = f"the limit is {MARGIN:.0%} of the final gain, {margin:.3g}"
-        return found(judged, effect, f"what is gained after update {num}", values, limit)
+        longer = place_of(measured, "longer")
+        rows = [_gained_after(longer, name, num, more_than) for name in ("metafqi", "fixed")]
+        overall = together([row.verdict for row in rows])
+        return next(row for row in rows if row.verdict == overall)
 
     return judge
 

@@ -80,9 +80,8 @@ def _everywhere() -> Iterator[Fact]:
         for rule in ("rmsprop", "adam"):
             statement = f"{_WORDS[rule]} does worse on the natural gradient than on the plain one"
             yield Fact(f"natural.{env}.{rule}", "table1", env, statement, by.beats(rule, f"{rule}-natural"))
-    for env in _FIGURES[
-        :3
-    ]:  # no schedule is shown for HalfCheetah, and which environments the last two cover is not said
+    # No schedule is shown for HalfCheetah, and which environments the others cover is not said.
+    for env in _FIGURES[:3]:
         yield Fact(
             f"decay.{env}",
             "fig-decay",

@@ -14,15 +14,13 @@ from metastep.experiments.reproduce.ablations import for_four_times_as_long, run
 from metastep.experiments.reproduce.comparisons import by_iteration, with_fixed_grid
 from metastep.experiments.reproduce.facts import Fact, facts_of
 from metastep.experiments.reproduce.judging import Found, Measured
-from metastep.experiments.reproduce.outcome import Outcome, Product, Verdict
+from metastep.experiments.reproduce.outcome import COLOURS, Outcome, Product
 from metastep.experiments.reproduce.robust import random_states
 from metastep.experiments.reproduce.screening import SCREENS, natural_variants
 from metastep.experiments.reproduce.workbench import Run, Workbench
 from metastep.experiments.schema import Experiment
 from metastep.report.figures import Layout, Panel, picture
 from metastep.report.style import Ink
-
-COLOURS: dict[Verdict, str] = {"holds": "#009E73", "not distinguishable": "#F0E442", "does not hold": "#D55E00"}
 
 
 def facts(bench: Workbench) -> Product:

@@ -193,22 +193,34 @@ def tuned_near(method: str, parameter: str, paper: float, place: Place = "compar
 
 
 def depends_on_first(method: str, strong: str, weak: str) -> Judge:
-    """The tuned score depends more on one parameter than on the other."""
+    """A step on the grid away from the tuned value costs more for one parameter than for the other.
+
+    Grids of two parameters reach differently far, so that ranges over them could not be compared.
+    """
 
     def judge(measured: Measured) -> Found:
         table = _table(measured.comparison, method)
-
-        def spread(parameter: str) -> float:
-            """Of the mean scores over the values of a parameter, the other at its tuned value."""
-            other = table.parameters.index(weak if parameter == strong else strong)
-            row = np.isclose(table.points[:, other], table.points[table.best, other])
-            scores = table.mean[row]
-            return float(np.ptp(scores[np.isfinite(scores)]))
-
-        effect = spread(strong) - spread(weak)
-        is_clear = abs(effect) > 2.0 * float(table.standard_error[table.best])
+        (first, first_error), (second, second_error) = (_cost_of_a_step(table, name) for name in (strong, weak))
+        effect = first - second
+        # The table has no number for each task: errors as if these were not the same for both.
+        is_clear = abs(effect) > 2.0 * float(np.hypot(first_error, second_error))
         judged: Verdict = "not distinguishable" if not is_clear else "holds" if effect > 0.0 else "does not hold"
-        quantity = f"range of the score over {strong} minus that over {weak}"
-        return Found(judged, quantity, effect, None, None, table.num_tasks, "tuning tasks")
+        quantity = f"what a grid step away from the tuned value costs, {strong} minus {weak}"
+        detail = f"{strong} {first:.3g}, {weak} {second:.3g}"
+        return Found(judged, quantity, effect, None, None, table.num_tasks, "tuning tasks", detail)
 
     return judge
+
+
+def _cost_of_a_step(table: TuningTable, parameter: str) -> tuple[float, float]:
+    """The mean score that the neighbours of the tuned value lose, all else as tuned, and their standard error."""
+    column = table.parameters.index(parameter)
+    grid = np.unique(table.points[:, column])
+    place = int(np.searchsorted(grid, table.points[table.best, column]))
+    near = [grid[index] for index in (place - 1, place + 1) if 0 <= index < len(grid)]
+    others = np.delete(table.points, column, axis=1)
+    alike = np.isclose(others, others[table.best]).all(axis=1)
+    row = alike & np.isin(table.points[:, column], near) & np.isfinite(table.mean)
+    if not row.any():
+        raise NotMeasured(f"neighbours of the tuned {parameter}")
+    return float(table.mean[table.best] - table.mean[row].mean()), float(table.standard_error[row].mean())

@@ -15,6 +15,13 @@ from metastep.report.document import Picture
 from metastep.report.tables import interval, number
 
 Verdict = Literal["holds", "does not hold", "not distinguishable"]
+COLOURS: dict[Verdict | None, str] = {
+    "holds": "#009E73",
+    "not distinguishable": "#F0E442",
+    "does not hold": "#D55E00",
+    None: "#BBBBBB",
+}
+"""In figures that show many verdicts; the last is what was not measured."""
 
 
 class Effect(NamedTuple):
@@ -89,6 +96,12 @@ def at_most(effect: Effect | Difference, margin: float) -> Verdict:
     if effect.high <= margin:
         return "holds"
     return "does not hold" if effect.verdict == "better" and effect.low > margin else "not distinguishable"
+
+
+def more_than(effect: Effect | Difference, margin: float) -> Verdict:
+    """'Larger than the margin': the contrary of `at_most`."""
+    contrary: dict[Verdict, Verdict] = {"holds": "does not hold", "does not hold": "holds"}
+    return contrary.get(at_most(effect, margin), "not distinguishable")
 
 
 def no_better(effect: Effect | Difference, margin: float) -> Verdict:

@@ -19,7 +19,7 @@ from metastep.evaluation import load, save
 from metastep.experiments.device import prepare_child, share_gpu
 from metastep.experiments.reproduce.facts import Fact, facts_of
 from metastep.experiments.reproduce.judging import Found, Measured
-from metastep.experiments.reproduce.outcome import Product, Verdict
+from metastep.experiments.reproduce.outcome import COLOURS, Product, Verdict
 from metastep.experiments.reproduce.points import POINTS, Reading, readings
 from metastep.experiments.reproduce.screening import SCREENS, measure
 from metastep.experiments.reproduce.workbench import Workbench
@@ -32,12 +32,6 @@ from metastep.report.tables import interval, number
 from metastep.threads import count_threads
 
 ID = "readings"
-_COLOURS: dict[Verdict | None, str] = {
-    "holds": "#009E73",
-    "not distinguishable": "#F0E442",
-    "does not hold": "#D55E00",
-    None: "#BBBBBB",
-}
 _WORDS: dict[Verdict | None, str] = {
     "holds": "holds",
     "not distinguishable": "cannot be told",
@@ -292,17 +286,17 @@ def _picture(screened: Mapping[str, Sequence[Screened]]) -> Any:
 
 def _named_colours() -> list[tuple[str, str]]:
     names = ("green", "yellow", "red", "grey")
-    return [(_WORDS[verdict], name) for verdict, name in zip(_COLOURS, names, strict=True)]
+    return [(_WORDS[verdict], name) for verdict, name in zip(COLOURS, names, strict=True)]
 
 
 def _matrix(env: str, group: Sequence[Screened]) -> Panel:
     facts = [fact for fact in group[0].found if any(row.found[fact] for row in group)]
-    order, ranked = list(_COLOURS), sorted(group, key=lambda row: -row.score)
+    order, ranked = list(COLOURS), sorted(group, key=lambda row: -row.score)
     found = [[row.found[fact] for fact in facts] for row in ranked]
     cells = np.array([[order.index(one.verdict if one else None) for one in row] for row in found])
 
     def draw(axes: Axes, ink: Ink) -> None:
-        colours = ListedColormap(list(_COLOURS.values()))
+        colours = ListedColormap(list(COLOURS.values()))
         axes.pcolormesh(cells, cmap=colours, vmin=-0.5, vmax=len(order) - 0.5, edgecolors=ink.text, linewidth=0.3)
         names = [f"{'first: ' if row is group[0] else ''}{row.reading.name}  {row.score:+d}" for row in ranked]
         axes.set_yticks(np.arange(len(ranked)) + 0.5, names, fontsize=6)

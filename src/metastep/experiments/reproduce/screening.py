@@ -29,7 +29,8 @@ from metastep.progress import Silent, Tracker
 _OTHER_SEED = 1_000_003
 _SEEDS = 2**32
 _NUM_STEPS = 7  # fixed steps that are judged, the tuned one among them
-_LONGER = 4  # times the updates of the comparison, where more are looked at
+LONGER = 4
+"""Times the updates of the comparison, where more are looked at: on CartPole 60, while metaFQI is trained on 15."""
 
 
 class Screen(NamedTuple):
@@ -83,7 +84,7 @@ def measure(config: Experiment, reading: Reading, tracker: Tracker | None = None
     with tempfile.TemporaryDirectory(prefix="metastep-") as folder:
         dataset = _collected(config, mdp, Path(folder), tracker)
         model = _selected(config, dataset, tracker)
-        blind = _selected(without_context(config), dataset, tracker) if screen.has_variants else None
+        blind = _selected(blind_config(config), dataset, tracker) if screen.has_variants else None
     tuned = [tune_spec(config, mdp, spec, tracker) for spec in _specs(config, screen)]
     tables = [table for _, table in tuned]
     methods = [
@@ -98,7 +99,7 @@ def measure(config: Experiment, reading: Reading, tracker: Tracker | None = None
     if blind is not None:
         # Another observation is another meta-MDP for the model, and the same one for the learners.
         without = Method("without context", mdp.rule, MetaFQIController(blind))
-        seen = build_mdp(without_context(config))
+        seen = build_mdp(blind_config(config))
         comparison = join([comparison, _judged(config, seen, [without], [], tracker)])
     return Measured(comparison, _longer(config, mdp, model, tracker) if screen.is_longer else None)
 
@@ -120,7 +121,7 @@ def _selected(config: Experiment, dataset: Dataset, tracker: Tracker) -> Model:
     return select(model, validate(config, model, tracker=tracker))
 
 
-def without_context(config: Experiment) -> Experiment:
+def blind_config(config: Experiment) -> Experiment:
     """The experiment of a model that does not see the task's context."""
     seen = tuple(name for name in config.meta.observation if name != "context")
     return config.model_copy(update={"meta": config.meta.model_copy(update={"observation": seen})})
@@ -229,7 +230,7 @@ def _judged(
 
 
 def _longer(config: Experiment, mdp: Process, model: Model, tracker: Tracker) -> Comparison:
-    num_updates = _LONGER * config.compare.num_updates
+    num_updates = LONGER * config.compare.num_updates
     best, table = tune_spec(config, mdp, method_spec(config, "fixed"), tracker, num_updates)
     methods = [Method("metafqi", mdp.rule, MetaFQIController(model)), best]
     return _judged(config, mdp, methods, [table], tracker, num_updates)
