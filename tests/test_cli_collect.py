@@ -34,8 +34,9 @@ def collect(out: Path, *more: str) -> Done:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Of everything but the command, which names the folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "command.txt")
+    """Of everything but the command, which names the folder, and what it took."""
+    own = ("command.txt", "times.json")
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in own)
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 

@@ -45,8 +45,8 @@ def command(out: Path, *more: str) -> list[str]:
 
 
 def results(folder: Path) -> dict[str, str]:
-    """Digests of everything but the command that repeats it, which names the folder, and the report, which shows it."""
-    own = ("report.html", "report.md", "report.json", "command.txt")
+    """Digests of everything but the command that repeats it, which names the folder, the report, which shows it, and times."""
+    own = ("report.html", "report.md", "report.json", "command.txt", "times.json")
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in own)
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 

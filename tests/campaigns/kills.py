@@ -174,8 +174,8 @@ def kill(folder: Path, stage: Stage, generator: random.Random) -> tuple[int | No
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Of everything, leftovers included."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    """Of everything but what it took, leftovers included."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "times.json")
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 

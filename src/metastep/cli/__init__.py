@@ -271,6 +271,7 @@ def reproduce(
     """Make figures and tables of the paper, each with a claim, the measured effect and a verdict."""
     terminal = watch(device, cores, workers, scheduler, shares_gpu="readings" in ids and jobs != 1)
     from metastep.experiments import reproduce as paper
+    from metastep.experiments.times import in_words, read_times
 
     folder = out or Path("runs") / "-".join(["reproduce", scale.value, *sorted(set(env or ()))])
     outcomes = paper.reproduce(
@@ -278,6 +279,8 @@ def reproduce(
     )
     for outcome in outcomes:
         print(outcome.line())
+    if seconds := read_times(folder):
+        print(f"what it took: {in_words(seconds)}")
     print(f"all rows: {folder / 'results.md'}")
 
 

@@ -15,6 +15,7 @@ from metastep.experiments.learning import fitted
 from metastep.experiments.origin import dataset_of, kept, read_report, result_of, round_model_of
 from metastep.experiments.reproduce.registry import IDS
 from metastep.experiments.reproduce.runner import collected, read_id, read_settings
+from metastep.experiments.times import read_times, times_file
 from metastep.locks import described, is_lock, writers
 from metastep.meta.dataset import Dataset, block_checksums
 from metastep.provenance import first_difference
@@ -95,6 +96,7 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
     command, has_comparison = path / "command.txt", folder.comparison.exists()
     if command.exists():
         checks[command] = partial(_require_command, command)
+    checks |= _times(path)
     if has_comparison or folder.report.exists():
         checks[folder.comparison] = partial(compared, folder)
     for method in method_names(folder):
@@ -135,6 +137,11 @@ def _require_command(path: Path) -> None:
         raise InputError(f"File {path} was not written by metastep: it must hold one command, `metastep ...`.")
 
 
+def _times(path: Path) -> _Checks:
+    """How long stages took differs from run to run: it must be that, and may be anything."""
+    return {times_file(path): partial(read_times, path)} if times_file(path).exists() else {}
+
+
 def _untold() -> None:
     raise InputError("cannot be verified without a sound config.json.")
 
@@ -167,7 +174,7 @@ def _listed(folder: Path, read: Callable[[], dict[str, str]]) -> _Checks:
 
 
 def _reproduction(path: Path, allow_imports: bool) -> _Checks:
-    checks: _Checks = {path / "settings.json": partial(read_settings, path)}
+    checks: _Checks = {path / "settings.json": partial(read_settings, path), **_times(path)}
     made = [name for name in IDS if (path / name / "outcome.json").exists()]
 
     def same(name: str) -> None:

@@ -13,6 +13,7 @@ from metastep.experiments.build import build_mdp, build_regressor, config_of, me
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import keep, kept, model_of, result_of
 from metastep.experiments.schema import Experiment
+from metastep.experiments.times import Timed
 from metastep.fqi import Model
 from metastep.meta.runs import Plan, carry_out
 from metastep.progress import Silent, Tracker
@@ -47,10 +48,11 @@ def method_results(folder: RunFolder, names: Sequence[str], *, tracker: Tracker 
     """Methods on the test tasks, tuned or trained first where they need to be; only what the folder does not hold is run."""
     if missing := [name for name in names if not folder.result(name).exists()]:
         what = missing[0] if len(missing) == 1 else f"{len(missing)} methods"
+        timed = Timed(folder.path, tracker)
         with folder.writing(f"compare {what}"):
-            works = [_work_on(folder, name, tracker=tracker) for name in missing]
+            works = [_work_on(folder, name, tracker=timed) for name in missing]
             total = sum(work.blocks for work in works)
-            with (tracker or Silent()).stage(f"compare {what}", total, "blocks") as stage:
+            with timed.stage(f"compare {what}", total, "blocks") as stage:
                 together = folder.config.compare.blocks_together
                 carry_out([work.plan for work in works], stage.advance, together=together)
     return [result_of(folder, name) for name in names]

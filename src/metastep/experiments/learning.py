@@ -17,6 +17,7 @@ from metastep.experiments.data import recorded_with
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, keep, kept, model_of, round_model_of
 from metastep.experiments.schema import Experiment
+from metastep.experiments.times import Timed
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, model_from, save_model
 from metastep.mdp import Process
 from metastep.meta.collection import collect, recorded_features
@@ -32,7 +33,7 @@ def collect_data(folder: RunFolder, *, tracker: Tracker | None = None) -> Datase
     mdp = build_mdp(config)
     if (there := _complete(folder, mdp)) is not None:
         return there
-    rounds = config.collect.rounds
+    rounds, timed = config.collect.rounds, Timed(folder.path, tracker)
     with folder.writing("collect"):
         return collect(
             dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
@@ -40,12 +41,12 @@ def collect_data(folder: RunFolder, *, tracker: Tracker | None = None) -> Datase
             num_episodes=learners_collected(config),
             labels=config.collect.labels,
             rounds=rounds,
-            follow=None if rounds == 1 else partial(_follow, folder, tracker or Silent()),
+            follow=None if rounds == 1 else partial(_follow, folder, timed),
             num_updates=updates_collected(config),
             seed=config.seed,
             config=recorded_with(folder),
             task_list=folder.tasks,
-            tracker=tracker,
+            tracker=timed,
         )
 
 
@@ -172,10 +173,11 @@ def fit_and_select(folder: RunFolder, *, tracker: Tracker | None = None) -> Mode
     """Fit on the folder's data, select on validation tasks, write model and validation."""
     if folder.model.exists() and folder.validation.exists():
         return fitted(folder)[0]
+    timed = Timed(folder.path, tracker)
     with folder.writing("fit"):
         dataset = dataset_of(folder)
-        model = fit_model(folder.config, dataset, tracker=tracker)
-        validation = validate(folder.config, model, contexts=folder.tasks, tracker=tracker)
+        model = fit_model(folder.config, dataset, tracker=timed)
+        validation = validate(folder.config, model, contexts=folder.tasks, tracker=timed)
         model = select(model, validation)
         keep(folder, folder.validation, validation, uses=["data"])
         save_model(model, folder.model)

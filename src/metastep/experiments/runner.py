@@ -19,6 +19,7 @@ from metastep.experiments.learning import fitted, learn
 from metastep.experiments.origin import dataset_of, seal_report
 from metastep.experiments.schema import Experiment
 from metastep.experiments.start import start_run
+from metastep.experiments.times import in_words, times_of
 from metastep.meta.dataset import Dataset
 from metastep.progress import Tracker
 from metastep.report.compose import compose
@@ -187,4 +188,6 @@ def print_outcome(folder: RunFolder, page: Path) -> None:
     data = [folder.of_model(name).data for name in models_needed(folder.config)]
     if sentence := nothing_learned(comparison, [Dataset.open(path, verify=False).counts() for path in data]):
         print(sentence)
+    if seconds := times_of(folder):
+        print(f"what it took: {in_words(seconds)}")
     print(f"report: {page}")

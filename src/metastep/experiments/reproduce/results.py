@@ -18,6 +18,7 @@ from metastep.experiments.reproduce.judging import MARGIN
 from metastep.experiments.reproduce.outcome import Outcome
 from metastep.experiments.reproduce.points import FOLLOWED
 from metastep.experiments.reproduce.seeds import Row, by_claim, counted, facts_of_readings, measured, overall, told
+from metastep.experiments.times import in_words, read_times, times_of
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.findings import target_of
 from metastep.report.tables import comparison_table, differences_table, tuning_table
@@ -103,6 +104,8 @@ def results_markdown(folders: Sequence[Path]) -> str:
     read += [Paragraph(_CLAIMS)] if found or first else []
     read += [Paragraph(_FACTS), *_not_judged([*facts, *facts_first])] if facts or facts_first else []
     read += [Paragraph(_METHODS)] if runs or inner else []
+    took = [in_words(seconds) for folder in folders if (seconds := read_times(folder)) and folder not in runs]
+    read += [Paragraph(f"What it took: {'. '.join(took)}.")] if took else []
     read += [Paragraph(_SEEDS)] if any(len(rows) > 1 for rows in [*grouped, *before]) else []
     subtitle = "Every method by environment."
     for rows, what in ((facts_first, f"facts {_BEFORE}"), (facts, "facts of the paper"), (claims, "claims")):
@@ -228,6 +231,8 @@ def _methods(run: RunFolder) -> list[Part]:
     num_updates = comparison.returns.shape[2] - 1
     device = comparison.settings.get("versions", {}).get("device", "an unknown device")
     about = f"{comparison.num_tasks} test {counted}, {num_updates} updates each, seed {config.seed}, on {device}."
+    if seconds := times_of(run):
+        about += f" What it took: {in_words(seconds)}."
     return [Heading(title), Paragraph(about), *([Command(run.command())] if run.command() else []), shown]
 
 

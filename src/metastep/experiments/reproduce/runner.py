@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -20,6 +21,7 @@ from metastep.experiments.reproduce.outcome import Outcome, Product
 from metastep.experiments.reproduce.registry import IDS, REGISTRY, resolve
 from metastep.experiments.reproduce.results import HOW_TO_READ, claims_table
 from metastep.experiments.reproduce.workbench import Scale, Workbench
+from metastep.experiments.times import add_time
 from metastep.locks import writing
 from metastep.outside import claim
 from metastep.progress import Silent, Tracker
@@ -74,7 +76,9 @@ def reproduce(
         for name, envs in wanted.items():
             if not _outcome_file(out, name).exists():
                 own = dataclasses.replace(bench, environments=envs)
+                since = time.monotonic()
                 product = REGISTRY[name].make(own)
+                add_time(out, name, time.monotonic() - since)
                 command = command_of(name, own, named=bool(environments))
                 rows = [outcome._replace(id=name, command=command) for outcome in product.outcomes]
                 _write(out, name, product, rows)
