@@ -1,8 +1,9 @@
 """SIGKILLs of Dask workers, and of the process that schedules them, during `metastep run --workers 2`.
 
-An undisturbed run without workers leaves the reference. Then the same run is made with two workers, of which a random one is
-killed at random moments until the run is through; it must hold the same bytes. The scheduler is part of the command's own
-process: killing it takes the workers along, and the same command must resume to the same bytes.
+An undisturbed run without workers leaves the reference, and one with two workers tells how long it takes. Then that is run
+again and again: a random worker that the scheduler knows is killed at random moments until the run is through; it must hold the
+same bytes. The scheduler is part of the command's own process: killing it takes the workers along, and the same command must
+resume to the same bytes. Its kills are spread evenly over the time of a whole run; each kill is counted with its stage.
 
 `python -m tests.campaigns.workers NUMBER SCHEDULERS SEED FOLDER` prints what came of it as JSON.
 """
@@ -20,26 +21,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from metastep.experiments.checking import check_folder
 from tests.campaigns.kills import digests, words
 
 SECONDS = 600.0  # after which a run counts as hanging
 
 
-def start(folder: Path, *more: str) -> subprocess.Popen[str]:
+def log_of(folder: Path) -> Path:
+    """What the run in a folder says on its way."""
+    return folder.with_name("stderr.txt")
+
+
+def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
     """The run as a process; it works where the folder is, so that reports name it alike."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     arguments = [*words(Path(folder.name)), *more]
-    return subprocess.Popen(
-        [sys.executable, "-m", "metastep", *arguments],
-        cwd=folder.parent,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with log_of(folder).open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "metastep", *arguments], cwd=folder.parent, stdout=subprocess.DEVNULL, stderr=log
+        )
 
 
-def workers_of(process: subprocess.Popen[str]) -> list[int]:
+def workers_of(process: subprocess.Popen[Any]) -> list[int]:
     """The worker processes that a command has started."""
     found = []
     for entry in Path("/proc").iterdir():
@@ -50,70 +55,102 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
     return found
 
 
-def finish(process: subprocess.Popen[str]) -> str:
+def connected(process: subprocess.Popen[Any]) -> list[int]:
+    """Those that have reached the scheduler: others import still, and must not die one after the other."""
+    found = []
+    for pid in workers_of(process):
+        with suppress(psutil.Error):
+            sockets = psutil.Process(pid).net_connections("tcp")
+            if any(socket.status == psutil.CONN_ESTABLISHED for socket in sockets):
+                found.append(pid)
+    return found
+
+
+def stage_of(folder: Path) -> str:
+    """Which stage a run is in, by what it said last."""
+    lines = [line for line in log_of(folder).read_text(errors="replace").splitlines() if ": " in line]
+    if not lines:
+        return "start"
+    return (
+        "report" if lines[-1].startswith("compare") and ": done in" in lines[-1] else lines[-1].split()[0].rstrip(":")
+    )
+
+
+def finish(process: subprocess.Popen[bytes], folder: Path) -> str:
     """The error of a run that did not end well, or nothing."""
-    _, error = process.communicate(timeout=SECONDS)
-    return f"code {process.returncode}: {error[-1500:]}" if process.returncode else ""
+    code = process.wait(timeout=SECONDS)
+    return f"code {code}: {log_of(folder).read_text(errors='replace')[-1500:]}" if code else ""
 
 
-def kill_workers(folder: Path, most: int, generator: random.Random) -> tuple[int, str]:
-    """Run and kill workers on the way: how many, and what went wrong, if anything."""
-    process, killed, began = start(folder, "--workers", "2"), 0, time.monotonic()
-    while killed < most and process.poll() is None and time.monotonic() - began < SECONDS:
+def kill_workers(folder: Path, most: int, generator: random.Random) -> tuple[Counter[str], str]:
+    """Run and kill workers on the way: how many in each stage, and what went wrong, if anything."""
+    process, killed, began = start(folder, "--workers", "2"), Counter[str](), time.monotonic()
+    while killed.total() < most and process.poll() is None and time.monotonic() - began < SECONDS:
         time.sleep(generator.uniform(0.0, 4.0))
-        if there := workers_of(process):
+        if there := connected(process):
             with suppress(ProcessLookupError):
                 os.kill(generator.choice(there), signal.SIGKILL)
-                killed += 1
-    return killed, finish(process)
+                killed[f"worker in {stage_of(folder)}"] += 1
+    return killed, finish(process, folder)
 
 
-def kill_scheduler(folder: Path, seconds: float, generator: random.Random) -> tuple[int, str]:
-    """Run, kill everything with the scheduler at a moment, and resume."""
+def kill_scheduler(folder: Path, seconds: float) -> tuple[Counter[str], str]:
+    """Run, kill everything with the scheduler after so many seconds, and resume."""
     process = start(folder, "--workers", "2")
     with suppress(subprocess.TimeoutExpired):
-        process.wait(generator.uniform(0.1, 1.0) * seconds)
-    there = workers_of(process)
+        process.wait(seconds)
+    there, stage = workers_of(process), stage_of(folder)
     process.kill()
-    process.communicate()
-    error, until = finish(start(folder, "--workers", "2")), time.monotonic() + 60.0  # imports are not interrupted
+    killed = Counter[str]({f"scheduler in {stage}": 1} if process.wait() == -signal.SIGKILL else {})
+    error, until = (
+        finish(start(folder, "--workers", "2"), folder),
+        time.monotonic() + 60.0,
+    )  # imports are not interrupted
     while (left := [pid for pid in there if Path(f"/proc/{pid}").exists()]) and time.monotonic() < until:
         time.sleep(0.1)
     outlived = f"workers {left} outlived the scheduler" if left else ""
-    return int(process.returncode == -signal.SIGKILL), error + outlived
+    return killed, error + outlived
 
 
 def campaign(number: int, schedulers: int, seed: int, sandbox: Path) -> dict[str, Any]:
     generator, began = random.Random(seed), time.monotonic()
-    failures = list[str]()
-    if error := finish(start(sandbox / "reference" / "run")):
-        failures.append(f"undisturbed: {error}")
-    reference, killed, compared = digests(sandbox / "reference" / "run"), Counter[str](), 0
-    seconds = 15.0
-    while not failures and (killed["workers"] < number or killed["schedulers"] < schedulers):
-        folder, since = sandbox / "killed" / "run", time.monotonic()
-        if killed["workers"] < number:
-            kills, error = kill_workers(folder, number - killed["workers"], generator)
-            killed["workers"] += kills
-            seconds = time.monotonic() - since if not kills else seconds
+    failures, seconds, reference = list[str](), 0.0, dict[str, str]()
+    for name, more in (("alone", ()), ("warm", ("--workers", "2")), ("workers", ("--workers", "2"))):
+        folder, since = sandbox / name / "run", time.monotonic()
+        if error := finish(start(folder, *more), folder):
+            failures.append(f"undisturbed, {name}: {error}")
+        seconds, reference = time.monotonic() - since, reference or digests(folder)
+        if digests(folder) != reference:
+            failures.append(f"undisturbed, {name}: other bytes")
+    killed, compared, ended = Counter[str](), 0, 0
+    # A run may be through before its moment comes; then the same is tried again, a little earlier.
+    moments = [(index + generator.random()) / schedulers * seconds for index in range(schedulers)]
+    while not failures and (number or moments):
+        folder = sandbox / "killed" / "run"
+        if number:
+            kills, error = kill_workers(folder, number, generator)
+            number -= kills.total()
         else:
-            kills, error = kill_scheduler(folder, seconds, generator)
-            killed["schedulers"] += kills
+            kills, error = kill_scheduler(folder, moments[-1] * 0.95**ended)
+            ended = 0 if kills else ended + 1
+            moments = moments[:-1] if kills else moments
+        killed += kills
         compared += 1
         found = digests(folder)
         if error:
-            failures.append(f"{kills} kills: {error}")
+            failures.append(f"{dict(kills)}: {error}")
             break
         names = sorted(name for name in found.keys() | reference.keys() if found.get(name) != reference.get(name))
         problems = [finding for finding in check_folder(folder) if finding.problem]
         if names or problems:
-            failures.append(f"{kills} kills: other bytes in {names}, check finds {problems}")
+            failures.append(f"{dict(kills)}: other bytes in {names}, check finds {problems}")
         print(f"{dict(killed)} killed, {compared} compared, {len(failures)} failed", file=sys.stderr, flush=True)
         shutil.rmtree(folder)
     return {
         "kills": killed.total(),
-        "outcomes": dict(killed),
+        "outcomes": dict(sorted(killed.items())),
         "runs compared": compared,
+        "seconds of an undisturbed run": round(seconds, 1),
         "failures": failures,
         "seconds": round(time.monotonic() - began),
     }

@@ -26,7 +26,8 @@ from metastep.meta import collection
 from metastep.meta.collection import collect, make_block
 from metastep.meta.runs import carry_out, run_blocks
 from metastep.threads import count_threads
-from tests.campaigns.workers import workers_of
+from tests.campaigns.kills import digests
+from tests.campaigns.workers import finish, start, workers_of
 from tests.meta.test_collection import small_mdp
 from tests.meta.test_runs import MIXED
 
@@ -183,6 +184,24 @@ def test_a_worker_that_hangs_is_replaced(tmp_path, monkeypatch):
     assert process.returncode == 0, error
     assert not Path(f"/proc/{stopped}").exists()
     assert files(data) == files(collect_data(RunFolder.create(tmp_path / "here", load("nav2d", None, []))).folder)
+
+
+@pytest.mark.soak
+def test_no_byte_of_a_run_with_rounds_depends_on_the_number_of_workers(tmp_path):
+    """Of a model whose second round follows a model that was fitted on the first."""
+    overrides = (
+        "models.metastep.collect={num_meta_episodes = 32, labels = 3, rounds = 2}",
+        "models.metastep.fqi={iterations = 2, regressor = {trees = 3}}",
+        'compare.methods=["metastep", "fixed"]',
+    )
+    given = [word for override in overrides for word in ("--set", override)]
+    found = {}
+    for number in (0, 1, 2, 3):
+        folder = tmp_path / str(number) / "run"
+        assert finish(start(folder, *given, *(("--workers", str(number)) if number else ())), folder) == ""
+        found[number] = digests(folder)
+    assert "models/metastep/rounds/1.safetensors" in found[0]
+    assert found[1] == found[2] == found[3] == found[0]
 
 
 def test_a_scheduler_that_does_not_answer_is_one_sentence(tmp_path):
