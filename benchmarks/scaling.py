@@ -7,8 +7,8 @@
     python benchmarks/scaling.py --part export                  # memory of an export
     python benchmarks/scaling.py --part tasks                   # overhead and bytes of a task (needs the extra dask)
 
-Figures of different numbers of cores are taken in turns within one process, so that other load on the machine hits them alike;
-what was collected or compared must be the same to the byte.
+Figures of different numbers of cores are taken in turns, so that other load on the machine hits them alike, each in a process of
+its own, because XLA's threads are started once. What was collected or compared must be the same to the byte.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-os.environ.setdefault("PJRT_NPROC", "1")
+from shared import save
 
 PARTS = ("cores", "ways", "sizes", "export", "tasks")
-WAYS = ("XLA's own threads", "threads, XLA's too", "threads", "host devices", "processes")
+WAYS = ("XLA's own threads", "threads", "host devices", "processes")
 BASE = {"K": 256, "T": 8, "n": 50, "H": 50}
 
 
@@ -77,12 +77,8 @@ def no_learned_methods(preset: str, scale: str, settings: list[str]) -> Any:
 @contextlib.contextmanager
 def doing(kind: str, number: int) -> Iterator[None]:
     """So many cores of this process, or so many workers."""
-    from metastep.threads import use_cores
-
     if kind == "cores":
-        use_cores(number)
         yield
-        use_cores(None)
         return
     from metastep.integrations.dask import workers
 
@@ -91,40 +87,48 @@ def doing(kind: str, number: int) -> Iterator[None]:
         yield
 
 
-def part_cores(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of a collection and of a comparison, for each number of cores."""
+def stages_once(asked: dict[str, Any]) -> dict[str, Any]:
+    """Seconds, processor seconds and digest of each stage, after a pass that compiles."""
+    from metastep.threads import use_cores
+
+    if asked["kind"] == "cores":
+        use_cores(asked["number"])
     prepare()
     from metastep.experiments.comparing import compare_methods
     from metastep.experiments.folder import RunFolder
     from metastep.experiments.learning import collect_data
 
-    config = no_learned_methods(arguments.preset, arguments.scale, arguments.set)
     stages: dict[str, Callable[[Any], Any]] = {"collect": collect_data, "compare": compare_methods}
-    stages = {name: stage for name, stage in stages.items() if name in arguments.stage}
+    config, found = no_learned_methods(asked["preset"], asked["scale"], asked["set"]), {}
+    with tempfile.TemporaryDirectory() as place, doing(asked["kind"], asked["number"]):
+        for name in asked["stage"]:
+            for attempt in ("first", "timed"):
+                folder = RunFolder.create(Path(place) / f"{name}-{attempt}", config)
+                before = time.process_time()
+                took, _ = timed(lambda name=name, folder=folder: stages[name](folder))
+                busy = time.process_time() - before
+            found[name] = {"seconds": took, "busy": busy, "digest": digest(folder.path)}
+    return found
+
+
+def part_cores(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of a collection and of a comparison, for each number of cores."""
     kind = "workers" if arguments.workers else "cores"
-    seconds: dict[str, dict[int, list[float]]] = {name: {c: [] for c in arguments.cores} for name in stages}
-    busy: dict[str, dict[int, list[float]]] = {name: {c: [] for c in arguments.cores} for name in stages}
-    found: dict[str, set[str]] = {name: set() for name in stages}
-    with tempfile.TemporaryDirectory() as place:
-        for number in range(-1, arguments.rounds):  # the first compiles
-            for cores in arguments.cores if number >= 0 else arguments.cores[-1:]:
-                with doing(kind, cores):
-                    for name, stage in stages.items():
-                        folder = RunFolder.create(Path(place) / f"{name}{number}-{cores}", config)
-                        before = time.process_time()
-                        took, _ = timed(lambda stage=stage, folder=folder: stage(folder))
-                        if number >= 0:
-                            seconds[name][cores].append(took)
-                            busy[name][cores].append(time.process_time() - before)
-                        found[name].add(digest(folder.path))
+    asked = {name: getattr(arguments, name) for name in ("preset", "scale", "set", "stage")} | {"kind": kind}
+    found: dict[int, list[dict[str, Any]]] = {number: [] for number in arguments.cores}
+    for _ in range(arguments.rounds):
+        for number, records in found.items():
+            records.append(child("stages", json.dumps(asked | {"number": number})))
     rows = []
-    for name in stages:
-        first = seconds[name][arguments.cores[0]]
-        for cores, took in seconds[name].items():
+    for name in arguments.stage:
+        first = [record[name]["seconds"] for record in found[arguments.cores[0]]]
+        for number, records in found.items():
+            took = [record[name]["seconds"] for record in records]
             speedup = median(one / many for one, many in zip(first, took, strict=True))
-            row = {"stage": name, kind: cores, "seconds": median(took), "times as fast": speedup}
-            rows.append(row | {"processor seconds of this process": median(busy[name][cores])})
-        rows[-1]["the same bytes"] = len(found[name]) == 1
+            row = {"stage": name, kind: number, "seconds": median(took), "times as fast": speedup}
+            rows.append(row | {"processor seconds of this process": median(record[name]["busy"] for record in records)})
+        digests = {record[name]["digest"] for records in found.values() for record in records}
+        rows[-1]["the same bytes"] = len(digests) == 1
     return {"rows": rows}
 
 
@@ -181,9 +185,7 @@ def part_ways(arguments: argparse.Namespace) -> dict[str, Any]:
         for way in WAYS:
             copies = cores if way == "processes" else 1
             blocks = arguments.blocks * (1 if copies > 1 else cores)
-            environment = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}
-            if way in ("threads", "host devices", "processes"):
-                environment["PJRT_NPROC"] = "1"
+            environment = {**os.environ, "PJRT_NPROC": "1" if way == "processes" else str(cores)}
             words = [sys.executable, __file__, "--way", way, "--cores", str(cores), "--blocks", str(blocks)]
             words += ["--preset", arguments.preset]
             children = [
@@ -284,7 +286,7 @@ def part_export(arguments: argparse.Namespace) -> dict[str, Any]:
                 writer.add(block, History(**(rest | {"flagged": rest["flagged"] > 2.0}), features=features))
             writer.finish()
             size = sum(path.stat().st_size for path in (Path(place) / "data").iterdir())
-            found = child("export", str(Path(place) / "data"))
+            found = child("export", json.dumps(str(Path(place) / "data")))
         grown = (found["memory"] - found["before"]) / 1e6
         rows.append(
             {"blocks": len(layout.blocks), "data, MB": size / 1e6, "memory it took, MB": grown} | _middle([found])
@@ -361,8 +363,8 @@ def main() -> None:
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        once = {"collect": lambda text: collect_once(json.loads(text)), "fit": lambda text: fit_once(int(text))}
-        print(json.dumps({**once, "export": export_once}[arguments.child](arguments.words[0])))
+        once = {"stages": stages_once, "collect": collect_once, "fit": fit_once, "export": export_once}
+        print(json.dumps(once[arguments.child](json.loads(arguments.words[0]))))
         return
     if arguments.way:
         print(one_way(arguments.way, arguments.cores[-1], arguments.preset, arguments.blocks))
@@ -374,7 +376,7 @@ def main() -> None:
     from rich.table import Table
 
     console = Console()
-    figures = {}
+    figures: dict[str, Any] = {}
     for part in arguments.part or PARTS:
         figures[part] = globals()[f"part_{part}"](arguments)
         names = list(dict.fromkeys(name for row in figures[part]["rows"] for name in row))
@@ -386,10 +388,7 @@ def main() -> None:
         for row in figures[part]["rows"]:
             table.add_row(*(_shown(row.get(name, "")) for name in names))
         console.print(table)
-    path = Path(__file__).resolve().parent / "results" / "scaling.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(figures, indent=1))
-    console.print(f"figures saved in {path}")
+        save(console, f"scaling-{part}", figures[part])
 
 
 def _shown(value: Any) -> str:

@@ -5,13 +5,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from metastep.errors import InputError
+from metastep.threads import count_threads
 
 
 def prepare_jax(device: str | None) -> None:
     """Choose the device and cache compilations on disk; `device` is "cpu", "gpu" or None for what JAX finds."""
-    # Blocks are simulated side by side, each on a thread of its own, which runs what it compiled itself: XLA's own threads,
-    # which share what is inside a single block, would only be in their way.
-    os.environ.setdefault("PJRT_NPROC", "1")
+    # XLA runs every program on threads of its own pool, whoever calls it: blocks are side by side only where it has as many.
+    os.environ.setdefault("PJRT_NPROC", str(count_threads(None)))
     import jax
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
