@@ -69,7 +69,8 @@ def record_moments() -> list[Moment]:
         before = (data.qpos.copy(), data.qvel.copy(), data.qacc_warmstart.copy(), data.ctrl.copy())
         mujoco.mj_step(model, data)
         mass = np.zeros((9, 9))
-        mujoco.mj_fullM(model, data, mass)
+        for unit, column in zip(np.eye(9), mass, strict=True):
+            mujoco.mj_mulM(model, data, column, unit)
         limits = int(np.sum(data.efc_type == mujoco.mjtConstraint.mjCNSTR_LIMIT_JOINT))
         own = (data.qfrc_passive + data.qfrc_actuator)[2:]
         rows = (data.efc_J.reshape(-1, 9).copy(), data.efc_D.copy(), data.efc_aref.copy())

@@ -184,10 +184,10 @@ class HalfCheetahVelPlanar:
 
 
 def half_cheetah(engine: Engine = "auto", **options: Any) -> HalfCheetahVel | HalfCheetahVelMJX | HalfCheetahVelPlanar:
-    """HalfCheetah on MuJoCo's C engine or on MJX; "auto" takes MJX where JAX runs on a GPU and C otherwise.
+    """HalfCheetah on MuJoCo's C engine, on the planar one or on MJX; "auto" is planar where JAX runs on a GPU and C otherwise.
 
-    The two start every episode alike and differ by the rounding of float32 (see the tests for how much). "auto" takes the
-    options of both and leaves out those of the engine it does not take.
+    All start every episode alike and differ by the rounding of float32 (see the tests for how much). "auto" takes the
+    options of all and leaves out those of the engines it does not take.
     """
     kinds: dict[str, type[HalfCheetahVel | HalfCheetahVelMJX | HalfCheetahVelPlanar]]
     kinds = {"c": HalfCheetahVel, "mjx": HalfCheetahVelMJX, "planar": HalfCheetahVelPlanar}
@@ -200,7 +200,7 @@ def half_cheetah(engine: Engine = "auto", **options: Any) -> HalfCheetahVel | Ha
         )
         return kind(**options)
     known = {kind: {entry.name for entry in dataclasses.fields(kind)} for kind in kinds.values()}
-    kind = kinds["c" if jax.default_backend() == "cpu" else "mjx"]
+    kind = kinds["c" if jax.default_backend() == "cpu" else "planar"]
     others = set().union(*known.values()) - known[kind]
     check_options("halfcheetah", options, kind, field=_OPTIONS, more=("engine", *sorted(others)), hidden=_HIDDEN)
     return kind(**{name: value for name, value in options.items() if name not in others})

@@ -171,14 +171,15 @@ def test_engines():
     with pytest.raises(InputError, match=r"env.engine: 'mjx' is 25 to 100 times slower .* on a CPU"):
         require_available(slow)
     require_available(envs.make("halfcheetah", engine="mjx", allow_cpu=True))
+    assert isinstance(envs.make("halfcheetah", engine="planar", iterations=8), envs.Env)
     assert envs.make("halfcheetah", iterations=8, num_threads=2) == HalfCheetahVel(num_threads=2)
     with pytest.raises(InputError, match=r"'iteration' is not an option of halfcheetah, .* Did you mean 'iterations'"):
         envs.make("halfcheetah", iteration=8)
     with pytest.raises(InputError, match=r"'iterations' is not an option of halfcheetah on engine 'c'"):
         envs.make("halfcheetah", engine="c", iterations=8)
-    with pytest.raises(InputError, match=r"env.engine: 'warp' must be auto, c or mjx"):
+    with pytest.raises(InputError, match=r"env.engine: 'warp' must be auto, c, mjx or planar"):
         envs.make("halfcheetah", engine="warp")
-    for options in ({"frame_skip": 0}, {"num_threads": -1}, {"engine": "mjx", "allow_cpu": True, "iterations": 0}):
+    for options in ({"frame_skip": 0}, {"num_threads": -1}, {"engine": "planar", "iterations": 0}):
         with pytest.raises(InputError, match="must be at least 1"):
             envs.make("halfcheetah", **options)
 
