@@ -14,7 +14,7 @@ from metastep.envs import Env, halfcheetah
 from metastep.envs.halfcheetah import HalfCheetahVelPlanar
 from metastep.envs.host import HalfCheetahVel
 from metastep.envs.host.halfcheetah import load_model
-from metastep.envs.planar import CheetahState, read_model
+from metastep.envs.planar import CheetahState, engine, read_model
 from metastep.envs.planar.chain import Pose, assemble, inertias, motions
 from metastep.envs.planar.constraints import Constraints
 from metastep.envs.planar.engine import bias_forces, own_forces, problem_of, step
@@ -221,6 +221,26 @@ def test_returns_are_distributed_alike(episodes):
     assert stats.ks_2samp(returns_of(episodes), returns_of(on_c)).pvalue > 1e-3
     slower = simulate(HalfCheetahVel(), num_episodes=100, horizon=100, seed=1, goal=1.2)
     assert stats.ks_2samp(returns_of(episodes), returns_of(slower)).pvalue < 1e-3
+
+
+def test_a_batch_is_one_row_with_every_lane_where_it_was(monkeypatch):
+    rows = set()
+
+    def push(cheetah, state, action, iterations):
+        rows.add(state.position[0].shape)
+        return state._replace(position=tuple(at + action[0] for at in state.position))
+
+    monkeypatch.setattr(engine, "step", push)
+    start = jnp.arange(6.0, dtype=jnp.float32).reshape(3, 2)
+
+    def move(position, action):
+        state = CheetahState((position,) * 9, (position,) * 9, (position,) * 9)
+        return engine.advance(CHEETAH, state, (action,) * 6, 5, 1).position[0]
+
+    torque = jnp.asarray([1.0, 2.0], jnp.float32)  # one for each learner: the other axis does not batch it
+    moved = jax.vmap(jax.vmap(move), in_axes=(0, None))(start, torque)
+    np.testing.assert_array_equal(moved, start + 5.0 * torque)
+    assert (6,) in rows
 
 
 def test_an_action_is_clipped_and_paid_for(monkeypatch):
