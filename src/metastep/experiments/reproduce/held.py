@@ -61,10 +61,10 @@ def measured_on_test_tasks(bench: Workbench, run: Run) -> Measured:
     """What the facts about a run's environment are judged by, made where the run does not hold it yet."""
     screen, is_usual = SCREENS[run.preset], bool(run.environment.tuned) and not run.environment.is_shown_as_gain
     parts = [with_fixed_grid(run), _validated(run)]
-    others = [name for name in screen.methods if name != "fixed"]
-    parts += [run.tested(*others)] if others else []
+    if run.environment.tuned:
+        parts += [run.tested(*run.environment.tuned, "hoof"), _on_natural_gradients(run)]
     if is_usual:
-        parts += [run.tested("single"), without_context(run), _on_natural_gradients(run), _other_settings(run)]
+        parts += [run.tested("single"), without_context(run), _other_settings(run)]
     return Measured(
         join(parts),
         longer=for_four_times_as_long(run) if screen.is_longer else None,
