@@ -28,7 +28,6 @@ from metastep.experiments.build import build_mdp, require_available
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
-from metastep.fqi.stepper import fingerprint
 from metastep.locks import writing
 from metastep.logs import to_csv
 from metastep.mdp import ActorCriticMDP, MetaMDP, Process, Tasks, begin
@@ -122,7 +121,7 @@ def learn(
     require_available(mdp.env)
     wanted = {
         **storage.stamp("learning"),
-        "model": fingerprint(model),
+        "model": model.fingerprint,
         "family": config.env.name,
         "task": dict(zip(mdp.env.context_space.names, context.astype(float).tolist(), strict=True)),
         "seed": seed,
