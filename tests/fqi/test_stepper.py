@@ -19,7 +19,7 @@ from metastep.mdp import advance, begin
 from metastep.meta.setting import setting_of
 from tests.controllers.problems import make_training_mdp
 from tests.fqi.test_model import _model, fitted  # noqa: F401  (a fixture)
-from tests.steppers import HIGH, LOW, TRAINING, diagnostics, tiny_model
+from tests.steppers import LOW, TRAINING, diagnostics, tiny_model
 
 
 def test_a_loop_sees_and_proposes_what_simulated_learners_do():
