@@ -107,6 +107,16 @@ def test_in_a_scan_and_for_several_learners_at_once():
     assert rates.shape == (2, 3)
 
 
+def test_another_size_of_batch_is_warned_of_once():
+    optimizer = learned_rate(tiny_model())
+    state = optimizer.init(PARAMS)
+    batch = {name: value for name, value in told(0).items() if name != "explained_variance"}
+    batch["values"] = batch["targets"] = np.arange(10, dtype=np.float32)
+    with pytest.warns(UserWarning, match=r"learned_rate: .* this one has steps of a batch 10 \(there 24\)\."):
+        optimizer.update(PARAMS, state, PARAMS, diagnostics=batch)
+    optimizer.update(PARAMS, state, PARAMS, diagnostics=batch)
+
+
 def test_what_is_missing_is_told():
     optimizer = learned_rate(tiny_model())
     state = optimizer.init(PARAMS)

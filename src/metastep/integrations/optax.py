@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from metastep.diagnostics import Memory, Movement, observed
 from metastep.errors import InputError
 from metastep.fqi import Model
-from metastep.integrations.rates import rate_model
+from metastep.integrations.rates import rate_model, seen_of, warn_of_differences
 
 
 class LearnedRateState(NamedTuple):
@@ -49,6 +49,7 @@ def learned_rate(
     names, budget, sign = stepper.features, float(stepper.num_updates), -1.0 if flip_sign else 1.0
     smallest = fitted.record.branches[0].low
     warned: list[str] = []
+    looked_at: list[bool] = []
 
     def act(rows: Array) -> NDArray[np.float32]:
         table = np.asarray(rows, np.float32)
@@ -89,6 +90,9 @@ def learned_rate(
             raise InputError("learned_rate: update needs diagnostics, a table of what the loop tells.")
         if params is None and stepper.needs_parameters:
             raise InputError("learned_rate: update needs params, the model looks at how they move.")
+        if not looked_at:
+            looked_at.append(True)
+            warn_of_differences(fitted, "learned_rate", seen_of(diagnostics), stacklevel=2)
         told = {name: jnp.asarray(value).astype(jnp.float32) for name, value in diagnostics.items()}
         state = jax.lax.cond(begins, lambda: propose(told, params, state), lambda: state)
         rate = sign * state.hyperparams["learning_rate"]

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor, is_vecenv_wrapp
 
 from metastep.errors import InputError
 from metastep.fqi import Model, Stepper
-from metastep.integrations.rates import differences, rate_model
+from metastep.integrations.rates import rate_model, warn_of_differences
 from metastep.logs import Log, as_log
 
 _ROWS = 4096
@@ -118,8 +118,7 @@ class LearnedRate(BaseCallback):
             "minibatch": getattr(algorithm, "batch_size", None),
             "discount": algorithm.gamma,
         }
-        if unlike := differences(self.rates, own):
-            warnings.warn(f"LearnedRate: the model was fitted on other loops, this one has {unlike}.", stacklevel=2)
+        warn_of_differences(self.rates, "LearnedRate", own)
 
     def _on_training_start(self) -> None:
         algorithm: Any = self.model
