@@ -251,7 +251,9 @@ def test_learners_are_told_how_many_updates_a_comparison_or_a_search_makes() -> 
     mdp = make_training_mdp()
     (asked, *_) = next(comparing([Method("fixed", mdp.rule, Fixed(1e-3))], Asked(mdp, 0, 7, 2)))
     assert (asked.mdp.budget, mdp.budget) == (7, 4)
-    (asked, *_) = next(tuning(MethodSpec("fixed", "fixed", grid={"stepsize": (1e-3,)}), mdp, seed=0, num_tasks=2, num_updates=9))
+    (asked, *_) = next(
+        tuning(MethodSpec("fixed", "fixed", grid={"stepsize": (1e-3,)}), mdp, seed=0, num_tasks=2, num_updates=9)
+    )
     assert asked.mdp.budget == 9
 
 
