@@ -211,7 +211,7 @@ def as_numbers(name: str, value: Any) -> NDArray[np.float32]:
 
 def _plain(value: Any) -> Any:
     # Of PyTorch: perhaps with a gradient, on another device or of a type NumPy lacks.
-    return value.detach().cpu().double() if hasattr(value, "detach") else value
+    return value.detach().float().cpu() if hasattr(value, "detach") else value
 
 
 def _one(name: str, given: Any) -> np.float32:
