@@ -31,7 +31,7 @@ PEERS = HERE / "peers"
 
 BUSY_BELOW = 0.85  # share of the processors that this package gets on an idle machine
 RETURN_TOLERANCE = 0.05  # relative; eight learners with 100 episodes each agree to about 0.01
-MJX_LEARNERS = 320  # a GPU is busy from tens of thousands of episodes on
+GPU_LEARNERS = 320  # a GPU is busy from tens of thousands of episodes on
 Record = dict[str, Any]
 
 
@@ -104,24 +104,27 @@ def compare(learners: int, horizon: int, seconds: float, rounds: int) -> tuple[l
     return runs, list(rows.values())
 
 
-def mjx_row(learners: int, horizon: int, seconds: float) -> Record | str:
-    """This package on MJX, in a process that may see a GPU; or why there is no such row."""
+def planar_row(learners: int, horizon: int, seconds: float) -> Record | str:
+    """This package on the planar engine, in a process that may see a GPU; or why there is no such row."""
     program = (
         "import json, sys; sys.path[:0] = sys.argv[1:3]; import jax; from ours import ours; "
-        "print(json.dumps(jax.default_backend() != 'cpu' and ours('halfcheetah', *map(int, sys.argv[3:6]), float(sys.argv[6]))))"
+        "device = jax.default_backend(); learners = int(sys.argv[3 if device == 'cpu' else 4]); "
+        "row = ours('halfcheetah', learners, 100, int(sys.argv[5]), float(sys.argv[6]), engine='planar'); "
+        "print(json.dumps({**row, 'device': device}))"
     )
-    arguments = [str(HERE), str(PEERS), str(learners), "100", str(horizon), str(seconds)]
+    arguments = [str(HERE), str(PEERS), str(learners), str(GPU_LEARNERS), str(horizon), str(seconds)]
     environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        return f"metastep, MJX: failed: {(done.stderr.strip().splitlines() or ['no word'])[-1]}"
-    return json.loads(done.stdout.strip().splitlines()[-1]) or "metastep, MJX: no GPU here, and it is refused on a CPU."
+        return f"metastep, planar engine: failed: {(done.stderr.strip().splitlines() or ['no word'])[-1]}"
+    row: Record = json.loads(done.stdout.strip().splitlines()[-1])
+    return row
 
 
 def print_table(
-    console: Console, runs: list[Record], rows: list[Row], mjx: Record | str, learners: int, horizon: int
+    console: Console, runs: list[Record], rows: list[Row], planar: Record | str, learners: int, horizon: int
 ) -> None:
     """The comparison, with a note for whatever is off."""
     title = f"HalfCheetah, goal velocity: {learners} learners, 100 episodes, horizon {horizon}, policy and gradient included"
@@ -138,11 +141,13 @@ def print_table(
         "[bold]metastep, C engine[/bold]", own["version"], *cells, "", "", "", "", f"{own['mean_return']:.2f}"
     )
     notes = [f"metastep: {len(runs)} runs, {min(map(_rate, runs)):,.0f} to {_rate(own):,.0f} steps/s."]
-    if isinstance(mjx, str):
-        notes.append(mjx)
+    if isinstance(planar, str):
+        notes.append(planar)
     else:
-        cells = [f"{_rate(mjx):,.0f}", "GPU", "", "", "", ""]
-        table.add_row(f"metastep, MJX, {MJX_LEARNERS} learners", mjx["version"], *cells, f"{mjx['mean_return']:.2f}")
+        on_cpu = planar["device"] == "cpu"
+        label = "metastep, planar engine" + ("" if on_cpu else f", {GPU_LEARNERS} learners")
+        cells = [f"{_rate(planar):,.0f}", f"{planar['cores_used']:.1f}" if on_cpu else "GPU"]
+        table.add_row(label, planar["version"], *cells, "", "", "", "", f"{planar['mean_return']:.2f}")
     processors = len(os.sched_getaffinity(0))
     if own["cores_used"] < BUSY_BELOW * processors:
         notes.append(
@@ -200,10 +205,10 @@ def main() -> None:
         return
     os.environ["JAX_PLATFORMS"] = "cpu"
     runs, rows = compare(arguments.learners, arguments.horizon, arguments.seconds, arguments.rounds)
-    mjx = mjx_row(MJX_LEARNERS, arguments.horizon, arguments.seconds)
-    print_table(console, runs, rows, mjx, arguments.learners, arguments.horizon)
+    planar = planar_row(arguments.learners, arguments.horizon, arguments.seconds)
+    print_table(console, runs, rows, planar, arguments.learners, arguments.horizon)
     peers = [{**row._asdict(), "contender": row.contender._asdict()} for row in rows]
-    save(console, "cheetah", {"metastep": runs, "mjx": mjx, "peers": peers})
+    save(console, "cheetah", {"metastep": runs, "planar": planar, "peers": peers})
 
 
 if __name__ == "__main__":

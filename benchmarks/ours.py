@@ -35,11 +35,13 @@ class Part(NamedTuple):
 
 
 @cache
-def rollout_of(env: str, episodes: int, horizon: int, baseline: Baseline = "optimal") -> Rollout:
+def rollout_of(env: str, episodes: int, horizon: int, baseline: Baseline = "optimal", **options: Any) -> Rollout:
     """What every peer simulates."""
     size = SIZES[env]
     policy = LinearGaussian(num_observations=size.num_observations, num_actions=size.num_actions, sigma=SIGMA)
-    return Rollout(make(env), policy, num_episodes=episodes, horizon=horizon, discount=DISCOUNT, baseline=baseline)
+    return Rollout(
+        make(env, **options), policy, num_episodes=episodes, horizon=horizon, discount=DISCOUNT, baseline=baseline
+    )
 
 
 def tasks(env: str, num: int) -> tuple[Array, Array]:
@@ -48,9 +50,9 @@ def tasks(env: str, num: int) -> tuple[Array, Array]:
     return jnp.asarray(theta, jnp.float32), jnp.asarray(context, jnp.float32)
 
 
-def ours(env: str, num_learners: int, episodes: int, horizon: int, seconds: float) -> dict[str, Any]:
+def ours(env: str, num_learners: int, episodes: int, horizon: int, seconds: float, **options: Any) -> dict[str, Any]:
     """Measure the whole estimate: return, gradient and natural gradient of all learners in one call."""
-    estimator = Estimator(rollout_of(env, episodes, horizon), damping=DAMPING)
+    estimator = Estimator(rollout_of(env, episodes, horizon, **options), damping=DAMPING)
     theta, context = tasks(env, num_learners)
     calls = 0
 

@@ -6,27 +6,32 @@
 
 A seed is a variant of the physics, drawn as the family's tasks are, and everything random in the run; all methods share both.
 Rates in use: SB3's default 3e-4, constant and annealed linearly, and one that follows a divergence (a factor of 1.5 up or down
-where the divergence is below half or above twice 0.01); each also tuned, on other seeds. The score is the mean return over the
-updates, of the last finished episode of every environment. Intervals are those of Student's t over seeds.
+where the divergence is below half or above twice 0.01, between 1e-5 and 1e-2, from 3e-4); each also tuned, on other seeds. The
+score is the mean return over the updates: of the last finished episode of every environment, or what it was paid so far.
+Intervals are those of Student's t over seeds. Every run is kept as a line of `--kept` once it is through, so that a stopped
+benchmark goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
-from shared import save
+from shared import HERE, save
 
 FAMILIES = {
     "pendulum": "Pendulum-v1",
@@ -35,7 +40,8 @@ FAMILIES = {
     "mountaincar": "MountainCarContinuous-v0",
 }
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-TARGETS = (0.003, 0.01, 0.03)
+TARGETS = (0.005, 0.01, 0.02, 0.04)
+USUAL_RATE, USUAL_TARGET, USUAL_ENDS = 3e-4, 0.01, (1e-5, 1e-2)
 FIRST_TUNING_SEED = 100_000
 
 
@@ -44,7 +50,8 @@ class Job(NamedTuple):
 
     family: str
     method: str  # learned, constant, linear or divergence
-    value: float  # the rate, or the divergence to follow; 0 for the learned one
+    rate: float  # the first one; 0 for the learned one
+    target: float  # the divergence to follow; 0 where none is followed
     seed: int
     model: str
     loop: str
@@ -68,8 +75,21 @@ class Held(gymnasium.Wrapper):
         return seen, total, terminated, truncated, info
 
 
-def vary(env: gymnasium.Env, family: str, task: Any) -> None:
-    """Give Gymnasium's environment the physics of a task."""
+class Pulled(gymnasium.Wrapper):
+    """MountainCarContinuous-v0 with another gravity, which Gymnasium has in its code: what it lacks is added before a step."""
+
+    def __init__(self, env: gymnasium.Env, gravity: float) -> None:
+        super().__init__(env)
+        self.missing = gravity - 0.0025
+
+    def step(self, action: Any) -> Any:
+        state: Any = self.unwrapped.state  # type: ignore[attr-defined]
+        state[1] -= self.missing * np.cos(3.0 * state[0])
+        return self.env.step(action)
+
+
+def varied(env: gymnasium.Env, family: str, task: Any) -> gymnasium.Env:
+    """Gymnasium's environment with the physics of a task."""
     inner: Any = env.unwrapped
     if family == "pendulum":
         inner.m, inner.l, inner.g = task.mass, task.length, task.gravity
@@ -82,7 +102,9 @@ def vary(env: gymnasium.Env, family: str, task: Any) -> None:
         )  # fmt: skip
         inner.LINK_COM_POS_1, inner.LINK_COM_POS_2 = task.length_1 / 2, task.length_2 / 2
     else:
-        inner.power = task.power  # the gravity is in its code
+        inner.power = task.power
+        return Pulled(env, task.gravity)
+    return env
 
 
 def run(job: Job) -> dict[str, Any]:
@@ -105,8 +127,7 @@ def run(job: Job) -> dict[str, Any]:
     is_preset = job.loop == "preset"
 
     def make() -> gymnasium.Env:
-        env = gymnasium.make(FAMILIES[job.family], max_episode_steps=rollout.horizon)
-        vary(env, job.family, task)
+        env = varied(gymnasium.make(FAMILIES[job.family], max_episode_steps=rollout.horizon), job.family, task)
         return Held(env, rollout.hold) if is_preset and rollout.hold > 1 else env
 
     settings: dict[str, Any] = {"n_steps": 2048}
@@ -130,38 +151,42 @@ def run(job: Job) -> dict[str, Any]:
             self.curve: list[float] = []
             self.rates: list[float] = []
             self.returns = [deque(maxlen=1 if num_envs > 1 else 16) for _ in range(num_envs)]
+            self.paid = np.zeros(num_envs)
 
         def _on_step(self) -> bool:
-            for returns, info in zip(self.returns, self.locals["infos"], strict=True):
+            self.paid += self.locals["rewards"]
+            for lane, info in enumerate(self.locals["infos"]):
                 if "episode" in info:
-                    returns.append(float(info["episode"]["r"]))
+                    self.returns[lane].append(float(info["episode"]["r"]))
+                    self.paid[lane] = 0.0
             return True
 
         def _on_rollout_end(self) -> None:
-            finished = [value for returns in self.returns for value in returns]
-            self.curve.append(float(np.mean(finished)) if finished else np.nan)
+            pairs = zip(self.returns, self.paid, strict=True)
+            self.curve.append(float(np.mean([np.mean(returns) if returns else paid for returns, paid in pairs])))
             divergence = self.model.logger.name_to_value.get("train/approx_kl")
             if job.method == "divergence" and divergence is not None:
-                factor = 1.5 if divergence < job.value / 2 else 1 / 1.5 if divergence > 2 * job.value else 1.0
-                self.model.learning_rate = float(np.clip(float(self.model.learning_rate) * factor, 1e-5, 1e-1))
+                factor = 1.5 if divergence < job.target / 2 else 1 / 1.5 if divergence > 2 * job.target else 1.0
+                self.model.learning_rate = float(np.clip(float(self.model.learning_rate) * factor, *USUAL_ENDS))
                 self.model._setup_lr_schedule()
 
-    first = {"constant": job.value, "linear": lambda left: job.value * left}.get(job.method, 3e-4)
+    first = (lambda left: job.rate * left) if job.method == "linear" else job.rate or USUAL_RATE
     envs = VecMonitor(DummyVecEnv([make] * num_envs))
     agent = PPO("MlpPolicy", envs, learning_rate=first, seed=job.seed % 2**31, device="cpu", **settings)
     watch, learned = Watch(), LearnedRate(job.model) if job.method == "learned" else None
     proposing: list[float] = []
     measuring: list[float] = []
     if learned is not None:
-        learned._on_rollout_end = timed(learned._on_rollout_end, measuring)  # type: ignore[method-assign]
+        for hook in ("_on_rollout_start", "_on_step", "_on_rollout_end"):
+            setattr(learned, hook, timed(getattr(learned, hook), measuring))
         learned.rates.__dict__["proposed"] = timed(learned.rates.proposed, proposing)  # a frozen class
     start = time.perf_counter()
     agent.learn(job.updates * num_envs * agent.n_steps, callback=CallbackList([watch, *([learned] if learned else [])]))
     seconds = time.perf_counter() - start
-    found = {"curve": watch.curve, "score": float(np.nanmean(watch.curve)), "seconds": seconds, **job._asdict()}
+    found = {"curve": watch.curve, "score": float(np.mean(watch.curve)), "seconds": seconds, **job._asdict()}
     if learned is None:
         return found
-    costs = {"measuring_us": 1e6 * float(np.median(measuring)), "proposing_us": 1e6 * float(np.median(proposing))}
+    costs = {"measuring_us": 1e6 * sum(measuring) / job.updates, "proposing_us": 1e6 * float(np.median(proposing))}
     return found | costs | {"rates": learned.proposed}
 
 
@@ -187,47 +212,68 @@ def interval(values: np.ndarray) -> str:
     return f"{values.mean():.4g} [{values.mean() - reach:.4g}, {values.mean() + reach:.4g}]"
 
 
+class Runs:
+    """Runs side by side; those that a file holds already are not made again."""
+
+    def __init__(self, kept: Path, processes: int) -> None:
+        self.kept, self.processes = kept, processes
+
+    def __call__(self, jobs: list[Job]) -> list[dict[str, Any]]:
+        """What came of every job, in their order."""
+        lines = self.kept.read_text().splitlines() if self.kept.exists() else []
+        found = {Job(*(record[name] for name in Job._fields)): record for record in map(json.loads, lines)}
+        missing = [job for job in dict.fromkeys(jobs) if job not in found]
+        self.kept.parent.mkdir(parents=True, exist_ok=True)
+        with ProcessPoolExecutor(self.processes, mp_context=get_context("spawn")) as pool, self.kept.open("a") as file:
+            made = {pool.submit(run, job): job for job in missing}
+            for future in track(as_completed(made), f"{len(missing)} runs", total=len(missing)):
+                found[made[future]] = future.result()
+                print(json.dumps(found[made[future]]), file=file, flush=True)
+        return [found[job] for job in jobs]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--model", default="", help="name or file; without it only the rates in use are run")
     parser.add_argument("--families", nargs="+", default=[*FAMILIES], choices=[*FAMILIES])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--tuning-seeds", type=int, default=3, help="0: rates in use are not tuned")
     parser.add_argument("--updates", type=int, default=30)
     parser.add_argument("--loop", choices=("preset", "default"), default="preset")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--kept", type=Path, default=HERE / "results" / "sb3-rates.jsonl")
     chosen = parser.parse_args()
-    console = Console()
-    grids = {"constant": RATES, "linear": RATES, "divergence": TARGETS}
-    usual = {"constant": 3e-4, "linear": 3e-4, "divergence": 0.01}
+    console, runs = Console(), Runs(chosen.kept, chosen.jobs)
+    grids = {"constant": [(rate, 0.0) for rate in RATES], "linear": [(rate, 0.0) for rate in RATES]}
+    grids["divergence"] = [(rate, target) for rate in RATES[1:5] for target in TARGETS]
+    usual = {"constant": (USUAL_RATE, 0.0), "linear": (USUAL_RATE, 0.0), "divergence": (USUAL_RATE, USUAL_TARGET)}
 
-    def job(family: str, method: str, value: float, seed: int) -> Job:
-        return Job(family, method, value, seed, chosen.model, chosen.loop, chosen.updates)
+    def job(family: str, method: str, value: tuple[float, float], seed: int) -> Job:
+        model = chosen.model if method == "learned" else ""
+        return Job(family, method, *value, seed, model, chosen.loop, chosen.updates)
 
-    with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:
-        trials = [
-            job(family, method, value, FIRST_TUNING_SEED + seed)
-            for family in chosen.families for method, grid in grids.items() for value in grid
-            for seed in range(chosen.tuning_seeds)
-        ]  # fmt: skip
-        scores: dict[tuple[str, str, float], list[float]] = {}
-        for found in pool.map(run, trials):
-            scores.setdefault((found["family"], found["method"], found["value"]), []).append(found["score"])
-        contenders = {"learned": dict.fromkeys(chosen.families, ("learned", 0.0))}
-        for method, grid in grids.items():
-            contenders[f"{method}, {usual[method]:g}"] = dict.fromkeys(chosen.families, (method, usual[method]))
-            if chosen.tuning_seeds:
-                contenders[f"{method}, tuned"] = {
-                    family: (method, max(grid, key=lambda value: np.mean(scores[family, method, value])))
-                    for family in chosen.families
-                }
-        asked = [
-            (name, job(family, *at[family], seed))
-            for name, at in contenders.items() for family in chosen.families for seed in range(chosen.seeds)
-        ]  # fmt: skip
-        results = [
-            {"name": name} | found for (name, _), found in zip(asked, pool.map(run, [j for _, j in asked]), strict=True)
-        ]
+    trials = [
+        job(family, method, value, FIRST_TUNING_SEED + seed)
+        for family in chosen.families for method, grid in grids.items() for value in grid
+        for seed in range(chosen.tuning_seeds)
+    ]  # fmt: skip
+    scores: dict[tuple[str, str, tuple[float, float]], list[float]] = {}
+    for trial, found in zip(trials, runs(trials), strict=True):
+        scores.setdefault((trial.family, trial.method, (trial.rate, trial.target)), []).append(found["score"])
+    contenders = {"learned": dict.fromkeys(chosen.families, ("learned", (0.0, 0.0)))} if chosen.model else {}
+    for method, grid in grids.items():
+        contenders[f"{method}, usual"] = dict.fromkeys(chosen.families, (method, usual[method]))
+        if chosen.tuning_seeds:
+            contenders[f"{method}, tuned"] = {
+                family: (method, max(grid, key=lambda value: np.mean(scores[family, method, value])))
+                for family in chosen.families
+            }
+    asked = [
+        (name, job(family, *at[family], seed))
+        for name, at in contenders.items() for family in chosen.families for seed in range(chosen.seeds)
+    ]  # fmt: skip
+    made = runs([one for _, one in asked])
+    results = [{"name": name} | found for (name, _), found in zip(asked, made, strict=True)]
     for family in chosen.families:
         rows = {
             name: np.array([r["score"] for r in results if (r["name"], r["family"]) == (name, family)])
@@ -239,11 +285,13 @@ def main() -> None:
         for heading in ("rate", "chosen", "mean return over the updates", "learned minus it"):
             table.add_column(heading)
         for name, values in rows.items():
-            minus = "" if name == "learned" else interval(rows["learned"] - values)
-            table.add_row(
-                name, f"{contenders[name][family][1]:g}" if name != "learned" else "", interval(values), minus
-            )
+            minus = interval(rows["learned"] - values) if "learned" in rows and name != "learned" else ""
+            at = ", ".join(f"{number:g}" for number in contenders[name][family][1] if number)
+            table.add_row(name, at, interval(values), minus)
         console.print(table)
+    save(console, f"sb3-rates-{chosen.loop}", {"settings": {**vars(chosen), "kept": ""}, "results": results})
+    if not chosen.model:
+        return
     costs = [found for found in results if found["name"] == "learned"]
     share = np.mean([found["measuring_us"] * 1e-6 * chosen.updates / found["seconds"] for found in costs])
     measuring, proposing = (np.median([found[f"{what}_us"] for found in costs]) for what in ("measuring", "proposing"))
@@ -251,7 +299,6 @@ def main() -> None:
         f"proposing takes {proposing:.0f} us, with measuring {measuring:.0f} us: {100 * share:.2f} % of an update, median of "
         f"{len(costs)} runs"
     )
-    save(console, f"sb3-rates-{chosen.loop}", {"settings": vars(chosen), "results": results})
 
 
 if __name__ == "__main__":

@@ -174,4 +174,7 @@ def test_kl_adaptive_steps_keep_to_the_band():
     proposal = controller.propose(state, learners)
     after = controller.observe(state, learners, proposal, advance(mdp, learners, proposal))
     np.testing.assert_allclose(after.stepsize[:, 0], np.tile([1.5, 1.0, 1 / 1.5, 1.0], BLOCK // 4), rtol=1e-6)
+    bounded = KLAdaptive(stepsize=1.0, target=target, lowest=0.8, highest=1.2)
+    after = bounded.observe(bounded.init(mdp, learners), learners, proposal, advance(mdp, learners, proposal))
+    np.testing.assert_allclose(after.stepsize[:, 0], np.tile([1.2, 1.0, 0.8, 1.0], BLOCK // 4), rtol=1e-6)
     np.testing.assert_allclose(np.asarray(Fixed(1.0).propose(proposal, learners)), 1.0)

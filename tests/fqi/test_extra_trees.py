@@ -187,3 +187,46 @@ def test_bad_input_is_one_sentence(change, sentence):
 def test_bad_options_are_one_sentence(kind, options, sentence):
     with pytest.raises(InputError, match=sentence):
         kind(**options)
+
+
+def _state_and_step(rows: int = 4000):
+    """A value that the state explains almost alone, and whose best step, 0.3 or 0.7, depends on the state."""
+    draw = np.random.default_rng(0)
+    inputs = draw.uniform(0, 1, (rows, 3)).astype(np.float32)
+    best = np.where(inputs[:, 0] > 0.5, 0.7, 0.3)
+    return inputs, 10.0 * inputs[:, :2].sum(axis=1) - 4.0 * (inputs[:, 2] - best) ** 2, best
+
+
+def _best_steps(forest: Forest, inputs):
+    steps = np.linspace(0, 1, 21, dtype=np.float32)
+    tried = [np.column_stack([inputs[:, :-1], np.full(len(inputs), step, np.float32)]) for step in steps]
+    return steps[np.argmax([forest.predict(rows) for rows in tried], axis=0)]
+
+
+def test_state_first_is_the_sum_of_a_forest_of_states_and_one_of_what_is_left():
+    inputs, targets, _ = _state_and_step(500)
+    forest = ExtraTrees(20, 0.05, state_first=True).fit(inputs, targets, seed=3)
+    check_structure(forest)
+    assert forest.num_trees == 40
+    first, rest = (
+        Forest(*(array[chosen] for array in forest[:5]), forest.offsets[:21] if half == 0 else None, forest.importances)
+        for half, chosen in enumerate((slice(None, forest.offsets[20]), slice(forest.offsets[20], None)))
+    )
+    assert not (first.feature == 2).any(), "the first trees must not see the step"
+    assert (rest.feature == 2).any()
+    moved = inputs.copy()
+    moved[:, 2] = 0.5
+    np.testing.assert_allclose(first.predict(inputs), first.predict(moved))
+    left = targets - first.predict(inputs) / 2.0
+    assert np.var(left) < 0.3 * np.var(targets)
+    np.testing.assert_allclose(forest.predict(inputs).mean(), targets.mean(), rtol=1e-6)
+
+
+def test_state_first_finds_the_step_that_a_plain_forest_overlooks():
+    inputs, targets, best = _state_and_step()
+    plain, careful = (
+        np.abs(_best_steps(ExtraTrees(20, 0.02, state_first=first).fit(inputs, targets, seed=1), inputs) - best).mean()
+        for first in (False, True)
+    )
+    assert careful < 0.7 * plain
+    assert careful < 0.1

@@ -273,6 +273,7 @@ def test_every_setting_has_a_sentence():
     assert {name: setting.default for name, setting in settings_of(ExtraTrees).items()} == {
         "trees": 50,
         "min_samples_split": 0.01,
+        "state_first": False,
     }
 
 

@@ -29,16 +29,21 @@ class KLAdaptive(Controller):
     Args:
         stepsize: h of the first update; like all others it may lie outside the space H.
         target: the divergence aimed at.
+        lowest, highest: where h ends; rsl_rl has 1e-5 and 1e-2 for learning rates, rl_games 1e-6 and 1e-2.
     """
 
     stepsize: PerLearner
     target: PerLearner
+    lowest: PerLearner = 0.0
+    highest: PerLearner = 1e9
 
     name: ClassVar[str] = "kl-adaptive"
 
     def __post_init__(self) -> None:
         check("kl_adaptive.stepsize", self.stepsize, least=0.0)
         check("kl_adaptive.target", self.target, least=0.0)
+        check("kl_adaptive.lowest", self.lowest, least=0.0)
+        check("kl_adaptive.highest", self.highest, least=0.0)
 
     def init(self, mdp: Process, learners: Learners) -> KLAdaptiveState:
         require_one_coordinate(self.name, mdp)
@@ -55,8 +60,11 @@ class KLAdaptive(Controller):
         self, state: KLAdaptiveState, before: Learners, hyperparameters: Array, after: Learners
     ) -> KLAdaptiveState:
         """Compare what the update cost with the band around the target."""
-        target = column("kl_adaptive.target", self.target, before.theta.shape[0])
+        target, lowest, highest = (
+            column(f"kl_adaptive.{name}", getattr(self, name), before.theta.shape[0])
+            for name in ("target", "lowest", "highest")
+        )
         cost = after.previous.divergence[:, None]
         factor = jnp.where(cost > 2.0 * target, 1.0 / _FACTOR, jnp.where(cost < 0.5 * target, _FACTOR, 1.0))
         moved = jnp.any(after.theta != before.theta, axis=1, keepdims=True)  # an update that was not made says nothing
-        return state._replace(stepsize=state.stepsize * jnp.where(moved, factor, 1.0))
+        return KLAdaptiveState(jnp.clip(state.stepsize * jnp.where(moved, factor, 1.0), lowest, highest))

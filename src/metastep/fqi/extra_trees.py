@@ -26,6 +26,8 @@ from metastep.threads import map_threads
 
 _LANES = 16
 """Features are padded to a multiple of this many float32: the compiled loops handle 16 at once, fewer one by one."""
+_PIECES = 64
+"""Rows are predicted in so many pieces, for threads to share."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,13 @@ class ExtraTrees:
     Args:
         trees: trees of each forest.
         min_samples_split: fewest rows of a node that is split, as a share of all rows (float, rounded up) or as a number (int).
+        state_first: whether as many trees again, which come first, learn what the state alone says, so that these learn what is
+            left. Otherwise most splits go to the state, which explains most of a value, and few to the step, which decides.
     """
 
     trees: Annotated[int, Ge(1), Le(100_000)] = 50
     min_samples_split: Annotated[float, Gt(0.0), Le(1.0)] | Annotated[int, Ge(2)] = 0.01
+    state_first: bool = False
 
     name: ClassVar[str] = "extra-trees"
 
@@ -57,14 +62,31 @@ class ExtraTrees:
         num_rows, num_features = matrix.shape
         padded = np.zeros((num_rows, -(-num_features // _LANES) * _LANES), dtype=np.float32)
         padded[:, :num_features] = matrix
-        # Sums of squares lose digits when the mean is large against the spread.
-        mean = float(y.mean())
-        centred, fewest = y - mean, self.fewest_rows(num_rows)
-        low, high = padded.min(axis=0), padded.max(axis=0)
-        seeds = np.random.SeedSequence(seed).generate_state(self.trees, np.uint64)
+        seeds = np.random.SeedSequence(seed).generate_state((1 + self.state_first) * self.trees, np.uint64)
+        if not self.state_first:
+            return self._grow(padded, y, num_features, seeds, threads)
+        blind = padded.copy()
+        blind[:, num_features - 1] = 0.0  # the step; what does not vary is never split
+        first = self._grow(blind, y, num_features, seeds[: self.trees], threads)
+        left = y - np.concatenate(map_threads(first.predict, np.array_split(matrix, _PIECES), threads))
+        rest = self._grow(padded, left, num_features, seeds[self.trees :], threads)
+        # A forest is the mean of its trees, and here the sum of two such means.
+        return join([forest._replace(value=2.0 * forest.value) for forest in (first, rest)])
 
-        def grow(tree_seed: np.uint64) -> Forest:
-            return grow_tree(padded, centred, num_features, fewest, tree_seed, low, high)
+    def _grow(
+        self,
+        padded: NDArray[np.float32],
+        y: NDArray[np.float64],
+        num_features: int,
+        seeds: NDArray[np.uint64],
+        threads: int | None,
+    ) -> Forest:
+        # Sums of squares lose digits when the mean is large against the spread.
+        mean, fewest = float(y.mean()), self.fewest_rows(len(y))
+        centred, low, high = y - mean, padded.min(axis=0), padded.max(axis=0)
+
+        def grow(seed: np.uint64) -> Forest:
+            return grow_tree(padded, centred, num_features, fewest, seed, low, high)
 
         forest = join(map_threads(grow, seeds, threads))
         return forest._replace(value=forest.value + mean)

@@ -72,7 +72,7 @@ def _start_episode(env: Any) -> None:
 
 _DEVICE = Engine(
     is_compiled=True,
-    steps_between_halts=10_000_000,  # seconds on MJX, more than a block of CartPole has
+    steps_between_halts=10_000_000,  # some seconds of HalfCheetah, more than a block of CartPole has
     stream=compiled(sums.stream),
     trajectories=compiled(rollouts.trajectories),
     mean_return=lambda *batch: jnp.mean(rollouts.discounted_returns(*batch), axis=0),

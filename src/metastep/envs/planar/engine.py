@@ -1,8 +1,11 @@
 """One physics step: smooth forces, constraint forces by Newton's method, and Euler's method with implicit damping."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import custom_vmap
 
 from metastep.envs.planar.chain import (
     Load,
@@ -80,8 +83,8 @@ def improve(cheetah: Cheetah, problem: Problem, acceleration: Scalars) -> Scalar
     """One iteration of Newton's method: the minimum, were the rows that act now those that act there.
 
     What is minimised is the square of the difference from the smooth acceleration, measured by the mass matrix, plus what the
-    rows of the constraints pay. Full steps need no line search here: six of them reach the minimum to rounding in all but a
-    millionth of the steps of wild motion, and eight in all.
+    rows of the constraints pay. Full steps need no line search here: six of them reach the minimum to rounding in each of
+    a million physics steps of wild motion.
     """
     pose = problem.pose
     bodies = motions(cheetah, pose, acceleration)
@@ -111,5 +114,26 @@ def step(cheetah: Cheetah, state: CheetahState, action: Scalars, iterations: int
 
 
 def advance(cheetah: Cheetah, state: CheetahState, action: Scalars, steps: int, iterations: int) -> CheetahState:
-    """So many physics steps with one action."""
-    return lax.fori_loop(0, steps, lambda _, before: step(cheetah, before, action, iterations), state)
+    """So many physics steps with one action.
+
+    A batch is computed as one long row, whatever its axes are: on CPUs vectors are made along the last axis, and that of
+    a rollout, its learners, may be short.
+    """
+
+    @custom_vmap
+    def run(state: CheetahState, action: Scalars) -> CheetahState:
+        shape = state.position[0].shape
+        row, torque = jax.tree.map(jnp.ravel, (state, action))
+        after = lax.fori_loop(0, steps, lambda _, before: step(cheetah, before, torque, iterations), row)
+        return jax.tree.map(lambda part: part.reshape(shape), after)
+
+    @run.def_vmap
+    def run_batch(size: int, is_batched: list[Any], *lanes: Any) -> tuple[CheetahState, CheetahState]:
+        state, action = jax.tree.map(
+            lambda part, is_there: part if is_there else jnp.broadcast_to(part, (size, *part.shape)),
+            lanes,
+            tuple(is_batched),
+        )
+        return run(state, action), jax.tree.map(lambda _: True, state)
+
+    return run(state, action)

@@ -115,7 +115,7 @@ FOLLOWED: Mapping[str, tuple[str, ...]] = {
     "minigolf": ("deviation", "slope-first", "cg-0.01"),
     "cartpole": ("newtons", "deviation", "cg-0.01"),
     "swingup": ("hanging", "newtons", "deviation", "exact"),
-    "halfcheetah": ("clipped", "variance", "exact"),  # not screened yet
+    "halfcheetah": ("unclipped", "deviation", "cg-0.1"),
 }
 """The choices that the presets follow, in the order of the points."""
 
