@@ -77,7 +77,7 @@ class LearnedLR(LRScheduler):
         self._optimizer_steps = 0
         warn_of_differences(self.stepper.model, "LearnedLR", own, stacklevel=3)
 
-    def get_lr(self) -> list[float]:
+    def get_lr(self) -> list[float | torch.Tensor]:
         """The rates as they are: only `step` knows the next ones."""
         return _rates(self.optimizer)
 
@@ -92,5 +92,5 @@ class LearnedLR(LRScheduler):
         self._now()
 
 
-def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
+def _rates(optimizer: torch.optim.Optimizer) -> list[float | torch.Tensor]:
     return [float(group["lr"]) for group in optimizer.param_groups]
