@@ -44,18 +44,18 @@ class Returns:
         self.ended = [deque(returns, each) for returns in (ended if len(ended) == num else [[]] * num)]
         self.paid = np.where(begins, 0.0, paid if len(paid) == num else 0.0)
         # A monitor knows better than `dones` when an episode ends: a life that is lost need not end it.
-        self._is_told = is_vecenv_wrapped(envs, VecMonitor) or all(envs.env_is_wrapped(Monitor))
+        self._is_told = np.array(envs.env_is_wrapped(Monitor)) | is_vecenv_wrapped(envs, VecMonitor)
 
     def add(self, rewards: NDArray[Any], dones: NDArray[Any], infos: Sequence[Mapping[str, Any]]) -> bool:
         """A step of every environment; whether an episode ended of which nobody tells the return."""
         self.paid += rewards
-        self._is_told = self._is_told or any("episode" in info for info in infos)
+        self._is_told |= ["episode" in info for info in infos]
         for index, (done, info) in enumerate(zip(dones, infos, strict=True)):
-            if "episode" in info or (done and not self._is_told):
+            if "episode" in info or (done and not self._is_told[index]):
                 told = info.get("episode", {}).get("r", self.paid[index])
                 self.ended[index].append(float(told))
                 self.paid[index] = 0.0
-        return not self._is_told and bool(np.any(dones))
+        return bool(np.any(dones & ~self._is_told))
 
     def __call__(self) -> list[float]:
         """The same that simulated learners see (`metastep.actor_critic.experience`)."""
