@@ -105,7 +105,7 @@ def _stacked(arrays: Sequence[Array]) -> Array:
     """One array, the last repeated up to a power of two: another number of blocks would be another program, and compiling
     takes longer than simulating what nobody looks at."""
     missing = (1 << (len(arrays) - 1).bit_length()) - len(arrays)
-    return jnp.stack([*arrays, *arrays[-1:] * missing])
+    return jnp.stack([*arrays, *[arrays[-1]] * missing])
 
 
 def _part(stacked: Any, index: int) -> Any:
