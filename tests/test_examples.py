@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,9 @@ def test_examples_of_loops_are_short():
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(path, tmp_path):
     model = tmp_path / "tiny.safetensors"
-    save_model(tiny_model(), model)
+    # As one of several families, whose batches differ: no loop is unlike them.
+    anywhere = replace(tiny_model().record, setting={"env": "several", "rule": {"name": "ppo"}})
+    save_model(replace(tiny_model(), record=anywhere), model)
     environment = os.environ | {"METASTEP_EXAMPLE_QUICK": "1", "METASTEP_MODEL": str(model)}
     # Strict dtypes are for our own code under test, not for what users run.
     environment.pop("JAX_NUMPY_DTYPE_PROMOTION", None)
@@ -56,4 +59,3 @@ def test_what_a_script_needs_is_as_the_guide_shows_it():
         assert lines >= {*added, *kept}, path.name
         assert not lines & set(removed), path.name
         assert len(added) <= ADDED[path.name.split("_rate_")[1].removesuffix(".py")], path.name
-        assert len(added) - len(removed) <= 3

@@ -23,6 +23,41 @@ def test_a_stepper_writes_a_row_for_each_update_and_goes_on_with_it(tmp_path):
     assert [name for name in rows[0] if name.startswith("saw ")] == [f"saw {name}" for name in TRAINING]
 
 
+def updates_in(file):
+    return [row["update"] for row in csv.DictReader(file.read_text().splitlines())]
+
+
+def test_a_second_run_begins_the_file_anew_and_a_restored_one_replaces_what_came_after(tmp_path):
+    file = tmp_path / "updates.csv"
+    first = tiny_model().stepper(log=file)
+    for update in range(5):
+        first(diagnostics(update))
+        if update == 1:
+            record = first.record()
+    with open(file, "a") as damaged:
+        damaged.write("5,0.0")  # a process was killed while it wrote
+    restored = tiny_model().stepper(record=record, log=file)
+    restored(diagnostics(2))
+    assert updates_in(file) == ["0", "1", "2"]
+    restored(diagnostics(3))
+    assert updates_in(file) == ["0", "1", "2", "3"]
+    log = CSVLog(file)
+    for _ in range(2):  # also with the same log
+        stepper = tiny_model().stepper(log=log)
+        stepper(diagnostics(0))
+        assert updates_in(file) == ["0"]
+        stepper(diagnostics(1))
+        assert updates_in(file) == ["0", "1"]
+
+
+def test_files_that_are_not_logs_stay_as_they_are(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("import torch\n")
+    with pytest.raises(InputError, match=r"train.py is not a log of updates; name another one"):
+        tiny_model().stepper(log=file)
+    assert file.read_text() == "import torch\n"
+
+
 def test_a_file_of_other_columns_is_refused(tmp_path):
     log = CSVLog(tmp_path / "updates.csv")
     log(0, {"rate": 1.0})

@@ -24,8 +24,8 @@ def log10(values: Any, xp: Any) -> Any:
 
 
 def over(part: Any, whole: Any, xp: Any) -> Any:
-    """The ratio, 0 where the denominator is not positive."""
-    return xp.where(whole > 0.0, part / xp.where(whole > 0.0, whole, 1.0), 0.0)
+    """The ratio, 0 where the denominator is not positive; what is not a number stays so."""
+    return xp.where(whole <= 0.0, 0.0, part / xp.where(whole <= 0.0, 1.0, whole))
 
 
 def mean_and_error(returns: Any, xp: Any) -> tuple[Any, Any]:
@@ -39,8 +39,8 @@ def mean_and_error(returns: Any, xp: Any) -> tuple[Any, Any]:
 def explained_variance(values: Any, targets: Any, xp: Any) -> Any:
     """1 - Var(target - value) / Var(target) over the last axis; 0 where targets do not vary, and -1 at least."""
     whole = xp.var(targets, axis=-1)
-    share = xp.var(targets - values, axis=-1) / xp.where(whole > 0.0, whole, 1.0)
-    return xp.where(whole > 0.0, xp.maximum(1.0 - share, LOWEST_EXPLAINED), 0.0)
+    share = xp.var(targets - values, axis=-1) / xp.where(whole <= 0.0, 1.0, whole)
+    return xp.where(whole <= 0.0, 0.0, xp.maximum(1.0 - share, LOWEST_EXPLAINED))
 
 
 def change_in_errors(change: Any, error: Any, xp: Any) -> Any:
@@ -55,7 +55,7 @@ def relative_error(mean: Any, error: Any, xp: Any) -> Any:
 
 def step_ratio(ratio: Any, xp: Any) -> Any:
     """Decimal logarithm of the length of a step over that of the one before it; 0 where there is none."""
-    return xp.where(ratio > 0.0, log10(ratio, xp), 0.0)
+    return xp.where(ratio <= 0.0, 0.0, log10(ratio, xp))
 
 
 def share_made(updates: Any, budget: float, xp: Any) -> Any:
@@ -85,6 +85,7 @@ class Memory(NamedTuple):
     """What features of the next update need of the ones before it: numbers."""
 
     updates: Any = 0  # that were made
+    sound: Any = 0  # those of them of which all that was told was finite
     first_entropy: Any = 0.0  # of the policy on the first batch of all
     mean_return: Any = 0.0  # of the last batch but one
     rate: Any = 0.0  # the step that was proposed last
@@ -98,9 +99,11 @@ class Movement(NamedTuple):
     step: Any
 
     def after(self, parameters: Any, xp: Any) -> tuple["Movement", Turn]:
-        """Where parameters have moved to."""
+        """Where parameters have moved to; what is not finite is not followed, it would spoil the angles to come."""
         step = parameters - self.parameters
-        return Movement(parameters, step), turn(step, self.step, xp)
+        found = turn(step, self.step, xp)
+        sound = xp.isfinite(found.length)
+        return Movement(xp.where(sound, parameters, self.parameters), xp.where(sound, step, self.step)), found
 
 
 DIAGNOSTICS = {
@@ -134,7 +137,7 @@ _Formula = Callable[[_Told, Memory, float, Any], Any]
 
 
 def _change(told: _Told, memory: Memory, xp: Any) -> Any:
-    return xp.where(memory.updates > 0, told["mean_return"] - memory.mean_return, 0.0)
+    return xp.where(memory.sound > 0, told["mean_return"] - memory.mean_return, 0.0)
 
 
 class Recipe(NamedTuple):
@@ -158,7 +161,7 @@ RECIPES = {
     ),
     "entropy_change": Recipe(
         ("entropy",),
-        lambda told, memory, budget, xp: xp.where(memory.updates > 0, told["entropy"] - memory.first_entropy, 0.0),
+        lambda told, memory, budget, xp: xp.where(memory.sound > 0, told["entropy"] - memory.first_entropy, 0.0),
     ),
     "explained_variance": Recipe(
         ("explained_variance",),
@@ -184,10 +187,16 @@ def needed(features: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def observed(
-    features: Sequence[str], told: _Told, memory: Memory, budget: float, xp: Any
-) -> tuple[dict[str, Any], Memory]:
-    """Features by name, of numbers that a loop tells, and what to remember of them; the rate is the caller's to add.
+class Observed(NamedTuple):
+    """What a model sees of an update, and what to remember of it; the rate is the caller's to add."""
+
+    features: dict[str, Any]
+    sound: Any  # whether all that was told is finite; else the smallest step is due, whatever the features are
+    memory: Memory
+
+
+def observed(features: Sequence[str], told: _Told, memory: Memory, budget: float, xp: Any) -> Observed:
+    """Features by name, of numbers that a loop tells.
 
     Before the first update, numbers of the last one are 0 whatever is told. Those of NumPy need not be told then.
     """
@@ -214,18 +223,21 @@ def observed(
     found = {
         name: told[name] if name in given else RECIPES[name].formula(told, memory, budget, xp) for name in features
     }
-    return found, _remembered(told, memory, xp)
+    # Also of what the model does not look at: a loop in which anything is not finite is about to break.
+    sound = xp.all(xp.stack([xp.all(xp.isfinite(xp.asarray(value))) for value in told.values()]))
+    return Observed(found, sound, _remembered(told, sound, memory, xp))
 
 
-def _remembered(told: _Told, memory: Memory, xp: Any) -> Memory:
+def _remembered(told: _Told, sound: Any, memory: Memory, xp: Any) -> Memory:
     """What is not finite is forgotten: it would spoil the updates after the one that it belongs to."""
 
     def kept(name: str, before: Any) -> Any:
         return xp.where(xp.isfinite(told[name]), told[name], before) if name in told else before
 
-    first = xp.where(memory.updates > 0, memory.first_entropy, kept("entropy", memory.first_entropy))
+    first = xp.where(memory.sound > 0, memory.first_entropy, kept("entropy", memory.first_entropy))
     return Memory(
         updates=memory.updates + 1,
+        sound=memory.sound + xp.where(sound, 1, 0),
         first_entropy=first,
         mean_return=kept("mean_return", memory.mean_return),
         rate=memory.rate,

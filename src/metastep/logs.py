@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from metastep.errors import InputError
-from metastep.storage import read_bytes
+from metastep.storage import read_bytes, write_atomically
 
 Log = Callable[[int, Mapping[str, Any]], None]
 """Is told the number of an update, from 0, and what is known of it, by name."""
 
 
 class CSVLog:
-    """Appends a row for each update; the first one decides the columns. A file of the same columns is gone on with.
+    """Appends a row for each update; the first one decides the columns.
+
+    A file is gone on with: update 0 begins it anew, and a later one, of a learner that was restored, replaces the rows from
+    there on.
 
     Args:
         path: of the file.
@@ -23,24 +26,41 @@ class CSVLog:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._columns: list[str] | None = None
-        if self.path.exists() and (content := read_bytes(self.path)):
-            self._columns = next(csv.reader(io.StringIO(content.decode("utf-8", "replace"))))
+        self._columns: list[str] = []
+        self._last: int | None = None  # update that was written
+        self._rows()  # what is not a log is refused before there is anything to write
 
     def __call__(self, update: int, numbers: Mapping[str, Any]) -> None:
         """Write a row."""
-        columns, rows = ["update", *numbers], [[update, *numbers.values()]]
-        if self._columns is None:
-            self._columns, rows = columns, [columns, *rows]
+        columns = ["update", *numbers]
+        if self._last is None or update <= self._last:
+            self._begin(update, columns)
         if columns != self._columns:
             raise InputError(
                 f"File {self.path} has the columns {', '.join(self._columns)}, to write are {', '.join(columns)}."
             )
         try:
             with open(self.path, "a", encoding="utf-8", newline="") as file:
-                file.write(to_csv(rows))
+                file.write(to_csv([[update, *numbers.values()]]))
         except OSError as error:
             raise InputError(f"File {self.path} cannot be written: {error.strerror or error}.") from error
+        self._last = update
+
+    def _begin(self, update: int, columns: list[str]) -> None:
+        """Leave what belongs to the updates before this one: whole rows."""
+        rows = self._rows() if update else []
+        self._columns = rows[0] if rows else columns
+        kept = [
+            row for row in rows[1:] if len(row) == len(self._columns) and row[0].isdecimal() and int(row[0]) < update
+        ]
+        write_atomically(self.path, to_csv([self._columns, *kept]).encode())
+
+    def _rows(self) -> list[list[str]]:
+        """Of the file, the columns first; none where there is none."""
+        text = read_bytes(self.path).decode("utf-8", "replace") if self.path.exists() else ""
+        if text and not text.startswith("update,"):
+            raise InputError(f"File {self.path} is not a log of updates; name another one.")
+        return list(csv.reader(io.StringIO(text)))
 
 
 def to_csv(rows: Iterable[Iterable[Any]]) -> str:

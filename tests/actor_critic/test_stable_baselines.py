@@ -1,5 +1,6 @@
 """The same batch gives the advantages, losses, gradients and updates of Stable-Baselines3."""
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +36,7 @@ class Batch(NamedTuple):
     experience: Experience
 
 
+@cache
 def batch_of(name: str, gae_lambda: float) -> Batch:
     """A batch in which episodes end, are cut off and go on; the second policy has learned a little, so that ratios are not 1."""
     env = envs.make(name)
@@ -142,9 +144,34 @@ def test_ppo(name: str) -> None:
     assert np.abs(trained.theta - batch.theta).max() > 1e-3
 
 
-def test_a2c() -> None:
-    batch = batch_of("pendulum", 1.0)
-    model = model_of(stable_baselines3.A2C, "pendulum", batch, learning_rate=1e-3)
+def test_ppo_in_minibatches_with_a_critic_that_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same orders of the batch give the same update, with and without a bound on how far the critic moves."""
+    batch, size, epochs, rate = batch_of("cartpole-v1", 0.95), NUM_ENVS * NUM_STEPS, 2, 1e-2
+    policy, key = batch.policy, jax.random.key(4)
+    orders = [np.asarray(jax.random.permutation(one, size)) for one in jax.random.split(key, epochs)]
+
+    def theirs(most: float | None) -> Array:
+        options = {"learning_rate": rate, "n_epochs": epochs, "batch_size": size // 3, "clip_range_vf": most}
+        model = model_of(stable_baselines3.PPO, "cartpole-v1", batch, **options)
+        named = to_torch(policy, batch.theta[0], model)
+        # Our steps go by time and then by environment, theirs the other way round.
+        left = iter([order % NUM_ENVS * NUM_STEPS + order // NUM_ENVS for order in orders])
+        monkeypatch.setattr(np.random, "permutation", lambda _: next(left))
+        model.train()
+        return of_torch(policy, {own: parameter for parameter, own in named})
+
+    rule = PPO(epochs=epochs, minibatch_size=size // 3, value_clip_range=0.05)
+    proposed = jnp.full((1, 1), rate, jnp.float32)
+    trained = rule.apply(policy, batch.theta, batch.experience, proposed, rule.init(batch.theta), key)
+    held_back, free = theirs(0.05), theirs(None)
+    np.testing.assert_allclose(trained.theta[0], held_back, **TOLERANCE)
+    assert np.abs(held_back - free).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", GYMNASIUM)
+def test_a2c(name: str) -> None:
+    batch = batch_of(name, 1.0)
+    model = model_of(stable_baselines3.A2C, name, batch, learning_rate=1e-3)
     named = to_torch(batch.policy, batch.theta[0], model)
     model.train()
     rule, rate = A2C(), jnp.full((1, 1), 1e-3, jnp.float32)

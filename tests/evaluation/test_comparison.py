@@ -8,7 +8,9 @@ from jax import Array
 from metastep.blocks import Stream
 from metastep.controllers import HOOF, Controller, Decay, Exploration, Fixed, MetaFQIController, SingleAction
 from metastep.errors import InputError
-from metastep.evaluation import Method, baselines, compare, join
+from metastep.evaluation import Method, MethodSpec, baselines, compare, join
+from metastep.evaluation.comparison import Asked, comparing
+from metastep.evaluation.tuning import tuning
 from metastep.fqi.qfunction import QFunction, Stepsizes
 from metastep.fqi.regressors import ExtraTrees
 from metastep.mdp import Learners, MetaMDP, advance, begin
@@ -18,7 +20,7 @@ from metastep.provenance import describe
 from metastep.ranges import Range
 from metastep.rules import NGA, Adam, Menu, RMSProp
 from metastep.spaces import MenuSpace
-from tests.controllers.problems import BLOCK, make_mdp
+from tests.controllers.problems import BLOCK, make_mdp, make_training_mdp
 
 
 class Replay(Controller):
@@ -243,6 +245,16 @@ def test_learned_methods_know_what_shaped_them() -> None:
 def test_bad_requests_get_one_sentence(methods: list[Method], changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         compare(methods, make_mdp(), **({"seed": 0, "num_tasks": 2, "num_updates": 1} | changes))
+
+
+def test_learners_are_told_how_many_updates_a_comparison_or_a_search_makes() -> None:
+    mdp = make_training_mdp()
+    (asked, *_) = next(comparing([Method("fixed", mdp.rule, Fixed(1e-3))], Asked(mdp, 0, 7, 2)))
+    assert (asked.mdp.budget, mdp.budget) == (7, 4)
+    (asked, *_) = next(
+        tuning(MethodSpec("fixed", "fixed", grid={"stepsize": (1e-3,)}), mdp, seed=0, num_tasks=2, num_updates=9)
+    )
+    assert asked.mdp.budget == 9
 
 
 def test_settings_say_what_was_run() -> None:

@@ -20,7 +20,7 @@ BILLION = 10**9
 def test_every_preset_is_within_reach(preset, scale):
     found = budget.budget_of(load(preset, scale))
     assert max(found.block, found.fit, found.results) < 1e9
-    assert found.steps / budget.STEPS_PER_SECOND["in JAX" if preset != "halfcheetah" else "on the host"] < 8 * 3600.0
+    assert found.steps / budget.STEPS_PER_SECOND["in JAX" if preset != "halfcheetah" else "on the host"] < 12 * 3600.0
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,18 @@ def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
         new_task.learn(model, "", tmp_path / "stopped", seed=4)
 
 
+def test_the_model_is_told_how_many_updates_there_are(fitted, tmp_path, monkeypatch):
+    told, grow = [], new_task.grow
+    monkeypatch.setattr(
+        new_task, "grow", lambda mdp, *args, **kwargs: told.append(mdp.budget) or grow(mdp, *args, **kwargs)
+    )
+    new_task.learn(load_model(fitted), "", tmp_path / "short", num_updates=1, family="pendulum")
+    assert told == [1]
+    with pytest.raises(InputError, match="--family: 'acrobot' is not one of the model's, allowed are pendulum"):
+        new_task.learn(load_model(fitted), "", tmp_path / "other", family="acrobot")
+    assert not (tmp_path / "other").exists()
+
+
 def test_models_of_whole_episodes_learn_too(whole, tmp_path):
     learned = new_task.learn(load_model(whole.path), "goal_x=0.2", tmp_path / "golf", num_updates=2)
     assert len(read(learned.folder)) == 3

@@ -76,6 +76,27 @@ def test_one_model_for_several_families(runs, tmp_path):
         new_task.learn(model, "", tmp_path / "other", family="acrobot")
 
 
+def test_a_publication_that_is_stopped_leaves_nothing(runs, tmp_path, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    def publish():
+        with pytest.raises(KeyboardInterrupt):
+            publishing.publish(runs[:1], "tiny", tmp_path)
+        assert not list(tmp_path.iterdir())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "compared", stopped)
+        publish()
+    write = publishing.write_new
+
+    def only_the_card(path, data, *, force):
+        return write(path, data, force=force) if path.suffix == ".md" else stopped()
+
+    monkeypatch.setattr(publishing, "write_new", only_the_card)
+    publish()
+
+
 def test_what_cannot_be_pooled_or_named(runs, tmp_path):
     with pytest.raises(InputError, match="allowed are two families or more"):
         pooled([runs[0], runs[0]])

@@ -44,7 +44,10 @@ def test_record_tells_where_the_model_comes_from(model):
     assert record.environment == "nav2d"
     assert record.configuration["name"] == "x"
     assert record.configuration["fqi"]["meta_discount"] == 1.0
-    assert (record.regressor.name, record.regressor.options) == ("extra-trees", {"trees": 6, "min_samples_split": 0.05})
+    assert (record.regressor.name, record.regressor.options) == (
+        "extra-trees",
+        {"trees": 6, "min_samples_split": 0.05, "state_first": False},
+    )
     assert record.versions["numba"]
     assert record_from_json(record_to_json(record)) == record
 

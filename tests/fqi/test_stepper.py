@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import warnings
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,13 +12,14 @@ import pytest
 from metastep import features, pretrained
 from metastep.blocks import Stream
 from metastep.controllers import MetaFQIController
+from metastep.diagnostics import DIAGNOSTICS
 from metastep.errors import InputError
 from metastep.fqi import save_model
 from metastep.mdp import advance, begin
 from metastep.meta.setting import setting_of
 from tests.controllers.problems import make_training_mdp
 from tests.fqi.test_model import _model, fitted  # noqa: F401  (a fixture)
-from tests.steppers import HIGH, LOW, TRAINING, diagnostics, tiny_model
+from tests.steppers import LOW, TRAINING, diagnostics, tiny_model
 
 
 def test_a_loop_sees_and_proposes_what_simulated_learners_do():
@@ -69,14 +71,65 @@ def test_a_record_is_small_where_parameters_are_not_told():
     assert len(json.dumps(stepper.record())) < 500
 
 
-def test_what_is_not_finite_gives_the_smallest_step_and_spoils_nothing_after_it():
+SAID_ALONE = {
+    "mean_return": {"mean_return": 1.0, "return_error": 0.5},
+    "return_error": {"mean_return": 1.0, "return_error": 0.5},
+    "values": {"values": [1.0, 2.0, 3.0], "targets": [1.0, 2.5, 2.0]},
+    "targets": {"values": [1.0, 2.0, 3.0], "targets": [1.0, 2.5, 2.0]},
+    "step_norm": {"step_norm": 0.1, "step_cosine": 0.5},
+    "step_cosine": {"step_norm": 0.1, "step_cosine": 0.5},
+    "rate": {"rate": 1e-3},
+}
+"""What is told in place of others, which are then not told."""
+
+
+def told_by_name(name: str, update: int) -> dict[str, Any]:
+    """Diagnostics of a loop that tells this one."""
+    told = diagnostics(update) | SAID_ALONE.get(name, {})
+    instead = {"mean_return": "returns", "values": "explained_variance", "step_norm": "parameters"}
+    return {key: value for key, value in told.items() if key not in [instead[new] for new in instead if new in told]}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", DIAGNOSTICS)
+def test_what_is_not_finite_gives_the_smallest_step_and_spoils_nothing_after_it(name, bad):
+    stepper, sound = tiny_model().stepper(), tiny_model().stepper()
+    spoilt = told_by_name(name, 1)
+    assert name in spoilt
+    spoilt[name] = np.where(np.arange(np.size(spoilt[name])) == 0, bad, spoilt[name])
+    for each in (stepper, sound):
+        each(told_by_name(name, 0))
+    assert stepper(spoilt).stepsize == pytest.approx(LOW)
+    assert sound(told_by_name(name, 1)).stepsize > 1.01 * LOW
+    json.dumps(stepper.record(), allow_nan=False)
+    assert tiny_model().stepper(record=stepper.record()).memory == stepper.memory
+    for update in (2, 3):
+        stepper(told_by_name(name, update))
+        assert all(np.isfinite(value).all() for value in stepper.last.values())
+    assert stepper(told_by_name(name, 4)).stepsize > 1.01 * LOW
+
+
+def test_what_is_remembered_of_the_first_update_is_taken_from_the_first_sound_one():
     stepper = tiny_model().stepper()
-    stepper(diagnostics(0))
-    remembered = stepper.memory.mean_return
-    assert stepper(diagnostics(1) | {"returns": [np.nan, 1.0]}).stepsize == pytest.approx(LOW)
-    assert stepper(diagnostics(2) | {"entropy": np.inf}).stepsize == pytest.approx(LOW)
-    assert stepper.memory.mean_return != remembered
-    assert LOW < stepper(diagnostics(3)).stepsize <= HIGH
+    assert stepper({**diagnostics(0), "entropy": np.nan, "parameters": np.full(6, np.nan)}).stepsize == pytest.approx(
+        LOW
+    )
+    assert stepper.movement is None
+    stepper(diagnostics(1))
+    assert stepper.last["entropy_change"] == stepper.last["change_in_errors"] == stepper.last["step_cosine"] == 0.0
+    stepper(diagnostics(2))
+    assert stepper.last["entropy_change"] == pytest.approx(
+        diagnostics(2)["entropy"] - diagnostics(1)["entropy"], rel=1e-4
+    )
+
+
+def test_parameters_that_change_in_place_are_seen_to_move():
+    stepper, told = tiny_model().stepper(), diagnostics(0)
+    told["parameters"] = np.ones(6, np.float32)
+    stepper(told)
+    told["parameters"] += np.float32(0.5)
+    stepper(told)
+    assert stepper.memory.step_norm == pytest.approx(0.5 * 6**0.5)
 
 
 def test_the_rate_that_was_used_may_be_another():
@@ -93,9 +146,12 @@ def test_what_is_outside_of_the_training_data_is_told_or_refused():
     ) as told:
         model.stepper()(diagnostics(0))
     assert told[0].filename == __file__
+    stepper = model.stepper()
+    with pytest.warns(UserWarning, match="last_rate is -6"):  # each learner's loop is told once
+        stepper(diagnostics(0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model.stepper()(diagnostics(0))  # told already
+        stepper(diagnostics(1))
     stepper = model.stepper(outside="refuse")
     with pytest.raises(InputError, match=r"last_rate is -6, outside of the -0.001 to 0.001 of the training data"):
         stepper(diagnostics(0))
@@ -149,6 +205,28 @@ def test_records_of_others_are_refused(fitted):  # noqa: F811
         tiny_model().stepper(num_updates=0)
     with pytest.raises(InputError, match="outside is 'ignore', allowed are warn, refuse"):
         tiny_model().stepper(outside="ignore")
+
+
+def test_records_of_models_that_propose_something_else_are_refused():
+    model = tiny_model()
+    others = [tiny_model(9), model.only_selected(1), model.only_selected(2)]
+    assert len({each.fingerprint for each in (model, *others)}) == 4
+    record = model.only_selected(1).stepper().record()
+    with pytest.raises(InputError, match="belongs to a stepper of another model"):
+        model.only_selected(2).stepper(record=record)
+
+
+def test_the_number_of_updates_is_what_is_said_recorded_or_known():
+    model = tiny_model()
+    assert model.stepper().num_updates == 20
+    record = model.stepper(9).record()
+    assert model.stepper(record=record).num_updates == model.stepper(9, record=record).num_updates == 9
+    with pytest.raises(InputError, match="num_updates is 99, allowed is the 9 of the record, or none"):
+        model.stepper(99, record=record)
+    unknown = dataclasses.replace(model, record=dataclasses.replace(model.record, configuration={}))
+    assert unknown.stepper(7).num_updates == 7
+    with pytest.raises(InputError, match="num_updates is missing, allowed is 1 or more: the model looks at the share"):
+        unknown.stepper()
 
 
 def test_models_are_loaded_by_name_or_file(tmp_path):

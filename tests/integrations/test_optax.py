@@ -1,5 +1,7 @@
 """A transformation of optax: the rate that is proposed is the length of the step that is made, compiled or not."""
 
+import io
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from metastep.errors import InputError
 from metastep.integrations.optax import learned_rate
-from tests.steppers import diagnostics, tiny_model
+from tests.steppers import LOW, diagnostics, tiny_model
 
 PARAMS = {"w": jnp.arange(4.0, dtype=jnp.float32), "b": jnp.ones(2, jnp.float32)}
 
@@ -35,8 +37,13 @@ def make():
     return optimizer, step
 
 
-def test_the_rate_that_is_proposed_is_the_step_that_is_made():
-    optimizer, step = make()
+@pytest.fixture(scope="module")
+def loop():
+    return make()
+
+
+def test_the_rate_that_is_proposed_is_the_step_that_is_made(loop):
+    optimizer, step = loop
     params, state = PARAMS, optimizer.init(PARAMS)
     stepper, proposed = tiny_model().stepper(num_updates=8), []
     for update in range(5):
@@ -50,6 +57,35 @@ def test_the_rate_that_is_proposed_is_the_step_that_is_made():
     assert len(set(proposed)) > 2
     assert optax.tree_utils.tree_get(state, "learning_rate") == pytest.approx(proposed[-1])
     assert float(state[-1].memory.updates) == 5.0
+
+
+@pytest.mark.parametrize("name", [*told(0), "parameters"])
+def test_what_is_not_finite_gives_the_smallest_step_in_compiled_programs_too(loop, name):
+    optimizer, step = loop
+    params, state, _ = step(PARAMS, optimizer.init(PARAMS), told(0), True)
+    spoilt = told(1)
+    where = PARAMS | {"b": jnp.array([jnp.nan, 1.0], jnp.float32)} if name == "parameters" else params
+    if name != "parameters":
+        spoilt[name] = np.where(np.arange(np.size(spoilt[name])) == 0, np.nan, spoilt[name]).astype(np.float32)
+        spoilt[name] = spoilt[name].reshape(told(1)[name].shape)
+    _, state, _ = step(where, state, spoilt, True)
+    assert float(state[-1].hyperparams["learning_rate"]) == pytest.approx(LOW)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+    _, state, _ = step(params, state, told(3), True)
+    assert float(state[-1].hyperparams["learning_rate"]) > 1.01 * LOW
+
+
+def test_what_was_saved_goes_on_identically(loop):
+    optimizer, step = loop
+    params, state, _ = step(PARAMS, optimizer.init(PARAMS), told(0), True)
+    leaves, form = jax.tree.flatten((params, state))
+    file = io.BytesIO()
+    np.savez(file, *leaves)
+    wanted = step(params, state, told(1), True)
+    file.seek(0)
+    with np.load(file) as arrays:
+        again = jax.tree.unflatten(form, [jnp.asarray(arrays[name]) for name in arrays.files])
+    jax.tree.map(np.testing.assert_array_equal, step(*again, told(1), True), wanted)
 
 
 def test_in_a_scan_and_for_several_learners_at_once():
@@ -69,6 +105,16 @@ def test_in_a_scan_and_for_several_learners_at_once():
     alone = jax.jit(learner)(jnp.float32(2.0))
     np.testing.assert_allclose(rates[1], alone, rtol=1e-6)
     assert rates.shape == (2, 3)
+
+
+def test_another_size_of_batch_is_warned_of_once():
+    optimizer = learned_rate(tiny_model())
+    state = optimizer.init(PARAMS)
+    batch = {name: value for name, value in told(0).items() if name != "explained_variance"}
+    batch["values"] = batch["targets"] = np.arange(10, dtype=np.float32)
+    with pytest.warns(UserWarning, match=r"learned_rate: .* this one has steps of a batch 10 \(there 24\)\."):
+        optimizer.update(PARAMS, state, PARAMS, diagnostics=batch)
+    optimizer.update(PARAMS, state, PARAMS, diagnostics=batch)
 
 
 def test_what_is_missing_is_told():

@@ -73,6 +73,52 @@ def test_groups_keep_their_ratios_and_tensors_stay_the_same():
     scheduler.step(**told(0))
     assert optimizer.param_groups[0]["lr"] is rate
     assert optimizer.param_groups[1]["lr"] == pytest.approx(2.0 * float(rate))
+    assert [type(each) for each in scheduler.get_last_lr()] == [float, float]
+
+
+def test_it_is_a_scheduler_as_others_are():
+    network, optimizer = make(torch.optim.Adam)
+    usual = torch.optim.lr_scheduler.ConstantLR(make(torch.optim.Adam)[1])
+    scheduler = LearnedLR(optimizer, tiny_model())
+    train(network, optimizer, scheduler, range(1))
+    assert (scheduler.last_epoch, scheduler._step_count) == (usual.last_epoch, usual._step_count) == (0, 1)
+    assert {*vars(usual)} - {*vars(scheduler)} <= {"factor", "total_iters", "_get_lr_called_within_step", "_is_initial"}
+    assert optimizer.param_groups[0]["initial_lr"] == scheduler.base_lrs[0] == 0.5
+    train(network, optimizer, scheduler, range(1, 3))
+    assert (scheduler.last_epoch, scheduler._step_count) == (2, 3)
+    assert scheduler.get_last_lr() == scheduler.get_lr() == [optimizer.param_groups[0]["lr"]]
+    late = LearnedLR(make(torch.optim.Adam)[1], tiny_model())
+    late.load_state_dict(scheduler.state_dict())
+    assert late.last_epoch == 2
+    with pytest.raises(InputError, match="num_updates is 7, allowed is the 20 of the record"):
+        LearnedLR(make()[1], tiny_model(), 7).load_state_dict(scheduler.state_dict())
+
+
+def with_setting(**changes):
+    model = tiny_model()
+    return replace(model, record=replace(model.record, setting=model.record.setting | changes))
+
+
+def test_other_loops_are_warned_of_as_far_as_they_are_known():
+    rule = {"name": "ppo", "epochs": 2, "minibatch_size": 6}  # of batches of 24 steps
+    optimizer = make()[1]
+    scheduler = LearnedLR(optimizer, with_setting(rule=rule))
+    numbers = torch.linspace(0.0, 1.0, 10).reshape(5, 2)
+    batch = {name: value for name, value in told(0).items() if name != "explained_variance"}
+    with pytest.warns(UserWarning, match=r"LearnedLR: .* this one has steps of a batch 10 \(there 24\)\.") as warned:
+        scheduler.step(**batch, values=numbers, targets=numbers)
+    assert warned[0].filename == __file__
+    optimizer.step()
+    with pytest.warns(UserWarning, match=r"this one has gradient steps of an update 1 \(there 8\)\."):
+        scheduler.step(**batch, values=numbers, targets=numbers)
+    scheduler.step(**batch, values=numbers, targets=numbers)  # once
+
+
+def test_models_whose_step_is_not_a_rate_are_refused():
+    with pytest.raises(
+        InputError, match=r"fitted for the rule 'trpo', whose step is not a learning rate; allowed are ppo"
+    ):
+        LearnedLR(make()[1], with_setting(rule={"name": "trpo"}))
 
 
 def test_models_with_directions_are_refused():

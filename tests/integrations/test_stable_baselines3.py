@@ -4,13 +4,17 @@ import dataclasses
 import json
 import zipfile
 
+import gymnasium
 import numpy as np
 import pytest
 import stable_baselines3 as sb3
 import torch
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from metastep.errors import InputError
+from metastep.fqi import Stepper
 from metastep.integrations.stable_baselines3 import LearnedRate
 from tests.steppers import TRAINING, tiny_model
 
@@ -68,7 +72,7 @@ def test_what_was_saved_goes_on_identically(name, tmp_path):
         algorithm._last_obs = None  # what loading does: begin new episodes
         callback = LearnedRate(tiny_model())
         algorithm.learn(total - half, callback=callback, reset_num_timesteps=False)
-        return callback.proposed, algorithm.learned_rate
+        return callback.proposed, json.loads(json.dumps(algorithm.learned_rate))
 
     whole = make(name)
     whole.learn(half, callback=LearnedRate(tiny_model()))
@@ -79,6 +83,70 @@ def test_what_was_saved_goes_on_identically(name, tmp_path):
     assert len(set(wanted[0])) == 2
     with zipfile.ZipFile(tmp_path / "saved.zip") as archive:  # as JSON, not pickled
         assert json.loads(archive.read("data"))["learned_rate"]["stepper"]["memory"]["updates"] == 2
+
+
+class Paying(gymnasium.Env):
+    """Pays its number for every step; an episode of number n has n steps."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, number):
+        self.number, self.elapsed = number, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.elapsed = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.elapsed += 1
+        return np.zeros(2, np.float32), float(self.number), self.elapsed == self.number, False, {}
+
+
+def paid_by(kind: str) -> LearnedRate:
+    """After one rollout of 12 steps, in which the environments 5 and 7 have finished episodes and 99 has not."""
+    envs = DummyVecEnv(
+        [
+            lambda number=number: Monitor(Paying(number)) if kind == "monitor" else Paying(number)
+            for number in (5, 7, 99)
+        ]
+    )
+    if kind == "scaled":
+        envs = VecNormalize(envs)
+    algorithm = sb3.PPO("MlpPolicy", envs, n_steps=STEPS, batch_size=12, n_epochs=1, seed=3, device="cpu")
+    callback = LearnedRate(tiny_model())
+    algorithm.learn(3 * STEPS, callback=callback)
+    return callback
+
+
+@pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
+@pytest.mark.parametrize("kind", ["monitor", "plain", "scaled"])
+def test_returns_are_of_ended_episodes_and_else_what_was_paid_so_far(kind):
+    """As simulated learners have them, whether a monitor tells them or not, and before they are scaled."""
+    if kind == "monitor":
+        callback = paid_by(kind)
+    else:
+        with pytest.warns(
+            UserWarning, match=r"ended without info\['episode'\].*wrap the environments in Monitor"
+        ) as told:
+            callback = paid_by(kind)
+        assert len([each for each in told if "Monitor" in str(each.message)]) == 1
+    assert callback._returns() == [25.0, 49.0, 12 * 99.0]
+    assert callback.stepper.memory.mean_return == pytest.approx((25.0 + 49.0 + 12 * 99.0) / 3)
+    assert callback._returns.state()["paid"] == [10.0, 35.0, 12 * 99.0]
+
+
+@pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
+def test_what_is_saved_is_made_on_saving_only(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(Stepper, "record", lambda stepper: calls.append(1) or {"updates": int(stepper.memory.updates)})
+    algorithm = make("PPO")
+    algorithm.learn(2 * ENVS * STEPS, callback=LearnedRate(tiny_model()))
+    assert not calls
+    algorithm.save(tmp_path / "saved.zip")
+    assert calls
+    with zipfile.ZipFile(tmp_path / "saved.zip") as archive:
+        assert json.loads(archive.read("data"))["learned_rate"]["stepper"] == {"updates": 2}
 
 
 def test_a_fresh_start_forgets(tmp_path):

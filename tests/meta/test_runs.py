@@ -11,9 +11,11 @@ from metastep.controllers import HOOF, Fixed, Metagrad
 from metastep.crew import Threads
 from metastep.errors import InputError
 from metastep.meta import runs
+from metastep.meta import together as together_module
 from metastep.meta.loop import run_through
 from metastep.meta.runs import BlockRun, carry_out, run_blocks, start_of
 from metastep.rules import NGA, Adam
+from metastep.simulation.engine import compiled
 from metastep.threads import count_threads
 from tests.meta.test_collection import small_mdp
 
@@ -55,6 +57,16 @@ def test_a_batch_of_many_blocks_is_each_of_them_alone(alone):
     np.testing.assert_array_equal(first.context, other.context)
     np.testing.assert_array_equal(first.mean_return[0], other.mean_return[0])
     assert not np.array_equal(first.mean_return[0], together[1].history.mean_return[0])
+
+
+def test_batches_of_other_numbers_of_blocks_are_not_compiled_anew():
+    simulate = compiled(together_module._simulate)
+    run_blocks(MIXED[:4], 0, lambda _: None)
+    before = simulate._cache_size()
+    run_blocks(MIXED[:3], 0, lambda _: None)
+    assert simulate._cache_size() == before
+    run_blocks(MIXED[:2], 0, lambda _: None)
+    assert simulate._cache_size() == before + 1
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(1, [1] * 5), (3, [3, 2]), (8, [5])])

@@ -19,7 +19,7 @@ _TASK_HELP = "The task: NAME=VALUE,...; what is not named is in the middle of it
 def learn(
     model: ModelArgument,
     task: Annotated[str, typer.Option(help=_TASK_HELP)] = "",
-    family: Annotated[str, typer.Option(help="Of the task, where the model was fitted on several.")] = "",
+    family: Annotated[str, typer.Option(help="Of the task; to be named where the model was fitted on several.")] = "",
     out: Annotated[Path, typer.Option(help="Folder of policy, curve and report.")] = Path("runs/learned"),
     updates: Annotated[
         int | None, typer.Option(help="Updates to make; default: as many as the model's experiment compares.", min=1)

@@ -12,7 +12,7 @@ from metastep.blocks import Blocks, Stream
 from metastep.errors import InputError
 from metastep.evaluation.methods import Method, MethodRecord, check_names, check_record, has_directions, refuse_overlap
 from metastep.evaluation.tuning import TuningTable
-from metastep.mdp import Process
+from metastep.mdp import Process, with_budget
 from metastep.meta.history import History
 from metastep.meta.runs import BlockRun, Plan, carry_out, start_of
 from metastep.progress import Silent, Tracker
@@ -166,7 +166,7 @@ def compare(
 def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTable] = ()) -> Plan[Comparison]:
     """The plan of a comparison: every method on every block of tasks."""
     check_names(methods)
-    mdp, num_tasks, blocks = asked.mdp, asked.num_tasks, asked.blocks
+    mdp, num_tasks, blocks = with_budget(asked.mdp, asked.num_updates), asked.num_tasks, asked.blocks
     starts = [start_of(mdp, asked.seed, asked.stream, block, asked.contexts) for block in blocks]
     context = np.concatenate([start.context for start in starts])[:num_tasks]
     refuse_overlap(methods, asked.stream, context)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from metastep.blocks import Blocks, Stream
 from metastep.errors import InputError
 from metastep.evaluation.methods import Method, MethodSpec
-from metastep.mdp import Process
+from metastep.mdp import Process, with_budget
 from metastep.meta.controller import TaskSource
 from metastep.meta.runs import BlockRun, Plan, Start, carry_out
 from metastep.progress import Silent, Tracker
@@ -101,7 +101,7 @@ def tuning(
             f"tune: {num_tasks} tasks and {num_updates} updates; at least 2 tasks and 1 update are needed."
         )
     context, theta = _tuning_tasks(mdp, seed, num_tasks, contexts)
-    variant = spec.on(mdp)
+    variant = spec.on(with_budget(mdp, num_updates))
     lanes = Blocks(len(points) * num_tasks, mdp.block_size)
     asked = []
     for block, lane in _lanes(lanes):

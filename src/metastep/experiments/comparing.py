@@ -15,6 +15,7 @@ from metastep.experiments.origin import keep, kept, model_of, result_of
 from metastep.experiments.schema import Experiment
 from metastep.experiments.times import Timed
 from metastep.fqi import Model
+from metastep.mdp import with_budget
 from metastep.meta.runs import Plan, carry_out
 from metastep.progress import Silent, Tracker
 
@@ -142,7 +143,7 @@ def prepared(
     """
     own = folder.of_model(spec.model)
     config = own.config
-    mdp = build_mdp(config)
+    mdp = with_budget(build_mdp(config), config.compare.num_updates)
 
     def model() -> Model:
         on_use("/".join((*own.path.relative_to(folder.path).parts, "model")))

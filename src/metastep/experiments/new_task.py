@@ -28,10 +28,9 @@ from metastep.experiments.build import build_mdp, require_available
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
-from metastep.fqi.stepper import fingerprint
 from metastep.locks import writing
 from metastep.logs import to_csv
-from metastep.mdp import ActorCriticMDP, MetaMDP, Process, Tasks, begin
+from metastep.mdp import ActorCriticMDP, MetaMDP, Process, Tasks, begin, with_budget
 from metastep.meta.history import History, joined
 from metastep.meta.parts import Growth, Parts, grow, remove_parts
 from metastep.outside import claim
@@ -73,8 +72,9 @@ def parse_task(text: str, space: ContextSpace) -> NDArray[np.float32]:
 def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False) -> Experiment:
     """The experiment that a model was fitted in, which says what its learners are; of several families one is named."""
     families = model.record.configuration.get("families", {})
-    if families and family not in families:
-        raise not_registered("--family", family, [*families], "is not one of the model's")
+    allowed = [*families] or [model.record.environment]
+    if family.rpartition(":")[2] not in allowed and (families or family):
+        raise not_registered("--family", family, allowed, "is not one of the model's")
     recorded = families[family] if families else model.record.configuration.get("experiment")
     if not isinstance(recorded, dict) or "env" not in recorded:
         raise InputError(
@@ -109,20 +109,21 @@ def learn(
         model: a fitted model.
         task: as `parse_task` takes it.
         folder: where everything goes; new, empty or of the same call.
-        family: of the task, where the model was fitted on several.
+        family: of the task, to be named where the model was fitted on several.
         seed: of the first policy and the simulation.
-        num_updates: updates to make; None takes as many as the model's experiment compares methods over.
+        num_updates: updates to make, as the model is told; None takes as many as its experiment compares methods over.
         command: that was typed, for the report.
         tracker: is told about progress.
         allow_imports: whether modules that the model's record names may be imported.
     """
     config = experiment_of(model, family, allow_imports=allow_imports)
-    mdp, total = _of_one_learner(config), num_updates or config.compare.num_updates
+    total = num_updates or config.compare.num_updates
+    mdp = with_budget(_of_one_learner(config), total)
     context = parse_task(task, mdp.env.context_space)
     require_available(mdp.env)
     wanted = {
         **storage.stamp("learning"),
-        "model": fingerprint(model),
+        "model": model.fingerprint,
         "family": config.env.name,
         "task": dict(zip(mdp.env.context_space.names, context.astype(float).tolist(), strict=True)),
         "seed": seed,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,15 +61,29 @@ def publish(
         require_new(path, force=force)
     model = fitted(folders[0])[0] if len(folders) == 1 else pooled(folders, tracker=tracker)
     storage.create_folder(out)
-    save_model(model.only_selected(), file, packed=True)
-    num_bytes, same = file.stat().st_size, _agreement(model, load_model(file), folders)
+    with TemporaryDirectory() as aside:
+        save_model(model.only_selected(), Path(aside, file.name), packed=True)
+        content = storage.read_bytes(Path(aside, file.name))
+        same = _agreement(model, load_model(Path(aside, file.name)), folders)
     if len(folders) == 1:
         comparisons = [compared(folders[0]) if folders[0].comparison.exists() else None]
     else:
         comparisons = [judged(model, folder, name, tracker=tracker) for folder in folders]
-    text = "\n".join(_card(name, model, folders, comparisons, num_bytes, same, command)) + "\n"
-    write_new(card, text.encode(), force=force)
-    return Published(file, card, num_bytes, same)
+    text = "\n".join(_card(name, model, folders, comparisons, len(content), same, command)) + "\n"
+    _write_both(file, content, card, text.encode(), force=force)
+    return Published(file, card, len(content), same)
+
+
+def _write_both(file: Path, model: bytes, card: Path, text: bytes, *, force: bool) -> None:
+    """Both at the end, so that a model is never without its card, nor a card without its model."""
+    is_new = not card.exists()
+    write_new(card, text, force=force)
+    try:
+        write_new(file, model, force=force)
+    except BaseException:
+        if is_new:
+            card.unlink(missing_ok=True)
+        raise
 
 
 def _agreement(model: Model, packed: Model, folders: Sequence[RunFolder]) -> float:

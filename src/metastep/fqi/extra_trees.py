@@ -62,7 +62,8 @@ class ExtraTrees:
         num_rows, num_features = matrix.shape
         padded = np.zeros((num_rows, -(-num_features // _LANES) * _LANES), dtype=np.float32)
         padded[:, :num_features] = matrix
-        seeds = np.random.SeedSequence(seed).generate_state((1 + self.state_first) * self.trees, np.uint64)
+        number = 2 * self.trees if self.state_first else self.trees
+        seeds: NDArray[Any] = np.random.SeedSequence(seed).generate_state(number, np.uint64)
         if not self.state_first:
             return self._grow(padded, y, num_features, seeds, threads)
         blind = padded.copy()
@@ -78,7 +79,7 @@ class ExtraTrees:
         padded: NDArray[np.float32],
         y: NDArray[np.float64],
         num_features: int,
-        seeds: NDArray[np.uint64],
+        seeds: NDArray[Any],
         threads: int | None,
     ) -> Forest:
         # Sums of squares lose digits when the mean is large against the spread.

@@ -1,5 +1,6 @@
 """A fitted model: the Q function of every iteration, and the record of where it comes from and what it expects."""
 
+import hashlib
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -14,11 +15,20 @@ from metastep.errors import InputError, not_registered
 from metastep.fqi.iteration import MetaFQI
 from metastep.fqi.menu import MenuQ, pick_iteration
 from metastep.fqi.qfunction import QFunction
-from metastep.fqi.record import Branch, ModelRecord, ObservationPart, RegressorRecord, TrainingData, ValidationCurve
-from metastep.fqi.regressors import options_of
+from metastep.fqi.record import (
+    Branch,
+    ModelRecord,
+    ObservationPart,
+    RegressorRecord,
+    TrainingData,
+    ValidationCurve,
+    record_to_json,
+)
+from metastep.fqi.regressors import Head, options_of
 from metastep.fqi.stepper import Outside, Proposal, Stepper, as_numbers
 from metastep.logs import Log
 from metastep.provenance import environment_record
+from metastep.storage import sha256_of_json
 
 
 @dataclass(frozen=True)
@@ -128,7 +138,8 @@ class Model:
         """Whatever proposes the steps of one learner in a training loop, and remembers what it needs between updates.
 
         Args:
-            num_updates: updates that the learner has; None takes as many as the learners that the model was fitted on.
+            num_updates: updates that the learner has; None takes those of the record, or as many as the learners that the
+                model was fitted on.
             outside: warn once of numbers that the training data did not reach, or refuse each.
             record: what a stepper's `record` gave, to go on from there.
             log: is told of every update; a path is a CSV file.
@@ -142,22 +153,27 @@ class Model:
         for name in features:
             if name not in wanted:
                 raise not_registered(asked, name, list(wanted), "is not what the model looks at")
-        return self.proposed({**given, **features}, stacklevel=4)
+        return self.proposed({**given, **features}, "warn", self._warnings, stacklevel=4)
 
     def proposed(
-        self, numbers: Mapping[str, ArrayLike | None], outside: Outside = "warn", stacklevel: int = 2
+        self, numbers: Mapping[str, ArrayLike | None], outside: Outside, told: list[str], stacklevel: int = 2
     ) -> Proposal:
-        """The proposal for one learner whose features are given by name."""
+        """The proposal for one learner whose features are given by name; `told` as in `tell_of_the_unseen`."""
         row = np.concatenate([_numbers(name, numbers.get(name), size) for name, size in self.record.keywords.items()])
-        self.tell_of_the_unseen(row, outside, stacklevel + 1)
+        self.tell_of_the_unseen(row, outside, told, stacklevel + 1)
         *direction, stepsize = np.atleast_1d(self.act(row[None, :], threads=1)[0])
         return Proposal(self.record.directions[int(direction[0])] if direction else "", float(stepsize))
 
-    def tell_of_the_unseen(self, row: NDArray[np.float32], outside: Outside = "warn", stacklevel: int = 2) -> None:
-        """Warn once of a number that the training data did not reach, or refuse it: what is proposed is then a guess."""
+    def tell_of_the_unseen(
+        self, row: NDArray[np.float32], outside: Outside, told: list[str], stacklevel: int = 2
+    ) -> None:
+        """Warn of a number that the training data did not reach, or refuse it: what is proposed is then a guess.
+
+        Nothing is said where `told`, the warnings so far, holds one; a new one is added to it.
+        """
         low, high = self._reach
         beyond = (row < low) | (row > high)
-        if not beyond.any() or not np.isfinite(row).all() or (self._warnings and outside == "warn"):
+        if not beyond.any() or not np.isfinite(row).all() or (told and outside == "warn"):
             return
         index = int(beyond.argmax())
         record = self.record
@@ -167,8 +183,20 @@ class Model:
         )
         if outside == "refuse":
             raise InputError(f"{sentence}.")
-        self._warnings.append(f"{sentence}: the step size is a guess. Further ones are not reported.")
-        warnings.warn(self._warnings[0], stacklevel=stacklevel)
+        told.append(f"{sentence}: the step size is a guess. Further ones are not reported.")
+        warnings.warn(told[0], stacklevel=stacklevel)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What tells models apart that propose something else: where a stepper's record, or a learner, may go on."""
+        record, digest = self.record, hashlib.sha256()
+        for head in self._function(None).heads:
+            for name, array in sorted(_known_arrays(head).items()):
+                digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+                digest.update(np.ascontiguousarray(array).tobytes())
+        known = record_to_json(record)
+        names = ("training_data", "selected_iteration", "feature_names", "branches", "lam", "regressor")
+        return sha256_of_json([digest.hexdigest(), {name: known[name] for name in names}])
 
     @cached_property
     def _reach(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -193,6 +221,13 @@ class Model:
 
     def _function(self, iteration: int | None) -> QFunction | MenuQ:
         return pick_iteration(self.q_functions, self.record.selected_iteration if iteration is None else iteration)
+
+
+def _known_arrays(head: Head) -> dict[str, NDArray[Any]]:
+    try:
+        return head.arrays()
+    except InputError:  # of one that lives in memory only its settings must do
+        return {}
 
 
 def require_names(record: ModelRecord) -> None:

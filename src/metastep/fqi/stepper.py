@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.diagnostics import DIAGNOSTICS, Memory, Movement, needed, observed
+from metastep.diagnostics import DIAGNOSTICS, Memory, Movement, Turn, needed, observed
 from metastep.errors import InputError, shown
 from metastep.logs import Log, as_log
-from metastep.storage import require_stamp, sha256_of_json, stamp
+from metastep.storage import require_stamp, stamp
 
 if TYPE_CHECKING:
     from metastep.fqi.model import Model
@@ -32,7 +32,8 @@ class Stepper:
 
     Args:
         model: a fitted model.
-        num_updates: updates that the learner has; None takes as many as the learners that the model was fitted on.
+        num_updates: updates that the learner has; None takes those of the record, or as many as the learners that the model
+            was fitted on.
         outside: warn once of numbers that the training data did not reach, or refuse each.
         record: what `record` gave, to go on from there.
         log: is told of every update (`metastep.logs`); a path is a CSV file.
@@ -51,11 +52,24 @@ class Stepper:
         if outside not in get_args(Outside):
             raise InputError(f"outside is {outside!r}, allowed are {', '.join(get_args(Outside))}.")
         self.model, self.outside, self._log = model, outside, as_log(log)
-        self.num_updates = num_updates or updates_of(model)
-        self.memory, self.movement = Memory(), None if record is None else _movement(record)
+        self.memory, self.movement = Memory(), None
         self.last: dict[str, NDArray[np.float32]] = {}
-        if record is not None:
-            self.memory = self._memory(record)
+        self._warnings: list[str] = []
+        if record is None:
+            self.num_updates = num_updates or self._usual_updates()
+        else:
+            self.memory, self.movement = self._memory(record), _movement(record)
+            self.num_updates = _updates_of(record, num_updates)
+
+    def _usual_updates(self) -> int:
+        """As many as the learners that the model was fitted on; 1 where neither anybody knows nor it matters."""
+        found = updates_of(self.model)
+        if found is None and "budget" in self.features:
+            raise InputError(
+                "num_updates is missing, allowed is 1 or more: the model looks at the share of them that was made, and its "
+                "record does not say how many it was fitted on."
+            )
+        return found or 1
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -76,31 +90,37 @@ class Stepper:
         """The proposal for the update that comes now; call it once for each, after its batch and before it.
 
         Numbers may be those of NumPy, JAX or PyTorch; what each means is in `metastep.diagnostics.DIAGNOSTICS`. What is told of
-        the last update is ignored before the first. A number that is not finite gives the smallest step.
+        the last update is ignored before the first. A number that is not finite gives the smallest step, also one that the
+        model does not look at.
         """
         told: dict[str, Any] = {
             name: _one(name, value) if name in DIAGNOSTICS and name not in _LISTS else as_numbers(name, value)
             for name, value in {**(diagnostics or {}), **more}.items()
         }
         movement = self.movement
-        if "parameters" in told:
-            parameters = told.pop("parameters")
-            if movement is not None and movement.parameters.shape != parameters.shape:
-                raise InputError(
-                    f"diagnostics: parameters has {parameters.size} numbers, before it had {movement.parameters.size}."
-                )
-            movement = movement or Movement(parameters, np.zeros_like(parameters))
-            movement, turn = movement.after(parameters, np)
-            told = {"step_norm": turn.length, "step_cosine": turn.cosine} | told
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is seen below
-            found, memory = observed(self.features, told, self.memory, float(self.num_updates), np)
+            if "parameters" in told:
+                movement, turn = self._moved(told["parameters"])
+                told = {"step_norm": turn.length, "step_cosine": turn.cosine} | told
+            found, sound, memory = observed(self.features, told, self.memory, float(self.num_updates), np)
         self.last = {name: np.atleast_1d(np.asarray(value, np.float32)) for name, value in found.items()}
-        proposal = self.model.proposed(self.last, self.outside, stacklevel=3)
+        seen = self.last if sound else {name: np.full_like(value, np.nan) for name, value in self.last.items()}
+        proposal = self.model.proposed(seen, self.outside, self._warnings, stacklevel=3)
         # Only now: a call that was refused has not happened.
         before, self.memory, self.movement = self.memory, memory._replace(rate=proposal.stepsize), movement
         if self._log is not None:
             self._log(int(before.updates), self._told(proposal, told))
         return proposal
+
+    def _moved(self, parameters: NDArray[np.float32]) -> tuple[Movement | None, Turn]:
+        """Where parameters have moved to, and how; None where there is no finite place to have come from."""
+        before = self.movement or Movement(parameters, np.zeros_like(parameters))
+        if before.parameters.shape != parameters.shape:
+            raise InputError(
+                f"diagnostics: parameters has {parameters.size} numbers, before it had {before.parameters.size}."
+            )
+        after, turn = before.after(parameters, np)
+        return after if np.isfinite(turn.length) else self.movement, turn
 
     def _told(self, proposal: Proposal, told: Mapping[str, Any]) -> dict[str, Any]:
         """What a log is told: the proposal, the return and the cost of the last update, then what the model saw."""
@@ -120,7 +140,7 @@ class Stepper:
         }  # fmt: skip
         return {
             **stamp("stepper"),
-            "model": fingerprint(self.model),
+            "model": self.model.fingerprint,
             "num_updates": self.num_updates,
             "memory": memory | {"updates": int(self.memory.updates)},
             "movement": vectors,
@@ -129,18 +149,15 @@ class Stepper:
     def _memory(self, record: Mapping[str, Any]) -> Memory:
         """What a record remembers, if it is one of this model's."""
         require_stamp(dict(record), "stepper", "of the stepper's record", "begin anew")
-        if record.get("model") != fingerprint(self.model):
+        if record.get("model") != self.model.fingerprint:
             raise InputError("record: it belongs to a stepper of another model.")
-        memory, num_updates = record.get("memory"), record.get("num_updates")
-        if not isinstance(num_updates, int) or num_updates < 1:
-            raise InputError(f"record: num_updates is {shown(num_updates)}, allowed is 1 or more.")
+        memory = record.get("memory")
         if (
             not isinstance(memory, Mapping)
             or set(memory) != set(Memory._fields)
             or not all(isinstance(value, int | float) and np.isfinite(value) for value in memory.values())
         ):
             raise InputError(f"record: memory is {shown(memory)}, allowed are finite {', '.join(Memory._fields)}.")
-        self.num_updates = num_updates
         numbers = {name: np.float32(value) for name, value in memory.items()}
         return Memory(**numbers)._replace(updates=int(memory["updates"]))
 
@@ -148,18 +165,22 @@ class Stepper:
 _LISTS = ("returns", "values", "targets", "parameters")
 
 
-def updates_of(model: "Model") -> int:
-    """Updates that the learners had which a model was fitted on, at most; 1 where nobody knows."""
+def updates_of(model: "Model") -> int | None:
+    """Updates that the learners had which a model was fitted on, at most; None where nobody knows."""
     configuration = model.record.configuration
     experiments = configuration.get("families", {"": configuration.get("experiment", {})}).values()
-    return max(int(experiment.get("meta", {}).get("num_updates", 1)) for experiment in experiments)
+    known = [experiment.get("meta", {}).get("num_updates") for experiment in experiments]
+    return max((int(num) for num in known if num is not None), default=None)
 
 
-def fingerprint(model: "Model") -> str:
-    """What tells models apart: where a record of one may go on."""
-    record = model.record
-    parts = [record.training_data.fingerprint, record.selected_iteration, list(record.feature_names), record.lam]
-    return sha256_of_json(parts)
+def _updates_of(record: Mapping[str, Any], wanted: int | None) -> int:
+    """Those of a record, which are not to be changed on the way."""
+    found = record.get("num_updates")
+    if not isinstance(found, int) or found < 1:
+        raise InputError(f"record: num_updates is {shown(found)}, allowed is 1 or more.")
+    if wanted not in (None, found):
+        raise InputError(f"num_updates is {wanted}, allowed is the {found} of the record, or none.")
+    return found
 
 
 def _movement(record: Mapping[str, Any]) -> Movement | None:
@@ -190,7 +211,7 @@ def as_numbers(name: str, value: Any) -> NDArray[np.float32]:
 
 def _plain(value: Any) -> Any:
     # Of PyTorch: perhaps with a gradient, on another device or of a type NumPy lacks.
-    return value.detach().cpu().double() if hasattr(value, "detach") else value
+    return value.detach().float().cpu() if hasattr(value, "detach") else value
 
 
 def _one(name: str, given: Any) -> np.float32:

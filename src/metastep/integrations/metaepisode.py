@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from metastep.blocks import Stream
 from metastep.errors import InputError
 from metastep.features import make, meta_observation
-from metastep.mdp import Learners, Process, Tasks, advance, begin
+from metastep.mdp import Learners, Process, Tasks, advance, begin, with_budget
 
 ActionUnit = Literal["normalised", "stepsize"]
 Floats = NDArray[np.float32]
@@ -64,7 +64,7 @@ class MetaEpisode:
     def __init__(self, mdp: Process, num_updates: int, actions: ActionUnit):
         if num_updates < 1:
             raise InputError(f"num_updates: {num_updates} must be at least 1.")
-        self.mdp, self.num_updates, self.actions = mdp, num_updates, actions
+        self.mdp, self.num_updates, self.actions = with_budget(mdp, num_updates), num_updates, actions
         self.updates_left = 0
         self._learners: Learners
         self._moment: Moment

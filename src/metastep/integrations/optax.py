@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from metastep.diagnostics import Memory, Movement, observed
 from metastep.errors import InputError
 from metastep.fqi import Model
-from metastep.integrations.rates import rate_model
+from metastep.integrations.rates import rate_model, seen_of, warn_of_differences
 
 
 class LearnedRateState(NamedTuple):
@@ -48,17 +48,20 @@ def learned_rate(
     stepper = fitted.stepper(num_updates)
     names, budget, sign = stepper.features, float(stepper.num_updates), -1.0 if flip_sign else 1.0
     smallest = fitted.record.branches[0].low
+    warned: list[str] = []
+    looked_at: list[bool] = []
 
     def act(rows: Array) -> NDArray[np.float32]:
         table = np.asarray(rows, np.float32)
         flat = table.reshape(-1, table.shape[-1])
         for row in flat:
-            fitted.tell_of_the_unseen(row)
+            fitted.tell_of_the_unseen(row, "warn", warned)
         return fitted.act(flat, threads=1).reshape(table.shape[:-1])
 
     def init(params: Any) -> LearnedRateState:
         zero = jnp.float32(0.0)
         flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
+        flat = jnp.where(jnp.isfinite(flat), flat, 0.0)  # else no step would ever be finite
         memory = Memory(*(zero for _ in Memory._fields))
         return LearnedRateState({"learning_rate": jnp.float32(smallest)}, memory, Movement(flat, jnp.zeros_like(flat)))
 
@@ -67,9 +70,10 @@ def learned_rate(
         told = {"rate": state.hyperparams["learning_rate"], **told}
         if stepper.needs_parameters:
             movement, turn = movement.after(_flat(params), jnp)
-            told = {"step_norm": turn.length, "step_cosine": turn.cosine, **told}
-        found, memory = observed(names, told, state.memory, budget, jnp)
+            told = {"step_norm": turn.length, "step_cosine": turn.cosine, **told, "parameters": _flat(params)}
+        found, sound, memory = observed(names, told, state.memory, budget, jnp)
         row = jnp.concatenate([jnp.ravel(found[name]).astype(jnp.float32) for name in names])
+        row = jnp.where(sound, row, jnp.nan)  # which gives the smallest step
         rate = jax.pure_callback(act, jax.ShapeDtypeStruct((), jnp.float32), row, vmap_method="broadcast_all")
         return LearnedRateState({"learning_rate": rate}, memory._replace(rate=rate), movement)
 
@@ -86,6 +90,9 @@ def learned_rate(
             raise InputError("learned_rate: update needs diagnostics, a table of what the loop tells.")
         if params is None and stepper.needs_parameters:
             raise InputError("learned_rate: update needs params, the model looks at how they move.")
+        if not looked_at:
+            looked_at.append(True)
+            warn_of_differences(fitted, "learned_rate", seen_of(diagnostics), stacklevel=2)
         told = {name: jnp.asarray(value).astype(jnp.float32) for name, value in diagnostics.items()}
         state = jax.lax.cond(begins, lambda: propose(told, params, state), lambda: state)
         rate = sign * state.hyperparams["learning_rate"]

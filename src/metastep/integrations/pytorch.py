@@ -7,7 +7,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from metastep.fqi import Model
-from metastep.integrations.rates import rate_model
+from metastep.integrations.rates import rate_model, seen_of, warn_of_differences
 from metastep.logs import Log, as_log
 
 
@@ -34,14 +34,22 @@ class LearnedLR(LRScheduler):
     ) -> None:
         # Not the base class's: it would step at once, before there is anything to tell.
         self.optimizer = optimizer
-        self._log = as_log(log)
+        self._log, self._given = as_log(log), num_updates
         self.stepper = rate_model(model).stepper(num_updates, log=self._log)
-        rates = [float(group["lr"]) for group in optimizer.param_groups]
-        self.base_lrs, self._last_lr = [*rates], [*rates]
-        self._ratios = [rate / rates[0] if rates[0] else 1.0 for rate in rates]
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", float(group["lr"]))
+        self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
+        self._last_lr = _rates(optimizer)
+        self._ratios = [rate / self.base_lrs[0] if self.base_lrs[0] else 1.0 for rate in self.base_lrs]
+        self.last_epoch, self._step_count, self._optimizer_steps = -1, 0, 0
+        optimizer.register_step_post_hook(self._count)
+
+    def _count(self, *_: Any) -> None:
+        self._optimizer_steps += 1
 
     def step(self, **diagnostics: Any) -> None:  # type: ignore[override]
         """Propose the rate of the update that comes now, and set it."""
+        self._warn_of_differences(diagnostics)
         # What the optimizer says is true, also where somebody else has changed it; a first rate means nothing.
         diagnostics = {"rate": self.optimizer.param_groups[0]["lr"]} | diagnostics
         if self.stepper.needs_parameters:
@@ -54,7 +62,24 @@ class LearnedLR(LRScheduler):
                 group["lr"].fill_(rate * ratio)
             else:
                 group["lr"] = rate * ratio
-        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
+        self._now()
+
+    def _now(self) -> None:
+        """What others read of schedulers: rates, and updates from 0, as the base class counts them."""
+        updates = int(self.stepper.memory.updates)
+        self._last_lr, self.last_epoch, self._step_count = _rates(self.optimizer), updates - 1, updates
+
+    def _warn_of_differences(self, told: dict[str, Any]) -> None:
+        """Before the first update of its batch, before the second of what the first was made of."""
+        own = seen_of(told) if self._step_count == 0 else {}
+        if self._step_count == 1 and self._optimizer_steps:
+            own = {"gradient steps of an update": self._optimizer_steps}
+        self._optimizer_steps = 0
+        warn_of_differences(self.stepper.model, "LearnedLR", own, stacklevel=3)
+
+    def get_lr(self) -> list[float | torch.Tensor]:
+        """The rates as they are: only `step` knows the next ones."""
+        return _rates(self.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """All that is remembered, as JSON holds it; the rate itself is in the optimizer's."""
@@ -62,6 +87,10 @@ class LearnedLR(LRScheduler):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
-        self.stepper = self.stepper.model.stepper(record=state_dict["stepper"], log=self._log)
+        self.stepper = self.stepper.model.stepper(self._given, record=state_dict["stepper"], log=self._log)
         self._ratios = list(state_dict["ratios"])
-        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
+        self._now()
+
+
+def _rates(optimizer: torch.optim.Optimizer) -> list[float | torch.Tensor]:
+    return [float(group["lr"]) for group in optimizer.param_groups]

@@ -4,6 +4,7 @@ import math
 import os
 import warnings
 from collections import deque
+from collections.abc import Callable, ItemsView, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,13 @@ import torch
 from numpy.typing import NDArray
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import obs_as_tensor
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor, is_vecenv_wrapped
 
 from metastep.errors import InputError
 from metastep.fqi import Model, Stepper
-from metastep.integrations.rates import differences, rate_model
+from metastep.integrations.rates import rate_model, warn_of_differences
 from metastep.logs import Log, as_log
 
 _ROWS = 4096
@@ -23,6 +26,56 @@ _ROWS = 4096
 
 _STATE = "learned_rate"
 """The attribute of an algorithm that holds what must be saved with it."""
+
+
+class Returns:
+    """What the episodes of each environment paid: the last ones that ended, or while none has, the one that is running so far.
+
+    Args:
+        envs: that run side by side.
+        each: episodes to keep of each of them.
+        state: what `state` gave, to go on from there; of other environments it is ignored.
+        begins: where a new episode begins, whatever was paid before.
+    """
+
+    def __init__(self, envs: VecEnv, each: int, state: Mapping[str, Any], begins: NDArray[np.bool_]) -> None:
+        num = envs.num_envs
+        ended, paid = state.get("ended", []), state.get("paid", [])
+        self.ended = [deque(returns, each) for returns in (ended if len(ended) == num else [[]] * num)]
+        self.paid = np.where(begins, 0.0, paid if len(paid) == num else 0.0)
+        # A monitor knows better than `dones` when an episode ends: a life that is lost need not end it.
+        self._is_told = np.array(envs.env_is_wrapped(Monitor)) | is_vecenv_wrapped(envs, VecMonitor)
+
+    def add(self, rewards: NDArray[Any], dones: NDArray[Any], infos: Sequence[Mapping[str, Any]]) -> bool:
+        """A step of every environment; whether an episode ended of which nobody tells the return."""
+        self.paid += rewards
+        self._is_told |= ["episode" in info for info in infos]
+        for index, (done, info) in enumerate(zip(dones, infos, strict=True)):
+            if "episode" in info or (done and not self._is_told[index]):
+                told = info.get("episode", {}).get("r", self.paid[index])
+                self.ended[index].append(float(told))
+                self.paid[index] = 0.0
+        return bool(np.any(dones & ~self._is_told))
+
+    def __call__(self) -> list[float]:
+        """The same that simulated learners see (`metastep.actor_critic.experience`)."""
+        return [value for ended, paid in zip(self.ended, self.paid, strict=True) for value in (ended or [float(paid)])]
+
+    def state(self) -> dict[str, Any]:
+        """All that is remembered, as JSON holds it."""
+        return {"ended": [list(returns) for returns in self.ended], "paid": self.paid.tolist()}
+
+
+class _Saved(dict[str, Any]):
+    """A table whose content is made when it is asked for, as `json` does on saving: vectors of parameters are long."""
+
+    def __init__(self, make: Callable[[], dict[str, Any]]) -> None:
+        super().__init__(is_made="on saving")  # one that is empty would be written as such
+        self._make = make
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        """What is saved."""
+        return self._make().items()
 
 
 class LearnedRate(BaseCallback):
@@ -42,26 +95,18 @@ class LearnedRate(BaseCallback):
     ) -> None:
         super().__init__(verbose)
         self.rates, self._log = rate_model(model), as_log(log)
-        self.stepper: Stepper = self.rates.stepper()
+        self.stepper: Stepper  # from the start of the training on
         self.measured: dict[str, float] = {}  # of the last update
         self.proposed: list[float] = []
-        self._episodes: list[deque[float]] = []
+        self._returns: Returns
+        self._has_warned = False
         self._seen: dict[str, Any] = {}
 
     def _init_callback(self) -> None:
-        algorithm: Any = self.model
-        if not isinstance(algorithm, PPO | A2C):
+        if not isinstance(self.model, PPO | A2C):
             raise InputError(
-                f"LearnedRate: {type(algorithm).__name__} is not an algorithm it knows, allowed are PPO, A2C."
+                f"LearnedRate: {type(self.model).__name__} is not an algorithm it knows, allowed are PPO, A2C."
             )
-        state = getattr(algorithm, _STATE, None) if algorithm.num_timesteps else None
-        # As many episodes as the model's learners had environments, in equal shares.
-        wanted = int(self.rates.record.setting.get("num_envs") or algorithm.n_envs)
-        each = -(-wanted // algorithm.n_envs)
-        kept = state["episodes"] if state and len(state["episodes"]) == algorithm.n_envs else [[]] * algorithm.n_envs
-        self._episodes = [deque(returns, each) for returns in kept]
-        self.stepper = self.rates.stepper(record=state["stepper"] if state else None, log=self._log)
-        self.measured = dict(state["measured"]) if state else {}
         self._warn_of_differences()
 
     def _warn_of_differences(self) -> None:
@@ -73,18 +118,39 @@ class LearnedRate(BaseCallback):
             "minibatch": getattr(algorithm, "batch_size", None),
             "discount": algorithm.gamma,
         }
-        if unlike := differences(self.rates, own):
-            warnings.warn(f"LearnedRate: the model was fitted on other loops, this one has {unlike}.", stacklevel=2)
+        warn_of_differences(self.rates, "LearnedRate", own)
 
     def _on_training_start(self) -> None:
         algorithm: Any = self.model
-        batch = algorithm.n_steps * algorithm.n_envs
-        self.stepper.num_updates = max(1, math.ceil(self.locals["total_timesteps"] / batch))
+        total = max(1, math.ceil(self.locals["total_timesteps"] / (algorithm.n_steps * algorithm.n_envs)))
+        state = dict(getattr(algorithm, _STATE, {}).items()) if algorithm.num_timesteps else {}
+        # As many episodes as the model's learners had environments, in equal shares.
+        wanted = int(self.rates.record.setting.get("num_envs") or algorithm.n_envs)
+        each = -(-wanted // algorithm.n_envs)
+        returns = Returns(algorithm.env, each, state.get("returns", {}), algorithm._last_episode_starts)
+        if state:
+            stepper = self.rates.stepper(record=state["stepper"], log=self._log)
+            stepper.num_updates = total  # those that were made and those to come
+        else:
+            stepper = self.rates.stepper(total, log=self._log)
+        measured: dict[str, float] = dict(state.get("measured", {}))
+        self.stepper, self._returns, self.measured = stepper, returns, measured
+        self._has_warned, self._seen = False, {}
+        # Of these very objects: the callback may serve another algorithm later.
+        saved = _Saved(lambda: {"stepper": stepper.record(), "measured": measured, "returns": returns.state()})
+        setattr(algorithm, _STATE, saved)
 
     def _on_step(self) -> bool:
-        for returns, info in zip(self._episodes, self.locals["infos"], strict=True):
-            if "episode" in info:
-                returns.append(float(info["episode"]["r"]))
+        scaled: Any = self.model.get_vec_normalize_env()
+        rewards = self.locals["rewards"] if scaled is None else scaled.get_original_reward()
+        untold = self._returns.add(rewards, self.locals["dones"], self.locals["infos"])
+        if untold and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "LearnedRate: an episode ended without info['episode'], so its return is the sum of the rewards that the "
+                "algorithm got; wrap the environments in Monitor or VecMonitor.",
+                stacklevel=2,
+            )
         return True
 
     def _on_rollout_start(self) -> None:
@@ -99,25 +165,19 @@ class LearnedRate(BaseCallback):
         # The buffer takes new arrays when it is emptied: these stay as they are.
         self._seen = {name: getattr(buffer, name) for name in ("observations", "actions", "log_probs")}
         told = {
-            "returns": self._returns(buffer.rewards),
+            "returns": self._returns(),
             "entropy": self._entropy(),
             "values": buffer.values.ravel(),
             "targets": buffer.returns.ravel(),
-            "parameters": torch.cat([parameter.detach().flatten() for parameter in algorithm.policy.parameters()]),
             **self.measured,
         }
-        known = {name: value for name, value in told.items() if name != "parameters" or self.stepper.needs_parameters}
-        rate = self.stepper(known).stepsize
+        if self.stepper.needs_parameters:
+            told["parameters"] = torch.cat([each.detach().flatten() for each in algorithm.policy.parameters()])
+        rate = self.stepper(told).stepsize
         self.proposed.append(rate)
         # An update begins with the rate of the schedule, which is made from this field.
         algorithm.learning_rate = rate
         algorithm._setup_lr_schedule()
-        self._save()
-
-    def _returns(self, rewards: NDArray[np.float32]) -> list[float]:
-        """Of the last finished episodes; before any has, what those that are running were paid."""
-        found = [value for returns in self._episodes for value in returns]
-        return found or [float(value) for value in rewards.sum(axis=0)]
 
     def _measure_update(self) -> None:
         """What the last update did, told by the algorithm where it tells it."""
@@ -134,14 +194,8 @@ class LearnedRate(BaseCallback):
             warnings.warn(
                 f"LearnedRate: the update was made with {used:g}, proposed was {self.proposed[-1]:g}.", stacklevel=2
             )
-        self.measured = {"approx_kl": divergence, "clip_fraction": clipped, "rate": used}
+        self.measured |= {"approx_kl": divergence, "clip_fraction": clipped, "rate": used}
         self._seen = {}
-        self._save()
-
-    def _save(self) -> None:
-        """Leave all that is remembered with the algorithm, as JSON holds it."""
-        episodes = [list(returns) for returns in self._episodes]
-        setattr(self.model, _STATE, {"stepper": self.stepper.record(), "measured": self.measured, "episodes": episodes})
 
     def _rows(self, start: int) -> tuple[Any, Any]:
         """Some observations and actions of the rollout, as tensors."""

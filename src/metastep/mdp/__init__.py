@@ -5,7 +5,7 @@ Its state is a block of learners, its action the hyperparameters of their next u
 """
 
 from metastep.mdp.actor_critic import ActorCriticMDP, LastUpdate
-from metastep.mdp.base import AnyRule, Learners, Process, Tasks, advance, begin
+from metastep.mdp.base import AnyRule, Learners, Process, Tasks, advance, begin, with_budget
 from metastep.mdp.episodes import (
     DEFAULT_OBSERVATION,
     MetaMDP,
@@ -20,4 +20,4 @@ from metastep.mdp.initial import InitialPolicy
 
 __all__ = ["DEFAULT_OBSERVATION", "ActorCriticMDP", "AnyRule", "InitialPolicy", "LastUpdate", "Learners", "MetaMDP"]
 __all__ += ["Previous", "Process", "Tasks", "advance", "begin", "divergence", "simulated", "updated", "whole_episodes"]
-__all__ += ["with_lengths"]
+__all__ += ["with_budget", "with_lengths"]

@@ -1,5 +1,6 @@
 """What a meta-MDP is: learners, and how an update that was chosen leads from some to the next."""
 
+import dataclasses
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import jax.numpy as jnp
@@ -167,6 +168,13 @@ def begin(mdp: Process, tasks: Tasks) -> Learners:
 def advance(mdp: Process, learners: Learners, hyperparameters: Array) -> Learners:
     """One transition of the meta-MDP: update every theta, simulate the next batch."""
     return mdp.advance(learners, hyperparameters)
+
+
+def with_budget(mdp: Process, num_updates: int) -> Process:
+    """The same meta-MDP whose learners have this many updates, where features look at how many are left."""
+    record: Any = mdp
+    told: Process = dataclasses.replace(record, budget=num_updates) if hasattr(mdp, "budget") else mdp
+    return told
 
 
 def draw_tasks(

@@ -59,7 +59,7 @@ class Together:
     def __init__(self, mdps: Sequence[MetaMDP], tasks: Sequence[Tasks], keeps: Sequence[bool]) -> None:
         self._mdps, self._tasks, self._keeps = [without_ranges(mdp) for mdp in mdps], tasks, keeps
         self._context, self._key = (
-            jnp.stack(arrays) for arrays in zip(*((t.context, t.key) for t in tasks), strict=True)
+            _stacked(arrays) for arrays in zip(*((t.context, t.key) for t in tasks), strict=True)
         )
         begun = [compiled(before_updates)(mdp, block.theta) for mdp, block in zip(self._mdps, tasks, strict=True)]
         states, previous = zip(*begun, strict=True)
@@ -81,7 +81,7 @@ class Together:
         self, thetas: Sequence[Array], states: Sequence[RuleState], previous: Sequence[Previous], update: Array
     ) -> list[Learners]:
         """Simulate a batch of every block."""
-        given = simulation_of(self._mdps[0]), jnp.stack(thetas), self._context, self._key, update
+        given = simulation_of(self._mdps[0]), _stacked(thetas), self._context, self._key, update
         batch, episodes = (
             compiled(_simulate_and_keep)(*given) if any(self._keeps) else (compiled(_simulate)(*given), None)
         )
@@ -99,6 +99,13 @@ class Together:
             )
             found.append(after._replace(episodes=_part(episodes, index) if self._keeps[index] else None))
         return found
+
+
+def _stacked(arrays: Sequence[Array]) -> Array:
+    """One array, the last repeated up to a power of two: another number of blocks would be another program, and compiling
+    takes longer than simulating what nobody looks at."""
+    missing = (1 << (len(arrays) - 1).bit_length()) - len(arrays)
+    return jnp.stack([*arrays, *[arrays[-1]] * missing])
 
 
 def _part(stacked: Any, index: int) -> Any:
