@@ -65,10 +65,15 @@ class Screened(NamedTuple):
         """Facts that hold less those that do not."""
         return self.count("holds") - self.count("does not hold")
 
+    @property
+    def rank(self) -> tuple[int, int]:
+        """What readings are ordered by: the score, then the facts that hold."""
+        return self.score, self.count("holds")
+
 
 def best_of(screened: Sequence[Screened]) -> Screened:
     """The reading with the highest score; of several the one with most facts that hold, then the first."""
-    return max(screened, key=lambda row: (row.score, row.count("holds")))
+    return max(screened, key=lambda row: row.rank)
 
 
 def config_of(bench: Workbench, reading: Reading) -> Experiment:
@@ -247,7 +252,7 @@ def page(screened: Mapping[str, Sequence[Screened]], failed: Mapping[str, str]) 
 def _scores_table(group: Sequence[Screened]) -> Table:
     points = [point.name for point in POINTS[group[0].reading.environment]]
     counted: tuple[Verdict, ...] = ("holds", "does not hold", "not distinguishable")
-    ordered = sorted(group, key=lambda row: -row.score)
+    ordered = sorted(group, key=lambda row: row.rank, reverse=True)
     rows = [
         (
             *row.reading.choices,
@@ -291,7 +296,7 @@ def _named_colours() -> list[tuple[str, str]]:
 
 def _matrix(env: str, group: Sequence[Screened]) -> Panel:
     facts = [fact for fact in group[0].found if any(row.found[fact] for row in group)]
-    order, ranked = list(COLOURS), sorted(group, key=lambda row: -row.score)
+    order, ranked = list(COLOURS), sorted(group, key=lambda row: row.rank, reverse=True)
     found = [[row.found[fact] for fact in facts] for row in ranked]
     cells = np.array([[order.index(one.verdict if one else None) for one in row] for row in found])
 
