@@ -48,9 +48,11 @@ def peak_memory() -> int:
 
 
 def digest(folder: Path) -> str:
-    """Of all files of a run but its command."""
+    """Of all files of a run but its command and what it took."""
     total = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "command.txt"):
+    for path in sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.name not in ("command.txt", "times.json")
+    ):
         total.update(str(path.relative_to(folder)).encode() + path.read_bytes())
     return total.hexdigest()
 

@@ -67,6 +67,7 @@ REMOVED: Mapping[str, tuple[str, ...]] = {
     "no rounds": (setting("collect.rounds", 1),),
     "N = 1": (setting("fqi.iterations", 1),),
     "discount 1": (setting("meta.meta_discount", 1.0),),
+    "state not first": (setting("fqi.regressor.state_first", "false"),),
 }
 """Each part of the method taken away alone."""
 _MORE = {"no labels": "labels", "no rounds": "rounds"}  # more learners make up for what is no longer tried
