@@ -27,7 +27,7 @@ def made(tmp_path_factory):
         patch.setattr(direction, "BASELINES", FEW)
         patch.setattr(direction, "_SHOWN", FEW[1:])
         patch.setattr(direction, "_TUPLES", (16, 64))
-        settings = {name: recipe.SEARCH[name] for name in ("the preset", "discount 1", "split 0.01")}
+        settings = {name: recipe.SEARCH[name] for name in ("the preset", "discount 1", "split 0.005")}
         patch.setattr(recipe, "SEARCH", settings)
         outcomes = reproduce(IDS, out, "tiny", 3, environments=["nav2d"])
     return out, {name: [outcome for outcome in outcomes if outcome.id == name] for name in IDS}
@@ -90,7 +90,7 @@ def test_the_search_scores_every_setting_and_judges_nothing(made):
     out, _ = made
     with (out / "search" / "search.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["setting"] for row in rows] == ["the preset", "discount 1", "split 0.01"]
+    assert [row["setting"] for row in rows] == ["the preset", "discount 1", "split 0.005"]
     assert {row["tuples"] for row in rows} == {"64"}
     assert all(
         float(row["score"]) >= float(row["first"]) for row in rows
