@@ -378,19 +378,17 @@ def main() -> None:
     from rich.table import Table
 
     console = Console()
-    figures: dict[str, Any] = {}
     for part in arguments.part or PARTS:
-        figures[part] = globals()[f"part_{part}"](arguments)
-        names = list(dict.fromkeys(name for row in figures[part]["rows"] for name in row))
-        table = Table(
-            title=f"{part}: {(globals()[f'part_{part}'].__doc__ or '').splitlines()[0]}", title_justify="left"
-        )
+        measure = globals()[f"part_{part}"]
+        figures = measure(arguments)
+        names = list(dict.fromkeys(name for row in figures["rows"] for name in row))
+        table = Table(title=f"{part}: {measure.__doc__.splitlines()[0]}", title_justify="left")
         for name in names:
             table.add_column(name)
-        for row in figures[part]["rows"]:
+        for row in figures["rows"]:
             table.add_row(*(_shown(row.get(name, "")) for name in names))
         console.print(table)
-        save(console, f"scaling-{part}", figures[part])
+        save(console, f"scaling-{part}", figures)
 
 
 def _shown(value: Any) -> str:
