@@ -1,7 +1,7 @@
 """How time and memory grow: with cores and workers, with K, T, n, H and the number of tuples; and what a task costs.
 
     python benchmarks/scaling.py                                # all parts
-    python benchmarks/scaling.py --part cores --cores 1 2 16    # collection and comparison; the last against the first
+    python benchmarks/scaling.py --part cores --cores 1 2 16    # collection and comparison, each against the fewest cores
     python benchmarks/scaling.py --part ways --cores 16         # threads, processes, host devices, XLA's own threads
     python benchmarks/scaling.py --part sizes                   # time against K, T, n, H and tuples, memory against K
     python benchmarks/scaling.py --part export                  # memory of an export
@@ -123,7 +123,7 @@ def part_cores(arguments: argparse.Namespace) -> dict[str, Any]:
             records.append(child("stages", json.dumps(asked | {"number": number})))
     rows = []
     for name in arguments.stage:
-        first = [record[name]["seconds"] for record in found[arguments.cores[0]]]
+        first = [record[name]["seconds"] for record in found[min(found)]]
         for number, records in found.items():
             took = [record[name]["seconds"] for record in records]
             speedup = median(one / many for one, many in zip(first, took, strict=True))

@@ -14,6 +14,7 @@ from metastep.experiments.build import method_specs
 from metastep.experiments.config import load, variant
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import collect_data, learn
+from metastep.experiments.publishing import publish
 from metastep.experiments.runner import run_experiment
 from metastep.fqi import load_model
 from metastep.mdp import begin
@@ -93,6 +94,15 @@ def test_a_run_holds_the_model_within_it_and_check_knows_every_file(done):
     seen, parts = iter(model.record.feature_low), model.record.observation
     proposal = model.propose(**{part.name: [next(seen) for _ in range(part.size)] for part in parts})
     assert proposal.direction in model.record.directions
+
+
+def test_what_is_published_of_a_run_is_the_model_whose_scores_the_card_shows(done, tmp_path):
+    found = publish([done], "tiny", tmp_path, command="metastep publish run")
+    whole = load_model(done.path / "models" / "metastep").record
+    assert load_model(found.model).record.training_data == whole.training_data
+    card = found.card.read_text()
+    assert "| method | mean return | metastep minus it |" in card
+    assert "# the run in run\nmetastep publish run\n" in card
 
 
 def test_later_rounds_follow_the_model_of_the_rounds_before(done):

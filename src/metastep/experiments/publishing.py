@@ -10,7 +10,7 @@ import numpy as np
 from metastep import storage
 from metastep.errors import InputError
 from metastep.evaluation import Comparison, differences, summary
-from metastep.experiments.build import build_mdp
+from metastep.experiments.build import build_mdp, method_spec
 from metastep.experiments.comparing import compared
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import fitted
@@ -46,6 +46,8 @@ def publish(
 ) -> Published:
     """Write the model of a run, or one fitted on the data of several runs, with its card.
 
+    Of a run with several models it is the one whose scores the card shows: that of the method which the others are compared with.
+
     Args:
         folders: of finished runs.
         name: of the model.
@@ -59,19 +61,30 @@ def publish(
     file, card = out / f"{name}.safetensors", out / f"{name}.md"
     for path in (file, card):
         require_new(path, force=force)
-    model = fitted(folders[0])[0] if len(folders) == 1 else pooled(folders, tracker=tracker)
+    commands = [*(folder.command() or f"# the run in {folder.path.name}" for folder in folders), command]
+    comparisons: list[Comparison | None]
+    if len(folders) == 1:
+        comparisons = [compared(folders[0]) if folders[0].comparison.exists() else None]
+        folders = [_followed(folders[0], comparisons[0])]
+        model = fitted(folders[0])[0]
+    else:
+        model = pooled(folders, tracker=tracker)
+        comparisons = [judged(model, folder, name, tracker=tracker) for folder in folders]
     storage.create_folder(out)
     with TemporaryDirectory() as aside:
         save_model(model.only_selected(), Path(aside, file.name), packed=True)
         content = storage.read_bytes(Path(aside, file.name))
         same = _agreement(model, load_model(Path(aside, file.name)), folders)
-    if len(folders) == 1:
-        comparisons = [compared(folders[0]) if folders[0].comparison.exists() else None]
-    else:
-        comparisons = [judged(model, folder, name, tracker=tracker) for folder in folders]
-    text = "\n".join(_card(name, model, folders, comparisons, len(content), same, command)) + "\n"
+    text = "\n".join(_card(name, model, folders, comparisons, len(content), same, commands)) + "\n"
     _write_both(file, content, card, text.encode(), force=force)
     return Published(file, card, len(content), same)
+
+
+def _followed(folder: RunFolder, comparison: Comparison | None) -> RunFolder:
+    """Where the model lies that is followed by the method others are compared with; without scores, the run's own."""
+    if comparison is None:
+        return folder
+    return folder.of_model(method_spec(folder.config, target_of(comparison)).model)
 
 
 def _write_both(file: Path, model: bytes, card: Path, text: bytes, *, force: bool) -> None:
@@ -102,7 +115,7 @@ def _card(
     comparisons: Sequence[Comparison | None],
     num_bytes: int,
     same: float,
-    command: str,
+    commands: Sequence[str],
 ) -> Iterator[str]:
     record = model.record
     families = ", ".join(folder.config.env.name for folder in folders)
@@ -136,9 +149,7 @@ def _card(
         f"{num_bytes / 1000:.0f} kB: the selected iteration, leaves rounded to float32. On {100 * same:.2f} % of the training "
         "data's observations it proposes exactly what the whole model does."
     )
-    yield from ("", "## Made by", "", "```text")
-    yield from (folder.command() or f"# the run in {folder.path.name}" for folder in folders)
-    yield from (command, "```", "")
+    yield from ("", "## Made by", "", "```text", *commands, "```", "")
     yield "With " + ", ".join(f"{package} {version}" for package, version in record.versions.items()) + "."
 
 
