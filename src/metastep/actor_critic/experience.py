@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from metastep.actor_critic.steps import Steps, advantages
+from metastep.actor_critic.steps import Steps, advantages, steps_at_once
 from metastep.diagnostics import mean_and_error
 from metastep.envs.base import Env, State, range_of
 from metastep.envs.host.base import HostEnv
@@ -164,8 +164,7 @@ class Sampler:
 
         def step(lane: tuple[Lanes, Array], noise: Array) -> tuple[tuple[Lanes, Array], dict[str, Array]]:
             before, observation = lane
-            distribution = policy.act(parts, observation)
-            action = distribution.sample(noise[:, :chosen_by])
+            action = policy.act(parts, observation).sample(noise[:, :chosen_by])
             after, elapsed = play(before.state, before.elapsed, action, noise[:, chosen_by:moved_by])
             paid = before.paid + after.reward
             ended = after.terminated | (elapsed >= self.horizon)
@@ -183,15 +182,19 @@ class Sampler:
             return (lanes, seen), {
                 "observation": observation,
                 "action": action,
-                "log_density": distribution.log_density(action),
-                "entropy": distribution.entropy(),
                 "reward": after.reward,
-                "next_value": seen_next,  # what the critic is asked about, once for the whole batch
+                "next_value": seen_next,  # what the critic is asked about
                 "terminated": after.terminated,
                 "ended": ended,
             }
 
         start = lanes, self._observe_one(context, lanes.state)
-        (lanes, _), kept = lax.scan(step, start, normals)
-        kept["next_value"] = policy.value(parts, kept["next_value"])
-        return lanes, Steps(**kept, value=policy.value(parts, kept["observation"]))
+        (lanes, _), kept = lax.scan(step, start, normals, unroll=steps_at_once())
+        # What the next step does not need is computed for the whole batch: a step of the loop is short, and waits for little.
+        distribution = policy.act(parts, kept["observation"])
+        return lanes, Steps(
+            **kept | {"next_value": policy.value(parts, kept["next_value"])},
+            log_density=distribution.log_density(kept["action"]),
+            entropy=distribution.entropy(),
+            value=policy.value(parts, kept["observation"]),
+        )

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -18,6 +19,15 @@ class Steps(NamedTuple):
     next_value: Array  # of where it led, before a new episode began there
     terminated: Array  # the episode has no future
     ended: Array  # terminated, or cut off at the horizon
+
+
+def steps_at_once() -> int:
+    """How many steps of a loop are compiled as one.
+
+    A GPU takes about as long to begin a step of a small network as to make it: four at once are a quarter faster with one
+    learner. A CPU gains nothing, and would compile four times as much.
+    """
+    return 4 if jax.default_backend() == "gpu" else 1
 
 
 def advantages(steps: Steps, discount: float, gae_lambda: float) -> Array:
