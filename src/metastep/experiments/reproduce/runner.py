@@ -77,8 +77,10 @@ def reproduce(
             if not _outcome_file(out, name).exists():
                 own = dataclasses.replace(bench, environments=envs)
                 since = time.monotonic()
-                product = REGISTRY[name].make(own)
-                add_time(out, name, time.monotonic() - since)
+                try:
+                    product = REGISTRY[name].make(own)
+                finally:  # what a stopped attempt took counts, too
+                    add_time(out, name, time.monotonic() - since)
                 command = command_of(name, own, named=bool(environments))
                 rows = [outcome._replace(id=name, command=command) for outcome in product.outcomes]
                 _write(out, name, product, rows)
