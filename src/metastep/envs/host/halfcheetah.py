@@ -111,10 +111,10 @@ class _CheetahEpisodes:
     """Lanes of one `mujoco.batch.Batch`, (episodes, learners) in row-major order."""
 
     def __init__(self, env: HalfCheetahVel, context: NDArray[np.float32], noise: NDArray[np.float32]) -> None:
+        model = load_model()  # or a sentence on what is missing
         from mujoco import mjtWarning
         from mujoco.batch import Batch
 
-        model = load_model()
         self._env, self._shape = env, noise.shape[:2]
         self._goal = context[:, 0].astype(np.float64)
         self._duration = model.opt.timestep * env.frame_skip
