@@ -213,7 +213,8 @@ def _from_host(sampler: Sampler, theta: Array, played: Played) -> tuple[Lanes, S
     reaches; the last that has ended would be among the short ones.
     """
     steps = jax.vmap(partial(steps_of, sampler.policy))(sampler.policy.split(theta), played)
-    is_first = jnp.cumsum(steps.ended, axis=1) - steps.ended == 0
+    ended = steps.ended.astype(jnp.int32)
+    is_first = jnp.cumsum(ended, axis=1) == ended  # none has ended before
     first_return = jnp.sum(jnp.where(is_first, steps.reward, 0.0), axis=1)
     nothing = jnp.zeros_like(first_return)
     return Lanes((), nothing, nothing, first_return, nothing == 0.0), steps
