@@ -56,8 +56,10 @@ def _choose(policy: ActorCritic, theta: Array, observation: Array, normals: Arra
 
 
 def _swapped(array: Any) -> NDArray[Any]:
-    """Learners first for arrays of the simulator, which has environments first, and the other way round; always a copy."""
-    return np.array(np.swapaxes(array, 0, 1), order="C")
+    """Learners first for arrays of the simulator, which has environments first, and the other way round: a read-only copy."""
+    copy = np.array(np.swapaxes(array, 0, 1), order="C")
+    copy.setflags(write=False)
+    return copy
 
 
 def blank_batch(sampler: "Sampler", num_learners: int) -> Played:
@@ -88,12 +90,10 @@ def _hold(
     sampler: "Sampler", episodes: Episodes, action: NDArray[Any], noise: NDArray[Any], elapsed: NDArray[Any]
 ) -> tuple[NDArray[Any], Bools, NDArray[Any]]:
     """Hold the action until its time, or that of the episode, is over: reward, whether it terminated, steps of the episode."""
-    limits, num = None if sampler.policy.is_discrete else range_of(sampler.env), sampler.env.step_noise
-    made = action if limits is None else np.clip(action, *limits)
-    reward, terminated = np.zeros(elapsed.shape), np.zeros(elapsed.shape, np.bool_)
+    num, reward, terminated = sampler.env.step_noise, np.zeros(elapsed.shape), np.zeros(elapsed.shape, np.bool_)
     for index in range(sampler.hold):
         goes_on = ~terminated & (elapsed < sampler.horizon)
-        after = episodes.step(made, noise[..., index * num : (index + 1) * num], goes_on)
+        after = episodes.step(action, noise[..., index * num : (index + 1) * num], goes_on)
         reward = np.where(goes_on, reward + after.reward, reward)
         terminated = terminated | (goes_on & after.terminated)
         elapsed = elapsed + goes_on
@@ -105,17 +105,19 @@ def play_batch(sampler: "Sampler", theta: Array, context: Array, key: Array) -> 
     env, policy = on_host(sampler.env, theta), sampler.policy
     normals, resets, seeds = (np.asarray(array) for array in _draw(sampler, key, len(theta)))
     chosen_by, moved_by = policy.num_actions, policy.num_actions + sampler.hold * env.step_noise
+    limits = None if policy.is_discrete else range_of(env)
     episodes = _started(env, context, resets, seeds[0])
     played: Any = blank_batch(sampler, len(theta))
     elapsed = np.zeros((sampler.num_envs, len(theta)), np.int64)
     seen = _swapped(episodes.observe()).astype(np.float32)
     for t in range(sampler.num_steps):
         action = np.asarray(_choose(policy, theta, seen, normals[t, ..., :chosen_by]))
-        moved = _swapped(normals[t, ..., chosen_by:moved_by])
-        reward, terminated, elapsed = _hold(sampler, episodes, _swapped(action), moved, elapsed)
+        made = _swapped(action if limits is None else np.clip(action, *limits))
+        noise = _swapped(normals[t, ..., chosen_by:moved_by])
+        reward, terminated, elapsed = _hold(sampler, episodes, made, noise, elapsed)
         ended = terminated | (elapsed >= sampler.horizon)
         seen_next = _swapped(episodes.observe()).astype(np.float32)
-        step = Played(seen, action, _swapped(reward), seen_next, _swapped(terminated), _swapped(ended))  # type: ignore[arg-type]
+        step = (seen, action, _swapped(reward), seen_next, _swapped(terminated), _swapped(ended))  # as in Played
         for array, part in zip(played, step, strict=True):
             array[:, t] = part
         seen = seen_next

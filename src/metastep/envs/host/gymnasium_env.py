@@ -8,7 +8,7 @@
     env = GymnasiumEnv(make, ContextSpace(("mass",), (0.5,), (2.0,), ("kg",)), name="gym_pendulum")
 
 The environments run in Python, one object for each episode, all episodes in lockstep so that the policies are evaluated
-together: a run has `num_episodes` times `block_size` of them open, or `num_envs` times that where rules learn from steps.
+together: a run has `num_episodes` times `block_size` of them open; `num_envs` times `block_size` where a rule learns from steps.
 """
 
 import weakref
