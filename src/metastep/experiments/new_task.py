@@ -41,6 +41,7 @@ from metastep.registry import require_modules
 from metastep.report.document import Command, Document, Heading, Paragraph, Table, write_document
 from metastep.report.figures import Panel, picture
 from metastep.report.style import Ink
+from metastep.simulation.engine import engine_of
 
 _SECONDS_BETWEEN_PARTS = 20.0
 _POLICY, _CURVE, _MARKER = "policy.safetensors", "curve.csv", "learning.json"
@@ -305,7 +306,7 @@ def _returns(mdp: Process, tasks: Tasks, episodes: int) -> tuple[float, float]:
         return float(estimate.mean_return[0]), float(estimate.return_error[0])
     assert isinstance(mdp, ActorCriticMDP)
     sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=-(-mdp.sampler.horizon // mdp.sampler.hold))
-    rewards, ended = jax.jit(_first_episodes, static_argnums=0)(sampler, *tasks)
+    rewards, ended = engine_of(mdp.env).whole(_first_episodes)(sampler, *tasks)
     # Until the first end: an environment that begins again does so in the same array.
     alive = np.cumsum(np.asarray(ended), axis=0) - np.asarray(ended) == 0
     totals = (np.asarray(rewards, np.float64) * alive).sum(axis=0)
