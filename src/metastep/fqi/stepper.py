@@ -109,7 +109,7 @@ class Stepper:
         # Only now: a call that was refused has not happened.
         before, self.memory, self.movement = self.memory, memory._replace(rate=proposal.stepsize), movement
         if self._log is not None:
-            self._log(int(before.updates), self._told(proposal, told))
+            self._log(int(before.updates), self._told(proposal, told, int(before.updates)))
         return proposal
 
     def _moved(self, parameters: NDArray[np.float32]) -> tuple[Movement | None, Turn]:
@@ -122,14 +122,26 @@ class Stepper:
         after, turn = before.after(parameters, np)
         return after if np.isfinite(turn.length) else self.movement, turn
 
-    def _told(self, proposal: Proposal, told: Mapping[str, Any]) -> dict[str, Any]:
-        """What a log is told: the proposal, the return and the cost of the last update, then what the model saw."""
-        returns = {} if "mean_return" not in needed(self.features) else {"return": float(self.memory.mean_return)}
-        cost = {"approx_kl": float(told.get("approx_kl", 0.0))} if "approx_kl" in self.needs else {}
+    def _told(self, proposal: Proposal, told: Mapping[str, Any], updates: int) -> dict[str, Any]:
+        """What a log is told: the proposal, the return and the cost of the last update as they were told, what the model saw.
+
+        Empty is what was not told; before the first update the last one cost nothing, whatever is told.
+        """
+        told = dict(told)
+        if "returns" in told:
+            with np.errstate(invalid="ignore"):
+                told.setdefault("mean_return", np.mean(told["returns"]))
+        if not updates:
+            told["approx_kl"] = 0.0
+        numbers = {
+            column: float(told[name]) if name in told else ""
+            for name, column in {"mean_return": "return", "approx_kl": "approx_kl"}.items()
+            if name in self.needs
+        }
         columns = self.model.record.feature_names
         seen = np.concatenate(list(self.last.values()))
         features = {f"saw {name}": float(value) for name, value in zip(columns, seen, strict=True)}
-        return {"rate": proposal.stepsize, "direction": proposal.direction, **returns, **cost, **features}
+        return {"rate": proposal.stepsize, "direction": proposal.direction, **numbers, **features}
 
     def record(self) -> dict[str, Any]:
         """All that is remembered, as JSON holds it: a few numbers, and two vectors where parameters are told."""
