@@ -30,7 +30,7 @@ def test_rows_hold_what_their_own_call_was_told(tmp_path):
     stepper(diagnostics(0), approx_kl=7.0)  # which is nobody's: there was no update before
     stepper(diagnostics(1), returns=[np.nan, 1.0])
     stepper(diagnostics(2), returns=[np.inf, -np.inf])
-    given = {name: 0.5 for name in ("last_divergence", "change_in_errors", "relative_error")}
+    given = dict.fromkeys(("last_divergence", "change_in_errors", "relative_error"), 0.5)
     stepper({name: value for name, value in diagnostics(3).items() if name not in ("returns", "approx_kl")}, **given)
     rows = list(csv.DictReader(file.read_text().splitlines()))
     assert [row["approx_kl"] for row in rows[::3]] == ["0", ""]
