@@ -117,6 +117,16 @@ def test_another_size_of_batch_is_warned_of_once():
     optimizer.update(PARAMS, state, PARAMS, diagnostics=batch)
 
 
+def test_what_is_outside_of_the_training_data_may_be_refused():
+    optimizer = learned_rate(tiny_model(reach=1e-3), outside="refuse")
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=r"InputError: last_rate is -6, outside of the -0.001 to 0.001"
+    ):
+        jax.block_until_ready(optimizer.update(PARAMS, optimizer.init(PARAMS), PARAMS, diagnostics=told(0)))
+    with pytest.raises(InputError, match="outside is 'ignore', allowed are warn, refuse"):
+        learned_rate(tiny_model(), outside="ignore")
+
+
 def test_what_is_missing_is_told():
     optimizer = learned_rate(tiny_model())
     state = optimizer.init(PARAMS)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from metastep.diagnostics import Memory, Movement, observed
 from metastep.errors import InputError
 from metastep.fqi import Model
+from metastep.fqi.stepper import Outside
 from metastep.integrations.rates import rate_model, seen_of, warn_of_differences
 
 
@@ -31,7 +32,11 @@ class LearnedRateState(NamedTuple):
 
 
 def learned_rate(
-    model: str | os.PathLike[str] | Model, num_updates: int | None = None, *, flip_sign: bool = True
+    model: str | os.PathLike[str] | Model,
+    num_updates: int | None = None,
+    *,
+    flip_sign: bool = True,
+    outside: Outside = "warn",
 ) -> optax.GradientTransformationExtraArgs:
     """Scale updates by the rate that a model proposes, as the last link of `optax.chain`.
 
@@ -43,9 +48,11 @@ def learned_rate(
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
         num_updates: updates to come; None takes as many as the learners that the model was fitted on.
         flip_sign: whether updates go downhill, as gradients of a loss want it.
+        outside: warn once of numbers that the training data did not reach, or refuse each: what JAX makes of an error on the
+            host is `jax.errors.JaxRuntimeError`, its last line is ours.
     """
     fitted = rate_model(model)
-    stepper = fitted.stepper(num_updates)
+    stepper = fitted.stepper(num_updates, outside)
     names, budget, sign = stepper.features, float(stepper.num_updates), -1.0 if flip_sign else 1.0
     smallest = fitted.record.branches[0].low
     warned: list[str] = []
@@ -55,7 +62,7 @@ def learned_rate(
         table = np.asarray(rows, np.float32)
         flat = table.reshape(-1, table.shape[-1])
         for row in flat:
-            fitted.tell_of_the_unseen(row, "warn", warned)
+            fitted.tell_of_the_unseen(row, outside, warned)
         return fitted.act(flat, threads=1).reshape(table.shape[:-1])
 
     def init(params: Any) -> LearnedRateState:
