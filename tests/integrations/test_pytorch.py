@@ -49,6 +49,23 @@ def test_the_rate_that_is_proposed_is_the_step_that_is_made():
     assert scheduler.stepper.last["last_rate"] == pytest.approx(np.log10(proposed[-2]), rel=1e-5)
 
 
+def test_of_minibatches_the_rate_stays_until_an_update_begins():
+    network, optimizer = make()
+    scheduler, stepper = LearnedLR(optimizer, tiny_model(), minibatches=2), tiny_model().stepper(minibatches=2)
+    for index in range(8):
+        flat = torch.nn.utils.parameters_to_vector(network.parameters())
+        wanted = stepper(told(index), parameters=flat, begins=index % 4 == 0).stepsize
+        scheduler.step(**told(index), begins=index % 4 == 0)
+        assert optimizer.param_groups[0]["lr"] == wanted
+        if index == 5:
+            state = scheduler.state_dict()
+            scheduler = LearnedLR(optimizer, tiny_model(), minibatches=2)
+            scheduler.load_state_dict(state)
+        with torch.no_grad():
+            network.weight += 0.1
+    assert scheduler.last_epoch == 1
+
+
 def test_what_was_saved_goes_on_identically():
     network, optimizer = make(torch.optim.Adam)
     scheduler = LearnedLR(optimizer, tiny_model(), num_updates=8)

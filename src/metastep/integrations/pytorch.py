@@ -28,6 +28,8 @@ class LearnedLR(LRScheduler):
         num_updates: updates to come; None takes as many as the learners that the model was fitted on.
         log: is told of every update (`metastep.logs`); a path is a CSV file.
         outside: warn once of numbers that the training data did not reach, or refuse each.
+        minibatches: of an epoch, for loops that call `step` for every minibatch and tell its numbers; None where a call is an
+            update.
     """
 
     def __init__(
@@ -38,11 +40,12 @@ class LearnedLR(LRScheduler):
         log: Log | str | os.PathLike[str] | None = None,
         *,
         outside: Outside = "warn",
+        minibatches: int | None = None,
     ) -> None:
         # Not the base class's: it would step at once, before there is anything to tell.
         self.optimizer = optimizer
         self._log, self._given = as_log(log), num_updates
-        self.stepper = rate_model(model).stepper(num_updates, outside, log=self._log)
+        self.stepper = rate_model(model).stepper(num_updates, outside, None, self._log, minibatches)
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", float(group["lr"]))
         self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
@@ -54,8 +57,11 @@ class LearnedLR(LRScheduler):
     def _count(self, *_: Any) -> None:
         self._optimizer_steps += 1
 
-    def step(self, **diagnostics: Any) -> None:  # type: ignore[override]
-        """Propose the rate of the update that comes now, and set it."""
+    def step(self, *, begins: bool = True, **diagnostics: Any) -> None:  # type: ignore[override]
+        """Propose the rate of the update that comes now, and set it; where none begins it stays (see `Stepper.__call__`)."""
+        if not begins:
+            self.stepper(diagnostics, begins=False)
+            return
         self._warn_of_differences(diagnostics)
         # What the optimizer says is true, also where somebody else has changed it; a first rate means nothing.
         diagnostics = {"rate": self.optimizer.param_groups[0]["lr"]} | diagnostics
@@ -101,7 +107,7 @@ class LearnedLR(LRScheduler):
         if not isinstance(ratios, list) or len(ratios) != num or not all(map(_is_ratio, ratios)):
             raise InputError(f"state_dict: ratios is {shown(ratios)}, allowed is a number for each of {num} groups.")
         before = self.stepper
-        self.stepper = before.model.stepper(self._given, before.outside, record, self._log)
+        self.stepper = before.model.stepper(self._given, before.outside, record, self._log, before.minibatches)
         self._ratios = list(ratios)
         self._now()
 
