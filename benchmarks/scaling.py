@@ -58,7 +58,7 @@ def digest(folder: Path) -> str:
 
 
 def prepare() -> None:
-    from metastep.experiments.device import prepare_jax
+    from metastep.device import prepare_jax
 
     prepare_jax("cpu")
 

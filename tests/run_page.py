@@ -21,7 +21,7 @@ from metastep.experiments import config
 from metastep.experiments.build import build_fqi, method_specs
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.M | re.S)
-SAVED = re.compile(r"[Ss]ave (?:it|this) as\s+`([\w.]+)`")
+SAVED = re.compile(r"[Ss]ave (?:it|this) as\s+`([\w.-]+)`")
 SMALL = ("collect.num_meta_episodes=64", "rollout.num_episodes=20", "fqi.iterations=1")
 
 

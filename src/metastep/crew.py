@@ -1,4 +1,4 @@
-"""Who does the work: threads of this process, or a crew that somebody employs for a while, such as workers of a cluster.
+"""Who does the work: this process and those that help it, or a crew that somebody employs for a while, such as a cluster's.
 
 Work is cut into calls that do not depend on one another (blocks of learners), so what comes of it does not depend on who makes
 which call, nor on how many are under way at a time.
@@ -47,19 +47,9 @@ def employed(crew: Crew) -> Iterator[Crew]:
         _employed.remove(crew)
 
 
-def is_employed() -> bool:
-    """Whether others than this process do the work now."""
-    return bool(_employed)
-
-
-@contextmanager
-def at_work(here: int) -> Iterator[Crew]:
-    """The crew that is employed, or so many threads of this process."""
-    if _employed:
-        yield _employed[-1]
-        return
-    with Threads(here) as threads:
-        yield threads
+def who_is_employed() -> Crew | None:
+    """The crew that does all work now; None where this process sees to it."""
+    return _employed[-1] if _employed else None
 
 
 class Threads:

@@ -19,6 +19,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _given: int | None = None
+_has_one_for_sums = False
 _part: ContextVar[Callable[[], int] | None] = ContextVar("part", default=None)
 
 
@@ -26,6 +27,22 @@ def use_cores(number: int | None) -> None:
     """Take at most so many processors in this process from now on; None takes all that the system offers."""
     global _given
     _given = None if number is None else min(count_threads(number), _offered())
+
+
+def one_for_sums() -> None:
+    """Have XLA's pool of this process one thread, before JAX opens a device.
+
+    XLA shares large sums among the threads of its pool, so that their rounding depends on how many these are. One is always
+    there, and processes that have one each agree to the bit.
+    """
+    global _has_one_for_sums
+    os.environ["PJRT_NPROC"] = "1"
+    _has_one_for_sums = True
+
+
+def has_one_for_sums() -> bool:
+    """Whether other processes, which have one thread for sums each, would compute what this one does."""
+    return _has_one_for_sums
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from metastep import features
+from metastep.actor_critic import experience, ppo
 from metastep.blocks import Stream
 from metastep.controllers import (
     HOOF,
@@ -24,7 +25,7 @@ from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.inspection import inspect_path
 from metastep.experiments.runner import run_experiment
-from metastep.mdp import advance, begin
+from metastep.mdp import actor_critic, advance, begin
 from metastep.meta.history import joined
 from metastep.meta.loop import follow, run
 from metastep.meta.parts import Growth, Parts
@@ -152,3 +153,16 @@ def test_results_do_not_depend_on_what_only_models_see(tasks) -> None:
     other = dataclasses.replace(mdp, observation=("context",), meta_discount=0.5, budget=9)
     returns = [run(each, Fixed(0.01), tasks, 1)[0].mean_return for each in (mdp, other)]
     np.testing.assert_array_equal(*returns)
+
+
+def test_steps_compiled_as_one_are_the_same_steps(monkeypatch, tasks):
+    """As on a GPU; three minibatches are fewer than four."""
+    mdp, rates = make_training_mdp(), np.full((BLOCK, 1), 3e-3, np.float32)
+    learners = mdp.begin(tasks)
+    alone = actor_critic._advance(mdp, learners, rates)
+    for module in (experience, ppo):
+        monkeypatch.setattr(module, "steps_at_once", lambda: 4)
+    at_once = actor_critic._advance(mdp, learners, rates)
+    assert not np.array_equal(alone.theta, learners.theta)
+    np.testing.assert_allclose(at_once.theta, alone.theta, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(at_once.estimate.advantage, alone.estimate.advantage, rtol=1e-4, atol=1e-4)

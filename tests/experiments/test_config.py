@@ -484,7 +484,6 @@ def test_baselines_of_one_clip_range_stand_beside_a_choice_of_several():
             "meta.observation: 'natural_gradient' is not known where the rule is 'ppo', allowed are",
         ),
         ("policy={name='linear', sigma=1.0}", "initial.kind: 'orthogonal' is for policies with an actor and a critic"),
-        ("env.name=halfcheetah", "env.name: 'halfcheetah' is simulated on the host, where episodes begin all at once"),
         ('compare.methods=["rmsprop"]', "compare.methods.rmsprop.grid.stepsize: [] must hold at least one number."),
         (
             'compare.methods=[{name="x", rule="adam", controller={name="fixed", stepsize=1.0}}]',

@@ -1,17 +1,20 @@
 """Batches of a fixed number of steps from environments that run side by side and begin again by themselves.
 
 Episodes go on from one batch to the next. One that has ended, or is cut off at the horizon, gives way to a new one in the same
-task. Functions with `_one` in their name are written for one learner and batched with `jax.vmap`.
+task. On the host, every batch begins with new ones (`metastep.actor_critic.on_host`). Functions with `_one` in their name are
+written for one learner and batched with `jax.vmap`.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from metastep.actor_critic.steps import Steps, advantages
+from metastep.actor_critic.on_host import blank_batch, play_batch
+from metastep.actor_critic.steps import Played, Steps, advantages, steps_at_once, steps_of
 from metastep.diagnostics import mean_and_error
 from metastep.envs.base import Env, State, range_of
 from metastep.envs.host.base import HostEnv
@@ -19,15 +22,16 @@ from metastep.errors import InputError
 from metastep.noise import standard_normals
 from metastep.policies.actor_critic import ActorCritic, Parts
 from metastep.settings import Count, Share, check_fields
+from metastep.simulation.engine import compiled
 
 
 class Lanes(NamedTuple):
     """Environments between two batches; every array is (learners, envs)."""
 
-    state: State
+    state: State  # nothing on the host, where a simulator keeps its own
     elapsed: Array  # steps of the episode that is running
     paid: Array  # its rewards so far
-    last_return: Array  # of the episode that ended last
+    last_return: Array  # of the episode that ended last; on the host, of the first of the batch
     has_ended: Array  # whether there is one
 
 
@@ -47,22 +51,12 @@ class Experience(NamedTuple):
     lanes: Lanes  # where the next batch goes on
 
 
-def in_jax(env: Env | HostEnv) -> Env:
-    """The environment, if it is not simulated on the host."""
-    if isinstance(env, HostEnv):
-        raise InputError(
-            f"env.name: {env.name!r} is simulated on the host, where episodes begin all at once; batches of steps need an "
-            "environment in JAX."
-        )
-    return env
-
-
 @dataclass(frozen=True)
 class Sampler:
     """What is simulated for an update.
 
     Args:
-        env: the family of tasks.
+        env: the family of tasks, in JAX or on the host.
         policy: actor and critic.
         num_envs: environments of a learner that run side by side.
         num_steps: steps of each environment in the batch of one update.
@@ -71,7 +65,7 @@ class Sampler:
         hold: environment steps for which an action is held; what they pay is added up. All of them are one step of a batch.
     """
 
-    env: Env
+    env: Env | HostEnv
     policy: ActorCritic
     num_envs: Count
     num_steps: Count
@@ -81,7 +75,6 @@ class Sampler:
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout")
-        in_jax(self.env)
         if self.num_envs * self.num_steps < 2:
             raise InputError("rollout.num_steps: a batch of 1 step has no spread, at least 2 steps are needed.")
 
@@ -93,55 +86,56 @@ class Sampler:
     def start(self, context: Array, key: Array) -> Lanes:
         """Environments at the start of an episode, in the tasks context (learners, coordinates)."""
         shape = (len(context), self.num_envs)
-        noise = standard_normals(key, 0, self.env.reset_noise, shape)
-        # vmap needs an array to learn the batch size from, also where an environment declares no normals.
-        state = jax.vmap(self._reset_one)(context, jnp.stack((*noise, jnp.zeros(shape, jnp.float32)), axis=-1))
         nothing = jnp.zeros(shape, jnp.float32)
+        state: State = ()
+        if not isinstance(self.env, HostEnv):
+            noise = standard_normals(key, 0, self.env.reset_noise, shape)
+            # vmap needs an array to learn the batch size from, also where an environment declares no normals.
+            state = jax.vmap(self._reset_one)(context, jnp.stack((*noise, nothing), axis=-1))
         return Lanes(state, nothing, nothing, nothing, jnp.zeros(shape, bool))
 
     def __call__(self, theta: Array, context: Array, lanes: Lanes, key: Array, gae_lambda: float) -> Experience:
         """The next batch of learners with these parameters (learners, parameters)."""
         lanes, steps = self.simulate(theta, context, lanes, key)
-        advantage = advantages(steps, self.discount, gae_lambda)
-        learners = len(theta)
+        # On the host this is not part of a larger program; static arguments come first.
+        summarise = compiled(_experience) if isinstance(self.env, HostEnv) else _experience
+        experience: Experience = summarise((self, gae_lambda), lanes, steps)
+        return experience
 
-        def flat(array: Array) -> Array:
-            return array.reshape(learners, self.batch_size, *array.shape[3:])
-
-        returns = jnp.where(lanes.has_ended, lanes.last_return, lanes.paid)
-        mean_return, return_error = mean_and_error(returns, jnp)
-        return Experience(
-            observation=flat(steps.observation),
-            action=flat(steps.action),
-            log_density=flat(steps.log_density),
-            value=flat(steps.value),
-            advantage=flat(advantage),
-            target=flat(advantage + steps.value),
-            mean_return=mean_return,
-            return_error=return_error,
-            entropy=jnp.mean(steps.entropy, axis=(1, 2)),
-            num_steps=jnp.full(learners, float(self.hold * self.batch_size), jnp.float32),
-            lanes=lanes,
-        )
+    def blank(self, theta: Array, context: Array) -> Experience:
+        """A batch of the right form; its numbers mean nothing."""
+        played = jax.tree.map(jnp.asarray, blank_batch(self, len(theta)))
+        steps = jax.vmap(partial(steps_of, self.policy))(self.policy.split(theta), played)
+        return _experience((self, 1.0), self.start(context, jax.random.key(0)), steps)
 
     def simulate(self, theta: Array, context: Array, lanes: Lanes, key: Array) -> tuple[Lanes, Steps]:
         """Step every environment of every learner `num_steps` times."""
+        if isinstance(self.env, HostEnv):
+            simulated: tuple[Lanes, Steps] = compiled(_from_host)(self, theta, play_batch(self, theta, context, key))
+            return simulated
         num = self.policy.num_actions + self.hold * self.env.step_noise + self.env.reset_noise
         draws = jnp.arange(self.num_steps, dtype=jnp.uint32)
         normals = jnp.stack(standard_normals(key, draws, num, (len(theta), self.num_envs)), axis=-1)
         return jax.vmap(self._simulate_one, in_axes=(0, 0, 0, 1))(self.policy.split(theta), context, lanes, normals)
 
+    @property
+    def _jax_env(self) -> Env:
+        assert not isinstance(self.env, HostEnv)  # it is played, not compiled
+        return self.env
+
     def _reset_one(self, context: Array, normals: Array) -> State:
         """Every environment (envs, normals) of one learner anew."""
-        named, num = self.env.context_space.unpack(context), self.env.reset_noise
-        return jax.vmap(lambda noise: self.env.reset(named, tuple(noise[:num])))(normals)
+        env = self._jax_env
+        named, num = env.context_space.unpack(context), env.reset_noise
+        return jax.vmap(lambda noise: env.reset(named, tuple(noise[:num])))(normals)
 
     def _observe_one(self, context: Array, state: State) -> Array:
-        named = self.env.context_space.unpack(context)
-        return jax.vmap(lambda each: jnp.stack(self.env.observe(named, each)))(state)
+        env = self._jax_env
+        named = env.context_space.unpack(context)
+        return jax.vmap(lambda each: jnp.stack(env.observe(named, each)))(state)
 
     def _simulate_one(self, parts: Parts, context: Array, lanes: Lanes, normals: Array) -> tuple[Lanes, Steps]:
-        env, policy = self.env, self.policy
+        env, policy = self._jax_env, self.policy
         named = env.context_space.unpack(context)
         chosen_by, moved_by = policy.num_actions, policy.num_actions + self.hold * env.step_noise
         limits = None if policy.is_discrete else range_of(env)
@@ -162,10 +156,9 @@ class Sampler:
                 elapsed = elapsed + goes_on.astype(jnp.float32)
             return after, elapsed
 
-        def step(lane: tuple[Lanes, Array], noise: Array) -> tuple[tuple[Lanes, Array], dict[str, Array]]:
+        def step(lane: tuple[Lanes, Array], noise: Array) -> tuple[tuple[Lanes, Array], Played]:
             before, observation = lane
-            distribution = policy.act(parts, observation)
-            action = distribution.sample(noise[:, :chosen_by])
+            action = policy.act(parts, observation).sample(noise[:, :chosen_by])
             after, elapsed = play(before.state, before.elapsed, action, noise[:, chosen_by:moved_by])
             paid = before.paid + after.reward
             ended = after.terminated | (elapsed >= self.horizon)
@@ -180,18 +173,48 @@ class Sampler:
                 has_ended=before.has_ended | ended,
             )
             seen = jnp.where(ended[:, None], self._observe_one(context, fresh), seen_next)
-            return (lanes, seen), {
-                "observation": observation,
-                "action": action,
-                "log_density": distribution.log_density(action),
-                "entropy": distribution.entropy(),
-                "reward": after.reward,
-                "next_value": seen_next,  # what the critic is asked about, once for the whole batch
-                "terminated": after.terminated,
-                "ended": ended,
-            }
+            return (lanes, seen), Played(observation, action, after.reward, seen_next, after.terminated, ended)
 
         start = lanes, self._observe_one(context, lanes.state)
-        (lanes, _), kept = lax.scan(step, start, normals)
-        kept["next_value"] = policy.value(parts, kept["next_value"])
-        return lanes, Steps(**kept, value=policy.value(parts, kept["observation"]))
+        (lanes, _), played = lax.scan(step, start, normals, unroll=steps_at_once())
+        return lanes, steps_of(policy, parts, played)
+
+
+def _experience(how: tuple[Sampler, float], lanes: Lanes, steps: Steps) -> Experience:
+    """What a batch says, and where its environments are; `how` is the sampler and lambda of the advantages."""
+    sampler, gae_lambda = how
+    advantage = advantages(steps, sampler.discount, gae_lambda)
+    learners = len(advantage)
+
+    def flat(array: Array) -> Array:
+        return array.reshape(learners, sampler.batch_size, *array.shape[3:])
+
+    returns = jnp.where(lanes.has_ended, lanes.last_return, lanes.paid)
+    mean_return, return_error = mean_and_error(returns, jnp)
+    return Experience(
+        observation=flat(steps.observation),
+        action=flat(steps.action),
+        log_density=flat(steps.log_density),
+        value=flat(steps.value),
+        advantage=flat(advantage),
+        target=flat(advantage + steps.value),
+        mean_return=mean_return,
+        return_error=return_error,
+        entropy=jnp.mean(steps.entropy, axis=(1, 2)),
+        num_steps=jnp.full(learners, float(sampler.hold * sampler.batch_size), jnp.float32),
+        lanes=lanes,
+    )
+
+
+def _from_host(sampler: Sampler, theta: Array, played: Played) -> tuple[Lanes, Steps]:
+    """The steps of a batch from the host.
+
+    All environments began an episode together, so the first one of each says what the policy is worth, as far as the batch
+    reaches; the last that has ended would be among the short ones.
+    """
+    steps = jax.vmap(partial(steps_of, sampler.policy))(sampler.policy.split(theta), played)
+    ended = steps.ended.astype(jnp.int32)
+    is_first = jnp.cumsum(ended, axis=1) == ended  # none has ended before
+    first_return = jnp.sum(jnp.where(is_first, steps.reward, 0.0), axis=1)
+    nothing = jnp.zeros_like(first_return)
+    return Lanes((), nothing, nothing, first_return, nothing == 0.0), steps

@@ -18,6 +18,7 @@ from metastep.actor_critic.rule import (
     kept_finite,
     standardised,
 )
+from metastep.actor_critic.steps import steps_at_once
 from metastep.errors import InputError
 from metastep.policies.actor_critic import ActorCritic, Parts
 from metastep.settings import Count, Float, Positive, Share, check_fields
@@ -135,7 +136,7 @@ class PPO(ActorCriticRule):
                 shuffled = jax.tree.map(
                     lambda array: array[order].reshape(-1, self.minibatch_size, *array.shape[1:]), batch
                 )
-                carry, losses = lax.scan(step, carry, shuffled)
+                carry, losses = lax.scan(step, carry, shuffled, unroll=steps_at_once())
                 return carry, jax.tree.map(jnp.mean, losses)
 
             (theta, moments), losses = lax.scan(epoch, (theta, moments), orders)

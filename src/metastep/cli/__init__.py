@@ -27,8 +27,8 @@ from metastep.cli.options import (
     WorkersOption,
     YesOption,
 )
+from metastep.device import prepare_jax
 from metastep.errors import InputError
-from metastep.experiments.device import prepare_jax
 
 __all__ = ["app", "main"]
 

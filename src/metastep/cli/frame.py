@@ -15,8 +15,8 @@ import typer
 from typer.core import TyperCommand
 
 from metastep.cli.options import Device, Scale
+from metastep.device import prepare_jax, share_gpu
 from metastep.errors import InputError
-from metastep.experiments.device import prepare_jax, share_gpu
 from metastep.threads import use_cores
 
 app = typer.Typer(

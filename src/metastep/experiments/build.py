@@ -5,7 +5,6 @@ from typing import Any
 
 from metastep import controllers, envs, features, policies, rules
 from metastep.actor_critic import Sampler
-from metastep.actor_critic.experience import in_jax
 from metastep.controllers import Controller
 from metastep.errors import InputError
 from metastep.evaluation import MethodSpec, baselines
@@ -109,9 +108,7 @@ def _sampler(
     )
     assert rollout.num_envs is not None  # as required
     assert rollout.num_steps is not None
-    return Sampler(
-        in_jax(env), policy, rollout.num_envs, rollout.num_steps, rollout.horizon, rollout.discount, rollout.hold
-    )
+    return Sampler(env, policy, rollout.num_envs, rollout.num_steps, rollout.horizon, rollout.discount, rollout.hold)
 
 
 def _require_batches(config: Experiment, needed: tuple[str, ...], unused: tuple[str, ...]) -> None:

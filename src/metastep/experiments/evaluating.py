@@ -18,6 +18,7 @@ from metastep.experiments.config import parse
 from metastep.experiments.new_task import POLICY, of_one_learner, parse_task
 from metastep.mdp import ActorCriticMDP, MetaMDP, Process, Tasks, begin
 from metastep.registry import require_modules
+from metastep.simulation.engine import engine_of
 
 
 class Evaluated(NamedTuple):
@@ -76,7 +77,7 @@ def _returns(mdp: Process, tasks: Tasks, episodes: int) -> tuple[float, float]:
         return float(estimate.mean_return[0]), float(estimate.return_error[0])
     assert isinstance(mdp, ActorCriticMDP)
     sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=-(-mdp.sampler.horizon // mdp.sampler.hold))
-    rewards, ended = jax.jit(_first_episodes, static_argnums=0)(sampler, *tasks)
+    rewards, ended = engine_of(mdp.env).whole(_first_episodes)(sampler, *tasks)
     # Until the first end: an environment that begins again does so in the same array.
     alive = np.cumsum(np.asarray(ended), axis=0) - np.asarray(ended) == 0
     totals = (np.asarray(rewards, np.float64) * alive).sum(axis=0)

@@ -77,6 +77,6 @@ def times_of(folder: RunFolder) -> dict[str, float]:
 
 
 def in_words(seconds: dict[str, float]) -> str:
-    """One line: each with its time, and all together."""
+    """One line: each with its time, and all together where there are several."""
     parts = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
-    return f"{parts}; {sum(seconds.values()):.1f} s in all"
+    return f"{parts}; {sum(seconds.values()):.1f} s in all" if len(seconds) > 1 else parts

@@ -27,8 +27,8 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.scheduler import KilledWorker
 
 from metastep.crew import Crew, Tell, employed
+from metastep.device import prepare_jax
 from metastep.errors import InputError
-from metastep.experiments.device import prepare_jax
 from metastep.integrations.processes import LOOPBACK, Processes, silence
 from metastep.provenance import device_name, environment_record, first_difference
 from metastep.threads import count_threads, part_of_cores

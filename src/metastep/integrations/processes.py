@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 from distributed import Scheduler, Worker
 
-from metastep.experiments.device import prepare_child
+from metastep.device import prepare_child
 from metastep.threads import count_threads
 
 LOOPBACK: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
@@ -70,8 +70,7 @@ class Processes:
         name = f"metastep-{index}-{self._started}"
         self._started += 1
         variables = {"CUDA_VISIBLE_DEVICES": _gpu(index % self._gpus)} if self._gpus else {}
-        threads = 1 if self._gpus else self._cores
-        arguments = (self._scheduler.address, name, threads, self._cores, self._device, variables)
+        arguments = (self._scheduler.address, name, self._cores, self._device, variables)
         process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments, daemon=True)
         process.start()
         return _Process(process, name, time.monotonic())
@@ -89,7 +88,7 @@ class Processes:
                     process.kill()
                 if not process.is_alive() or is_forgotten:
                     self._deaths += name not in self._seen
-                    if self._deaths >= _MOST_DEATHS:
+                    if self._deaths >= _MOST_DEATHS and not there:
                         self._give_up(_why(process.exitcode))
                         return
                     self._processes[index] = self._start(index)
@@ -113,18 +112,18 @@ def _gpu(index: int) -> str:
     return visible.split(",")[index] if visible else str(index)
 
 
-def _serve(address: str, name: str, threads: int, cores: int, device: str, variables: dict[str, str]) -> None:
+def _serve(address: str, name: str, cores: int, device: str, variables: dict[str, str]) -> None:
     """What a worker process does until its parent dies or stops it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     silence()
     os.environ.update(variables)
     prepare_child(device, cores)
-    asyncio.run(_work(address, name, threads))
+    asyncio.run(_work(address, name))
     os._exit(0)  # threads that still compile or simulate would crash in the interpreter's tidying up
 
 
-async def _work(address: str, name: str, threads: int) -> None:
-    async with Worker(address, name=name, nthreads=threads, memory_limit=0, **LOOPBACK) as worker:
+async def _work(address: str, name: str) -> None:
+    async with Worker(address, name=name, nthreads=1, memory_limit=0, **LOOPBACK) as worker:
         await worker.finished()
 
 

@@ -11,20 +11,19 @@ from jax import Array
 from numpy.typing import NDArray
 
 from metastep import diagnostics
-from metastep.actor_critic import PPO, ActorCriticRule, Experience, Lanes, Sampler
+from metastep.actor_critic import PPO, ActorCriticRule, Experience, Lanes, Sampler, Trained
 from metastep.blocks import Purpose, Stream, purpose_key
-from metastep.envs import Env
+from metastep.envs import Env, HostEnv
 from metastep.errors import InputError
 from metastep.mdp.base import Learners, Tasks, check_choices, draw_tasks
 from metastep.mdp.initial import InitialPolicy
 from metastep.policies import ActorCritic
 from metastep.rules import RuleState
 from metastep.settings import Count, Share, check_fields
-from metastep.simulation.engine import compiled
+from metastep.simulation.engine import engine_of
 from metastep.spaces import HyperparameterSpace, MenuSpace
 
 _DEFAULT_OBSERVATION = ("last_divergence", "clip_fraction", "change_in_errors", "last_rate", "budget")
-_STEPS_BETWEEN_HALTS = 10_000_000
 _START = 2**32 - 1  # the number of an update that never comes
 
 
@@ -80,7 +79,7 @@ class ActorCriticMDP:
         self.rule.require_batch(self.sampler.batch_size)
 
     @property
-    def env(self) -> Env:
+    def env(self) -> Env | HostEnv:
         """The family of tasks."""
         return self.sampler.env
 
@@ -102,7 +101,7 @@ class ActorCriticMDP:
     @property
     def steps_between_halts(self) -> int:
         """Environment steps after which a long simulation may pause."""
-        return _STEPS_BETWEEN_HALTS
+        return engine_of(self.env).steps_between_halts
 
     def learner_size(self, *, keeps_episodes: bool = False) -> int:
         """Numbers of a learner and its batch while it is simulated; batches are kept whole in any case."""
@@ -137,17 +136,19 @@ class ActorCriticMDP:
 
     def begin(self, tasks: Tasks) -> Learners:
         """Start the environments and simulate the first batch of every learner."""
-        begun: Learners = compiled(_begin)(_simulated(self), tasks)
+        begun: Learners = engine_of(self.env).whole(_begin)(_simulated(self), tasks)
         return begun
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
         """One transition: update every theta, simulate the next batch."""
-        moved: Learners = compiled(_advance)(_simulated(self), learners, hyperparameters)
+        moved: Learners = engine_of(self.env).whole(_advance)(_simulated(self), learners, hyperparameters)
         return moved
 
     def blank(self, tasks: Tasks) -> Learners:
         """Learners of the right form; their numbers mean nothing."""
-        like = jax.eval_shape(lambda given: _begin(_simulated(self), given), tasks)._replace(key=jnp.uint32(0))
+        sample = self.sampler.blank
+        like = jax.eval_shape(lambda given: _begun(self, given, sample(given.theta, given.context)), tasks)
+        like = like._replace(key=jnp.uint32(0))
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)._replace(key=tasks.key)
 
 
@@ -163,40 +164,40 @@ def _simulated(mdp: ActorCriticMDP) -> ActorCriticMDP:
     return ActorCriticMDP(mdp.sampler, space, mdp.rule, block_size=mdp.block_size)
 
 
-def _observed(
-    mdp: ActorCriticMDP,
-    tasks: Tasks,
-    lanes: Lanes,
-    rule_state: RuleState,
-    flagged: Array,
-    previous: LastUpdate | None,
-    update: Array,
-) -> Learners:
-    """Learners after their next batch; only before the first update there is nothing to remember."""
+def _sampled(mdp: ActorCriticMDP, tasks: Tasks, lanes: Lanes, update: Array) -> Experience:
     key = purpose_key(tasks.key, Purpose.SIMULATION, update)
-    batch: Experience = mdp.sampler(tasks.theta, tasks.context, lanes, key, mdp.rule.gae_lambda)
-    if previous is None:
-        nothing = jnp.zeros_like(batch.mean_return)
-        step = jnp.zeros_like(tasks.theta)
-        previous = LastUpdate(nothing, step, nothing, nothing, nothing, nothing, nothing, batch.entropy)
+    return mdp.sampler(tasks.theta, tasks.context, lanes, key, mdp.rule.gae_lambda)
+
+
+def _with_batch(
+    tasks: Tasks, rule_state: RuleState, batch: Experience, flagged: Array, previous: LastUpdate, update: Array
+) -> Learners:
     flagged = flagged | ~jnp.isfinite(batch.mean_return)
     none = jnp.zeros((len(tasks.theta), 0), jnp.float32)
     return Learners(tasks.context, tasks.theta, rule_state, batch, flagged, none, previous, tasks.key, update)
 
 
+def _begun(mdp: ActorCriticMDP, tasks: Tasks, batch: Experience) -> Learners:
+    """Learners with their first batch, and nothing to remember."""
+    nothing = jnp.zeros_like(batch.mean_return)
+    step = jnp.zeros_like(tasks.theta)
+    previous = LastUpdate(nothing, step, nothing, nothing, nothing, nothing, nothing, batch.entropy)
+    return _with_batch(tasks, mdp.rule.init(tasks.theta), batch, nothing > 0.0, previous, jnp.uint32(0))
+
+
 def _begin(mdp: ActorCriticMDP, tasks: Tasks) -> Learners:
     start = mdp.sampler.start(tasks.context, purpose_key(tasks.key, Purpose.SIMULATION, _START))
-    unflagged = jnp.zeros(len(tasks.theta), bool)
-    return _observed(mdp, tasks, start, mdp.rule.init(tasks.theta), unflagged, None, jnp.uint32(0))
+    return _begun(mdp, tasks, _sampled(mdp, tasks, start, jnp.uint32(0)))
 
 
-def _advance(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) -> Learners:
+def _trained(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) -> tuple[Trained, LastUpdate]:
+    """An update, and what is remembered of it."""
     batch: Experience = learners.estimate
     key = purpose_key(learners.key, Purpose.UPDATE, learners.update)
     after = mdp.rule.apply(mdp.policy, learners.theta, batch, hyperparameters, learners.rule_state, key)
     step, last = after.theta - learners.theta, learners.previous
     turn = diagnostics.turn(step, last.step, jnp)
-    previous = LastUpdate(
+    return after, LastUpdate(
         mean_return=batch.mean_return,
         step=step,
         divergence=after.divergence,
@@ -206,5 +207,10 @@ def _advance(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) ->
         cosine=turn.cosine,
         first_entropy=last.first_entropy,
     )
-    tasks = Tasks(learners.context, after.theta, learners.key)
-    return _observed(mdp, tasks, batch.lanes, after.state, after.flagged, previous, learners.update + jnp.uint32(1))
+
+
+def _advance(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) -> Learners:
+    after, previous = engine_of(mdp.env).piece(_trained)(mdp, learners, hyperparameters)
+    tasks, update = Tasks(learners.context, after.theta, learners.key), learners.update + jnp.uint32(1)
+    batch = _sampled(mdp, tasks, learners.estimate.lanes, update)
+    return _with_batch(tasks, after.state, batch, after.flagged, previous, update)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from metastep import features, storage
 from metastep.blocks import Stream
-from metastep.crew import Crew, Queue, Tell, at_work
+from metastep.crew import Crew, Queue, Tell
+from metastep.helpers import at_work
 from metastep.mdp import Process, Tasks
 from metastep.meta.controller import Controller, Exploration
 from metastep.meta.dataset import BlockFiles, Dataset, DatasetWriter, Layout
@@ -158,14 +159,15 @@ def _collect_blocks(work: Collected, controller: Controller, blocks: list[int], 
 
 @contextmanager
 def _marked(work: Collected, crew: Crew) -> Iterator[Collected]:
-    """The work with a mark in its folder, where others than this process do it."""
+    """The work as other processes can do it; with a mark in its folder, where they need not see this disk."""
+    folder = work.files.folder.absolute()
+    parts = dataclasses.replace(work.files.parts, folder=folder)
+    work = work._replace(files=dataclasses.replace(work.files, folder=folder, parts=parts))
     if crew.shares_memory:
         yield work
         return
-    folder = work.files.folder.absolute()
-    parts = dataclasses.replace(work.files.parts, folder=folder)
     with storage.temporary(folder / "collecting") as mark:
-        yield work._replace(files=dataclasses.replace(work.files, folder=folder, parts=parts), mark=mark)
+        yield work._replace(mark=mark)
     storage.remove_leftovers(folder)  # of workers that were killed
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep.blocks import Stream, block_key
-from metastep.crew import Queue, Tell, at_work
+from metastep.crew import Queue, Tell
+from metastep.helpers import at_work
 from metastep.mdp import MetaMDP, Process, Tasks, whole_episodes
 from metastep.meta.controller import Controller
 from metastep.meta.history import History

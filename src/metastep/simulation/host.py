@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from metastep.envs.base import Env
 from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
 from metastep.noise import standard_normals
@@ -85,19 +86,18 @@ def _moves(rollout: Rollout, env: HostEnv, theta: Array, context: Array, key: Ar
         alive = alive & ~after.terminated
 
 
-def _host_env(rollout: Rollout, theta: Array) -> HostEnv:
-    if not isinstance(rollout.env, HostEnv):
-        raise InputError(f"env: {rollout.env.name!r} is not an environment on the host.")
+def on_host(env: Env | HostEnv, theta: Array) -> HostEnv:
+    """The environment, which must not be asked for within a compiled function."""
+    if not isinstance(env, HostEnv):
+        raise InputError(f"env: {env.name!r} is not an environment on the host.")
     if isinstance(theta, jax.core.Tracer):
-        raise InputError(
-            f"env: {rollout.env.name!r} is simulated on the host and cannot be called inside a compiled function."
-        )
-    return rollout.env
+        raise InputError(f"env: {env.name!r} is simulated on the host and cannot be called inside a compiled function.")
+    return env
 
 
 def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
     """Simulate and reduce on the fly: memory does not depend on the horizon. The arguments are those of `simulate`."""
-    env = _host_env(rollout, theta)
+    env = on_host(rollout.env, theta)
     sums = _begin_sums(rollout, theta.T)
     for moved in _moves(rollout, env, theta, context, key):
         sums = _add(rollout, theta, sums, moved)
@@ -106,7 +106,7 @@ def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
 
 def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
     """The same simulation as `stream` with the same key, every step returned."""
-    steps = tuple(_moves(rollout, _host_env(rollout, theta), theta, context, key))
+    steps = tuple(_moves(rollout, on_host(rollout.env, theta), theta, context, key))
     observation, action, noise = (
         np.stack([np.moveaxis(np.asarray(step[part]), -1, 0) for step in steps]) for part in range(3)
     )

@@ -1,5 +1,6 @@
 """The contract of environments on the host."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -20,8 +21,8 @@ def check_host_env(env: HostEnv, *, horizon: int = 20, sigma: float = 1.0, seed:
     Checked are: the declared fields; that the environment can select a compiled program (hashable, equal copies equal); shapes
     and values of observations, rewards and `terminated`; that the arrays it is given stay as they are (they are read-only,
     here as in a run); that the same seeds, noise and actions give the same episodes; that an episode depends neither on other
-    episodes of its learner nor on other learners; that an ended episode stays; and that every coordinate of the context
-    changes the episodes.
+    episodes of its learner nor on other learners; that an ended episode stays; that every coordinate of the context changes
+    the episodes; and, where episodes have a method `restart`, that it begins those anew that it should, and no others.
 
     Args:
         env: the environment.
@@ -58,6 +59,35 @@ def check_host_env(env: HostEnv, *, horizon: int = 20, sigma: float = 1.0, seed:
     # One episode of each learner has ended before it begins, so that the others cannot.
     alive = np.arange(_EPISODES)[:, None].repeat(len(tasks), axis=1) > 0
     check_frozen(subject, play(tasks, np.ones_like(actions[:2]), alive))
+    _check_restart(subject, env, seed, tasks, actions)
+
+
+def _check_restart(subject: Subject, env: HostEnv, seed: int, tasks: Contexts, actions: NDArray[Any]) -> None:
+    """Every other episode begins anew after a step, and must go on like one that starts with the same numbers."""
+    rng, shape = np.random.default_rng(seed), actions.shape[1:3]
+    noise, moved_by = (rng.standard_normal((2, *shape, num), np.float32) for num in (env.reset_noise, env.step_noise))
+    seeds = np.arange(seed, seed + 2 * math.prod(shape), dtype=np.uint32).reshape(2, *shape)
+    everything, which = np.ones(shape, np.bool_), np.indices(shape).sum(axis=0) % 2 == 0
+    episodes: Any = env.start_episodes(*read_only(tasks, noise[0], seeds[0]))
+    if not callable(getattr(episodes, "restart", None)):
+        return  # whole episodes do without it
+    episodes.step(*read_only(actions[0], moved_by[0], everything))
+    before = np.array(episodes.observe())
+    subject.call("restart", episodes.restart, *read_only(which, noise[1], seeds[1]))
+    anew = _seen(episodes, actions[1], moved_by[1], which)
+    subject.require(same(anew[0][~which], before[~which]), "`restart` changes episodes that should go on")
+    fresh = _seen(env.start_episodes(*read_only(tasks, noise[1], seeds[1])), actions[1], moved_by[1], which)
+    subject.require(
+        all(same(left[which], right[which]) for left, right in zip(anew, fresh, strict=True)),
+        "an episode that `restart` begins differs from one that starts with the same seed and noise",
+    )
+
+
+def _seen(episodes: Any, action: NDArray[Any], noise: NDArray[Any], alive: Bools) -> tuple[NDArray[Any], ...]:
+    """Observations before and after a step, and its rewards."""
+    start = np.array(episodes.observe())
+    after = episodes.step(*read_only(action, noise, alive))
+    return start, np.array(episodes.observe()), np.array(after.reward)
 
 
 def _play(

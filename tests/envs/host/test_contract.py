@@ -179,6 +179,30 @@ class Fails(Walks):
         raise ZeroDivisionError("the wheel fell off\nand rolled away")
 
 
+class Restarts(Walks):
+    def restart(self, which, noise, seeds):
+        self.place = np.where(which, noise[..., 0], self.place)
+
+
+class RestartsAll(Restarts):
+    def restart(self, which, noise, seeds):
+        super().restart(np.ones_like(which), noise, seeds)
+
+
+class RestartsElsewhere(Restarts):
+    def restart(self, which, noise, seeds):
+        super().restart(which, 0.5 * noise, seeds)
+
+
+class RestartWrites(Restarts):
+    def restart(self, which, noise, seeds):
+        which[:] = True
+
+
+def test_episodes_that_begin_anew_pass():
+    check_host_env(Walk(episodes=Restarts))
+
+
 @pytest.mark.parametrize("check", [check_env, check_host_env])
 def test_a_correct_environment_passes(check):
     check(Walk())
@@ -235,6 +259,9 @@ def test_a_fixed_task_passes():
         (Walk(episodes=Forgetful), "env 'walk': the same seeds, noise and actions give different episodes"),
         (Walk(episodes=IgnoresBorder), "env 'walk': border = 1 and border = 2 give the same episodes over 20 steps"),
         (Walk(episodes=Fails), "env 'walk': `step` fails with ZeroDivisionError: the wheel fell off$"),
+        (Walk(episodes=RestartsAll), "env 'walk': `restart` changes episodes that should go on"),
+        (Walk(episodes=RestartsElsewhere), "env 'walk': an episode that `restart` begins differs from one that starts"),
+        (Walk(episodes=RestartWrites), "`restart` fails with ValueError: assignment destination is read-only"),
         (Walk(reset_noise=0), "env 'walk': `start_episodes` fails with IndexError"),
     ],
 )

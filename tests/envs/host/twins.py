@@ -43,6 +43,10 @@ class _TwinEpisodes:
         self.env, self.context = env, context
         self.state = _reset(env, context, noise)
 
+    def restart(self, which, noise, seeds):
+        fresh = _reset(self.env, self.context, noise)
+        self.state = jax.tree.map(lambda new, old: jnp.where(which, new, old), fresh, self.state)
+
     def observe(self):
         return np.asarray(_observe(self.env, self.context, self.state))
 

@@ -45,11 +45,25 @@ class Episodes(Protocol):
 
 
 @runtime_checkable
+class Restartable(Episodes, Protocol):
+    """Episodes that give way to new ones, for rules that learn from batches of steps, such as PPO."""
+
+    def restart(self, which: Bools, noise: NDArray[np.float32], seeds: Seeds) -> None:
+        """Begin some episodes anew, in the same tasks; the others keep their state.
+
+        Args:
+            which: (episodes, learners).
+            noise: (episodes, learners, reset_noise) standard normals, as `start_episodes` takes them.
+            seeds: (episodes, learners), as well.
+        """
+
+
+@runtime_checkable
 class HostEnv(TaskFamily, Protocol):
     """A contextual MDP on the host: the counterpart of `metastep.envs.Env`."""
 
     def start_episodes(self, context: NDArray[np.float32], noise: NDArray[np.float32], seeds: Seeds) -> Episodes:
-        """Begin episodes.
+        """Begin episodes; those for rules that learn from batches of steps must be `Restartable`.
 
         Args:
             context: (learners, coordinates).

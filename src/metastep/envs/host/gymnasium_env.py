@@ -8,7 +8,7 @@
     env = GymnasiumEnv(make, ContextSpace(("mass",), (0.5,), (2.0,), ("kg",)), name="gym_pendulum")
 
 The environments run in Python, one object for each episode, all episodes in lockstep so that the policies are evaluated
-together: a run has `num_episodes` times `block_size` of them open.
+together: a run has `num_episodes` times `block_size` of them open; `num_envs` times `block_size` where a rule learns from steps.
 """
 
 import weakref
@@ -186,15 +186,22 @@ class _GymnasiumEpisodes:
         # (lanes, actions): the context may change the bounds. The numbers of discrete actions need not begin at 0.
         low, high, zero = zip(*map(_bounds, self._spaces), strict=True)
         self._low, self._high, self._zero = np.stack(low), np.stack(high), np.stack(zero)
-        starts = [env.reset(seed=int(seed))[0] for env, seed in zip(lanes.envs, seeds.flat, strict=True)]
-        self._observation = np.stack([np.asarray(start, np.float64).ravel() for start in starts])
+        starts = [self._reset(lane, seed) for lane, seed in enumerate(seeds.flat)]
+        self._observation = np.stack(starts)
+
+    def _reset(self, lane: int, seed: np.uint32) -> Floats:
+        return np.asarray(self._lanes.envs[lane].reset(seed=int(seed))[0], np.float64).ravel()
+
+    def restart(self, which: Bools, noise: Floats, seeds: Seeds) -> None:
+        self._require_newest()
+        for lane in np.flatnonzero(which).tolist():
+            self._observation[lane] = self._reset(lane, seeds.flat[lane])
 
     def observe(self) -> Floats:
         return self._observation.reshape(*self._shape, -1).copy()
 
     def step(self, action: NDArray[Any], noise: Floats, alive: Bools) -> HostStep:
-        if self._ticket != self._lanes.ticket:
-            raise RuntimeError("These episodes ended when newer ones were started or the environment was closed.")
+        self._require_newest()
         bounded = np.clip(self._zero + action.reshape(self._low.shape), self._low, self._high)
         reward, terminated = np.zeros(alive.size), np.zeros(alive.size, np.bool_)
         for lane in np.flatnonzero(alive):
@@ -205,6 +212,10 @@ class _GymnasiumEpisodes:
             observation, reward[lane], terminated[lane], _, _ = self._lanes.envs[lane].step(move)
             self._observation[lane] = np.ravel(observation)
         return HostStep(reward.reshape(self._shape), terminated.reshape(self._shape))
+
+    def _require_newest(self) -> None:
+        if self._ticket != self._lanes.ticket:
+            raise RuntimeError("These episodes ended when newer ones were started or the environment was closed.")
 
 
 def _bounds(space: Any) -> tuple[NDArray[Any], ...]:

@@ -10,6 +10,7 @@ ends early.
 """
 
 import importlib.util
+import math
 import warnings
 from dataclasses import dataclass, field
 from functools import cache
@@ -103,40 +104,41 @@ class HalfCheetahVel:
         self, context: NDArray[np.float32], noise: NDArray[np.float32], seeds: Seeds
     ) -> "_CheetahEpisodes":
         """Near the model's rest position; the noise says where, the seeds are not needed."""
-        model = load_model()
-        flat = noise.reshape(-1, self.reset_noise)
-        position = model.qpos0 + self.reset_scale * np.asarray(_unit_uniform(flat[:, :NUM_JOINTS]), np.float64)
-        velocity = self.reset_scale * flat[:, NUM_JOINTS:].astype(np.float64)
-        return _CheetahEpisodes(self, context, noise.shape[:2], position, velocity)
+        return _CheetahEpisodes(self, context, noise)
 
 
 class _CheetahEpisodes:
     """Lanes of one `mujoco.batch.Batch`, (episodes, learners) in row-major order."""
 
-    def __init__(
-        self,
-        env: HalfCheetahVel,
-        context: NDArray[np.float32],
-        shape: tuple[int, ...],
-        position: NDArray[np.float64],
-        velocity: NDArray[np.float64],
-    ) -> None:
-        from mujoco import mjtStage, mjtWarning
+    def __init__(self, env: HalfCheetahVel, context: NDArray[np.float32], noise: NDArray[np.float32]) -> None:
+        model = load_model()  # or a sentence on what is missing
+        from mujoco import mjtWarning
         from mujoco.batch import Batch
 
-        model = load_model()
-        self._env, self._shape = env, shape
+        self._env, self._shape = env, noise.shape[:2]
         self._goal = context[:, 0].astype(np.float64)
         self._duration = model.opt.timestep * env.frame_skip
-        self._batch = Batch(model, nsim=len(position), nthread=count_threads(env.num_threads or None))
-        self._batch.reset(stage=mjtStage.mjSTAGE_NONE)
+        self._batch = Batch(model, nsim=math.prod(self._shape), nthread=count_threads(env.num_threads or None))
         self._position, self._velocity, self._control = (self._batch.bind(name) for name in ("qpos", "qvel", "ctrl"))
-        self._position[:] = position
-        self._velocity[:] = velocity
-        # As in Gymnasium: the forward pass gives the solver of the first step its warm start.
-        self._batch.forward()
+        self._begin(None, noise)
         unstable = (mjtWarning.mjWARN_BADQPOS, mjtWarning.mjWARN_BADQVEL, mjtWarning.mjWARN_BADQACC)
         self._unstable = [int(kind) for kind in unstable]
+
+    def _begin(self, lanes: NDArray[np.intp] | None, noise: NDArray[np.float32]) -> None:
+        """Put these lanes, or all, where the noise of all says."""
+        from mujoco import mjtStage
+
+        which, scale = slice(None) if lanes is None else lanes, self._env.reset_scale
+        flat = noise.reshape(-1, self._env.reset_noise)
+        shift = np.asarray(_unit_uniform(flat[:, :NUM_JOINTS]), np.float64)
+        self._batch.reset(lanes, stage=mjtStage.mjSTAGE_NONE)
+        self._position[which] = load_model().qpos0 + scale * shift[which]
+        self._velocity[which] = scale * flat[which, NUM_JOINTS:].astype(np.float64)
+        # As in Gymnasium: the forward pass gives the solver of the first step its warm start.
+        self._batch.forward(lanes)
+
+    def restart(self, which: Bools, noise: NDArray[np.float32], seeds: Seeds) -> None:
+        self._begin(np.flatnonzero(which), noise)
 
     def observe(self) -> Floats:
         seen = np.concatenate([self._position[:, 1:], self._velocity], axis=1)

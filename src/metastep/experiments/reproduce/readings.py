@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 
 from metastep import envs, storage
+from metastep.device import prepare_child, share_gpu
 from metastep.errors import InputError
 from metastep.evaluation import load, save
-from metastep.experiments.device import prepare_child, share_gpu
 from metastep.experiments.reproduce.facts import Fact, facts_of
 from metastep.experiments.reproduce.judging import Found, Measured
 from metastep.experiments.reproduce.outcome import COLOURS, Product, Verdict

@@ -104,8 +104,11 @@ def results_markdown(folders: Sequence[Path]) -> str:
     read += [Paragraph(_CLAIMS)] if found or first else []
     read += [Paragraph(_FACTS), *_not_judged([*facts, *facts_first])] if facts or facts_first else []
     read += [Paragraph(_METHODS)] if runs or inner else []
-    took = [in_words(seconds) for folder in folders if (seconds := read_times(folder)) and folder not in runs]
-    read += [Paragraph(f"What it took: {'. '.join(took)}.")] if took else []
+    took: dict[str, float] = {}
+    for folder in folders:
+        for name, seconds in read_times(folder).items() if folder not in runs else ():
+            took[name] = took.get(name, 0.0) + seconds
+    read += [Paragraph(f"What it took: {in_words(took)}.")] if took else []
     read += [Paragraph(_SEEDS)] if any(len(rows) > 1 for rows in [*grouped, *before]) else []
     subtitle = "Every method by environment."
     for rows, what in ((facts_first, f"facts {_BEFORE}"), (facts, "facts of the paper"), (claims, "claims")):

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import jax
 
 from metastep import storage
-from metastep.crew import is_employed
+from metastep.crew import who_is_employed
 from metastep.errors import InputError
 from metastep.evaluation import to_parquet
 from metastep.experiments.budget import require_affordable
@@ -64,9 +64,9 @@ def reproduce(
     wanted = resolve(ids, environments)
     if scale not in get_args(Scale):
         raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
-    if jobs is not None and jobs > 1 and is_employed():
+    if jobs is not None and jobs > 1 and who_is_employed() is not None:
         raise InputError(f"--jobs: {jobs} processes for readings cannot be had together with --workers or --scheduler.")
-    jobs = jobs or (1 if is_employed() or jax.default_backend() == "cpu" else count_threads(None))
+    jobs = jobs or (1 if who_is_employed() is not None or jax.default_backend() == "cpu" else count_threads(None))
     bench = Workbench(out, scale, seed, tuple(overrides), tracker or Silent(), jobs=jobs)
     _check_presets(wanted, bench, anyway=anyway)
     chosen = {"environments": sorted(set(environments))} if environments else {}
@@ -77,8 +77,10 @@ def reproduce(
             if not _outcome_file(out, name).exists():
                 own = dataclasses.replace(bench, environments=envs)
                 since = time.monotonic()
-                product = REGISTRY[name].make(own)
-                add_time(out, name, time.monotonic() - since)
+                try:
+                    product = REGISTRY[name].make(own)
+                finally:  # what a stopped attempt took counts, too
+                    add_time(out, name, time.monotonic() - since)
                 command = command_of(name, own, named=bool(environments))
                 rows = [outcome._replace(id=name, command=command) for outcome in product.outcomes]
                 _write(out, name, product, rows)

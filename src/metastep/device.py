@@ -5,13 +5,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from metastep.errors import InputError
-from metastep.threads import count_threads, use_cores
+from metastep.threads import one_for_sums, use_cores
 
 
 def prepare_jax(device: str | None) -> None:
     """Choose the device and cache compilations on disk; `device` is "cpu", "gpu" or None for what JAX finds."""
-    # XLA runs every program on threads of its own pool, whoever calls it: blocks are side by side only where it has as many.
-    os.environ.setdefault("PJRT_NPROC", str(count_threads(None)))
+    one_for_sums()
     import jax
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -35,7 +34,6 @@ def prepare_jax(device: str | None) -> None:
 def prepare_child(device: str | None, cores: int) -> None:
     """The same in a process that another one has started and left a part of its cores to."""
     use_cores(cores)
-    os.environ["PJRT_NPROC"] = str(count_threads(None))  # it comes with the number of the other process
     prepare_jax(device)
 
 

@@ -1,0 +1,128 @@
+"""Batches of steps from simulators that are not JAX: between compiled functions, a step of all environments at a time.
+
+A simulator cannot be kept in arrays, so every batch begins with new episodes in all environments: what a learner becomes
+depends on its arrays and keys alone, also where a run is taken up again. An episode that ends within the batch, or is cut off
+at the horizon, gives way to a new one in the same task. Actor, critic, random numbers and whatever is made of the steps are
+those of environments in JAX.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from metastep.actor_critic.steps import Played
+from metastep.envs.base import range_of
+from metastep.envs.host.base import Bools, Episodes, HostEnv, Restartable
+from metastep.errors import InputError
+from metastep.noise import standard_normals
+from metastep.policies.actor_critic import ActorCritic
+from metastep.simulation.host import on_host
+
+if TYPE_CHECKING:
+    from metastep.actor_critic.experience import Sampler
+
+_RESETS, _SEEDS = 2**32 - 1, 2**32 - 2  # beside the batch's own key, in whose stream no environment has such a number
+
+
+@partial(jax.jit, static_argnums=(0, 2))
+def _draw(sampler: "Sampler", key: Array, num_learners: int) -> tuple[Array, Array, Array]:
+    """All random numbers of a batch, learners before environments: normals of the steps and of the first resets, and seeds.
+
+    The first two are drawn as for environments in JAX. A seed has 31 bits, which any generator takes.
+    """
+    env, shape = sampler.env, (num_learners, sampler.num_envs)
+    draws = jnp.arange(sampler.num_steps, dtype=jnp.uint32)
+    num = sampler.policy.num_actions + sampler.hold * env.step_noise + env.reset_noise
+    normals = jnp.stack(standard_normals(key, draws, num, shape), axis=-1)
+    resets = standard_normals(jax.random.fold_in(key, _RESETS), 0, env.reset_noise, shape)
+    bits = jax.random.bits(jax.random.fold_in(key, _SEEDS), (sampler.num_steps, *shape), jnp.uint32)
+    first = jnp.stack(resets, axis=-1) if resets else jnp.zeros((*shape, 0), jnp.float32)
+    return normals, first, bits >> np.uint32(1)
+
+
+@partial(jax.jit, static_argnums=0)
+def _choose(policy: ActorCritic, theta: Array, observation: Array, normals: Array) -> Array:
+    """Actions where (learners, envs, observations) are seen."""
+
+    def choose_one(theta: Array, observation: Array, normals: Array) -> Array:
+        return policy.act(policy.split(theta), observation).sample(normals)
+
+    return jax.vmap(choose_one)(theta, observation, normals)
+
+
+def _swapped(array: Any) -> NDArray[Any]:
+    """Learners first for arrays of the simulator, which has environments first, and the other way round: a read-only copy."""
+    copy = np.array(np.swapaxes(array, 0, 1), order="C")
+    copy.setflags(write=False)
+    return copy
+
+
+def blank_batch(sampler: "Sampler", num_learners: int) -> Played:
+    """A batch whose steps are still to be played."""
+    policy, shape = sampler.policy, (num_learners, sampler.num_steps, sampler.num_envs)
+    seen, done = (*shape, policy.num_observations), np.int32 if policy.is_discrete else np.float32
+    arrays: dict[str, Any] = {
+        "observation": np.zeros(seen, np.float32),
+        "action": np.zeros((*shape, policy.num_actions), done),
+        "reward": np.zeros(shape, np.float32),
+        "seen_next": np.zeros(seen, np.float32),
+        "terminated": np.zeros(shape, np.bool_),
+        "ended": np.zeros(shape, np.bool_),
+    }
+    return Played(**arrays)
+
+
+def _started(env: HostEnv, context: Array, noise: NDArray[Any], seeds: NDArray[Any]) -> Restartable:
+    episodes = env.start_episodes(np.asarray(context), _swapped(noise), _swapped(seeds))
+    if not isinstance(episodes, Restartable):
+        raise InputError(
+            f"env.name: {env.name!r} has episodes without a method `restart`, which batches of steps need to begin new ones."
+        )
+    return episodes
+
+
+def _hold(
+    sampler: "Sampler", episodes: Episodes, action: NDArray[Any], noise: NDArray[Any], elapsed: NDArray[Any]
+) -> tuple[NDArray[Any], Bools, NDArray[Any]]:
+    """Hold the action until its time, or that of the episode, is over: reward, whether it terminated, steps of the episode."""
+    num, reward, terminated = sampler.env.step_noise, np.zeros(elapsed.shape), np.zeros(elapsed.shape, np.bool_)
+    for index in range(sampler.hold):
+        goes_on = ~terminated & (elapsed < sampler.horizon)
+        after = episodes.step(action, noise[..., index * num : (index + 1) * num], goes_on)
+        reward = np.where(goes_on, reward + after.reward, reward)
+        terminated = terminated | (goes_on & after.terminated)
+        elapsed = elapsed + goes_on
+    return reward, terminated, elapsed
+
+
+def play_batch(sampler: "Sampler", theta: Array, context: Array, key: Array) -> Played:
+    """Step every environment of every learner `num_steps` times, from the start of an episode on."""
+    env, policy = on_host(sampler.env, theta), sampler.policy
+    normals, resets, seeds = (np.asarray(array) for array in _draw(sampler, key, len(theta)))
+    chosen_by, moved_by = policy.num_actions, policy.num_actions + sampler.hold * env.step_noise
+    limits = None if policy.is_discrete else range_of(env)
+    episodes = _started(env, context, resets, seeds[0])
+    played: Any = blank_batch(sampler, len(theta))
+    elapsed = np.zeros((sampler.num_envs, len(theta)), np.int64)
+    seen = _swapped(episodes.observe()).astype(np.float32)
+    for t in range(sampler.num_steps):
+        action = np.asarray(_choose(policy, theta, seen, normals[t, ..., :chosen_by]))
+        made = _swapped(action if limits is None else np.clip(action, *limits))
+        noise = _swapped(normals[t, ..., chosen_by:moved_by])
+        reward, terminated, elapsed = _hold(sampler, episodes, made, noise, elapsed)
+        ended = terminated | (elapsed >= sampler.horizon)
+        seen_next = _swapped(episodes.observe()).astype(np.float32)
+        step = (seen, action, _swapped(reward), seen_next, _swapped(terminated), _swapped(ended))  # as in Played
+        for array, part in zip(played, step, strict=True):
+            array[:, t] = part
+        seen = seen_next
+        if ended.any() and t + 1 < sampler.num_steps:
+            episodes.restart(ended, _swapped(normals[t, ..., moved_by:]), _swapped(seeds[t + 1]))
+            elapsed = np.where(ended, 0, elapsed)
+            seen = _swapped(episodes.observe()).astype(np.float32)
+    return played

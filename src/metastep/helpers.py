@@ -1,0 +1,146 @@
+"""Processes that help this one with long work, one for each core.
+
+XLA's pool has one thread in each of them, so that no sum depends on their number; programs of one process then wait for each
+other, and cores are kept busy by several. A process takes seconds to start, which pays only where work takes longer: this one
+begins alone, and what it compiles is found on disk by those who come to help.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any
+
+from joblib.externals.loky import get_reusable_executor
+
+from metastep.crew import Crew, Tell, Threads, who_is_employed
+from metastep.device import prepare_child
+from metastep.errors import InputError
+from metastep.threads import count_threads, has_one_for_sums
+
+PATIENCE = 6.0
+"""Seconds of work after which a process is helped, with whatever is left and comes later."""
+
+_SECONDS_TO_STAY = 600.0  # without work: fits in between take minutes
+_spent = 0.0
+
+
+@contextmanager
+def at_work(here: int) -> Iterator[Crew]:
+    """The crew that is employed, or so many threads of this process, helped by processes where work takes long."""
+    crew = who_is_employed()
+    if crew is not None:
+        yield crew
+        return
+    with Threads(here) as threads:
+        if here == 1 or not has_one_for_sums():
+            yield threads
+            return
+        with _helped(threads) as crew:
+            yield crew
+
+
+@contextmanager
+def _helped(threads: Threads) -> Iterator["Helped"]:
+    """Threads of this process, and after a while processes that make the calls in their place."""
+    global _spent
+    crew, start = Helped(threads, time.monotonic() - _spent), time.monotonic()
+    try:
+        yield crew
+    except BrokenProcessPool:
+        crew.dismiss()
+        raise InputError(
+            "--cores: a process that helped was ended from outside, perhaps for lack of memory; what is done is kept, and the "
+            "same command resumes, with fewer cores if you like."
+        ) from None
+    except BaseException:
+        crew.dismiss()  # nobody asks what comes of their calls
+        raise
+    finally:
+        _spent += time.monotonic() - start
+
+
+class Helped:
+    """Whoever makes calls: this process at first, others once it has worked for long enough.
+
+    Args:
+        threads: of this process.
+        since: when it began to work, what it did before included.
+    """
+
+    shares_memory = True  # calls write to the same disk, and what comes of them is sent back
+
+    def __init__(self, threads: Threads, since: float) -> None:
+        self._threads, self._since = threads, since
+        self._executor: Any = None
+
+    def slots(self, here: int) -> int:
+        """Two for every core, so that none waits for this process."""
+        return self._threads.slots(here)
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        """Have a call made."""
+        if time.monotonic() - self._since < PATIENCE:
+            return self._threads.submit(function, *arguments)
+        if self._executor is None:
+            self._executor = _processes()
+        future: Future[Any] = self._executor.submit(function, *arguments)
+        return future
+
+    @contextmanager
+    def telling(self, listener: Tell) -> Iterator[Tell]:
+        """As threads tell; processes say nothing before a call is through."""
+        with self._threads.telling(listener) as tell:
+            yield _Tell(tell)
+
+    def dismiss(self) -> None:
+        """End the processes, at once."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, kill_workers=True)
+
+
+def _processes() -> Any:
+    """As many as there are cores; those that an earlier stage had."""
+    before = os.environ.get("PYTHONWARNINGS", "")
+    # Loky has a process of its own that clears up after a command that was stopped, and would say so.
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, "ignore:resource_tracker")))
+    try:
+        return get_reusable_executor(
+            count_threads(None), timeout=_SECONDS_TO_STAY, initializer=_prepare, initargs=(os.getpid(),)
+        )
+    finally:
+        os.environ["PYTHONWARNINGS"] = before
+
+
+class _Tell:
+    """Is silent in another process."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+
+    def __call__(self, news: Any) -> None:
+        self._tell(news)
+
+    def __reduce__(self) -> Any:
+        return _silent, ()
+
+
+def _silent() -> Tell:
+    return lambda _: None
+
+
+def _prepare(parent: int) -> None:
+    """What a process does before its first call."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent sees to its helpers
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    prepare_child("cpu", 1)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)

@@ -1,0 +1,82 @@
+"""Processes that help with long work: the same bytes, and a sentence where one of them is ended."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_SCRIPT = """
+import hashlib, json, os, sys
+from pathlib import Path
+
+from metastep import helpers, threads
+from metastep.helpers import at_work
+from metastep.errors import InputError
+from metastep.device import prepare_jax
+
+def digest(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+def product():
+    import jax.numpy as jnp
+    import numpy as np
+    rows = np.random.default_rng(0).normal(size=(65536, 64)).astype(np.float32)
+    return np.asarray(jnp.asarray(rows).T @ rows).tobytes().hex()[:4096], os.getpid()
+
+prepare_jax("cpu")
+from metastep.meta.collection import collect
+from tests.controllers.problems import make_mdp
+
+out, found = Path(sys.argv[1]), {}
+helpers.PATIENCE = 0.0
+for cores in (1, 2):
+    threads._given = cores
+    dataset = collect(make_mdp(), out / str(cores), num_episodes=24, num_updates=2, seed=6, config={})
+    found[f"data of {cores}"] = digest(dataset.folder)
+here, me = product()
+with at_work(2) as crew, crew.telling(print) as tell:
+    crew.submit(tell, "said by nobody").result()
+    there, helper = crew.submit(product).result()
+found["same sums"], found["by others"] = here == there, me != helper
+try:
+    with at_work(2) as crew:
+        crew.submit(os._exit, 1).result()
+except InputError as error:
+    found["sentence"] = str(error)
+with at_work(2) as crew:
+    found["after it"] = crew.submit(abs, -1).result()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict:
+    """What a process found that was helped from the beginning."""
+    place, root = tmp_path_factory.mktemp("helpers"), Path(__file__).resolve().parent.parent
+    (place / "script.py").write_text(
+        _SCRIPT
+    )  # without a guard of its main part, as notebooks and short scripts have none
+    done = subprocess.run(
+        [sys.executable, place / "script.py", place],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_helpers_compute_what_one_process_does(found):
+    assert found["by others"]
+    assert found["same sums"]
+    assert found["data of 1"] == found["data of 2"]
+
+
+def test_a_helper_that_is_ended_is_told_of_and_others_come(found):
+    assert found["sentence"].startswith("--cores: a process that helped was ended from outside")
+    assert found["after it"] == 1
