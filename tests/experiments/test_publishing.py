@@ -95,6 +95,12 @@ def test_a_publication_that_is_stopped_leaves_nothing(runs, tmp_path, monkeypatc
 
     monkeypatch.setattr(publishing, "write_new", only_the_card)
     publish()
+    (tmp_path / "tiny.md").write_text("the card of an older model")
+    (tmp_path / "tiny.safetensors").write_text("an older model")
+    with pytest.raises(KeyboardInterrupt):
+        publishing.publish(runs[:1], "tiny", tmp_path, force=True)
+    assert (tmp_path / "tiny.md").read_text() == "the card of an older model"
+    assert (tmp_path / "tiny.safetensors").read_text() == "an older model"
 
 
 def test_what_cannot_be_pooled_or_named(runs, tmp_path):

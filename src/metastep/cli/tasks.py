@@ -59,9 +59,9 @@ def evaluate(
 ) -> None:
     """Simulate fresh episodes of a learned policy and print its mean return."""
     watch(device)
-    from metastep.experiments import new_task
+    from metastep.experiments import evaluating
 
-    found = new_task.evaluate(policy, task=task, episodes=episodes, seed=seed, allow_imports=allow_imports)
+    found = evaluating.evaluate(policy, task=task, episodes=episodes, seed=seed, allow_imports=allow_imports)
     named = ", ".join(f"{name} = {value:g}" for name, value in found.task.items())
     print(f"{named}: mean return {found.mean:.5g}, standard error {found.error:.2g}, {found.episodes} episodes")
 

@@ -87,13 +87,15 @@ def _followed(folder: RunFolder) -> str:
 
 def _write_both(file: Path, model: bytes, card: Path, text: bytes, *, force: bool) -> None:
     """Both at the end, so that a model is never without its card, nor a card without its model."""
-    is_new = not card.exists()
+    before = storage.read_bytes(card) if card.exists() else None
     write_new(card, text, force=force)
     try:
         write_new(file, model, force=force)
     except BaseException:
-        if is_new:
+        if before is None:
             card.unlink(missing_ok=True)
+        else:
+            storage.write_atomically(card, before)
         raise
 
 

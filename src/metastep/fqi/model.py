@@ -135,6 +135,7 @@ class Model:
         outside: Outside = "warn",
         record: Mapping[str, Any] | None = None,
         log: Log | str | os.PathLike[str] | None = None,
+        minibatches: int | None = None,
     ) -> Stepper:
         """Whatever proposes the steps of one learner in a training loop, and remembers what it needs between updates.
 
@@ -144,8 +145,9 @@ class Model:
             outside: warn once of numbers that the training data did not reach, or refuse each.
             record: what a stepper's `record` gave, to go on from there.
             log: is told of every update; a path is a CSV file.
+            minibatches: of an epoch, for loops that tell of every minibatch; None where a call is an update.
         """
-        return Stepper(self, num_updates, outside, record, log)
+        return Stepper(self, num_updates, outside, record, log, minibatches)
 
     def _proposal(
         self, asked: str, given: Mapping[str, ArrayLike | None], features: Mapping[str, ArrayLike]
