@@ -40,7 +40,7 @@ def test_a_model_of_one_run_with_its_card(runs, tmp_path, monkeypatch):
     card = (tmp_path / "tiny.md").read_text()
     assert "| pendulum | mass" in card
     assert "metastep run pendulum-ppo" in card
-    assert "| step | 3e-05 | 0.03 | log |" in card
+    assert "| step | 3e-05 | 0.1 | log |" in card
     assert "## Scores on pendulum\n\nMean return over the updates, 3 test tasks" in card
     assert "| linear annealing | " in card
     first = (tmp_path / "tiny.safetensors").read_bytes()
