@@ -19,6 +19,7 @@ TRAINING = (
     "step_ratio",
     "step_cosine",
     "budget",
+    "first_entropy",
 )
 LOW, HIGH = 1e-4, 1e-1
 

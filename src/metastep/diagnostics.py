@@ -58,6 +58,11 @@ def step_ratio(ratio: Any, xp: Any) -> Any:
     return xp.where(ratio <= 0.0, 0.0, log10(ratio, xp))
 
 
+def to_a_tenth(entropy: Any, xp: Any) -> Any:
+    """Rounded, so that policies of the same kind are alike whatever their first weights are."""
+    return xp.round(10.0 * entropy) / 10.0
+
+
 def share_made(updates: Any, budget: float, xp: Any) -> Any:
     """Share of the updates that were made; 1 also beyond."""
     return xp.minimum(updates / budget, 1.0)
@@ -184,6 +189,12 @@ RECIPES = {
     "entropy_change": Recipe(
         ("entropy",),
         lambda told, memory, budget, xp: xp.where(memory.sound > 0, told["entropy"] - memory.first_entropy, 0.0),
+    ),
+    "first_entropy": Recipe(
+        ("entropy",),
+        lambda told, memory, budget, xp: to_a_tenth(
+            xp.where(memory.sound > 0, memory.first_entropy, told["entropy"]), xp
+        ),
     ),
     "explained_variance": Recipe(
         ("explained_variance",),

@@ -103,6 +103,8 @@ def test_features_tell_what_happened(tasks) -> None:
     np.testing.assert_allclose(told["step_cosine"], cosine, atol=1e-3)
     change = np.asarray(third.estimate.entropy - first.estimate.entropy)
     np.testing.assert_allclose(told["entropy_change"], change, atol=1e-6)
+    for seen in (at_first, told):
+        np.testing.assert_allclose(seen["first_entropy"], 1.4, rtol=1e-6)  # of a number, log(2 pi e) / 2
     batch = third.estimate
     explained = 1.0 - np.var(batch.target - batch.value, axis=1) / np.var(batch.target, axis=1)
     np.testing.assert_allclose(told["explained_variance"], np.maximum(explained, -1.0), rtol=1e-4)

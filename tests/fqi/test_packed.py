@@ -30,7 +30,7 @@ def test_the_same_trees_in_an_eighth_of_the_space(forest):
 def test_a_packed_model_is_loaded_like_others(tmp_path):
     save_model(tiny_model(), tmp_path / "whole.safetensors")
     save_model(tiny_model(), tmp_path / "packed.safetensors", packed=True)
-    rows = np.random.default_rng(0).normal(size=(200, 10))
+    rows = np.random.default_rng(0).normal(size=(200, 11))
     whole, packed = (load_model(tmp_path / f"{name}.safetensors").act(rows) for name in ("whole", "packed"))
     assert np.mean(whole == packed) > 0.99
 

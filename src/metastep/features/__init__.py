@@ -18,6 +18,7 @@ from metastep.features.training import (
     ClipFraction,
     EntropyChange,
     ExplainedVariance,
+    FirstEntropy,
     LastRate,
     StepCosine,
     StepRatio,
@@ -45,7 +46,7 @@ register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 _OF_THE_LEARNER = (Theta, Gradient, NaturalGradient, Context, Return, ReturnError, UpdateIndex)
 _OF_THE_UPDATE = (Steps, LogNorms, Slopes, Curvatures, Gains, Cosines, LastCosines, LastStep, LastDivergence)
 _OF_THE_RETURN = (ReturnChange, ChangeInErrors, RelativeError)
-_OF_TRAINING = (ClipFraction, EntropyChange, ExplainedVariance, StepRatio, StepCosine, LastRate, Budget)
+_OF_TRAINING = (ClipFraction, EntropyChange, FirstEntropy, ExplainedVariance, StepRatio, StepCosine, LastRate, Budget)
 for _feature in (*_OF_THE_LEARNER, *_OF_THE_UPDATE, *_OF_THE_RETURN, *_OF_TRAINING):
     register(_feature.name, _feature)
 
@@ -74,6 +75,7 @@ SETS = {
         "step_ratio",
         "step_cosine",
         "budget",
+        "first_entropy",
     ),
 }
 """Observations with a name of their own."""

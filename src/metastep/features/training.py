@@ -35,6 +35,15 @@ class EntropyChange(_OfTraining):
         return (learners.estimate.entropy - learners.previous.first_entropy)[:, None]
 
 
+class FirstEntropy(_OfTraining):
+    """Entropy of the policy on the first batch, in nats, to a tenth: what kind of actions there are, and how many."""
+
+    name: ClassVar[str] = "first_entropy"
+
+    def __call__(self, mdp: Process, learners: Learners) -> Array:
+        return jnp.asarray(diagnostics.to_a_tenth(learners.previous.first_entropy, jnp))[:, None]
+
+
 class ExplainedVariance(_OfTraining):
     """1 - Var(target - value) / Var(target) of the critic on the current batch, -1 at least."""
 
