@@ -1,4 +1,4 @@
-"""The ids on direction and step at a tiny scale: what each of them measures, and that its verdicts say no more than that."""
+"""The ids on direction and step at a tiny scale: what each of them measures; and how they judge 40 tasks."""
 
 import csv
 import dataclasses
