@@ -32,8 +32,8 @@ class HalfCheetahVelPlanar:
 
     Args:
         frame_skip, control_cost, cost_of, reset_scale: as of `HalfCheetahVel`.
-        iterations: of the constraint solver in every physics step. Of a million steps of wild motion six solve all to
-            rounding, five leave 17 and four leave 408.
+        iterations: of the constraint solver in every physics step. Of a million steps with random torques four leave 101 in which
+            one more would move the accelerations by a thousandth, five leave 5, six leave 1 and eight, at a third more time, none.
     """
 
     context_space: ContextSpace = GOAL_VELOCITY
