@@ -2,8 +2,10 @@
 
 An undisturbed run without workers leaves the reference, and one with two workers tells how long it takes. Then that is run
 again and again: a random worker, at work or starting, is killed at random moments until the run is through; it must hold the
-same bytes. Nothing is killed while all are starting, because the run gives up after three that die like that. The scheduler is part of the command's own process: killing it takes the workers along, and the same command must
-resume to the same bytes. Its kills are spread evenly over the time of a whole run; each kill is counted with its stage.
+same bytes. Nothing is killed while all are starting, because the run gives up after three that die like that.
+
+The scheduler is part of the command's own process: killing it takes the workers along, and the same command must resume to the
+same bytes. Its kills are spread evenly over the time of a whole run; each kill is counted with its stage.
 
 `python -m tests.campaigns.workers NUMBER SCHEDULERS SEED FOLDER` prints what came of it as JSON.
 """
