@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Compilations are cached on disk between tests and runs.
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 
-.PHONY: setup demo test lint docs bench soak clean
+.PHONY: setup demo test lint docs bench soak pretrained clean
 
 # The lock pins versions; pyproject.toml says what is needed. The demo installs the core only, the tests everything.
 $(VENV)/.core: pyproject.toml requirements.lock
@@ -48,6 +48,17 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/fqi.py
 	$(BIN)/python benchmarks/cheetah.py
 	$(BIN)/python benchmarks/ppo.py
+
+# The models that come with the library, from their data on: minutes for each on a GPU, hours on a CPU. The same device gives the same bytes.
+PPO := pendulum-ppo cartpole-ppo acrobot-ppo mountaincar-ppo
+pretrained: $(VENV)/.core
+	for preset in $(PPO) cartpole nav2d minigolf swingup halfcheetah; do \
+	  $(BIN)/metastep run $$preset --scale full --out runs/pretrained/$$preset || exit 1; done
+	for preset in $(PPO); do \
+	  $(BIN)/metastep publish runs/pretrained/$$preset --name $$preset --trees 20 --out src/metastep/pretrained --force || exit 1; done
+	for preset in cartpole nav2d minigolf swingup halfcheetah; do \
+	  $(BIN)/metastep publish runs/pretrained/$$preset --name $$preset --trees 5 --out src/metastep/pretrained --force || exit 1; done
+	$(BIN)/metastep publish $(PPO:%=runs/pretrained/%) --name ppo-classic --trees 20 --out src/metastep/pretrained --force
 
 # What can be made again by a target; runs/ cannot, it holds results.
 clean:

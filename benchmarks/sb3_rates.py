@@ -9,7 +9,7 @@ Rates in use: SB3's default 3e-4, constant and annealed linearly, and one that f
 where the divergence is below half or above twice 0.01, between 1e-5 and 1e-2, from 3e-4); each also tuned, on other seeds. The
 score is the mean return over the updates: of the last finished episode of every environment, or what it was paid so far.
 Intervals are those of Student's t over seeds. Every run is kept as a line of `--kept` once it is through, so that a stopped
-benchmark goes on.
+benchmark goes on; runs of a model that was fitted again, or of a preset that has changed, are made anew.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from metastep import storage
 from shared import HERE, save
 
 FAMILIES = {
@@ -56,6 +58,8 @@ class Job(NamedTuple):
     model: str
     loop: str
     updates: int
+    fingerprint: str  # of the model; empty where none is used
+    said: str  # a short hash of what the loop is made of
 
 
 class Held(gymnasium.Wrapper):
@@ -107,6 +111,51 @@ def varied(env: gymnasium.Env, family: str, task: Any) -> gymnasium.Env:
     return env
 
 
+class Loop(NamedTuple):
+    """What a family's loops are made of."""
+
+    space: Any  # of the physics
+    horizon: int
+    hold: int
+    num_envs: int
+    settings: dict[str, Any]  # of Stable-Baselines3's PPO
+
+    @property
+    def said(self) -> str:
+        """A short hash of all of it."""
+        physics = [*self.space.names], [*self.space.low], [*self.space.high]
+        return storage.sha256_of_json([*physics, *self[1:]])[:12]
+
+
+@cache
+def loop_of(family: str, loop: str) -> Loop:
+    """As the family's preset says, or with SB3's default batches and epochs."""
+    from metastep.experiments.build import build_env
+    from metastep.experiments.config import load
+
+    config = load(f"{family}-ppo", "full")
+    space, rollout = build_env(config).context_space, config.rollout
+    if loop == "default":
+        return Loop(space, rollout.horizon, 1, 1, {"n_steps": 2048})
+    rule, hidden = config.meta.rule.options, list(config.policy.options["hidden"])
+    settings = {
+        "n_steps": rollout.num_steps,
+        "n_epochs": rule["epochs"],
+        "batch_size": rule["minibatch_size"],
+        "gamma": rollout.discount,
+        "policy_kwargs": {"net_arch": {"pi": hidden, "vf": hidden}},
+    }
+    return Loop(space, rollout.horizon, rollout.hold, int(rollout.num_envs or 1), settings)
+
+
+@cache
+def fingerprint_of(model: str) -> str:
+    """What tells a model from another one of its name."""
+    from metastep.integrations.rates import rate_model
+
+    return rate_model(model).fingerprint if model else ""
+
+
 def run(job: Job) -> dict[str, Any]:
     """Train once."""
     warnings.simplefilter("ignore")
@@ -115,33 +164,16 @@ def run(job: Job) -> dict[str, Any]:
     from stable_baselines3.common.callbacks import BaseCallback, CallbackList
     from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
-    from metastep.experiments.build import build_env
-    from metastep.experiments.config import load
     from metastep.integrations.stable_baselines3 import LearnedRate
 
     torch.set_num_threads(1)
-    config = load(f"{job.family}-ppo", "full")
-    space, rollout = build_env(config).context_space, config.rollout
-    draws = np.random.default_rng(job.seed).uniform(space.low, space.high)
-    task = space.unpack(draws)
-    is_preset = job.loop == "preset"
+    loop = loop_of(job.family, job.loop)
+    num_envs = loop.num_envs
+    task = loop.space.unpack(np.random.default_rng(job.seed).uniform(loop.space.low, loop.space.high))
 
     def make() -> gymnasium.Env:
-        env = varied(gymnasium.make(FAMILIES[job.family], max_episode_steps=rollout.horizon), job.family, task)
-        return Held(env, rollout.hold) if is_preset and rollout.hold > 1 else env
-
-    settings: dict[str, Any] = {"n_steps": 2048}
-    num_envs = 1
-    if is_preset:
-        rule, hidden = config.meta.rule.options, list(config.policy.options["hidden"])
-        num_envs = int(rollout.num_envs or 1)
-        settings = {
-            "n_steps": rollout.num_steps,
-            "n_epochs": rule["epochs"],
-            "batch_size": rule["minibatch_size"],
-            "gamma": rollout.discount,
-            "policy_kwargs": {"net_arch": {"pi": hidden, "vf": hidden}},
-        }
+        env = varied(gymnasium.make(FAMILIES[job.family], max_episode_steps=loop.horizon), job.family, task)
+        return Held(env, loop.hold) if loop.hold > 1 else env
 
     class Watch(BaseCallback):
         """The curve, and rates that follow a divergence."""
@@ -172,7 +204,7 @@ def run(job: Job) -> dict[str, Any]:
 
     first = (lambda left: job.rate * left) if job.method == "linear" else job.rate or USUAL_RATE
     envs = VecMonitor(DummyVecEnv([make] * num_envs))
-    agent = PPO("MlpPolicy", envs, learning_rate=first, seed=job.seed % 2**31, device="cpu", **settings)
+    agent = PPO("MlpPolicy", envs, learning_rate=first, seed=job.seed % 2**31, device="cpu", **loop.settings)
     watch, learned = Watch(), LearnedRate(job.model) if job.method == "learned" else None
     proposing: list[float] = []
     measuring: list[float] = []
@@ -220,11 +252,14 @@ class Runs:
 
     def __call__(self, jobs: list[Job]) -> list[dict[str, Any]]:
         """What came of every job, in their order."""
-        lines = self.kept.read_text().splitlines() if self.kept.exists() else []
-        found = {Job(*(record[name] for name in Job._fields)): record for record in map(json.loads, lines)}
+        text = self.kept.read_text() if self.kept.exists() else ""
+        *lines, last = text.split("\n")
+        found = {Job(*(record.get(name) for name in Job._fields)): record for record in map(json.loads, lines)}
         missing = [job for job in dict.fromkeys(jobs) if job not in found]
         self.kept.parent.mkdir(parents=True, exist_ok=True)
         with ProcessPoolExecutor(self.processes, mp_context=get_context("spawn")) as pool, self.kept.open("a") as file:
+            if last:  # of a run that was stopped while its line was written
+                file.truncate(len(text) - len(last))
             made = {pool.submit(run, job): job for job in missing}
             for future in track(as_completed(made), f"{len(missing)} runs", total=len(missing)):
                 found[made[future]] = future.result()
@@ -250,7 +285,8 @@ def main() -> None:
 
     def job(family: str, method: str, value: tuple[float, float], seed: int) -> Job:
         model = chosen.model if method == "learned" else ""
-        return Job(family, method, *value, seed, model, chosen.loop, chosen.updates)
+        known = fingerprint_of(model), loop_of(family, chosen.loop).said
+        return Job(family, method, *value, seed, model, chosen.loop, chosen.updates, *known)
 
     trials = [
         job(family, method, value, FIRST_TUNING_SEED + seed)
@@ -293,7 +329,7 @@ def main() -> None:
     if not chosen.model:
         return
     costs = [found for found in results if found["name"] == "learned"]
-    share = np.mean([found["measuring_us"] * 1e-6 * chosen.updates / found["seconds"] for found in costs])
+    share = np.median([found["measuring_us"] * 1e-6 * chosen.updates / found["seconds"] for found in costs])
     measuring, proposing = (np.median([found[f"{what}_us"] for found in costs]) for what in ("measuring", "proposing"))
     console.print(
         f"proposing takes {proposing:.0f} us, with measuring {measuring:.0f} us: {100 * share:.2f} % of an update, median of "

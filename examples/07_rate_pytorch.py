@@ -1,12 +1,10 @@
 """PPO in PyTorch: a scheduler sets the rate of every update, for any optimizer. Episodes of one step: guess a sum."""
 
-import os
-
 import torch
 
 from metastep.integrations.pytorch import LearnedLR
 
-MODEL, UPDATES = os.environ.get("METASTEP_MODEL", "ppo-classic"), 30
+UPDATES = 30
 
 
 def main() -> None:
@@ -14,26 +12,27 @@ def main() -> None:
     mean, critic = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     log_std = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.Adam([*mean.parameters(), *critic.parameters(), log_std], lr=3e-4, eps=1e-5)
-    scheduler = LearnedLR(optimizer, MODEL, UPDATES)
-    last = {}
+    scheduler = LearnedLR(optimizer, "ppo-classic", UPDATES, minibatches=1)
     for _ in range(UPDATES):
         seen = torch.randn(512, 2)
         policy = torch.distributions.Normal(mean(seen), log_std.exp())
         action, value = policy.sample(), critic(seen).detach()
         reward, before = -((action - seen.sum(1, keepdim=True)) ** 2), policy.log_prob(action).detach()
-        told = {"returns": reward[:16], "entropy": policy.entropy().mean(), "values": value, "targets": reward, **last}
-        scheduler.step(**told)
         gain = (reward - value - (reward - value).mean()) / (reward - value).std()
-        for _ in range(10):
-            log_ratio = torch.distributions.Normal(mean(seen), log_std.exp()).log_prob(action) - before
-            ratio = log_ratio.exp()
-            loss = -torch.minimum(ratio * gain, ratio.clip(0.8, 1.2) * gain).mean()
+        for epoch in range(10):
+            policy = torch.distributions.Normal(mean(seen), log_std.exp())
+            log_ratio = policy.log_prob(action) - before
+            ratio, entropy = log_ratio.exp(), policy.entropy().mean()
+            stats = {"entropy": entropy, "approx_kl": (ratio - 1 - log_ratio).mean()}
+            stats["clip_fraction"] = ((ratio - 1).abs() > 0.2).float().mean()
+            loss = -torch.minimum(ratio * gain, ratio.clip(0.8, 1.2) * gain).mean() - 0.001 * entropy
             loss = loss + 0.5 * (critic(seen) - reward).square().mean()
             optimizer.zero_grad()
             loss.backward()
+            scheduler.step(**stats, returns=reward[-16:], values=value, targets=reward, begins=epoch == 0)
             optimizer.step()
-        last = {"approx_kl": (ratio - 1 - log_ratio).mean(), "clip_fraction": ((ratio - 1).abs() > 0.2).float().mean()}
-        print(f"mean return {reward.mean():6.2f}, rate {scheduler.get_last_lr()[0]:.1e}")
+        logged = ", ".join(f"{name} {value:.1e}" for name, value in stats.items())
+        print(f"mean return {reward.mean():6.2f}, {logged}")
 
 
 if __name__ == "__main__":

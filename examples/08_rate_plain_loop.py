@@ -1,40 +1,27 @@
 """PPO in plain NumPy: a stepper is told what the loop knows, and proposes the rate. Episodes of one step: guess a sum."""
 
-import os
-
 import numpy as np
 
 import metastep
 
-MODEL, UPDATES = os.environ.get("METASTEP_MODEL", "ppo-classic"), 30
+UPDATES = 30
+rng, theta = np.random.default_rng(0), np.zeros(3)  # two gains, the logarithm of the standard deviation
+stepper = metastep.load("ppo-classic").stepper(UPDATES, minibatches=1)
 
-
-def main() -> None:
-    rng, theta, last = np.random.default_rng(0), np.zeros(3), {}  # two gains, the logarithm of the standard deviation
-    stepper = metastep.load(MODEL).stepper(UPDATES)
-    for _ in range(UPDATES):
-        seen, noise = rng.normal(size=(512, 2)), rng.normal(size=512)
-        action = seen @ theta[:2] + np.exp(theta[2]) * noise
-        reward = -((action - seen.sum(1)) ** 2)
-        before, gain = -0.5 * noise**2 - theta[2], (reward - reward.mean()) / reward.std()
-        told = {
-            "returns": reward[:16],
-            "entropy": theta[2] + 1.419,
-            "explained_variance": 0.0,
-            "parameters": theta,
-            **last,
-        }
-        rate = stepper(told).stepsize
-        for _ in range(10):
-            off = (action - seen @ theta[:2]) / np.exp(theta[2])
-            log_ratio = -0.5 * off**2 - theta[2] - before
-            ratio = np.exp(log_ratio)
-            counts = np.where(gain > 0, ratio < 1.2, ratio > 0.8)  # where clipping leaves a slope
-            slope = np.column_stack([seen * off[:, None] / np.exp(theta[2]), off**2 - 1])
-            theta = theta + rate * ((gain * ratio * counts) @ slope) / len(gain)
-        last = {"approx_kl": np.mean(ratio - 1 - log_ratio), "clip_fraction": np.mean(abs(ratio - 1) > 0.2)}
-        print(f"mean return {reward.mean():6.2f}, rate {rate:.1e}")
-
-
-if __name__ == "__main__":
-    main()
+for _ in range(UPDATES):
+    seen, noise = rng.normal(size=(512, 2)), rng.normal(size=512)
+    action = seen @ theta[:2] + np.exp(theta[2]) * noise
+    reward = -((action - seen.sum(1)) ** 2)
+    before, gain = -0.5 * noise**2 - theta[2], (reward - reward.mean()) / reward.std()
+    for epoch in range(10):
+        off = (action - seen @ theta[:2]) / np.exp(theta[2])
+        log_ratio = -0.5 * off**2 - theta[2] - before
+        ratio = np.exp(log_ratio)
+        stats = {"entropy": theta[2] + 1.419, "approx_kl": np.mean(ratio - 1 - log_ratio)}
+        stats["clip_fraction"] = np.mean(abs(ratio - 1) > 0.2)
+        rate = stepper(stats, returns=reward[-16:], explained_variance=0, parameters=theta, begins=epoch == 0).stepsize
+        counts = np.where(gain > 0, ratio < 1.2, ratio > 0.8)  # where clipping leaves a slope
+        slope = np.column_stack([seen * off[:, None] / np.exp(theta[2]), off**2 - 1])
+        theta = theta + rate * ((gain * ratio * counts) @ slope) / len(gain)
+    logged = ", ".join(f"{name} {value:.1e}" for name, value in stats.items())
+    print(f"mean return {reward.mean():6.2f}, {logged}")

@@ -1,5 +1,7 @@
 """Every script in examples/ runs to its end, without a warning, from any folder."""
 
+import ast
+import difflib
 import os
 import re
 import subprocess
@@ -12,7 +14,9 @@ import pytest
 from metastep.fqi import save_model
 from tests.steppers import tiny_model
 
-EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
+FOLDER = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = sorted(FOLDER.glob("*.py"))
+LOOPS = [path for path in EXAMPLES if "_rate_" in path.name]
 
 
 def test_there_are_examples_and_they_are_numbered():
@@ -20,10 +24,15 @@ def test_there_are_examples_and_they_are_numbered():
     assert all(path.name[:2].isdigit() for path in EXAMPLES)
 
 
-def test_examples_of_loops_are_short():
-    for path in EXAMPLES:
-        if "_rate_" in path.name:
-            assert len(path.read_text().splitlines()) <= 40, path.name
+def before(path: Path) -> Path:
+    """The same loop without a learned rate."""
+    return FOLDER / "before" / path.name.replace("_rate", "")
+
+
+def test_examples_of_loops_are_short_and_each_has_one_before_it():
+    for path in LOOPS:
+        assert len(path.read_text().splitlines()) <= 40, path.name
+    assert sorted(FOLDER.glob("before/*.py")) == [before(path) for path in LOOPS]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -32,30 +41,40 @@ def test_example_runs(path, tmp_path):
     # As one of several families, whose batches differ: no loop is unlike them.
     anywhere = replace(tiny_model().record, setting={"env": "several", "rule": {"name": "ppo"}})
     save_model(replace(tiny_model(), record=anywhere), model)
-    environment = os.environ | {"METASTEP_EXAMPLE_QUICK": "1", "METASTEP_MODEL": str(model)}
+    environment = os.environ | {"METASTEP_EXAMPLE_QUICK": "1"}
     # Strict dtypes are for our own code under test, not for what users run.
     environment.pop("JAX_NUMPY_DTYPE_PROMOTION", None)
-    command = [sys.executable, "-W", "error", str(path)]
+    scripts = [str(path)]
+    if path in LOOPS:
+        copy = tmp_path / path.name
+        copy.write_text(path.read_text().replace('"ppo-classic"', repr(str(model))))
+        scripts = [str(before(path)), str(copy)]  # in one process, which imports once
+    run = "import runpy, sys\nfor path in sys.argv[1:]:\n    runpy.run_path(path, run_name='__main__')"
+    command = [sys.executable, "-W", "error", "-c", run, *scripts]
     finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.strip()
     assert finished.stderr == ""
 
 
-ADDED = {"stable_baselines3": 3, "optax": 3, "pytorch": 3, "plain_loop": 3}
+def code(path: Path) -> list[str]:
+    """Lines of a script without its docstring, blank lines and comments."""
+    text = path.read_text()
+    lines = text.splitlines()[ast.parse(text).body[0].end_lineno :]
+    return [line for line in lines if line.strip() and not line.strip().startswith("#")]
 
 
-def test_what_a_script_needs_is_as_the_guide_shows_it():
-    """Lines with a plus are in the example, those with a minus are not, and they are few."""
-    guide = (EXAMPLES[0].parent.parent / "docs" / "where-you-train.md").read_text()
-    shown = re.findall(r"```diff\n(.*?)```", guide, flags=re.S)
-    scripts = [path for path in EXAMPLES if "_rate_" in path.name]
-    assert len(shown) == len(scripts) == len(ADDED)
-    for text, path in zip(shown, scripts, strict=True):
-        lines = {line.strip() for line in path.read_text().splitlines()}
-        added, removed, kept = (
-            [line[1:].strip() for line in text.splitlines() if line.startswith(mark)] for mark in "+- "
-        )
-        assert lines >= {*added, *kept}, path.name
-        assert not lines & set(removed), path.name
-        assert len(added) <= ADDED[path.name.split("_rate_")[1].removesuffix(".py")], path.name
+def test_what_a_loop_needs_is_as_the_guide_shows_and_counts_it():
+    """The difference to the loop before, line by line."""
+    guide = (FOLDER.parent / "docs" / "where-you-train.md").read_text()
+    shown = re.findall(r"(\d+) lines added.*?```diff\n(.*?)```", guide, flags=re.S)
+    assert len(shown) == len(LOOPS) == 4
+    for (count, text), path in zip(shown, LOOPS, strict=True):
+        difference = list(difflib.ndiff(code(before(path)), code(path)))
+        for mark in "+-":
+            wanted = [line[1:].strip() for line in difference if line.startswith(mark)]
+            assert [line[1:].strip() for line in text.splitlines() if line.startswith(mark)] == wanted, path.name
+            assert mark == "-" or int(count) == len(wanted), path.name
+        assert {line.strip() for line in code(path)} >= {
+            line.strip() for line in text.splitlines() if line.startswith(" ")
+        }, path.name

@@ -2,6 +2,7 @@
 
 import csv
 
+import numpy as np
 import pytest
 
 from metastep.errors import InputError
@@ -21,6 +22,19 @@ def test_a_stepper_writes_a_row_for_each_update_and_goes_on_with_it(tmp_path):
     assert float(rows[2]["return"]) == pytest.approx(float(diagnostics(2)["returns"].mean()), rel=1e-5)
     assert float(rows[2]["approx_kl"]) == pytest.approx(diagnostics(2)["approx_kl"], rel=1e-5)
     assert [name for name in rows[0] if name.startswith("saw ")] == [f"saw {name}" for name in TRAINING]
+
+
+def test_rows_hold_what_their_own_call_was_told(tmp_path):
+    file = tmp_path / "updates.csv"
+    stepper = tiny_model().stepper(log=file)
+    stepper(diagnostics(0), approx_kl=7.0)  # which is nobody's: there was no update before
+    stepper(diagnostics(1), returns=[np.nan, 1.0])
+    stepper(diagnostics(2), returns=[np.inf, -np.inf])
+    given = dict.fromkeys(("last_divergence", "change_in_errors", "relative_error"), 0.5)
+    stepper({name: value for name, value in diagnostics(3).items() if name not in ("returns", "approx_kl")}, **given)
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert [row["approx_kl"] for row in rows[::3]] == ["0", ""]
+    assert [row["return"] for row in rows[1:]] == ["nan", "nan", ""]
 
 
 def updates_in(file):

@@ -106,6 +106,28 @@ class Movement(NamedTuple):
         return Movement(xp.where(sound, parameters, self.parameters), xp.where(sound, step, self.step)), found
 
 
+class Gathered(NamedTuple):
+    """What was told of the ratios of an update, minibatch by minibatch."""
+
+    minibatches: Any = 0  # of the update so far
+    approx_kl: Any = 0.0  # sum over those of the current epoch
+    clip_fraction: Any = 0.0  # sum over all of them
+
+    def after(self, told: Mapping[str, Any], begins: Any, each_epoch: int, xp: Any) -> "Gathered":
+        """With one minibatch more, the first of an update where one begins."""
+        num = xp.where(begins, 0, self.minibatches)
+        return Gathered(
+            num + 1,
+            xp.where(num % each_epoch == 0, 0.0, self.approx_kl) + told.get("approx_kl", 0.0),
+            xp.where(begins, 0.0, self.clip_fraction) + told.get("clip_fraction", 0.0),
+        )
+
+    def of_the_update(self, each_epoch: int, xp: Any) -> dict[str, Any]:
+        """The mean divergence over the last epoch, and the mean share that was clipped over all."""
+        num = xp.maximum(self.minibatches, 1)
+        return {"approx_kl": self.approx_kl / ((num - 1) % each_epoch + 1), "clip_fraction": self.clip_fraction / num}
+
+
 DIAGNOSTICS = {
     "returns": "returns without discount of the last finished episodes, as many as the model's learners had environments",
     "mean_return": "their mean, in place of them",

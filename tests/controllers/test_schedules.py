@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from metastep.blocks import Stream
-from metastep.controllers import Controller, Decay, Exploration, Fixed, GeometricDecay, RandomConstant
+from metastep.controllers import Controller, Decay, Exploration, Fixed, GeometricDecay, KLAdaptive, RandomConstant
 from metastep.errors import InputError
 from metastep.mdp import begin
 from metastep.meta.loop import run
@@ -56,11 +56,23 @@ def test_random_constants_are_uniform_draws_that_stay() -> None:
         (lambda: Fixed(np.zeros((2, 2))), "fixed.stepsize"),
         (lambda: Decay(float("inf")), "decay.alpha"),
         (lambda: GeometricDecay(1.0, -0.5), "geometric_decay.alpha"),
+        (lambda: KLAdaptive(1.0, 0.1, lowest=0.5, highest=0.1), "kl_adaptive.lowest: 0.5 must not exceed highest"),
+        (lambda: KLAdaptive(1.0, 0.1, lowest=np.array([0.0, 0.5]), highest=0.1), "kl_adaptive.lowest: 0.5 must not"),
     ],
 )
 def test_bad_settings_are_refused(build, field) -> None:
     with pytest.raises(InputError, match=field):
         build()
+
+
+def test_the_first_adaptive_step_lies_within_its_bounds_too() -> None:
+    mdp = make_mdp()
+    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    steps = np.linspace(0.1, 0.8, BLOCK, dtype=np.float32)
+    first = KLAdaptive(steps, 0.1, lowest=0.2, highest=0.5).init(mdp, learners)
+    np.testing.assert_array_equal(np.asarray(first.stepsize)[:, 0], np.clip(steps, np.float32(0.2), np.float32(0.5)))
+    with pytest.raises(InputError, match=r"kl_adaptive.lowest: 3 numbers, but a block has 8 learners"):
+        KLAdaptive(steps, 0.1, lowest=np.zeros(3)).init(mdp, learners)
 
 
 def test_a_setting_for_the_wrong_number_of_learners_is_refused() -> None:

@@ -101,8 +101,26 @@ def test_what_is_published_of_a_run_is_the_model_whose_scores_the_card_shows(don
     whole = load_model(done.path / "models" / "metastep").record
     assert load_model(found.model).record.training_data == whole.training_data
     card = found.card.read_text()
-    assert "| method | mean return | metastep minus it |" in card
+    assert "| method | mean return | tiny minus it |" in card
+    assert "| metastep | " in card  # the whole model, beside what was published of it
     assert "# the run in run\nmetastep publish run\n" in card
+
+
+def test_fewer_trees_are_the_first_of_each_kind(done, tmp_path):
+    whole = load_model(done.path / "models" / "metastep").only_selected()
+    few = whole.with_trees(1)
+    assert few.record.regressor.options["trees"] == 1
+    rows = np.random.default_rng(0).normal(size=(50, sum(part.size for part in whole.record.observation) + 1))
+    kinds = 2 if whole.record.regressor.options["state_first"] else 1
+    for head, kept in zip(whole.q_functions[0].heads, few.q_functions[0].heads, strict=True):
+        alone = [head.some_trees([kind * 3]).predict(rows) for kind in range(kinds)]
+        np.testing.assert_allclose(kept.predict(rows), np.mean(alone, axis=0), rtol=1e-12)
+    np.testing.assert_array_equal(whole.with_trees(3).act(rows[:, :-1]), whole.act(rows[:, :-1]))
+    with pytest.raises(InputError, match="trees: 4 must be 1 to 3"):
+        whole.with_trees(4)
+    found = publish([done], "few", tmp_path, trees=1)
+    assert "1 of 3 trees of each forest" in found.card.read_text()
+    assert found.num_bytes < publish([done], "all", tmp_path).num_bytes
 
 
 def test_later_rounds_follow_the_model_of_the_rounds_before(done):

@@ -1,6 +1,7 @@
 """`metastep learn` and `metastep evaluate`: a policy for a new task, resumed, evaluated, refused."""
 
 import csv
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ from typer.testing import CliRunner
 from metastep import storage
 from metastep.cli import app
 from metastep.contexts import ContextSpace
+from metastep.envs import pendulum
 from metastep.errors import InputError
-from metastep.experiments import new_task
+from metastep.experiments import evaluating, new_task
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import learn as fit_run
@@ -115,17 +117,39 @@ def test_the_model_is_told_how_many_updates_there_are(fitted, tmp_path, monkeypa
     assert not (tmp_path / "other").exists()
 
 
+def test_families_are_named_with_or_without_their_module(fitted):
+    model = load_model(fitted)
+    own, other = (load(preset, "quick", TINY).to_dict() for preset in ("pendulum-ppo", "mountaincar-ppo"))
+    own["env"]["name"] = f"{pendulum.__name__}:pendulum"
+
+    def experiment_of(family, **configuration):
+        record = dataclasses.replace(model.record, configuration=configuration)
+        return new_task.experiment_of(dataclasses.replace(model, record=record), family).env.name
+
+    families = {each["env"]["name"]: each for each in (own, other)}
+    for family in ("pendulum", own["env"]["name"]):
+        assert experiment_of(family, families=families) == experiment_of(family, experiment=own) == own["env"]["name"]
+    assert experiment_of("", experiment=own) == own["env"]["name"]
+    for family in ("junk:pendulum", "junk:mountaincar", "acrobot", ""):
+        with pytest.raises(
+            InputError, match=f"^--family: '{family}' is not one of the model's, allowed are .*:pendulum"
+        ):
+            experiment_of(family, families=families)
+    with pytest.raises(InputError, match=r"^--family: 'junk:pendulum' is not one of the model's"):
+        experiment_of("junk:pendulum", experiment=own)
+
+
 def test_models_of_whole_episodes_learn_too(whole, tmp_path):
     learned = new_task.learn(load_model(whole.path), "goal_x=0.2", tmp_path / "golf", num_updates=2)
     assert len(read(learned.folder)) == 3
-    found = new_task.evaluate(learned.folder, task="goal_x=0.1,goal_y=0.1", episodes=20)
+    found = evaluating.evaluate(learned.folder, task="goal_x=0.1,goal_y=0.1", episodes=20)
     assert np.isfinite(found.mean)
     assert found.error > 0.0
 
 
 def test_files_that_are_not_policies_are_refused(fitted, tmp_path):
     with pytest.raises(InputError, match="is not a metastep policy"):
-        new_task.evaluate(fitted / "model.safetensors")
+        evaluating.evaluate(fitted / "model.safetensors")
     arrays, stamp = {"theta": np.zeros(3, np.float32)}, storage.stamp("policy")
     experiment = load("pendulum-ppo", "quick", TINY).to_dict()
     for metadata, sentence in {
@@ -135,7 +159,7 @@ def test_files_that_are_not_policies_are_refused(fitted, tmp_path):
     }.values():
         storage.write_tensors(tmp_path / "policy.safetensors", arrays, stamp | metadata)
         with pytest.raises(InputError, match=sentence):
-            new_task.evaluate(tmp_path)
+            evaluating.evaluate(tmp_path)
 
 
 def test_tasks_as_text():

@@ -40,7 +40,7 @@ def test_a_model_of_one_run_with_its_card(runs, tmp_path, monkeypatch):
     card = (tmp_path / "tiny.md").read_text()
     assert "| pendulum | mass" in card
     assert "metastep run pendulum-ppo" in card
-    assert "| step | 3e-05 | 0.03 | log |" in card
+    assert "| step | 3e-05 | 0.1 | log |" in card
     assert "## Scores on pendulum\n\nMean return over the updates, 3 test tasks" in card
     assert "| linear annealing | " in card
     first = (tmp_path / "tiny.safetensors").read_bytes()
@@ -95,6 +95,12 @@ def test_a_publication_that_is_stopped_leaves_nothing(runs, tmp_path, monkeypatc
 
     monkeypatch.setattr(publishing, "write_new", only_the_card)
     publish()
+    (tmp_path / "tiny.md").write_text("the card of an older model")
+    (tmp_path / "tiny.safetensors").write_text("an older model")
+    with pytest.raises(KeyboardInterrupt):
+        publishing.publish(runs[:1], "tiny", tmp_path, force=True)
+    assert (tmp_path / "tiny.md").read_text() == "the card of an older model"
+    assert (tmp_path / "tiny.safetensors").read_text() == "an older model"
 
 
 def test_what_cannot_be_pooled_or_named(runs, tmp_path):

@@ -1,4 +1,4 @@
-"""Packed forests: a quarter of the space, the same trees, and nothing that breaks a walk."""
+"""Packed forests: an eighth of the space, the same trees, and nothing that breaks a walk."""
 
 import numpy as np
 import pytest
@@ -16,12 +16,12 @@ def forest():
     return ExtraTrees(6, 0.02).fit(inputs, targets, seed=0, threads=1)
 
 
-def test_the_same_trees_in_a_quarter_of_the_space(forest):
+def test_the_same_trees_in_an_eighth_of_the_space(forest):
     packed = pack(forest)
     again = ExtraTrees().load(packed)
     inputs, _ = regression(300, 4, seed=2)
-    np.testing.assert_allclose(again.predict(inputs), forest.predict(inputs), rtol=1e-6, atol=1e-7)
-    assert sum(array.nbytes for array in packed.values()) < 0.3 * sum(
+    np.testing.assert_allclose(again.predict(inputs), forest.predict(inputs), rtol=1e-3, atol=1e-3)
+    assert sum(array.nbytes for array in packed.values()) < 0.2 * sum(
         array.nbytes for array in forest.arrays().values()
     )
     assert all(np.array_equal(pack(again)[name], packed[name]) for name in packed)
@@ -38,15 +38,16 @@ def test_a_packed_model_is_loaded_like_others(tmp_path):
 @pytest.mark.parametrize(
     ("name", "spoil", "sentence"),
     [
-        ("packed_feature", lambda array: array[:-1], "packed_number has"),
+        ("packed_feature", lambda array: array[:-1], "packed_code has"),
         (
             "packed_feature",
             lambda array: np.where(np.arange(len(array)) == len(array) - 1, 0, array),
             "ends within a tree",
         ),
         ("packed_feature", lambda array: np.where(array == 0, 90, array), "below the number of features"),
-        ("packed_number", lambda array: np.full_like(array, np.nan), "must be finite"),
-        ("packed_number", lambda array: array.astype(np.float64), "is float64 of shape"),
+        ("packed_high", lambda array: np.full_like(array, np.nan), "must be finite"),
+        ("packed_low", lambda array: array[1:], "packed_low has"),
+        ("packed_code", lambda array: array.astype(np.float64), "is float64 of shape"),
         ("packed_offsets", lambda array: array + 1, "offsets must start at 0"),
     ],
 )

@@ -132,6 +132,33 @@ def test_parameters_that_change_in_place_are_seen_to_move():
     assert stepper.memory.step_norm == pytest.approx(0.5 * 6**0.5)
 
 
+def test_of_minibatches_the_numbers_of_an_update_are_made_here():
+    """Of 2 epochs of 3 minibatches, one cut short: the mean divergence over the last epoch, the mean share over all."""
+    model, updates = tiny_model(), 4
+    each, whole = model.stepper(minibatches=3), model.stepper()
+    draw, last = np.random.default_rng(0), {}
+    for update in range(updates):
+        told = {
+            name: value for name, value in diagnostics(update).items() if name not in ("approx_kl", "clip_fraction")
+        }
+        wanted = whole(told | last)
+        ratios = draw.uniform(0.0, 0.1, (5 if update == 2 else 6, 2)).astype(np.float32)
+        for index, (divergence, clipped) in enumerate(ratios):
+            if index == 4:  # in the middle of an epoch
+                each = model.stepper(record=json.loads(json.dumps(each.record(), allow_nan=False)), minibatches=3)
+            found = each(told, approx_kl=divergence, clip_fraction=clipped, begins=index == 0)
+            assert found.stepsize == pytest.approx(wanted.stepsize, rel=1e-6)
+            for name in TRAINING if not index else ():
+                np.testing.assert_allclose(each.last[name], whole.last[name], rtol=1e-5, atol=1e-6, err_msg=name)
+        last = {"approx_kl": ratios[3:, 0].mean(), "clip_fraction": ratios[:, 1].mean()}
+    each(told, approx_kl=np.nan, clip_fraction=0.0, begins=False)
+    assert model.stepper(record=each.record(), minibatches=3)(told | last).stepsize == pytest.approx(LOW)
+    with pytest.raises(InputError, match="begins is False, allowed is True: nothing was proposed yet"):
+        model.stepper(minibatches=3)(diagnostics(0), begins=False)
+    with pytest.raises(InputError, match="minibatches is 0, allowed is 1 or more"):
+        model.stepper(minibatches=0)
+
+
 def test_the_rate_that_was_used_may_be_another():
     stepper = tiny_model().stepper()
     stepper(diagnostics(0))
@@ -196,6 +223,9 @@ def test_records_of_others_are_refused(fitted):  # noqa: F811
         tiny_model().stepper(record={})
     with pytest.raises(InputError, match="movement is damaged"):
         tiny_model().stepper(record=record | {"movement": {"parameters": "?", "step": ""}})
+    for gathered in (None, record["gathered"] | {"minibatches": "many"}, record["gathered"] | {"approx_kl": []}):
+        with pytest.raises(InputError, match="record: gathered is"):
+            tiny_model().stepper(record=record | {"gathered": gathered})
     with pytest.raises(InputError, match="record: num_updates is None, allowed is 1 or more"):
         tiny_model().stepper(record={name: value for name, value in record.items() if name != "num_updates"})
     for memory in (None, {}, record["memory"] | {"rate": float("nan")}, record["memory"] | {"rate": "high"}):

@@ -107,6 +107,31 @@ def test_in_a_scan_and_for_several_learners_at_once():
     assert rates.shape == (2, 3)
 
 
+def test_of_minibatches_the_numbers_of_an_update_are_made_here():
+    optimizer = learned_rate(tiny_model(), num_updates=8, minibatches=2)
+    stepper = tiny_model().stepper(num_updates=8, minibatches=2)
+
+    @jax.jit
+    def rates(state):
+        def step(state, each):
+            update, told = each
+            _, state = optimizer.update(PARAMS, state, PARAMS, diagnostics=told, begins=update % 4 == 0)
+            return state, state.hyperparams["learning_rate"]
+
+        return jax.lax.scan(step, state, (jnp.arange(12), stacked))
+
+    minibatches = [told(update) for update in range(12)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *minibatches)
+    vector = np.concatenate([PARAMS["b"], PARAMS["w"]])
+    wanted = [
+        stepper(each, parameters=vector, begins=index % 4 == 0).stepsize for index, each in enumerate(minibatches)
+    ]
+    state, found = rates(optimizer.init(PARAMS))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    np.testing.assert_allclose(state.gathered, stepper.gathered, rtol=1e-6)
+    assert float(state.memory.updates) == 3.0
+
+
 def test_another_size_of_batch_is_warned_of_once():
     optimizer = learned_rate(tiny_model())
     state = optimizer.init(PARAMS)
@@ -115,6 +140,16 @@ def test_another_size_of_batch_is_warned_of_once():
     with pytest.warns(UserWarning, match=r"learned_rate: .* this one has steps of a batch 10 \(there 24\)\."):
         optimizer.update(PARAMS, state, PARAMS, diagnostics=batch)
     optimizer.update(PARAMS, state, PARAMS, diagnostics=batch)
+
+
+def test_what_is_outside_of_the_training_data_may_be_refused():
+    optimizer = learned_rate(tiny_model(reach=1e-3), outside="refuse")
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=r"InputError: last_rate is -6, outside of the -0.001 to 0.001"
+    ):
+        jax.block_until_ready(optimizer.update(PARAMS, optimizer.init(PARAMS), PARAMS, diagnostics=told(0)))
+    with pytest.raises(InputError, match="outside is 'ignore', allowed are warn, refuse"):
+        learned_rate(tiny_model(), outside="ignore")
 
 
 def test_what_is_missing_is_told():

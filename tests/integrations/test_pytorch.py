@@ -1,5 +1,6 @@
 """A scheduler of PyTorch: the rate that is proposed is the length of the step that is made."""
 
+import copy
 import io
 from dataclasses import replace
 
@@ -48,6 +49,23 @@ def test_the_rate_that_is_proposed_is_the_step_that_is_made():
     assert scheduler.stepper.last["last_rate"] == pytest.approx(np.log10(proposed[-2]), rel=1e-5)
 
 
+def test_of_minibatches_the_rate_stays_until_an_update_begins():
+    network, optimizer = make()
+    scheduler, stepper = LearnedLR(optimizer, tiny_model(), minibatches=2), tiny_model().stepper(minibatches=2)
+    for index in range(8):
+        flat = torch.nn.utils.parameters_to_vector(network.parameters())
+        wanted = stepper(told(index), parameters=flat, begins=index % 4 == 0).stepsize
+        scheduler.step(**told(index), begins=index % 4 == 0)
+        assert optimizer.param_groups[0]["lr"] == wanted
+        if index == 5:
+            state = scheduler.state_dict()
+            scheduler = LearnedLR(optimizer, tiny_model(), minibatches=2)
+            scheduler.load_state_dict(state)
+        with torch.no_grad():
+            network.weight += 0.1
+    assert scheduler.last_epoch == 1
+
+
 def test_what_was_saved_goes_on_identically():
     network, optimizer = make(torch.optim.Adam)
     scheduler = LearnedLR(optimizer, tiny_model(), num_updates=8)
@@ -92,6 +110,38 @@ def test_it_is_a_scheduler_as_others_are():
     assert late.last_epoch == 2
     with pytest.raises(InputError, match="num_updates is 7, allowed is the 20 of the record"):
         LearnedLR(make()[1], tiny_model(), 7).load_state_dict(scheduler.state_dict())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda state: state.clear(),
+        lambda state: state.update(stepper=None),
+        lambda state: state.update(stepper={}),
+        lambda state: state.pop("ratios"),
+        lambda state: state.update(ratios=[1.0, 1.0]),
+        lambda state: state.update(ratios=["one"]),
+        lambda state: state.update(ratios=[float("nan")]),
+    ],
+)
+def test_damaged_states_are_refused_and_change_nothing(damage):
+    network, optimizer = make()
+    scheduler = LearnedLR(optimizer, tiny_model(), num_updates=8)
+    train(network, optimizer, scheduler, range(2))
+    before = copy.deepcopy(scheduler.state_dict())
+    state = copy.deepcopy(before)
+    damage(state)
+    with pytest.raises(InputError, match=r"^[^\n]*(state_dict: (stepper|ratios) is|not a metastep stepper)[^\n]*\.$"):
+        scheduler.load_state_dict(state)
+    assert scheduler.state_dict() == before
+
+
+def test_what_is_outside_of_the_training_data_may_be_refused():
+    scheduler = LearnedLR(make()[1], tiny_model(reach=1e-3), outside="refuse")
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"last_rate is -6, outside of the -0.001 to 0.001 of the training data"):
+            scheduler.step(**told(0))
+        scheduler.load_state_dict(scheduler.state_dict())
 
 
 def with_setting(**changes):

@@ -1,7 +1,9 @@
 """The rate that is proposed is the one that Stable-Baselines3 uses, before and after saving."""
 
+import copy
 import dataclasses
 import json
+import pickle
 import zipfile
 
 import gymnasium
@@ -9,12 +11,12 @@ import numpy as np
 import pytest
 import stable_baselines3 as sb3
 import torch
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from metastep.errors import InputError
-from metastep.fqi import Stepper
 from metastep.integrations.stable_baselines3 import LearnedRate
 from tests.steppers import TRAINING, tiny_model
 
@@ -137,16 +139,29 @@ def test_returns_are_of_ended_episodes_and_else_what_was_paid_so_far(kind):
 
 
 @pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
-def test_what_is_saved_is_made_on_saving_only(tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr(Stepper, "record", lambda stepper: calls.append(1) or {"updates": int(stepper.memory.updates)})
-    algorithm = make("PPO")
-    algorithm.learn(2 * ENVS * STEPS, callback=LearnedRate(tiny_model()))
-    assert not calls
-    algorithm.save(tmp_path / "saved.zip")
-    assert calls
-    with zipfile.ZipFile(tmp_path / "saved.zip") as archive:
-        assert json.loads(archive.read("data"))["learned_rate"]["stepper"] == {"updates": 2}
+def test_what_is_kept_is_plain_and_up_to_date_whenever_it_is_saved():
+    algorithm, callback, seen = make("PPO"), LearnedRate(tiny_model()), []
+
+    class Look(BaseCallback):
+        def _on_step(self):
+            kept = self.model.learned_rate
+            assert type(kept) is dict
+            assert json.loads(json.dumps(kept)) == kept == copy.deepcopy(kept) == pickle.loads(pickle.dumps(kept))
+            assert kept["stepper"] == callback.stepper.record()
+            seen.append((kept["stepper"]["memory"]["updates"], kept["returns"]["paid"][0]))
+            return True
+
+    algorithm.learn(2 * ENVS * STEPS, callback=[callback, Look()])
+    assert [updates for updates, _ in seen] == [0] * STEPS + [1] * STEPS
+    assert len({paid for _, paid in seen}) > STEPS  # in the middle of a rollout, too
+    assert algorithm.learned_rate["stepper"]["memory"]["updates"] == 2
+    other = LearnedRate(tiny_model(reach=1e-3), outside="refuse")
+    kept = copy.deepcopy(algorithm.learned_rate)
+    with pytest.raises(InputError, match="last_rate is -6, outside of the"):
+        make("PPO").learn(2 * ENVS * STEPS, callback=other)
+    assert algorithm.learned_rate == kept
+    with pytest.raises(InputError, match="outside is 'ignore', allowed are warn, refuse"):
+        LearnedRate(tiny_model(), outside="ignore")
 
 
 def test_a_fresh_start_forgets(tmp_path):

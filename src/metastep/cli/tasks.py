@@ -59,9 +59,9 @@ def evaluate(
 ) -> None:
     """Simulate fresh episodes of a learned policy and print its mean return."""
     watch(device)
-    from metastep.experiments import new_task
+    from metastep.experiments import evaluating
 
-    found = new_task.evaluate(policy, task=task, episodes=episodes, seed=seed, allow_imports=allow_imports)
+    found = evaluating.evaluate(policy, task=task, episodes=episodes, seed=seed, allow_imports=allow_imports)
     named = ", ".join(f"{name} = {value:g}" for name, value in found.task.items())
     print(f"{named}: mean return {found.mean:.5g}, standard error {found.error:.2g}, {found.episodes} episodes")
 
@@ -73,6 +73,7 @@ def publish(
     ],
     name: Annotated[str, typer.Option(help="Name of the model.")],
     out: Annotated[Path, typer.Option(help="Folder of the model file and its card.")] = Path("models"),
+    trees: Annotated[int | None, typer.Option(min=1, help="Trees of every forest to keep; default: all.")] = None,
     device: DeviceOption = None,
     cores: CoresOption = None,
     allow_imports: ImportsOption = False,
@@ -84,7 +85,7 @@ def publish(
     from metastep.experiments.publishing import publish as written
 
     opened = [RunFolder.open(run).importing(allow_imports).check_tasks() for run in runs]
-    found = written(opened, name, out, command=this_command(), force=force, tracker=terminal)
+    found = written(opened, name, out, trees=trees, command=this_command(), force=force, tracker=terminal)
     print(f"{found.model}: {found.num_bytes / 1000:.0f} kB, the same proposals as before for {100 * found.same:.2f} %")
     print(found.card)
 

@@ -1,9 +1,11 @@
 """The step size that keeps the divergence of an update near a target: the usual rule of PPO implementations."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from metastep.controllers.per_learner import PerLearner, check, column
@@ -29,7 +31,8 @@ class KLAdaptive(Controller):
     Args:
         stepsize: h of the first update; like all others it may lie outside the space H.
         target: the divergence aimed at.
-        lowest, highest: where h ends; rsl_rl has 1e-5 and 1e-2 for learning rates, rl_games 1e-6 and 1e-2.
+        lowest, highest: smallest and largest h, of the first update too; rsl_rl has 1e-5 and 1e-2 for learning rates, rl_games
+            1e-6 and 1e-2.
     """
 
     stepsize: PerLearner
@@ -44,6 +47,10 @@ class KLAdaptive(Controller):
         check("kl_adaptive.target", self.target, least=0.0)
         check("kl_adaptive.lowest", self.lowest, least=0.0)
         check("kl_adaptive.highest", self.highest, least=0.0)
+        if np.size(self.lowest) in (1, np.size(self.highest)) or np.size(self.highest) == 1:  # else `init` refuses them
+            for low, high in np.broadcast(self.lowest, self.highest):
+                if low > high:
+                    raise InputError(f"kl_adaptive.lowest: {low:g} must not exceed highest, which is {high:g}.")
 
     def init(self, mdp: Process, learners: Learners) -> KLAdaptiveState:
         require_one_coordinate(self.name, mdp)
@@ -51,7 +58,8 @@ class KLAdaptive(Controller):
             raise InputError(
                 f"controller: {self.name!r} needs a rule that tells what an update cost, {mdp.rule.name!r} does not."
             )
-        return KLAdaptiveState(column("kl_adaptive.stepsize", self.stepsize, learners.theta.shape[0]))
+        stepsize, lowest, highest = self._columns(learners, "stepsize", "lowest", "highest")
+        return KLAdaptiveState(jnp.clip(stepsize, lowest, highest))
 
     def propose(self, state: KLAdaptiveState, learners: Learners) -> Array:
         return state.stepsize
@@ -60,11 +68,11 @@ class KLAdaptive(Controller):
         self, state: KLAdaptiveState, before: Learners, hyperparameters: Array, after: Learners
     ) -> KLAdaptiveState:
         """Compare what the update cost with the band around the target."""
-        target, lowest, highest = (
-            column(f"kl_adaptive.{name}", getattr(self, name), before.theta.shape[0])
-            for name in ("target", "lowest", "highest")
-        )
+        target, lowest, highest = self._columns(before, "target", "lowest", "highest")
         cost = after.previous.divergence[:, None]
         factor = jnp.where(cost > 2.0 * target, 1.0 / _FACTOR, jnp.where(cost < 0.5 * target, _FACTOR, 1.0))
         moved = jnp.any(after.theta != before.theta, axis=1, keepdims=True)  # an update that was not made says nothing
         return KLAdaptiveState(jnp.clip(state.stepsize * jnp.where(moved, factor, 1.0), lowest, highest))
+
+    def _columns(self, learners: Learners, *names: str) -> Iterator[Array]:
+        return (column(f"kl_adaptive.{name}", getattr(self, name), learners.theta.shape[0]) for name in names)

@@ -24,15 +24,18 @@ from metastep.experiments.build import (
 )
 from metastep.experiments.config import variant
 from metastep.experiments.schema import Experiment
-from metastep.mdp import Process
+from metastep.mdp import ActorCriticMDP, Process
 from metastep.meta.collection import layout_of, recorded_features
 from metastep.progress import human
 from metastep.simulation.engine import blocks_at_once, engine_of, fills_batches
 from metastep.storage import require_free_space
 from metastep.threads import count_threads
 
-STEPS_PER_SECOND = {"in JAX": 1e7, "on the host": 1e5}
-"""Of a few processor cores; a large GPU may be 100 times as fast, and host environments differ as much in either direction."""
+STEPS_PER_SECOND = {"in JAX": 1e7, "with learning": 1e5, "on the host": 1e5}
+"""Of a few processor cores; a large GPU may be 100 times as fast, and host environments differ as much in either direction.
+
+Actor-critic rules go over every step several times, with gradients of networks: most of their time is learning.
+"""
 MOST_DAYS = 10.0
 """Longer than that hardly anybody means: a digit too many is likelier, and `--yes` says that it is not one."""
 
@@ -124,7 +127,7 @@ def require_affordable(config: Experiment, out: Path, *, anyway: bool = False) -
                 "available; take fewer learners, episodes, tuples, tasks or cores."
             )
     require_free_space(out, budget.disk)
-    place = "in JAX" if engine_of(build_mdp(config).env).is_compiled else "on the host"
+    place = _pace(config)
     days = budget.steps / STEPS_PER_SECOND[place] / 86400.0
     if days > MOST_DAYS and not anyway:
         raise InputError(
@@ -132,6 +135,14 @@ def require_affordable(config: Experiment, out: Path, *, anyway: bool = False) -
             f"{human(STEPS_PER_SECOND[place])}steps/s; more than {MOST_DAYS:g} days need --yes."
         )
     return budget
+
+
+def _pace(config: Experiment) -> str:
+    """What decides how many steps are made in a second."""
+    mdp = build_mdp(config)
+    if isinstance(mdp, ActorCriticMDP):
+        return "with learning"
+    return "in JAX" if engine_of(mdp.env).is_compiled else "on the host"
 
 
 def available_memory() -> int:

@@ -8,19 +8,16 @@ folder/report.html          the same as a figure, with the settings
 
 import dataclasses
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from metastep import storage
-from metastep.actor_critic import Sampler
-from metastep.blocks import Purpose, Stream, block_key, purpose_key
+from metastep.blocks import Stream
 from metastep.contexts import ContextSpace
 from metastep.controllers import MetaFQIController
 from metastep.errors import InputError, not_registered, shown
@@ -30,7 +27,7 @@ from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
 from metastep.locks import writing
 from metastep.logs import to_csv
-from metastep.mdp import ActorCriticMDP, MetaMDP, Process, Tasks, begin, with_budget
+from metastep.mdp import Process, with_budget
 from metastep.meta.history import History, joined
 from metastep.meta.parts import Growth, Parts, grow, remove_parts
 from metastep.outside import claim
@@ -41,10 +38,9 @@ from metastep.registry import require_modules
 from metastep.report.document import Command, Document, Heading, Paragraph, Table, write_document
 from metastep.report.figures import Panel, picture
 from metastep.report.style import Ink
-from metastep.simulation.engine import engine_of
 
 _SECONDS_BETWEEN_PARTS = 20.0
-_POLICY, _CURVE, _MARKER = "policy.safetensors", "curve.csv", "learning.json"
+POLICY, _CURVE, _MARKER = "policy.safetensors", "curve.csv", "learning.json"
 
 
 class Learned(NamedTuple):
@@ -72,21 +68,25 @@ def parse_task(text: str, space: ContextSpace) -> NDArray[np.float32]:
 
 def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False) -> Experiment:
     """The experiment that a model was fitted in, which says what its learners are; of several families one is named."""
-    families = model.record.configuration.get("families", {})
-    allowed = [*families] or [model.record.environment]
-    if family.rpartition(":")[2] not in allowed and (families or family):
-        raise not_registered("--family", family, allowed, "is not one of the model's")
-    recorded = families[family] if families else model.record.configuration.get("experiment")
-    if not isinstance(recorded, dict) or "env" not in recorded:
+    configuration = model.record.configuration
+    recorded = [*configuration.get("families", {"": configuration.get("experiment")}).values()]
+    if not all(isinstance(each, dict) and "env" in each for each in recorded):
         raise InputError(
             "model: its record does not say which experiment it was fitted in, so no learner can be built."
         )
-    config = parse(recorded)
+    experiments = {config.env.name: config for config in map(parse, recorded)}
+    # Of `module:name` the name will do.
+    named = [name for name in experiments if family in (name, name.rpartition(":")[2])]
+    named = [*experiments] if not family and len(experiments) == 1 else named
+    if len(named) != 1:
+        raise not_registered("--family", family, [*experiments], "is not one of the model's")
+    config = experiments[named[0]]
     require_modules(config.part_names(), "model", allow_imports=allow_imports)
     return config
 
 
-def _of_one_learner(config: Experiment) -> Process:
+def of_one_learner(config: Experiment) -> Process:
+    """An experiment's meta-MDP with blocks of a single learner."""
     mdp: Any = build_mdp(config)
     one: Process = dataclasses.replace(mdp, block_size=1)
     return one
@@ -119,7 +119,7 @@ def learn(
     """
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates
-    mdp = with_budget(_of_one_learner(config), total)
+    mdp = with_budget(of_one_learner(config), total)
     context = parse_task(task, mdp.env.context_space)
     require_available(mdp.env)
     wanted = {
@@ -139,7 +139,7 @@ def learn(
     with writing(folder, "learn"):
         growth = _grown(mdp, model, context, seed, total, folder, str(there["checksum"]), tracker or Silent())
         history = joined(growth.pieces)
-        _write_policy(folder / _POLICY, mdp, config, growth, wanted)
+        _write_policy(folder / POLICY, mdp, config, growth, wanted)
         storage.write_atomically(folder / _CURVE, to_csv(_rows(model, history)).encode())
         write_document(_report(model, config, wanted, history, command), folder)
         remove_parts(folder)
@@ -248,73 +248,3 @@ def _report(model: Model, config: Experiment, wanted: dict[str, Any], history: H
             Command(command or "metastep.experiments.new_task.learn"),
         ],
     )
-
-
-class Evaluated(NamedTuple):
-    """How a policy does on a task."""
-
-    task: dict[str, float]
-    mean: float  # return; of policies with a critic without discount, of others with it: as in their curves
-    error: float  # standard error of the mean
-    episodes: int
-
-
-def evaluate(
-    path: Path, *, task: str | None = None, episodes: int = 100, seed: int = 1, allow_imports: bool = False
-) -> Evaluated:
-    """Simulate fresh episodes of a policy that `learn` wrote, on its own task or another one of the family."""
-    path = path / _POLICY if path.is_dir() else path
-    arrays, metadata = storage.read_tensors(path)
-    storage.require_stamp(metadata, "policy", path, "learn it again")
-    if episodes < 2:
-        raise InputError(f"--episodes: {episodes} must be at least 2.")
-    learned, recorded = metadata.get("learned"), metadata.get("experiment")
-    own = learned.get("task") if isinstance(learned, dict) else None
-    if (
-        not isinstance(recorded, dict)
-        or not isinstance(own, dict)
-        or not all(isinstance(v, float) for v in own.values())
-    ):
-        raise InputError(f"File {path} does not hold what this version keeps.")
-    config = parse(recorded)
-    require_modules(config.part_names(), f"File {path}", allow_imports=allow_imports)
-    mdp = _of_one_learner(config)
-    space, theta = mdp.env.context_space, arrays.get("theta")
-    if (
-        theta is None
-        or theta.shape != (mdp.num_parameters,)
-        or theta.dtype != np.float32
-        or set(own) != set(space.names)
-    ):
-        raise InputError(f"File {path} does not hold a policy of its experiment.")
-    context = space.validate(np.array([[own[name] for name in space.names]]), f"File {path}") if task is None else None
-    context = parse_task(task, space)[None, :] if task is not None else context
-    require_available(mdp.env)
-    # Of another purpose than any learner's: these episodes are nobody's batch.
-    key = jax.random.fold_in(block_key(seed, Stream.TEST, 0), 1)
-    returns = _returns(mdp, Tasks(jnp.asarray(context), jnp.asarray(theta)[None], key), episodes)
-    named: Sequence[float] = np.asarray(context)[0].astype(float).tolist()
-    return Evaluated(dict(zip(space.names, named, strict=True)), *returns, episodes)
-
-
-def _returns(mdp: Process, tasks: Tasks, episodes: int) -> tuple[float, float]:
-    """Mean return of fresh episodes, and its standard error."""
-    if isinstance(mdp, MetaMDP):
-        rollout = dataclasses.replace(mdp.estimator.rollout, num_episodes=episodes)
-        larger = dataclasses.replace(mdp, estimator=dataclasses.replace(mdp.estimator, rollout=rollout))
-        estimate = begin(larger, tasks).estimate
-        return float(estimate.mean_return[0]), float(estimate.return_error[0])
-    assert isinstance(mdp, ActorCriticMDP)
-    sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=-(-mdp.sampler.horizon // mdp.sampler.hold))
-    rewards, ended = engine_of(mdp.env).whole(_first_episodes)(sampler, *tasks)
-    # Until the first end: an environment that begins again does so in the same array.
-    alive = np.cumsum(np.asarray(ended), axis=0) - np.asarray(ended) == 0
-    totals = (np.asarray(rewards, np.float64) * alive).sum(axis=0)
-    return float(totals.mean()), float(totals.std(ddof=1) / np.sqrt(episodes))
-
-
-def _first_episodes(sampler: Sampler, context: Any, theta: Any, key: Any) -> tuple[Any, Any]:
-    """Rewards and ends of every step, (steps, envs)."""
-    start = sampler.start(context, purpose_key(key, Purpose.SIMULATION, jnp.uint32(0)))
-    _, steps = sampler.simulate(theta, context, start, purpose_key(key, Purpose.SIMULATION, jnp.uint32(1)))
-    return steps.reward[0], steps.ended[0]

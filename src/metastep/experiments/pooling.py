@@ -79,12 +79,17 @@ def _without_units(config: Experiment) -> Experiment:
     return parse(data | {"meta": data["meta"] | {"observation": kept}})
 
 
-def judged(model: Model, folder: RunFolder, name: str, *, tracker: Tracker | None = None) -> Comparison | None:
-    """A model among the methods of a run, on its test tasks; None where the run has compared none."""
+def judged(
+    model: Model, folder: RunFolder, name: str, *, like: str = "", tracker: Tracker | None = None
+) -> Comparison | None:
+    """A model among the methods of a run, on its test tasks; None where the run has compared none.
+
+    `like` names the model of the run whose rule and space it has; the run's own one has no name.
+    """
     if not folder.comparison.exists():
         return None
-    seen = tuple(part.name for part in model.record.observation)
-    method = Method(name, build_mdp(folder.config).rule, MetaFQIController(model), label=name, observation=seen)
+    seen, mdp = tuple(part.name for part in model.record.observation), build_mdp(folder.of_model(like).config)
+    method = Method(name, mdp.rule, MetaFQIController(model), label=name, space=mdp.space, observation=seen)
     return join([on_test_tasks(folder.config, [method], tracker=tracker), compared(folder)])
 
 

@@ -40,6 +40,7 @@ def publish(
     name: str,
     out: Path,
     *,
+    trees: int | None = None,
     command: str = "",
     force: bool = False,
     tracker: Tracker | None = None,
@@ -52,6 +53,7 @@ def publish(
         folders: of finished runs.
         name: of the model.
         out: the folder that `NAME.safetensors` and `NAME.md` go to.
+        trees: of every forest that are kept, the first ones; by default all.
         command: that was typed, for the card.
         force: whether files there are replaced.
         tracker: is told about progress.
@@ -62,40 +64,38 @@ def publish(
     for path in (file, card):
         require_new(path, force=force)
     commands = [*(folder.command() or f"# the run in {folder.path.name}" for folder in folders), command]
-    comparisons: list[Comparison | None]
-    if len(folders) == 1:
-        comparisons = [compared(folders[0]) if folders[0].comparison.exists() else None]
-        folders = [_followed(folders[0], comparisons[0])]
-        model = fitted(folders[0])[0]
-    else:
-        model = pooled(folders, tracker=tracker)
-        comparisons = [judged(model, folder, name, tracker=tracker) for folder in folders]
+    followed = _followed(folders[0]) if len(folders) == 1 else ""
+    learned = [folder.of_model(followed) for folder in folders]
+    whole = fitted(learned[0])[0] if len(folders) == 1 else pooled(folders, tracker=tracker)
+    small = whole.only_selected() if trees is None else whole.only_selected().with_trees(trees)
     storage.create_folder(out)
     with TemporaryDirectory() as aside:
-        save_model(model.only_selected(), Path(aside, file.name), packed=True)
+        save_model(small, Path(aside, file.name), packed=True)
         content = storage.read_bytes(Path(aside, file.name))
-        same = _agreement(model, load_model(Path(aside, file.name)), folders)
-    text = "\n".join(_card(name, model, folders, comparisons, len(content), same, commands)) + "\n"
+        small = load_model(Path(aside, file.name))
+    same = _agreement(whole, small, learned)
+    comparisons = [judged(small, folder, name, like=followed, tracker=tracker) for folder in folders]
+    text = "\n".join(_card(name, whole, small, learned, comparisons, len(content), same, commands)) + "\n"
     _write_both(file, content, card, text.encode(), force=force)
     return Published(file, card, len(content), same)
 
 
-def _followed(folder: RunFolder, comparison: Comparison | None) -> RunFolder:
-    """Where the model lies that is followed by the method others are compared with; without scores, the run's own."""
-    if comparison is None:
-        return folder
-    return folder.of_model(method_spec(folder.config, target_of(comparison)).model)
+def _followed(folder: RunFolder) -> str:
+    """The model that is followed by the method which the others are compared with; without scores, the run's own."""
+    return method_spec(folder.config, target_of(compared(folder))).model if folder.comparison.exists() else ""
 
 
 def _write_both(file: Path, model: bytes, card: Path, text: bytes, *, force: bool) -> None:
     """Both at the end, so that a model is never without its card, nor a card without its model."""
-    is_new = not card.exists()
+    before = storage.read_bytes(card) if card.exists() else None
     write_new(card, text, force=force)
     try:
         write_new(file, model, force=force)
     except BaseException:
-        if is_new:
+        if before is None:
             card.unlink(missing_ok=True)
+        else:
+            storage.write_atomically(card, before)
         raise
 
 
@@ -111,6 +111,7 @@ def _agreement(model: Model, packed: Model, folders: Sequence[RunFolder]) -> flo
 def _card(
     name: str,
     model: Model,
+    small: Model,
     folders: Sequence[RunFolder],
     comparisons: Sequence[Comparison | None],
     num_bytes: int,
@@ -143,10 +144,12 @@ def _card(
         yield f"| {branch.name or 'step'} | {branch.low:g} | {branch.high:g} | {branch.scale} |"
     for folder, comparison in zip(folders, comparisons, strict=True):
         if comparison is not None:
-            yield from _scores(folder, comparison, name if len(folders) > 1 else target_of(comparison))
+            yield from _scores(folder, comparison, name)
     yield from ("", "## File", "")
+    grown, kept = (each.record.regressor.options.get("trees") for each in (model, small))
+    thinned = f"{kept} of {grown} trees of each forest, " if kept != grown else ""
     yield (
-        f"{num_bytes / 1000:.0f} kB: the selected iteration, leaves rounded to float32. On {100 * same:.2f} % of the training "
+        f"{num_bytes / 1000:.0f} kB: the selected iteration, {thinned}numbers rounded. On {100 * same:.2f} % of the training "
         "data's observations it proposes exactly what the whole model does."
     )
     yield from ("", "## Made by", "", "```text", *commands, "```", "")
@@ -165,7 +168,7 @@ def _scores(folder: RunFolder, comparison: Comparison, target: str) -> Iterator[
     seed, num = folder.config.seed, folder.config.compare.num_resamples
     against = {row.baseline: row for row in differences(comparison, target, seed=seed, num_resamples=num)}
     yield from ("", f"## Scores on {folder.config.env.name}", "")
-    yield f"Mean return over the updates, {comparison.num_tasks} test tasks, of the whole model, with 95 % intervals."
+    yield f"Mean return over the updates, {comparison.num_tasks} test tasks, with 95 % intervals; {target} is this file."
     yield from ("", f"| method | mean return | {comparison.label(target)} minus it |", "|---|---|---|")
     for row in summary(comparison, seed=seed, num_resamples=num):
         difference = against.get(row.method)

@@ -43,6 +43,16 @@ class Forest(NamedTuple):
         matrix = as_inputs(inputs, self.num_features)
         return _predict(matrix, self.feature, self.threshold, self.left, self.right, self.value, self.offsets)
 
+    def some_trees(self, which: Sequence[int]) -> "Forest":
+        """These trees, as a forest with the importances of all."""
+        return join([self._tree(index) for index in which])._replace(importances=self.importances)
+
+    def _tree(self, index: int) -> "Forest":
+        own = slice(self.offsets[index], self.offsets[index + 1])
+        left, right = (np.where(array[own] >= 0, array[own] - own.start, LEAF) for array in (self.left, self.right))
+        ends = np.array([0, own.stop - own.start])
+        return Forest(self.feature[own], self.threshold[own], left, right, self.value[own], ends, self.importances)
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What `load_forest` takes."""
         return self._asdict()

@@ -6,14 +6,15 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metastep.errors import InputError, not_registered
+from metastep.fqi.forest import Forest
 from metastep.fqi.iteration import MetaFQI
-from metastep.fqi.menu import MenuQ, pick_iteration
+from metastep.fqi.menu import MenuQ, pick_iteration, q_function
 from metastep.fqi.qfunction import QFunction
 from metastep.fqi.record import (
     Branch,
@@ -134,6 +135,7 @@ class Model:
         outside: Outside = "warn",
         record: Mapping[str, Any] | None = None,
         log: Log | str | os.PathLike[str] | None = None,
+        minibatches: int | None = None,
     ) -> Stepper:
         """Whatever proposes the steps of one learner in a training loop, and remembers what it needs between updates.
 
@@ -143,8 +145,9 @@ class Model:
             outside: warn once of numbers that the training data did not reach, or refuse each.
             record: what a stepper's `record` gave, to go on from there.
             log: is told of every update; a path is a CSV file.
+            minibatches: of an epoch, for loops that tell of every minibatch; None where a call is an update.
         """
-        return Stepper(self, num_updates, outside, record, log)
+        return Stepper(self, num_updates, outside, record, log, minibatches)
 
     def _proposal(
         self, asked: str, given: Mapping[str, ArrayLike | None], features: Mapping[str, ArrayLike]
@@ -209,6 +212,18 @@ class Model:
         """The same model with only the iteration that acts, or another one."""
         record = replace(self.record, selected_iteration=1, validation=())
         return Model(record, (self._function(iteration),))
+
+    def with_trees(self, number: int) -> "Model":
+        """The same model with the first so many trees of its forests, and as many of those that learn the state first."""
+        regressor = self.record.regressor
+        grown = regressor.options.get("trees", 0) if all(function.is_forest for function in self.q_functions) else 0
+        if not 1 <= number <= grown:
+            raise InputError(f"trees: {number} must be 1 to {grown}, the number of trees of each forest of the model.")
+        kinds = 2 if regressor.options.get("state_first") else 1
+        kept = [kind * grown + index for kind in range(kinds) for index in range(number)]
+        heads = [[cast(Forest, head).some_trees(kept) for head in function.heads] for function in self.q_functions]
+        record = replace(self.record, regressor=replace(regressor, options=regressor.options | {"trees": number}))
+        return Model(record, tuple(q_function(few, record.stepsizes, record.lam) for few in heads))
 
     def with_validation(self, curves: Iterable[ValidationCurve]) -> "Model":
         """The same model with these validation curves, and the iteration of the best score selected."""

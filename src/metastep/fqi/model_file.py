@@ -28,7 +28,7 @@ _TENSOR = re.compile(r"([1-9][0-9]{0,3})/(0|[1-9][0-9]{0,3})/(.+)", re.ASCII)
 def save_model(model: Model, path: str | os.PathLike[str], *, packed: bool = False) -> None:
     """Write a model file; the path holds either the whole new file or what it held before.
 
-    `packed`, forests take a quarter of the space; values of their leaves are rounded to float32.
+    `packed`, forests take an eighth of the space; their numbers are rounded.
     """
     _regressor(model.record.regressor.name, model.record.regressor.options)
     arrays = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.diagnostics import DIAGNOSTICS, Memory, Movement, Turn, needed, observed
+from metastep.diagnostics import DIAGNOSTICS, Gathered, Memory, Movement, Turn, needed, observed
 from metastep.errors import InputError, shown
 from metastep.logs import Log, as_log
 from metastep.storage import require_stamp, stamp
@@ -37,6 +37,7 @@ class Stepper:
         outside: warn once of numbers that the training data did not reach, or refuse each.
         record: what `record` gave, to go on from there.
         log: is told of every update (`metastep.logs`); a path is a CSV file.
+        minibatches: of an epoch, for loops that tell of every minibatch; None where a call is an update.
     """
 
     def __init__(
@@ -46,7 +47,10 @@ class Stepper:
         outside: Outside = "warn",
         record: Mapping[str, Any] | None = None,
         log: Log | str | os.PathLike[str] | None = None,
+        minibatches: int | None = None,
     ) -> None:
+        if minibatches is not None and minibatches < 1:
+            raise InputError(f"minibatches is {minibatches}, allowed is 1 or more.")
         if num_updates is not None and num_updates < 1:
             raise InputError(f"num_updates is {num_updates}, allowed is 1 or more.")
         if outside not in get_args(Outside):
@@ -55,11 +59,15 @@ class Stepper:
         self.memory, self.movement = Memory(), None
         self.last: dict[str, NDArray[np.float32]] = {}
         self._warnings: list[str] = []
+        self.minibatches, self.gathered = minibatches, Gathered()
+        self._proposal: Proposal | None = None
         if record is None:
             self.num_updates = num_updates or self._usual_updates()
         else:
             self.memory, self.movement = self._memory(record), _movement(record)
             self.num_updates = _updates_of(record, num_updates)
+            self.gathered, direction = _gathered(record)
+            self._proposal = Proposal(direction, float(self.memory.rate)) if self.memory.updates else None
 
     def _usual_updates(self) -> int:
         """As many as the learners that the model was fitted on; 1 where neither anybody knows nor it matters."""
@@ -86,16 +94,38 @@ class Stepper:
         """Whether it matters how the parameters move."""
         return any(name in ("step_norm", "step_cosine") for name in self.needs)
 
-    def __call__(self, diagnostics: Mapping[str, Any] | None = None, /, **more: Any) -> Proposal:
+    def __call__(
+        self, diagnostics: Mapping[str, Any] | None = None, /, *, begins: bool = True, **more: Any
+    ) -> Proposal:
         """The proposal for the update that comes now; call it once for each, after its batch and before it.
 
         Numbers may be those of NumPy, JAX or PyTorch; what each means is in `metastep.diagnostics.DIAGNOSTICS`. What is told of
         the last update is ignored before the first. A number that is not finite gives the smallest step, also one that the
         model does not look at.
+
+        Where no update begins, the last proposal stays. With `minibatches`, call it for each of them before its step, with
+        `begins` true for the first of an update, and tell `approx_kl` and `clip_fraction` of the minibatch.
         """
+        given = {**(diagnostics or {}), **more}
+        ratios: dict[str, Any] = {}
+        if self.minibatches is not None:
+            ratios |= {name: _one(name, given[name]) for name in ("approx_kl", "clip_fraction") if name in given}
+            last = self.gathered.of_the_update(self.minibatches, np)
+            given |= {name: last[name] for name in ratios}
+        if begins:
+            proposal = self._proposed(given)
+        elif self._proposal is not None:
+            proposal = self._proposal
+        else:
+            raise InputError("begins is False, allowed is True: nothing was proposed yet.")
+        if self.minibatches is not None:
+            self.gathered = self.gathered.after(ratios, begins, self.minibatches, np)
+        return proposal
+
+    def _proposed(self, given: Mapping[str, Any]) -> Proposal:
         told: dict[str, Any] = {
             name: _one(name, value) if name in DIAGNOSTICS and name not in _LISTS else as_numbers(name, value)
-            for name, value in {**(diagnostics or {}), **more}.items()
+            for name, value in given.items()
         }
         movement = self.movement
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is seen below
@@ -105,11 +135,12 @@ class Stepper:
             found, sound, memory = observed(self.features, told, self.memory, float(self.num_updates), np)
         self.last = {name: np.atleast_1d(np.asarray(value, np.float32)) for name, value in found.items()}
         seen = self.last if sound else {name: np.full_like(value, np.nan) for name, value in self.last.items()}
-        proposal = self.model.proposed(seen, self.outside, self._warnings, stacklevel=3)
+        proposal = self.model.proposed(seen, self.outside, self._warnings, stacklevel=4)
         # Only now: a call that was refused has not happened.
         before, self.memory, self.movement = self.memory, memory._replace(rate=proposal.stepsize), movement
+        self._proposal = proposal
         if self._log is not None:
-            self._log(int(before.updates), self._told(proposal, told))
+            self._log(int(before.updates), self._told(proposal, told, int(before.updates)))
         return proposal
 
     def _moved(self, parameters: NDArray[np.float32]) -> tuple[Movement | None, Turn]:
@@ -122,14 +153,26 @@ class Stepper:
         after, turn = before.after(parameters, np)
         return after if np.isfinite(turn.length) else self.movement, turn
 
-    def _told(self, proposal: Proposal, told: Mapping[str, Any]) -> dict[str, Any]:
-        """What a log is told: the proposal, the return and the cost of the last update, then what the model saw."""
-        returns = {} if "mean_return" not in needed(self.features) else {"return": float(self.memory.mean_return)}
-        cost = {"approx_kl": float(told.get("approx_kl", 0.0))} if "approx_kl" in self.needs else {}
+    def _told(self, proposal: Proposal, told: Mapping[str, Any], updates: int) -> dict[str, Any]:
+        """What a log is told: the proposal, the return and the cost of the last update as they were told, what the model saw.
+
+        Empty is what was not told; before the first update the last one cost nothing, whatever is told.
+        """
+        told = dict(told)
+        if "returns" in told:
+            with np.errstate(invalid="ignore"):
+                told.setdefault("mean_return", np.mean(told["returns"]))
+        if not updates:
+            told["approx_kl"] = 0.0
+        numbers = {
+            column: float(told[name]) if name in told else ""
+            for name, column in {"mean_return": "return", "approx_kl": "approx_kl"}.items()
+            if name in self.needs
+        }
         columns = self.model.record.feature_names
         seen = np.concatenate(list(self.last.values()))
         features = {f"saw {name}": float(value) for name, value in zip(columns, seen, strict=True)}
-        return {"rate": proposal.stepsize, "direction": proposal.direction, **returns, **cost, **features}
+        return {"rate": proposal.stepsize, "direction": proposal.direction, **numbers, **features}
 
     def record(self) -> dict[str, Any]:
         """All that is remembered, as JSON holds it: a few numbers, and two vectors where parameters are told."""
@@ -144,7 +187,13 @@ class Stepper:
             "num_updates": self.num_updates,
             "memory": memory | {"updates": int(self.memory.updates)},
             "movement": vectors,
+            "gathered": self._gathered(),
         }
+
+    def _gathered(self) -> dict[str, Any]:
+        # JSON has no numbers that are not finite.
+        sums = {name: float(value) if np.isfinite(value) else None for name, value in self.gathered._asdict().items()}
+        return sums | {"minibatches": int(self.gathered.minibatches), "direction": (self._proposal or ("",))[0]}
 
     def _memory(self, record: Mapping[str, Any]) -> Memory:
         """What a record remembers, if it is one of this model's."""
@@ -196,6 +245,21 @@ def _movement(record: Mapping[str, Any]) -> Movement | None:
     if parameters.shape != step.shape:
         raise InputError("record: movement has vectors of different lengths.")
     return Movement(parameters, step)
+
+
+def _gathered(record: Mapping[str, Any]) -> tuple[Gathered, str]:
+    """What a record has of the update that was on its way: of its minibatches, and its direction."""
+    found = record.get("gathered")
+    table = found if isinstance(found, Mapping) else {}
+    num, direction = table.get("minibatches"), table.get("direction")
+    sums = [table.get(name, "") for name in Gathered._fields[1:]]
+    if (
+        not isinstance(num, int)
+        or not isinstance(direction, str)
+        or not all(each is None or isinstance(each, int | float) for each in sums)
+    ):
+        raise InputError(f"record: gathered is {shown(found)}, allowed is what a stepper's record has.")
+    return Gathered(num, *(np.float32(np.nan if each is None else each) for each in sums)), direction
 
 
 def as_numbers(name: str, value: Any) -> NDArray[np.float32]:

@@ -16,9 +16,10 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from metastep.diagnostics import Memory, Movement, observed
+from metastep.diagnostics import Gathered, Memory, Movement, observed
 from metastep.errors import InputError
 from metastep.fqi import Model
+from metastep.fqi.stepper import Outside
 from metastep.integrations.rates import rate_model, seen_of, warn_of_differences
 
 
@@ -28,24 +29,34 @@ class LearnedRateState(NamedTuple):
     hyperparams: dict[str, Array]  # the rate, where loggers look for what `optax.inject_hyperparams` injects
     memory: Memory
     movement: Movement
+    gathered: Gathered
 
 
 def learned_rate(
-    model: str | os.PathLike[str] | Model, num_updates: int | None = None, *, flip_sign: bool = True
+    model: str | os.PathLike[str] | Model,
+    num_updates: int | None = None,
+    *,
+    flip_sign: bool = True,
+    outside: Outside = "warn",
+    minibatches: int | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Scale updates by the rate that a model proposes, as the last link of `optax.chain`.
 
     `update` takes two arguments more. `diagnostics` are what the loop tells, by name (`metastep.diagnostics.DIAGNOSTICS`), the
     same names every time; parameters need not be told. `begins` is true where an update begins, and a rate is proposed: at
-    the first of its minibatches, say. With others the rate stays.
+    the first of its minibatches, say. With others the rate stays. With `minibatches`, `approx_kl` and `clip_fraction` are told of
+    every minibatch as its gradient is, and become those of the update here.
 
     Args:
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
         num_updates: updates to come; None takes as many as the learners that the model was fitted on.
         flip_sign: whether updates go downhill, as gradients of a loss want it.
+        outside: warn once of numbers that the training data did not reach, or refuse each: what JAX makes of an error on the
+            host is `jax.errors.JaxRuntimeError`, its last line is ours.
+        minibatches: of an epoch, for loops that tell of every minibatch; None where ratios are told of the last update.
     """
     fitted = rate_model(model)
-    stepper = fitted.stepper(num_updates)
+    stepper = fitted.stepper(num_updates, outside, minibatches=minibatches)
     names, budget, sign = stepper.features, float(stepper.num_updates), -1.0 if flip_sign else 1.0
     smallest = fitted.record.branches[0].low
     warned: list[str] = []
@@ -55,7 +66,7 @@ def learned_rate(
         table = np.asarray(rows, np.float32)
         flat = table.reshape(-1, table.shape[-1])
         for row in flat:
-            fitted.tell_of_the_unseen(row, "warn", warned)
+            fitted.tell_of_the_unseen(row, outside, warned)
         return fitted.act(flat, threads=1).reshape(table.shape[:-1])
 
     def init(params: Any) -> LearnedRateState:
@@ -63,10 +74,14 @@ def learned_rate(
         flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
         flat = jnp.where(jnp.isfinite(flat), flat, 0.0)  # else no step would ever be finite
         memory = Memory(*(zero for _ in Memory._fields))
-        return LearnedRateState({"learning_rate": jnp.float32(smallest)}, memory, Movement(flat, jnp.zeros_like(flat)))
+        movement, gathered = Movement(flat, jnp.zeros_like(flat)), Gathered(*(zero for _ in Gathered._fields))
+        return LearnedRateState({"learning_rate": jnp.float32(smallest)}, memory, movement, gathered)
 
     def propose(told: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
         movement = state.movement
+        if minibatches is not None:
+            last = state.gathered.of_the_update(minibatches, jnp)
+            told = {**told, **{name: value for name, value in last.items() if name in told}}
         told = {"rate": state.hyperparams["learning_rate"], **told}
         if stepper.needs_parameters:
             movement, turn = movement.after(_flat(params), jnp)
@@ -75,7 +90,7 @@ def learned_rate(
         row = jnp.concatenate([jnp.ravel(found[name]).astype(jnp.float32) for name in names])
         row = jnp.where(sound, row, jnp.nan)  # which gives the smallest step
         rate = jax.pure_callback(act, jax.ShapeDtypeStruct((), jnp.float32), row, vmap_method="broadcast_all")
-        return LearnedRateState({"learning_rate": rate}, memory._replace(rate=rate), movement)
+        return LearnedRateState({"learning_rate": rate}, memory._replace(rate=rate), movement, state.gathered)
 
     def update(
         updates: Any,
@@ -95,6 +110,8 @@ def learned_rate(
             warn_of_differences(fitted, "learned_rate", seen_of(diagnostics), stacklevel=2)
         told = {name: jnp.asarray(value).astype(jnp.float32) for name, value in diagnostics.items()}
         state = jax.lax.cond(begins, lambda: propose(told, params, state), lambda: state)
+        if minibatches is not None:
+            state = state._replace(gathered=state.gathered.after(told, begins, minibatches, jnp))
         rate = sign * state.hyperparams["learning_rate"]
         return jax.tree.map(lambda leaf: (rate * leaf).astype(leaf.dtype), updates), state
 

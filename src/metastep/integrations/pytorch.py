@@ -1,12 +1,16 @@
 """A learning-rate scheduler of PyTorch whose rates a fitted model proposes, for any optimizer."""
 
+import math
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from metastep.errors import InputError, shown
 from metastep.fqi import Model
+from metastep.fqi.stepper import Outside
 from metastep.integrations.rates import rate_model, seen_of, warn_of_differences
 from metastep.logs import Log, as_log
 
@@ -23,6 +27,9 @@ class LearnedLR(LRScheduler):
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
         num_updates: updates to come; None takes as many as the learners that the model was fitted on.
         log: is told of every update (`metastep.logs`); a path is a CSV file.
+        outside: warn once of numbers that the training data did not reach, or refuse each.
+        minibatches: of an epoch, for loops that call `step` for every minibatch and tell its numbers; None where a call is an
+            update.
     """
 
     def __init__(
@@ -31,11 +38,14 @@ class LearnedLR(LRScheduler):
         model: str | os.PathLike[str] | Model,
         num_updates: int | None = None,
         log: Log | str | os.PathLike[str] | None = None,
+        *,
+        outside: Outside = "warn",
+        minibatches: int | None = None,
     ) -> None:
         # Not the base class's: it would step at once, before there is anything to tell.
         self.optimizer = optimizer
         self._log, self._given = as_log(log), num_updates
-        self.stepper = rate_model(model).stepper(num_updates, log=self._log)
+        self.stepper = rate_model(model).stepper(num_updates, outside, None, self._log, minibatches)
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", float(group["lr"]))
         self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
@@ -47,8 +57,11 @@ class LearnedLR(LRScheduler):
     def _count(self, *_: Any) -> None:
         self._optimizer_steps += 1
 
-    def step(self, **diagnostics: Any) -> None:  # type: ignore[override]
-        """Propose the rate of the update that comes now, and set it."""
+    def step(self, *, begins: bool = True, **diagnostics: Any) -> None:  # type: ignore[override]
+        """Propose the rate of the update that comes now, and set it; where none begins it stays (see `Stepper.__call__`)."""
+        if not begins:
+            self.stepper(diagnostics, begins=False)
+            return
         self._warn_of_differences(diagnostics)
         # What the optimizer says is true, also where somebody else has changed it; a first rate means nothing.
         diagnostics = {"rate": self.optimizer.param_groups[0]["lr"]} | diagnostics
@@ -87,10 +100,21 @@ class LearnedLR(LRScheduler):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
-        self.stepper = self.stepper.model.stepper(self._given, record=state_dict["stepper"], log=self._log)
-        self._ratios = list(state_dict["ratios"])
+        record, ratios = (state_dict.get(name) for name in ("stepper", "ratios"))
+        if not isinstance(record, Mapping):
+            raise InputError(f"state_dict: stepper is {shown(record)}, allowed is what `state_dict` gave.")
+        num = len(self._ratios)
+        if not isinstance(ratios, list) or len(ratios) != num or not all(map(_is_ratio, ratios)):
+            raise InputError(f"state_dict: ratios is {shown(ratios)}, allowed is a number for each of {num} groups.")
+        before = self.stepper
+        self.stepper = before.model.stepper(self._given, before.outside, record, self._log, before.minibatches)
+        self._ratios = list(ratios)
         self._now()
 
 
 def _rates(optimizer: torch.optim.Optimizer) -> list[float | torch.Tensor]:
     return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def _is_ratio(value: Any) -> bool:
+    return isinstance(value, int | float) and 0.0 <= value < math.inf

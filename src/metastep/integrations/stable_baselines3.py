@@ -3,8 +3,7 @@
 import math
 import os
 import warnings
-from collections import deque
-from collections.abc import Callable, ItemsView, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor, is_vecenv_wrapp
 
 from metastep.errors import InputError
 from metastep.fqi import Model, Stepper
+from metastep.fqi.stepper import Outside
 from metastep.integrations.rates import rate_model, warn_of_differences
 from metastep.logs import Log, as_log
 
@@ -39,43 +39,31 @@ class Returns:
     """
 
     def __init__(self, envs: VecEnv, each: int, state: Mapping[str, Any], begins: NDArray[np.bool_]) -> None:
-        num = envs.num_envs
+        num, self.each = envs.num_envs, each
         ended, paid = state.get("ended", []), state.get("paid", [])
-        self.ended = [deque(returns, each) for returns in (ended if len(ended) == num else [[]] * num)]
-        self.paid = np.where(begins, 0.0, paid if len(paid) == num else 0.0)
+        self.ended = [list(returns[-each:]) for returns in (ended if len(ended) == num else [[]] * num)]
+        self.paid: list[float] = np.where(begins, 0.0, paid if len(paid) == num else 0.0).tolist()
         # A monitor knows better than `dones` when an episode ends: a life that is lost need not end it.
         self._is_told = np.array(envs.env_is_wrapped(Monitor)) | is_vecenv_wrapped(envs, VecMonitor)
 
     def add(self, rewards: NDArray[Any], dones: NDArray[Any], infos: Sequence[Mapping[str, Any]]) -> bool:
         """A step of every environment; whether an episode ended of which nobody tells the return."""
-        self.paid += rewards
         self._is_told |= ["episode" in info for info in infos]
-        for index, (done, info) in enumerate(zip(dones, infos, strict=True)):
+        for index, (reward, done, info) in enumerate(zip(rewards, dones, infos, strict=True)):
+            self.paid[index] += float(reward)
             if "episode" in info or (done and not self._is_told[index]):
                 told = info.get("episode", {}).get("r", self.paid[index])
-                self.ended[index].append(float(told))
+                self.ended[index] = [*self.ended[index], float(told)][-self.each :]
                 self.paid[index] = 0.0
         return bool(np.any(dones & ~self._is_told))
 
     def __call__(self) -> list[float]:
         """The same that simulated learners see (`metastep.actor_critic.experience`)."""
-        return [value for ended, paid in zip(self.ended, self.paid, strict=True) for value in (ended or [float(paid)])]
+        return [value for ended, paid in zip(self.ended, self.paid, strict=True) for value in (ended or [paid])]
 
     def state(self) -> dict[str, Any]:
-        """All that is remembered, as JSON holds it."""
-        return {"ended": [list(returns) for returns in self.ended], "paid": self.paid.tolist()}
-
-
-class _Saved(dict[str, Any]):
-    """A table whose content is made when it is asked for, as `json` does on saving: vectors of parameters are long."""
-
-    def __init__(self, make: Callable[[], dict[str, Any]]) -> None:
-        super().__init__(is_made="on saving")  # one that is empty would be written as such
-        self._make = make
-
-    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
-        """What is saved."""
-        return self._make().items()
+        """All that is remembered, as JSON holds it; the very lists, which change as episodes go on."""
+        return {"ended": self.ended, "paid": self.paid}
 
 
 class LearnedRate(BaseCallback):
@@ -88,17 +76,25 @@ class LearnedRate(BaseCallback):
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
         log: is told of every update (`metastep.logs`); a path is a CSV file.
         verbose: as in other callbacks.
+        outside: warn once of numbers that the training data did not reach, or refuse each.
     """
 
     def __init__(
-        self, model: str | os.PathLike[str] | Model, log: Log | str | os.PathLike[str] | None = None, verbose: int = 0
+        self,
+        model: str | os.PathLike[str] | Model,
+        log: Log | str | os.PathLike[str] | None = None,
+        verbose: int = 0,
+        *,
+        outside: Outside = "warn",
     ) -> None:
         super().__init__(verbose)
-        self.rates, self._log = rate_model(model), as_log(log)
+        self.rates, self._log, self._outside = rate_model(model), as_log(log), outside
+        self.rates.stepper(1, outside)  # what is wrong is said now
         self.stepper: Stepper  # from the start of the training on
         self.measured: dict[str, float] = {}  # of the last update
         self.proposed: list[float] = []
         self._returns: Returns
+        self._kept: dict[str, Any]  # what the algorithm is saved with
         self._has_warned = False
         self._seen: dict[str, Any] = {}
 
@@ -123,22 +119,22 @@ class LearnedRate(BaseCallback):
     def _on_training_start(self) -> None:
         algorithm: Any = self.model
         total = max(1, math.ceil(self.locals["total_timesteps"] / (algorithm.n_steps * algorithm.n_envs)))
-        state = dict(getattr(algorithm, _STATE, {}).items()) if algorithm.num_timesteps else {}
+        state = getattr(algorithm, _STATE, {}) if algorithm.num_timesteps else {}
         # As many episodes as the model's learners had environments, in equal shares.
         wanted = int(self.rates.record.setting.get("num_envs") or algorithm.n_envs)
         each = -(-wanted // algorithm.n_envs)
         returns = Returns(algorithm.env, each, state.get("returns", {}), algorithm._last_episode_starts)
         if state:
-            stepper = self.rates.stepper(record=state["stepper"], log=self._log)
+            stepper = self.rates.stepper(None, self._outside, state.get("stepper", {}), self._log)
             stepper.num_updates = total  # those that were made and those to come
         else:
-            stepper = self.rates.stepper(total, log=self._log)
+            stepper = self.rates.stepper(total, self._outside, log=self._log)
         measured: dict[str, float] = dict(state.get("measured", {}))
         self.stepper, self._returns, self.measured = stepper, returns, measured
         self._has_warned, self._seen = False, {}
-        # Of these very objects: the callback may serve another algorithm later.
-        saved = _Saved(lambda: {"stepper": stepper.record(), "measured": measured, "returns": returns.state()})
-        setattr(algorithm, _STATE, saved)
+        # The algorithm's own from now on: the callback may serve another one later.
+        self._kept = {"stepper": stepper.record(), "measured": measured, "returns": returns.state()}
+        setattr(algorithm, _STATE, self._kept)
 
     def _on_step(self) -> bool:
         scaled: Any = self.model.get_vec_normalize_env()
@@ -174,6 +170,8 @@ class LearnedRate(BaseCallback):
         if self.stepper.needs_parameters:
             told["parameters"] = torch.cat([each.detach().flatten() for each in algorithm.policy.parameters()])
         rate = self.stepper(told).stepsize
+        # An algorithm may be saved at any time, and has no hook for it.
+        self._kept["stepper"] = self.stepper.record()
         self.proposed.append(rate)
         # An update begins with the rate of the schedule, which is made from this field.
         algorithm.learning_rate = rate
