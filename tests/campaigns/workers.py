@@ -1,9 +1,11 @@
 """SIGKILLs of Dask workers, and of the process that schedules them, during `metastep run --workers 2`.
 
 An undisturbed run without workers leaves the reference, and one with two workers tells how long it takes. Then that is run
-again and again: a random worker that the scheduler knows is killed at random moments until the run is through; it must hold the
-same bytes. The scheduler is part of the command's own process: killing it takes the workers along, and the same command must
-resume to the same bytes. Its kills are spread evenly over the time of a whole run; each kill is counted with its stage.
+again and again: a random worker, at work or starting, is killed at random moments until the run is through; it must hold the
+same bytes. Nothing is killed while all are starting, because the run gives up after three that die like that.
+
+The scheduler is part of the command's own process: killing it takes the workers along, and the same command must resume to the
+same bytes. Its kills are spread evenly over the time of a whole run; each kill is counted with its stage.
 
 `python -m tests.campaigns.workers NUMBER SCHEDULERS SEED FOLDER` prints what came of it as JSON.
 """
@@ -56,7 +58,7 @@ def workers_of(process: subprocess.Popen[Any]) -> list[int]:
 
 
 def connected(process: subprocess.Popen[Any]) -> list[int]:
-    """Those that have reached the scheduler: others import still, and must not die one after the other."""
+    """Those that have reached the scheduler; the others are starting."""
     found = []
     for pid in workers_of(process):
         with suppress(psutil.Error):
@@ -71,9 +73,10 @@ def stage_of(folder: Path) -> str:
     lines = [line for line in log_of(folder).read_text(errors="replace").splitlines() if ": " in line]
     if not lines:
         return "start"
-    return (
-        "report" if lines[-1].startswith("compare") and ": done in" in lines[-1] else lines[-1].split()[0].rstrip(":")
-    )
+    last = lines[-1]
+    if last.startswith("compare") and ": done in" in last:
+        return "report"
+    return last.split()[0].rstrip(":")
 
 
 def finish(process: subprocess.Popen[bytes], folder: Path) -> str:
@@ -87,10 +90,11 @@ def kill_workers(folder: Path, most: int, generator: random.Random) -> tuple[Cou
     process, killed, began = start(folder, "--workers", "2"), Counter[str](), time.monotonic()
     while killed.total() < most and process.poll() is None and time.monotonic() - began < SECONDS:
         time.sleep(generator.uniform(0.0, 4.0))
-        if there := connected(process):
+        if at_work := connected(process):
+            chosen = generator.choice(workers_of(process) or at_work)
             with suppress(ProcessLookupError):
-                os.kill(generator.choice(there), signal.SIGKILL)
-                killed[f"worker in {stage_of(folder)}"] += 1
+                os.kill(chosen, signal.SIGKILL)
+                killed[f"{'' if chosen in at_work else 'starting '}worker in {stage_of(folder)}"] += 1
     return killed, finish(process, folder)
 
 
@@ -102,10 +106,8 @@ def kill_scheduler(folder: Path, seconds: float) -> tuple[Counter[str], str]:
     there, stage = workers_of(process), stage_of(folder)
     process.kill()
     killed = Counter[str]({f"scheduler in {stage}": 1} if process.wait() == -signal.SIGKILL else {})
-    error, until = (
-        finish(start(folder, "--workers", "2"), folder),
-        time.monotonic() + 60.0,
-    )  # imports are not interrupted
+    error = finish(start(folder, "--workers", "2"), folder)
+    until = time.monotonic() + 60.0  # a worker that was importing ends only after that
     while (left := [pid for pid in there if Path(f"/proc/{pid}").exists()]) and time.monotonic() < until:
         time.sleep(0.1)
     outlived = f"workers {left} outlived the scheduler" if left else ""

@@ -222,6 +222,17 @@ def test_state_first_is_the_sum_of_a_forest_of_states_and_one_of_what_is_left():
     np.testing.assert_allclose(forest.predict(inputs).mean(), targets.mean(), rtol=1e-6)
 
 
+def test_importances_with_state_first_are_shares_of_all_the_variance_removed():
+    draw = np.random.default_rng(0)
+    inputs = draw.uniform(0, 1, (2000, 3)).astype(np.float32)
+    targets = np.round(4.0 * inputs[:, 0]) + 0.02 * inputs[:, 2]  # of the variance, the step explains 0.002 %
+    plain, careful = (ExtraTrees(20, 0.02, state_first=first).fit(inputs, targets, seed=1) for first in (False, True))
+    assert careful.importances.sum() == pytest.approx(1.0)
+    assert careful.importances[0] > 0.99
+    assert careful.importances[2] < 1e-3
+    np.testing.assert_allclose(careful.importances, plain.importances, atol=0.01)
+
+
 def test_state_first_finds_the_step_that_a_plain_forest_overlooks():
     inputs, targets, best = _state_and_step()
     plain, careful = (

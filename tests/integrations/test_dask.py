@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import collect_data
 from metastep.integrations import dask as workers
 from metastep.integrations import processes
-from metastep.integrations.processes import LOOPBACK
+from metastep.integrations.processes import LOOPBACK, Processes
 from metastep.meta import collection
 from metastep.meta.collection import collect, make_block
 from metastep.meta.runs import carry_out, run_blocks
@@ -121,6 +122,33 @@ def test_workers_that_die_on_starting_are_given_up(monkeypatch):
         crew.submit(count_threads, None).result(timeout=60.0)
     with pytest.raises(InputError, match=words):  # whoever asks for more is told, too
         crew.submit(count_threads, None)
+
+
+def test_nobody_gives_up_while_a_worker_is_there(monkeypatch):
+    started, reasons, alive = [], [], {0}
+    scheduler = SimpleNamespace(workers={"address": SimpleNamespace(name="0-1")})
+
+    def begin(_, index):
+        started.append(index)
+        process = SimpleNamespace(is_alive=lambda: index in alive, kill=lambda: None, exitcode=1)
+        return processes._Process(process, f"{index}-{len(started)}", time.monotonic())
+
+    def look(times):
+        looks = iter([False] * times + [True])
+        team._closing = SimpleNamespace(wait=lambda _: next(looks))
+        team._watch()
+
+    monkeypatch.setattr(Processes, "_start", begin)
+    team = Processes(2, scheduler, reasons.append)
+    look(5)  # the second worker dies on starting, again and again
+    assert (started.count(0), started.count(1), reasons) == (1, 6, [])
+    alive.clear()
+    scheduler.workers.clear()
+    look(1)
+    assert (started.count(0), reasons) == (2, [])  # the one that was there is replaced, too
+    look(5)
+    assert started.count(0) == 3
+    assert [reason[:40] for reason in reasons] == ["--workers: 3 processes ended with code 1"]
 
 
 def test_a_worker_writes_where_it_sees_the_folder_and_else_sends_the_block(tmp_path, monkeypatch):

@@ -69,8 +69,8 @@ def test_batches_of_other_numbers_of_blocks_are_not_compiled_anew():
     assert simulate._cache_size() == before + 1
 
 
-@pytest.mark.parametrize(("most", "sizes"), [(1, [1] * 5), (3, [3, 2]), (8, [5])])
-def test_a_gpu_is_given_groups(alone, monkeypatch, most, sizes):
+@pytest.mark.parametrize(("most", "sizes"), [(1, [1] * 5), (3, [2, 2, 1]), (4, [4, 1]), (8, [5])])
+def test_a_gpu_is_given_groups_of_no_more_than_it_may_simulate(alone, monkeypatch, most, sizes):
     groups = []
 
     def watched(blocks, *rest):

@@ -32,8 +32,9 @@ class HalfCheetahVelPlanar:
 
     Args:
         frame_skip, control_cost, cost_of, reset_scale: as of `HalfCheetahVel`.
-        iterations: of the constraint solver in every physics step. Of a million steps of wild motion six solve all to
-            rounding, five leave 17 and four leave 408.
+        iterations: of the constraint solver in every physics step. Of a million steps with random torques four leave 101 in
+            which one more would move the accelerations by a thousandth, five leave 5 and six leave 1; eight leave none, but take
+            a third more time.
     """
 
     context_space: ContextSpace = GOAL_VELOCITY

@@ -311,8 +311,9 @@ class CompareSection(_Section):
     num_tuning_tasks: Several = Field(default=20, description="Tasks on which the baselines are tuned.")
     blocks_together: Count = Field(
         default=1,
-        description="Blocks that a GPU simulates in one batch while methods and iterations are tuned, compared and validated; "
-        "their last bits then depend on which blocks meet. On a CPU each block has a core of its own.",
+        description="Blocks that a GPU simulates in one batch while methods and iterations are tuned, compared and validated, "
+        "rounded down to a power of two; their last bits then depend on which blocks meet. On a CPU each block has a core of its "
+        "own.",
     )
     num_resamples: Count = Field(
         default=10_000, description="Random draws of sign-flip tests, interquartile means and oracle scores."

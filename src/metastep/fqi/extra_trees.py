@@ -37,8 +37,9 @@ class ExtraTrees:
     Args:
         trees: trees of each forest.
         min_samples_split: fewest rows of a node that is split, as a share of all rows (float, rounded up) or as a number (int).
-        state_first: whether as many trees again, which come first, learn what the state alone says, so that these learn what is
-            left. Otherwise most splits go to the state, which explains most of a value, and few to the step, which decides.
+        state_first: whether as many trees again, which come first, learn what all inputs but the last one say, so that these
+            learn what is left. MetaFQI's last input is the step: otherwise most splits go to the state, which explains most
+            of a value, and few to the step, which decides.
     """
 
     trees: Annotated[int, Ge(1), Le(100_000)] = 50
@@ -65,14 +66,18 @@ class ExtraTrees:
         number = 2 * self.trees if self.state_first else self.trees
         seeds: NDArray[Any] = np.random.SeedSequence(seed).generate_state(number, np.uint64)
         if not self.state_first:
-            return self._grow(padded, y, num_features, seeds, threads)
+            return self._grow(padded, y, num_features, seeds, threads)[0]
+        last = num_features - 1
         blind = padded.copy()
-        blind[:, num_features - 1] = 0.0  # the step; what does not vary is never split
-        first = self._grow(blind, y, num_features, seeds[: self.trees], threads)
+        blind[:, last] = 0.0  # what does not vary is never split
+        first, by_first = self._grow(blind, y, num_features, seeds[: self.trees], threads)
         left = y - np.concatenate(map_threads(first.predict, np.array_split(matrix, _PIECES), threads))
-        rest = self._grow(padded, left, num_features, seeds[self.trees :], threads)
-        # A forest is the mean of its trees, and here the sum of two such means.
-        return join([forest._replace(value=2.0 * forest.value) for forest in (first, rest)])
+        rest, by_rest = self._grow(padded, left, num_features, seeds[self.trees :], threads)
+        # A forest is the mean of its trees, and here the sum of two such means, each with the importance that it has.
+        halves = ((first, by_first), (rest, by_rest))
+        return join(
+            [half._replace(value=2.0 * half.value, importances=removed * half.importances) for half, removed in halves]
+        )
 
     def _grow(
         self,
@@ -81,16 +86,18 @@ class ExtraTrees:
         num_features: int,
         seeds: NDArray[Any],
         threads: int | None,
-    ) -> Forest:
+    ) -> tuple[Forest, float]:
+        """A forest, and how much of the targets' variance, times the number of rows, the splits of all its trees remove."""
         # Sums of squares lose digits when the mean is large against the spread.
         mean, fewest = float(y.mean()), self.fewest_rows(len(y))
         centred, low, high = y - mean, padded.min(axis=0), padded.max(axis=0)
 
-        def grow(seed: np.uint64) -> Forest:
+        def grow(seed: np.uint64) -> tuple[Forest, float]:
             return grow_tree(padded, centred, num_features, fewest, seed, low, high)
 
-        forest = join(map_threads(grow, seeds, threads))
-        return forest._replace(value=forest.value + mean)
+        trees, removed = zip(*map_threads(grow, seeds, threads), strict=True)
+        forest = join(trees)
+        return forest._replace(value=forest.value + mean), sum(removed)
 
     def fewest_rows(self, num_rows: int) -> int:
         """Fewest rows of a node that is split, counted as scikit-learn does: at least 2."""

@@ -74,7 +74,10 @@ def load_forest(arrays: Mapping[str, NDArray[Any]]) -> Forest:
 
 
 def join(forests: Sequence[Forest]) -> Forest:
-    """The trees of all forests as one; those that never split count nothing in the importances, as in scikit-learn."""
+    """The trees of all forests as one.
+
+    Importances are added up, then made shares again: those of a forest that never split count nothing, as in scikit-learn.
+    """
     starts = np.cumsum([0] + [len(forest.feature) for forest in forests])
 
     def joined(name: str) -> NDArray[Any]:

@@ -18,15 +18,18 @@ def grow_tree(
     seed: np.uint64,
     low: NDArray[np.float32],  # (padded features,), the smallest value of each feature
     high: NDArray[np.float32],  # (padded features,), the largest
-) -> Forest:
-    """Grow one tree whose nodes of at least `fewest` rows are split; depth first, left before right."""
+) -> tuple[Forest, float]:
+    """Grow one tree whose nodes of at least `fewest` rows are split; depth first, left before right.
+
+    The second result is how much of the targets' variance, times the number of rows, its splits remove.
+    """
     state = np.array([seed], dtype=np.uint64)
     nodes, *arrays, importances = _grow(data, targets.copy(), num_features, fewest, state, low.copy(), high.copy())
     feature, threshold, right, value = (array[:nodes].copy() for array in arrays)
     left = np.where(feature >= 0, np.arange(1, nodes + 1), LEAF).astype(np.int32)  # a left child is the next node
-    total = importances.sum()
-    shares = importances / total if total > 0 else importances
-    return Forest(feature, threshold, left, right, value, np.array([0, nodes]), shares)
+    removed = float(importances.sum())
+    shares = importances / removed if removed > 0 else importances
+    return Forest(feature, threshold, left, right, value, np.array([0, nodes]), shares), removed
 
 
 @kernel

@@ -1,6 +1,6 @@
 """Worker processes of a Dask scheduler on this machine: one that dies, or does not answer any more, is replaced.
 
-Where they die before the scheduler has seen any of them, others would, too: then it is told why nothing can be done.
+Where they die while starting and no other is there, the next ones would, too: then it is told why nothing can be done.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ LOOPBACK: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False, "dashboard_
 _PAUSE = 0.2  # seconds between two looks at the processes
 _SECONDS_TO_START = 120.0  # after which a process that has not found the scheduler counts as hanging
 _SECONDS_TO_END = 5.0
-_MOST_DEATHS = 3  # in a row, of workers that the scheduler has not seen
+_MOST_DEATHS = 3  # in a row, of workers that the scheduler has not seen, while it has no other
 
 
 class _Process(NamedTuple):
@@ -78,7 +78,7 @@ class Processes:
     def _watch(self) -> None:
         while not self._closing.wait(_PAUSE):
             there = {str(worker.name) for worker in list(self._scheduler.workers.values())}
-            if there - self._seen:
+            if there:
                 self._deaths = 0
             self._seen |= there
             for index, (process, name, since) in enumerate(self._processes):
@@ -87,8 +87,8 @@ class Processes:
                 if is_forgotten or (name not in there and time.monotonic() - since > _SECONDS_TO_START):
                     process.kill()
                 if not process.is_alive() or is_forgotten:
-                    self._deaths += name not in self._seen
-                    if self._deaths >= _MOST_DEATHS and not there:
+                    self._deaths += not there and name not in self._seen
+                    if self._deaths >= _MOST_DEATHS:
                         self._give_up(_why(process.exitcode))
                         return
                     self._processes[index] = self._start(index)

@@ -135,14 +135,15 @@ def carry_out(
 ) -> list[Outcome]:
     """What the plans return; blocks of all of them are run side by side, those of the first ones first.
 
-    `advance` is told how many blocks more are through. A GPU simulates up to `together` of them in one batch.
+    `advance` is told how many blocks more are through. A GPU simulates up to `together` of them in one batch, the largest power
+    of two that is not above it: other batches are filled up to one.
     """
     courses = [_Course(plan) for plan in plans]
     ready = [(index, place, block) for index, course in enumerate(courses) for place, block in course.go_on(None)]
     if not ready:
         return [course.outcome for course in courses]
     env = ready[0][2].mdp.env
-    here, most = blocks_at_once(env), together if fills_batches(env) else 1
+    here, most = blocks_at_once(env), 1 << together.bit_length() - 1 if fills_batches(env) else 1
     groups: list[list[_Ready]] = []
     note = Tally(advance, {})
     with at_work(here) as crew, crew.telling(note) as tell:

@@ -102,8 +102,10 @@ class Together:
 
 
 def _stacked(arrays: Sequence[Array]) -> Array:
-    """One array, the last repeated up to a power of two: another number of blocks would be another program, and compiling
-    takes longer than simulating what nobody looks at."""
+    """One array of a power of two of blocks; the last is repeated for those that are missing.
+
+    Every other number would be a program of its own, and compiling one takes longer than simulating what nobody looks at.
+    """
     missing = (1 << (len(arrays) - 1).bit_length()) - len(arrays)
     return jnp.stack([*arrays, *[arrays[-1]] * missing])
 

@@ -77,7 +77,7 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
     parts: list[Part] = [Heading("Validation by iteration"), _iterations(findings)]
     if (shares := importance_shares(fitted.model)) is not None:
         names = (*fitted.model.record.feature_names, "step size")
-        caption = "Share of the variance reduction by input, over the forests of the selected iteration."
+        caption = "Share of the variance reduction by input, mean over the forests of the selected iteration."
         size = (6.4, 0.8 + 0.25 * min(len(names), _MOST_BARS + 1))
         parts += [Heading("What the model looks at"), alone("importances", caption, _bars(names, shares, shade), size)]
     parts += [Heading("What the model expects of a step"), _values(fitted, shade)]

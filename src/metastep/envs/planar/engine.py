@@ -83,8 +83,8 @@ def improve(cheetah: Cheetah, problem: Problem, acceleration: Scalars) -> Scalar
     """One iteration of Newton's method: the minimum, were the rows that act now those that act there.
 
     What is minimised is the square of the difference from the smooth acceleration, measured by the mass matrix, plus what the
-    rows of the constraints pay. Full steps need no line search here: six of them reach the minimum to rounding in each of
-    a million physics steps of wild motion.
+    rows of the constraints pay. Full steps need no line search here: of a million physics steps with random torques, six of
+    them leave one in which the accelerations would still move by a thousandth, and eight none.
     """
     pose = problem.pose
     bodies = motions(cheetah, pose, acceleration)

@@ -6,9 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metastep.envs.host.halfcheetah import load_model
+from metastep.errors import InputError
 
 NUM_SLIDES = 2  # forward and up; the torso's hinge and six more follow, one for each body
 _SMALLEST_IMPEDANCE, _LARGEST_IMPEDANCE = 0.0001, 0.9999  # MuJoCo's mjMINIMP and mjMAXIMP
+_FLOOR = 0  # the geom
+_UPRIGHT = (1.0, 0.0, 0.0, 0.0)  # the quaternion of no rotation
 
 
 class Point(NamedTuple):
@@ -96,17 +99,51 @@ def _rotation(quaternion: Any) -> Any:
     return matrix.reshape(3, 3)
 
 
+def _require_planar(model: Any) -> None:
+    """Refuse a model of which something is not as this engine takes it for granted."""
+    import mujoco
+
+    capsules, joints = slice(1, None), np.arange(model.nbody - 1 + NUM_SLIDES)
+    types = [mujoco.mjtJoint.mjJNT_SLIDE] * NUM_SLIDES + [mujoco.mjtJoint.mjJNT_HINGE] * (model.nbody - 1)
+    bodies, axes = np.maximum(joints - NUM_SLIDES + 1, 1), [(1, 0, 0), (0, 0, 1), *[(0, 1, 0)] * (model.nbody - 1)]
+    expected = {
+        "the first geom is the floor": model.geom_type[_FLOOR] == mujoco.mjtGeom.mjGEOM_PLANE
+        and model.geom_bodyid[_FLOOR] == 0
+        and not model.geom_pos[_FLOOR].any()
+        and np.array_equal(model.geom_quat[_FLOOR], _UPRIGHT),
+        "all geoms but the floor are capsules": (model.geom_type[capsules] == mujoco.mjtGeom.mjGEOM_CAPSULE).all(),
+        "capsules touch nothing but the floor": not (
+            np.bitwise_or.reduce(model.geom_contype[capsules]) & np.bitwise_or.reduce(model.geom_conaffinity[capsules])
+        ),
+        "friction cones are pyramids": model.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
+        and (model.geom_condim == 3).all(),
+        "the torso slides forward and up, and every body has one hinge": np.array_equal(model.jnt_type, types)
+        and np.array_equal(model.jnt_bodyid, bodies),
+        "joints are at the origins of their bodies": not model.jnt_pos.any() and not model.qpos0.any(),
+        "hinges turn from up to forward": np.array_equal(model.jnt_axis, axes),
+        "bodies are upright at the start": (model.body_quat == _UPRIGHT).all(),
+        "motors come in the order of their hinges": (model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT).all()
+        and (np.diff(model.actuator_trnid[:, 0]) > 0).all(),
+        "the integrator is Euler's": model.opt.integrator == mujoco.mjtIntegrator.mjINT_EULER,
+    }
+    for assumption, holds in expected.items():
+        if not holds:
+            raise InputError(
+                'env.engine: "planar" does not know the installed model of HalfCheetah, of which it is not true that '
+                f'{assumption}; allowed is "c".'
+            )
+
+
 def _spheres(model: Any) -> list[Sphere]:
     spheres = []
-    floor = 0
     for geom in range(1, model.ngeom):
         axis = _rotation(model.geom_quat[geom])[:, 2] * model.geom_size[geom, 1]
-        friction = float(max(model.geom_friction[[floor, geom], 0]))
+        friction = float(max(model.geom_friction[[_FLOOR, geom], 0]))
         body = int(model.geom_bodyid[geom])
         inverse_weight = float(model.body_invweight0[[0, body], 0].sum())
         # The four rows of a pyramid have the regularisation of its first row times 2 mu^2.
         weight = 2.0 * friction**2 * (1.0 + friction**2) * inverse_weight
-        solref, solimp = (mix[[floor, geom]].mean(axis=0) for mix in (model.geom_solref, model.geom_solimp))
+        solref, solimp = (mix[[_FLOOR, geom]].mean(axis=0) for mix in (model.geom_solref, model.geom_solimp))
         impedance = _impedance(solref, solimp, model.opt.timestep)
         for sign in (1.0, -1.0):
             centre = _point(model.geom_pos[geom] + sign * axis)
@@ -118,6 +155,7 @@ def _spheres(model: Any) -> list[Sphere]:
 def read_model() -> Cheetah:
     """The model of Gymnasium's HalfCheetah-v5, as MuJoCo compiles it."""
     model = load_model()
+    _require_planar(model)
     gears = {
         int(joint): float(gear)
         for joint, gear in zip(model.actuator_trnid[:, 0], model.actuator_gear[:, 0], strict=True)

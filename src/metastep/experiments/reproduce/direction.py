@@ -8,11 +8,10 @@ import numpy as np
 from metastep.controllers import GreedyOracle
 from metastep.evaluation import Comparison, join, metric_values, oracle_scores
 from metastep.experiments.build import method_spec
-from metastep.experiments.config import Experiment, variant
 from metastep.experiments.reproduce.claims import beats_every, outcome_of, paired
 from metastep.experiments.reproduce.columns import Column, Figure, shown
 from metastep.experiments.reproduce.outcome import Product, better
-from metastep.experiments.reproduce.recipe import MODEL, learned, setting
+from metastep.experiments.reproduce.recipe import MODEL, changes_nothing, learned, setting
 from metastep.experiments.reproduce.workbench import Run, Workbench
 from metastep.report.figures import curves, line_of, picture, points, whiskers
 from metastep.report.tables import number
@@ -91,11 +90,6 @@ def _changes(run: Run, name: str) -> tuple[str, ...]:
     return *REMOVED[name], setting("collect.num_meta_episodes", learners)
 
 
-def _is_whole(run: Run, config: Experiment) -> bool:
-    """Whether a configuration takes nothing away from the method: at the quick scale, data is collected in one round anyway."""
-    return variant(config, MODEL) == run.folder.of_model(MODEL).config
-
-
 def best_baseline(comparison: Comparison) -> str:
     """Of the tuned baselines and metaFQI the one with the highest mean AUC."""
     return max(BASELINES, key=lambda name: metric_values(comparison, "auc", (name,))[0].mean())
@@ -117,7 +111,7 @@ def ablations(bench: Workbench) -> Product:
         done, parts = [run], [run.tested(MODEL)]
         for place, name in enumerate(REMOVED):
             changes = _changes(run, name)
-            if _is_whole(run, bench.config(preset, changes)):
+            if changes_nothing(bench, preset, changes):
                 continue
             other = bench.run(preset, f"without-{place}", changes)
             parts.append(_tested_as(other, done, name))

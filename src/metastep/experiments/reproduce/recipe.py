@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 
 from metastep.errors import InputError
 from metastep.experiments.build import build_mdp
+from metastep.experiments.config import variant
 from metastep.experiments.data import find_data, take_over
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import learn
@@ -57,6 +58,11 @@ SEARCH: Mapping[str, tuple[str, ...]] = {
 """Settings that were tried, around those of the presets."""
 
 
+def changes_nothing(bench: Workbench, preset: str, changes: Sequence[str]) -> bool:
+    """Whether the model of a preset has all these settings anyway: at the quick scale, data is collected in one round."""
+    return variant(bench.config(preset, changes), MODEL) == variant(bench.config(preset), MODEL)
+
+
 class Tried(NamedTuple):
     """A setting and how it did on validation tasks."""
 
@@ -69,7 +75,10 @@ class Tried(NamedTuple):
 
 
 def search(bench: Workbench) -> Product:
-    """Score every setting of `SEARCH` on the validation tasks of each environment; no test task is looked at."""
+    """Score every setting of `SEARCH` on the validation tasks of each environment; no test task is looked at.
+
+    One that repeats what the preset has is left out.
+    """
     rows = [row for preset in bench.environments for row in _searched(bench, preset)]
     panels = []
     for preset in bench.environments:
@@ -78,7 +87,7 @@ def search(bench: Workbench) -> Product:
         panels.append(_panel(bench.run(preset).title, {row.setting: row.score - base for row in own}))
     caption = (
         "Mean return over the updates on validation tasks, less that of the preset. Every setting is that of the preset but "
-        "for what its name says."
+        "for what its name says; one that a preset has anyway is left out."
     )
     drawn = picture("search", caption, [panels], Layout((4.2, 4.4), (1.1, 0.5)))
     return Product(outcomes=[], pictures=[drawn], tables={"search": [row._asdict() for row in rows]})
@@ -102,6 +111,8 @@ def _searched(bench: Workbench, preset: str) -> list[Tried]:
     rows: list[Tried] = []
     done: list[Run] = []
     for number, (setting, changes) in enumerate(SEARCH.items()):
+        if changes and changes_nothing(bench, preset, changes):
+            continue
         run = bench.run(preset, f"search-{number:02d}", changes)
         model = learned(run, done)
         done.append(run)
