@@ -2,6 +2,7 @@
 
     python benchmarks/ppo.py                                  # one learner and 64, with peers, on the CPU
     python benchmarks/ppo.py --device-only --learners 1 64    # this package on JAX's default device
+    python benchmarks/ppo.py --peers rejax --here             # beside those that this Python has installed, on that device
     python benchmarks/ppo.py --growth                         # time and memory by width and learners, likewise
 
 All have the same network (two layers of tanh units for the actor, two for the critic), batch, minibatches and epochs. Learners of
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -71,23 +73,24 @@ def ours(job: Training) -> Record:
     return {**record, "device": jax.devices()[0].device_kind, "return": float(learners.estimate.mean_return.mean())}
 
 
-def compare(job: Training, rounds: int) -> dict[str, list[Record] | str]:
+def compare(job: Training, rounds: int, peers: Sequence[str], *, here: bool) -> dict[str, list[Record] | str]:
     """Records of all contenders, in turns; a sentence for one that gives none."""
     found: dict[str, list[Record] | str] = {"metastep": []}
-    found |= {name: [] for name in CONTENDERS if job.learners == 1 or name in MANY}
+    found |= {name: [] for name in peers if job.learners == 1 or name in MANY}
     for _ in range(rounds):
         for name, records in found.items():
             if isinstance(records, str):
                 continue
             try:
-                records.append(ours(job) if name == "metastep" else _peer(name, job))
+                records.append(ours(job) if name == "metastep" else _peer(name, job, here=here))
             except (InstallError, RuntimeError) as error:
                 found[name] = str(error)
     return found
 
 
-def _peer(name: str, job: Training) -> Record:
-    return run_script(name, [str(interpreter(name)), str(PEERS / CONTENDERS[name])], job._asdict())
+def _peer(name: str, job: Training, *, here: bool) -> Record:
+    python = sys.executable if here else str(interpreter(name))
+    return run_script(name, [python, str(PEERS / CONTENDERS[name])], job._asdict())
 
 
 def _rate(records: list[Record]) -> float:
@@ -162,6 +165,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each contender is measured in a round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device-only", action="store_true", help="no peers: this package on JAX's default device")
+    parser.add_argument("--peers", nargs="*", default=[*CONTENDERS], choices=[*CONTENDERS])
+    parser.add_argument("--here", action="store_true", help="peers run with this Python, all on JAX's default device")
     parser.add_argument("--growth", action="store_true", help="this package by width and learners")
     return parser.parse_args()
 
@@ -169,7 +174,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> None:
     """Print the tables and save the figures."""
     arguments = _arguments()
-    if not (arguments.device_only or arguments.growth):
+    if not (arguments.device_only or arguments.growth or arguments.here):
         os.environ["JAX_PLATFORMS"] = "cpu"  # where all contenders can run
     import jax
 
@@ -184,7 +189,9 @@ def main() -> None:
     for num in arguments.learners:
         job = base._replace(learners=num)
         alone = {"metastep": [ours(job) for _ in range(arguments.rounds)]} if arguments.device_only else None
-        found: dict[str, list[Record] | str] = alone or compare(job, arguments.rounds)  # type: ignore[assignment]
+        found: dict[str, list[Record] | str] = alone or compare(  # type: ignore[assignment]
+            job, arguments.rounds, arguments.peers, here=arguments.here
+        )
         show(console, job, found)
         saved.append({"setting": job._asdict(), "found": found})
     save(console, "ppo-device" if arguments.device_only else "ppo", saved)
