@@ -23,6 +23,9 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cp
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
+# Tests are short, and there is one process for each core: others would compile everything anew.
+os.environ.setdefault("METASTEP_PATIENCE", "inf")
+
 # A traced program is a hundred thousand objects that stay: to look through all of them for garbage every now and then is
 # a sixth of the work.
 gc.set_threshold(50_000, 20, 20)

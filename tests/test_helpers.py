@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from metastep.errors import InputError
+from metastep.helpers import patience
+
 _SCRIPT = """
 import hashlib, json, os, sys
 from pathlib import Path
 
-from metastep import helpers, threads
+from metastep import threads
 from metastep.helpers import at_work
 from metastep.errors import InputError
 from metastep.device import prepare_jax
@@ -31,7 +34,6 @@ from metastep.meta.collection import collect
 from tests.controllers.problems import make_mdp
 
 out, found = Path(sys.argv[1]), {}
-helpers.PATIENCE = 0.0
 for cores in (1, 2):
     threads._given = cores
     dataset = collect(make_mdp(), out / str(cores), num_episodes=24, num_updates=2, seed=6, config={})
@@ -61,7 +63,7 @@ def found(tmp_path_factory) -> dict:
     )  # without a guard of its main part, as notebooks and short scripts have none
     done = subprocess.run(
         [sys.executable, place / "script.py", place],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "src")]), "METASTEP_PATIENCE": "0"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -80,3 +82,9 @@ def test_helpers_compute_what_one_process_does(found):
 def test_a_helper_that_is_ended_is_told_of_and_others_come(found):
     assert found["sentence"].startswith("--cores: a process that helped was ended from outside")
     assert found["after it"] == 1
+
+
+def test_patience_is_a_number(monkeypatch):
+    monkeypatch.setenv("METASTEP_PATIENCE", "soon")
+    with pytest.raises(InputError, match="METASTEP_PATIENCE: 'soon' must be a number of seconds"):
+        patience()

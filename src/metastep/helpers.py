@@ -22,9 +22,8 @@ from metastep.device import prepare_child
 from metastep.errors import InputError
 from metastep.threads import count_threads, has_one_for_sums
 
-PATIENCE = 6.0
-"""Seconds of work after which a process is helped, with whatever is left and comes later."""
-
+_PATIENCE = "METASTEP_PATIENCE"
+_SECONDS_ALONE = 6.0
 _SECONDS_TO_STAY = 600.0  # without work: fits in between take minutes
 _spent = 0.0
 
@@ -48,7 +47,8 @@ def at_work(here: int) -> Iterator[Crew]:
 def _helped(threads: Threads) -> Iterator["Helped"]:
     """Threads of this process, and after a while processes that make the calls in their place."""
     global _spent
-    crew, start = Helped(threads, time.monotonic() - _spent), time.monotonic()
+    start = time.monotonic()
+    crew = Helped(threads, start - _spent + patience())
     try:
         yield crew
     except BrokenProcessPool:
@@ -64,18 +64,27 @@ def _helped(threads: Threads) -> Iterator["Helped"]:
         _spent += time.monotonic() - start
 
 
+def patience() -> float:
+    """Seconds of work after which a process is helped, with whatever is left and comes later; inf: never."""
+    said = os.environ.get(_PATIENCE, "")
+    try:
+        return float(said or _SECONDS_ALONE)
+    except ValueError:
+        raise InputError(f"{_PATIENCE}: {said!r} must be a number of seconds, or inf for no help.") from None
+
+
 class Helped:
     """Whoever makes calls: this process at first, others once it has worked for long enough.
 
     Args:
         threads: of this process.
-        since: when it began to work, what it did before included.
+        until: when it has, by the monotonic clock.
     """
 
     shares_memory = True  # calls write to the same disk, and what comes of them is sent back
 
-    def __init__(self, threads: Threads, since: float) -> None:
-        self._threads, self._since = threads, since
+    def __init__(self, threads: Threads, until: float) -> None:
+        self._threads, self._until = threads, until
         self._executor: Any = None
 
     def slots(self, here: int) -> int:
@@ -84,7 +93,7 @@ class Helped:
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         """Have a call made."""
-        if time.monotonic() - self._since < PATIENCE:
+        if time.monotonic() < self._until:
             return self._threads.submit(function, *arguments)
         if self._executor is None:
             self._executor = _processes()
