@@ -21,9 +21,9 @@ from metastep.errors import InputError
 from metastep.experiments.checking import check_folder
 from metastep.experiments.comparing import compare_methods, compared
 from metastep.experiments.config import load
+from metastep.experiments.evaluating import _returns
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import learn
-from metastep.experiments.new_task import _returns
 from metastep.mdp import ActorCriticMDP, begin
 from metastep.meta.history import joined
 from metastep.meta.loop import follow, run
