@@ -31,7 +31,7 @@ from metastep.experiments.reproduce.iterations import best_validated
 from metastep.experiments.reproduce.outcome import Effect, Outcome, at_most, better, no_better, together, within
 from metastep.experiments.reproduce.registry import REGISTRY
 from metastep.experiments.reproduce.results import results_markdown
-from metastep.experiments.reproduce.robust import spread_difference, standard_deviation
+from metastep.experiments.reproduce.robust import has_random_states, spread_difference, standard_deviation
 from metastep.experiments.reproduce.runner import command_of
 from metastep.experiments.reproduce.workbench import Run, Workbench
 from metastep.progress import Silent
@@ -542,6 +542,16 @@ def test_the_effect_shown_is_one_that_decides(run):
     assert outcome.verdict == "does not hold"
     assert outcome.effect == rows[0].mean
     assert outcome.high < 0.0
+
+
+def test_random_states_are_judged_where_all_of_them_are_there(tmp_path):
+    run = Workbench(tmp_path, "tiny", 3).run("cartpole")
+    (run.folder.path / "extra").mkdir(parents=True)
+    for kind in ("double", "single"):
+        for state in range(5):
+            assert not has_random_states(run)
+            (run.folder.path / "extra" / f"robust-{kind}-{state}.safetensors").touch()
+    assert has_random_states(run)
 
 
 def test_spread_over_random_states():

@@ -15,7 +15,7 @@ from metastep.experiments.reproduce.comparisons import by_iteration, with_fixed_
 from metastep.experiments.reproduce.facts import Fact, facts_of
 from metastep.experiments.reproduce.judging import Found, Measured
 from metastep.experiments.reproduce.outcome import COLOURS, Outcome, Product
-from metastep.experiments.reproduce.robust import random_states
+from metastep.experiments.reproduce.robust import has_random_states, random_states
 from metastep.experiments.reproduce.screening import SCREENS, natural_variants
 from metastep.experiments.reproduce.workbench import Run, Workbench
 from metastep.experiments.schema import Experiment
@@ -24,7 +24,7 @@ from metastep.report.style import Ink
 
 
 def facts(bench: Workbench) -> Product:
-    """All facts about the environments of a bench."""
+    """All facts about the environments of a bench; those about random states only beside `fig-robust`, which fits the models."""
     outcomes: list[Outcome] = []
     rows: list[dict[str, Any]] = []
     panels: list[Panel] = []
@@ -67,7 +67,7 @@ def measured_on_test_tasks(bench: Workbench, run: Run) -> Measured:
         join(parts),
         longer=for_four_times_as_long(run) if screen.is_longer else None,
         one_task=run_in_one_task(bench, run.preset).tested("metafqi", "fixed") if is_usual else None,
-        states=random_states(run) if run.environment.is_shown_as_gain else None,
+        states=random_states(run) if has_random_states(run) else None,
     )
 
 

@@ -31,6 +31,12 @@ def random_states(run: Run) -> Comparison:
     return join([_one_state(run, kind, state) for kind in KINDS for state in range(_NUM_STATES)])
 
 
+def has_random_states(run: Run) -> bool:
+    """Whether a run holds all of them: ten models take longer to fit than all else about HalfCheetah."""
+    names = (f"robust-{kind}-{state}" for kind in KINDS for state in range(_NUM_STATES))
+    return all(run.holds(name) for name in names)
+
+
 def _random_states(run: Run) -> Column:
     comparison = random_states(run)
     # Everything is judged in what is shown: the spread over tasks of HalfCheetah's returns is that of its first ones.

@@ -111,10 +111,17 @@ class Run:
 
     def kept(self, name: str, make: Callable[[], Comparison], uses: Sequence[str] = ()) -> Comparison:
         """A further comparison, made only if the folder does not hold it; `uses` is what it followed, "data" or "model"."""
-        path = self.folder.path / "extra" / f"{name}.safetensors"
+        path = self._extra(name)
         if not path.exists():
             keep(self.folder, path, make(), uses)
         return kept(self.folder, path)
+
+    def holds(self, name: str) -> bool:
+        """Whether such a comparison is there."""
+        return self._extra(name).exists()
+
+    def _extra(self, name: str) -> Path:
+        return self.folder.path / "extra" / f"{name}.safetensors"
 
     def with_values(self, method: str, values: Mapping[str, float], name: str) -> Method:
         """A method of the configuration with values that nobody tuned, under another name."""
