@@ -31,14 +31,8 @@ from metastep.meta.loop import follow, run
 from metastep.meta.parts import Growth, Parts
 from tests.controllers.problems import BLOCK, make_training_mdp
 
-TINY = [
-    "rollout.num_envs=2",
-    "rollout.num_steps=12",
-    "rollout.horizon=7",
-    "rollout.block_size=8",
-    "policy.hidden=[4]",
+FEW = [
     "meta.num_updates=3",
-    "meta.rule.epochs=2",
     "meta.rule.minibatch_size=8",
     "collect.num_meta_episodes=8",
     "fqi.iterations=1",
@@ -47,6 +41,15 @@ TINY = [
     "compare.num_tasks=3",
     "compare.num_updates=3",
     "compare.num_tuning_tasks=2",
+]
+TINY = [
+    *FEW,
+    "rollout.num_envs=2",
+    "rollout.num_steps=12",
+    "rollout.horizon=7",
+    "rollout.block_size=8",
+    "policy.hidden=[4]",
+    "meta.rule.epochs=2",
     "compare.num_resamples=100",
     'compare.methods=["metafqi", "linear-annealing", "kl-adaptive"]',
     "compare.methods.linear-annealing.grid={stepsize = [0.001, 0.01]}",

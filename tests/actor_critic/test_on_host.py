@@ -30,26 +30,14 @@ from metastep.meta.loop import follow, run
 from metastep.meta.parts import Growth, Parts
 from metastep.policies import ActorCritic
 from metastep.spaces import HyperparameterSpace
+from tests.actor_critic.test_learning import FEW
 from tests.controllers.problems import TRAINING
 from tests.envs.host.twins import Twin
 from tests.run_page import BLOCK, SAVED
 
 KEY = jax.random.key(3)
 LEARNERS = 2
-SMALL = [
-    "rollout.num_envs=2",
-    "rollout.num_steps=8",
-    "rollout.horizon=6",
-    "meta.num_updates=3",
-    "meta.rule.minibatch_size=8",
-    "collect.num_meta_episodes=8",
-    "fqi.iterations=1",
-    "fqi.regressor.trees=3",
-    "selection.num_tasks=2",
-    "compare.num_tasks=3",
-    "compare.num_updates=3",
-    "compare.num_tuning_tasks=2",
-]
+SMALL = ["rollout.num_envs=2", "rollout.num_steps=8", "rollout.horizon=6", *FEW]
 
 
 @pytest.mark.parametrize(

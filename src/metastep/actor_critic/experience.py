@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from metastep.actor_critic.on_host import blank_batch, play_batch
-from metastep.actor_critic.steps import Played, Steps, advantages, steps_at_once, steps_of
+from metastep.actor_critic.steps import Played, Steps, advantages, in_first_episode, steps_at_once, steps_of
 from metastep.diagnostics import mean_and_error
 from metastep.envs.base import Env, State, range_of
 from metastep.envs.host.base import HostEnv
@@ -113,10 +113,14 @@ class Sampler:
         if isinstance(self.env, HostEnv):
             simulated: tuple[Lanes, Steps] = compiled(_from_host)(self, theta, play_batch(self, theta, context, key))
             return simulated
+        normals = self.normals(key, len(theta))
+        return jax.vmap(self._simulate_one, in_axes=(0, 0, 0, 1))(self.policy.split(theta), context, lanes, normals)
+
+    def normals(self, key: Array, num_learners: int) -> Array:
+        """Of a batch, (steps, learners, envs, numbers): what chooses the action, moves the environment and begins it anew."""
         num = self.policy.num_actions + self.hold * self.env.step_noise + self.env.reset_noise
         draws = jnp.arange(self.num_steps, dtype=jnp.uint32)
-        normals = jnp.stack(standard_normals(key, draws, num, (len(theta), self.num_envs)), axis=-1)
-        return jax.vmap(self._simulate_one, in_axes=(0, 0, 0, 1))(self.policy.split(theta), context, lanes, normals)
+        return jnp.stack(standard_normals(key, draws, num, (num_learners, self.num_envs)), axis=-1)
 
     @property
     def _jax_env(self) -> Env:
@@ -213,8 +217,6 @@ def _from_host(sampler: Sampler, theta: Array, played: Played) -> tuple[Lanes, S
     reaches; the last that has ended would be among the short ones.
     """
     steps = jax.vmap(partial(steps_of, sampler.policy))(sampler.policy.split(theta), played)
-    ended = steps.ended.astype(jnp.int32)
-    is_first = jnp.cumsum(ended, axis=1) == ended  # none has ended before
-    first_return = jnp.sum(jnp.where(is_first, steps.reward, 0.0), axis=1)
+    first_return = jnp.sum(jnp.where(in_first_episode(steps.ended), steps.reward, 0.0), axis=1)
     nothing = jnp.zeros_like(first_return)
     return Lanes((), nothing, nothing, first_return, nothing == 0.0), steps

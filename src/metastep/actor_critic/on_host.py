@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from metastep.envs.host.base import Bools, Episodes, HostEnv, Restartable
 from metastep.errors import InputError
 from metastep.noise import standard_normals
 from metastep.policies.actor_critic import ActorCritic
-from metastep.simulation.host import on_host
+from metastep.simulation.host import draw_seeds, numbers_last, on_host
 
 if TYPE_CHECKING:
     from metastep.actor_critic.experience import Sampler
@@ -33,16 +32,12 @@ _RESETS, _SEEDS = 2**32 - 1, 2**32 - 2  # beside the batch's own key, in whose s
 def _draw(sampler: "Sampler", key: Array, num_learners: int) -> tuple[Array, Array, Array]:
     """All random numbers of a batch, learners before environments: normals of the steps and of the first resets, and seeds.
 
-    The first two are drawn as for environments in JAX. A seed has 31 bits, which any generator takes.
+    The first two are drawn as for environments in JAX.
     """
     env, shape = sampler.env, (num_learners, sampler.num_envs)
-    draws = jnp.arange(sampler.num_steps, dtype=jnp.uint32)
-    num = sampler.policy.num_actions + sampler.hold * env.step_noise + env.reset_noise
-    normals = jnp.stack(standard_normals(key, draws, num, shape), axis=-1)
     resets = standard_normals(jax.random.fold_in(key, _RESETS), 0, env.reset_noise, shape)
-    bits = jax.random.bits(jax.random.fold_in(key, _SEEDS), (sampler.num_steps, *shape), jnp.uint32)
-    first = jnp.stack(resets, axis=-1) if resets else jnp.zeros((*shape, 0), jnp.float32)
-    return normals, first, bits >> np.uint32(1)
+    seeds = draw_seeds(jax.random.fold_in(key, _SEEDS), (sampler.num_steps, *shape))
+    return sampler.normals(key, num_learners), numbers_last(resets, shape), seeds
 
 
 @partial(jax.jit, static_argnums=0)

@@ -62,6 +62,12 @@ def steps_at_once() -> int:
     return 4 if jax.default_backend() == "gpu" else 1
 
 
+def in_first_episode(ended: Array) -> Array:
+    """Whether a step (..., steps, envs) belongs to the first episode of its environment, its last step included."""
+    ends = ended.astype(jnp.int32)
+    return jnp.cumsum(ends, axis=-2) == ends  # none has ended before
+
+
 def advantages(steps: Steps, discount: float, gae_lambda: float) -> Array:
     """A_t = d_t + gamma lambda A_{t+1}, d_t = r_t + gamma V(s_{t+1}) - V(s_t): (learners, steps, envs).
 

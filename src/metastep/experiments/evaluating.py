@@ -11,6 +11,7 @@ import numpy as np
 
 from metastep import storage
 from metastep.actor_critic import Sampler
+from metastep.actor_critic.steps import in_first_episode
 from metastep.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.errors import InputError
 from metastep.experiments.build import require_available
@@ -79,8 +80,7 @@ def _returns(mdp: Process, tasks: Tasks, episodes: int) -> tuple[float, float]:
     sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=-(-mdp.sampler.horizon // mdp.sampler.hold))
     rewards, ended = engine_of(mdp.env).whole(_first_episodes)(sampler, *tasks)
     # Until the first end: an environment that begins again does so in the same array.
-    alive = np.cumsum(np.asarray(ended), axis=0) - np.asarray(ended) == 0
-    totals = (np.asarray(rewards, np.float64) * alive).sum(axis=0)
+    totals = (np.asarray(rewards, np.float64) * np.asarray(in_first_episode(ended))).sum(axis=0)
     return float(totals.mean()), float(totals.std(ddof=1) / np.sqrt(episodes))
 
 

@@ -96,7 +96,7 @@ _HOST = Engine(
 
 
 def blocks_at_once(env: Env | HostEnv) -> int:
-    """How many blocks one process simulates side by side: on a CPU one for each processor, a thread each.
+    """How many blocks are simulated side by side: on a CPU one for each processor.
 
     A GPU, and a simulator of its own, take one at a time and see to its lanes being worked on side by side.
     """

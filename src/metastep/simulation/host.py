@@ -39,16 +39,21 @@ def _pieces(array: Array) -> Pieces:
     return tuple(jnp.moveaxis(array, -1, 0))
 
 
-def _numbers_last(pieces: Pieces, shape: tuple[int, int]) -> Array:
+def numbers_last(pieces: Pieces, shape: tuple[int, int]) -> Array:
+    """Pieces of this shape, of which there may be none, as one array."""
     return jnp.stack(pieces, axis=-1) if pieces else jnp.zeros((*shape, 0), jnp.float32)
+
+
+def draw_seeds(key: Array, shape: tuple[int, ...]) -> Array:
+    """Seeds for generators that simulators bring: 31 bits, which any takes."""
+    return jax.random.bits(key, shape, jnp.uint32) >> np.uint32(1)
 
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _reset_noise(key: Array, num: int, shape: tuple[int, int]) -> tuple[Array, Array]:
-    """The normals of the resets, `num` a lane, and a seed for every lane: 31 bits, which any generator takes."""
+    """The normals of the resets, `num` a lane, and a seed for every lane."""
     normals = standard_normals(keys_of(key)[0], 0, num, shape)
-    bits = jax.random.bits(jax.random.fold_in(key, _SEEDS), shape, jnp.uint32)
-    return _numbers_last(normals, shape), bits >> np.uint32(1)
+    return numbers_last(normals, shape), draw_seeds(jax.random.fold_in(key, _SEEDS), shape)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -59,7 +64,7 @@ def _choose(rollout: Rollout, theta: Array, key: Array, t: Array, observation: A
     action_noise, env_noise = normals[: policy.num_actions], normals[policy.num_actions :]
     mean = policy.mean(theta.T, _pieces(observation))
     action = tuple(m + policy.sigma * z for m, z in zip(mean, action_noise, strict=True))
-    return tuple(_numbers_last(pieces, shape) for pieces in (action, action_noise, env_noise))
+    return tuple(numbers_last(pieces, shape) for pieces in (action, action_noise, env_noise))
 
 
 _begin_sums, _finish_sums = jax.jit(empty, static_argnums=0), jax.jit(finish, static_argnums=0)

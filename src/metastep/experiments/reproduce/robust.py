@@ -33,8 +33,11 @@ def random_states(run: Run) -> Comparison:
 
 def has_random_states(run: Run) -> bool:
     """Whether a run holds all of them: ten models take longer to fit than all else about HalfCheetah."""
-    names = (f"robust-{kind}-{state}" for kind in KINDS for state in range(_NUM_STATES))
-    return all(run.holds(name) for name in names)
+    return all(run.holds(_kept_as(kind, state)) for kind in KINDS for state in range(_NUM_STATES))
+
+
+def _kept_as(kind: str, state: int) -> str:
+    return f"robust-{kind}-{state}"
 
 
 def _random_states(run: Run) -> Column:
@@ -62,7 +65,7 @@ def _one_state(run: Run, kind: str, state: int) -> Comparison:
         method = run.following(model, f"{kind}-{state}", f"{kind} Q, random state {state}")
         return on_test_tasks(config, [method], tracker=run.tracker)
 
-    return run.kept(f"robust-{kind}-{state}", make, ["data"])
+    return run.kept(_kept_as(kind, state), make, ["data"])
 
 
 def _panels(name: str, auc: NDArray[np.float64], returns: NDArray[np.float64], quantity: str) -> list[Panel]:
