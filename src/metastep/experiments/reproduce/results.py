@@ -111,7 +111,7 @@ def results_markdown(folders: Sequence[Path]) -> str:
     read += [Paragraph(f"What it took: {in_words(took)}.")] if took else []
     read += [Paragraph(_SEEDS)] if any(len(rows) > 1 for rows in [*grouped, *before]) else []
     subtitle = "Every method by environment."
-    for rows, what in ((facts_first, f"facts {_BEFORE}"), (facts, "facts of the paper"), (claims, "claims")):
+    for rows, what in ((claims, "claims"), (facts_first, f"facts {_BEFORE}"), (facts, "facts of the paper")):
         subtitle = told(rows, what) if rows else subtitle
     return to_markdown(Document("Results", subtitle, [*read, *parts]), ".")
 
