@@ -11,6 +11,7 @@ import pytest
 from metastep.errors import InputError
 from metastep.experiments.checking import check_folder
 from metastep.experiments.folder import RunFolder
+from metastep.experiments.pooling import for_family
 from metastep.experiments.reproduce import direction, joint, recipe, reproduce
 from metastep.experiments.reproduce.recipe import MODEL
 from metastep.experiments.reproduce.registry import REGISTRY
@@ -110,6 +111,17 @@ def test_one_model_for_two_environments_is_kept(tmp_path, monkeypatch):
         best = max((area(out, "joint", env, name) for name in FEW), key=np.mean)
         assert outcome.effect == pytest.approx(np.mean(best - area(out, "joint", env, "joint")), rel=1e-4)
     assert [problem for _, problem in check_folder(out) if problem] == []
+    common = load_model(out / "joint" / "model.safetensors")
+    own = {
+        env: for_family(common, RunFolder.open(out / "runs" / f"{env}-joint").of_model(MODEL).config) for env in both
+    }
+    assert [own[env].record.branches[0].high for env in both] == [10.0, 1e4]  # the longer one is the common model's
+    zero, unit = common.record.configuration["reaches"]["minigolf"]
+    low, high = common.record.feature_low, common.record.feature_high
+    shares = np.random.default_rng(0).uniform(low, high, (50, len(low)))
+    seen, column = shares.copy(), common.record.feature_names.index("return")
+    seen[:, column] = zero + unit * shares[:, column]
+    assert own["minigolf"].values(seen) == pytest.approx(common.values(shares), rel=1e-6)
     before = (out / "joint" / "outcome.json").read_bytes()
 
     (out / "joint" / "outcome.json").unlink()  # as a run that is stopped while it draws

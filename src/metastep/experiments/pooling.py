@@ -1,7 +1,8 @@
 """One model for several families of tasks: fitted on the data of their runs together, each in units of its own returns."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,7 +17,9 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import validate
 from metastep.experiments.origin import dataset_of
 from metastep.experiments.schema import Experiment
-from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, model_from
+from metastep.fqi import Branch, Model, ObservationPart, TrainingData, ValidationCurve, model_from
+from metastep.fqi.forest import Forest
+from metastep.fqi.menu import q_function
 from metastep.mdp import Process
 from metastep.meta.dataset import Dataset
 from metastep.meta.history import Transitions
@@ -26,25 +29,33 @@ from metastep.progress import Silent, Tracker
 _REACH = 5.0, 95.0  # percentiles of a family's returns: what lies between is the unit of its rewards
 
 
-def pooled(folders: Sequence[RunFolder], *, tracker: Tracker | None = None) -> Model:
+def pooled(folders: Sequence[RunFolder], *, known: bool = False, tracker: Tracker | None = None) -> Model:
     """Fit one model on the training data of several runs, and select its iteration on the validation tasks of all of them.
 
     It sees what has no unit of the runs' observation, which must be the same for all, like space and rule; how Q is fitted is
     what the first run says.
+
+    Args:
+        folders: of the runs.
+        known: whether the family is known where the model is used (`for_family`). Then it also sees the return, as a share of
+            how far the family's returns reach, and a family's steps stay within its own range.
+        tracker: is told about progress.
     """
     runs = {folder.config.env.name: folder for folder in folders}
     if len(runs) < len(folders) or len(runs) < 2:
         names = ", ".join(folder.config.env.name for folder in folders)
         raise InputError(f"publish: the runs are of {names}, allowed are two families or more, each once.")
-    configs = {name: _without_units(folder.config) for name, folder in runs.items()}
-    processes = {name: build_mdp(config) for name, config in configs.items()}
+    configs = {name: _without_units(folder.config, known) for name, folder in runs.items()}
+    longest = max(config.meta.stepsize_high for config in configs.values()) if known else None
+    processes = {name: build_mdp(_up_to(longest, config)) for name, config in configs.items()}
     first, *others = processes.values()
     for other in others:
         _require_alike(first, other)
-    observation, config = first.observation, next(iter(configs.values()))
+    observation, config = first.observation, _up_to(longest, next(iter(configs.values())))
     datasets = {name: dataset_of(folder) for name, folder in runs.items()}
-    units = {name: _unit(dataset) for name, dataset in datasets.items()}
-    parts = [_in_units(dataset.transitions(observation), units[name]) for name, dataset in datasets.items()]
+    reaches = {name: _reach(dataset) for name, dataset in datasets.items()}
+    columns = features.columns(first, observation)
+    parts = [_in_units(dataset.transitions(observation), columns, *reaches[name]) for name, dataset in datasets.items()]
     everything = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
     estimator = build_fqi(config)
     with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
@@ -54,10 +65,34 @@ def pooled(folders: Sequence[RunFolder], *, tracker: Tracker | None = None) -> M
         setting=_shared([setting_of(mdp) for mdp in processes.values()]) | {"env": "several", "families": [*runs]},
         observation=[ObservationPart(name, size) for name, size in features.sizes(first, observation).items()],
         training_data=TrainingData(len(everything.reward), config.seed, data_of(folders)),
-        feature_names=features.columns(first, observation),
-        configuration={"families": {name: each.to_dict() for name, each in configs.items()}, "reward_units": units},
+        feature_names=columns,
+        configuration={
+            "families": {name: each.to_dict() for name, each in configs.items()},
+            "reward_units": {name: unit for name, (_, unit) in reaches.items()},
+        }
+        | ({"reaches": reaches} if known else {}),
     )
-    return model.with_validation(_curves(model, runs, configs, units, tracker))
+    return model.with_validation(_curves(model, runs, configs, known, tracker))
+
+
+def for_family(model: Model, config: Experiment) -> Model:
+    """What a model of known families is for the tasks of an experiment: with returns in their unit, and with their steps."""
+    record, mdp = model.record, build_mdp(_without_units(config, known=True))
+    zero, unit = record.configuration["reaches"][config.env.name]
+    column = record.feature_names.index("return")
+
+    def moved(ends: tuple[float, ...]) -> tuple[float, ...]:
+        return *ends[:column], zero + unit * ends[column], *ends[column + 1 :]
+
+    own = replace(
+        record,
+        setting=setting_of(mdp),
+        branches=tuple(Branch(name, step.low, step.high, step.scale) for name, step in mdp.space.branches.items()),
+        feature_low=moved(record.feature_low),
+        feature_high=moved(record.feature_high),
+    )
+    heads = [[cast(Forest, head).in_unit(column, zero, unit) for head in q.heads] for q in model.q_functions]
+    return Model(own, tuple(q_function(each, own.stepsizes, own.lam) for each in heads))
 
 
 def data_of(folders: Sequence[RunFolder]) -> str:
@@ -67,9 +102,15 @@ def data_of(folders: Sequence[RunFolder]) -> str:
     )
 
 
-def _without_units(config: Experiment) -> Experiment:
-    """The experiment with only those features that carry no unit, which mean the same in every family."""
-    free = {*features.SETS["training"], *features.SETS["unit-free"]}
+def _up_to(longest: float | None, config: Experiment) -> Experiment:
+    """The experiment with another end of its steps, if any."""
+    data = config.to_dict()
+    return config if longest is None else parse(data | {"meta": data["meta"] | {"stepsize_high": longest}})
+
+
+def _without_units(config: Experiment, known: bool) -> Experiment:
+    """The experiment with only those features that carry no unit, which mean the same in every family; of known ones `return`."""
+    free = {*features.SETS["training"], *features.SETS["unit-free"], *(["return"] if known else [])}
     kept = [name for name in config.meta.observation if name in free]
     if not kept:
         raise InputError(
@@ -117,30 +158,31 @@ def _require_alike(first: Process, other: Process) -> None:
         )
 
 
-def _unit(dataset: Dataset) -> float:
-    """How far the returns of a family reach: rewards are shares of it, so that no family counts more for its units."""
+def _reach(dataset: Dataset) -> tuple[float, float]:
+    """Where the returns of a family begin, and how far they reach: rewards are shares of that, so that no unit counts more."""
     returns = np.concatenate([history.mean_return.ravel() for history in dataset.blocks()])
     low, high = np.percentile(returns[np.isfinite(returns)], _REACH)
     if high <= low:
         raise InputError(f"Dataset {dataset.folder}: its returns do not vary, there is nothing to learn from them.")
-    return float(high - low)
+    return float(low), float(high - low)
 
 
-def _in_units(transitions: Transitions, unit: float) -> Transitions:
+def _in_units(transitions: Transitions, columns: Sequence[str], zero: float, unit: float) -> Transitions:
+    column = [*columns].index("return") if "return" in columns else None
+    for seen in (transitions.observation, transitions.next_observation) if column is not None else ():
+        seen[:, column] = (seen[:, column] - zero) / unit
     return transitions._replace(reward=(transitions.reward / np.float32(unit)).astype(np.float32))
 
 
 def _curves(
-    model: Model,
-    runs: Mapping[str, RunFolder],
-    configs: Mapping[str, Experiment],
-    units: Mapping[str, float],
-    tracker: Tracker | None,
+    model: Model, runs: Mapping[str, RunFolder], configs: Mapping[str, Experiment], known: bool, tracker: Tracker | None
 ) -> list[ValidationCurve]:
     """The score of every iteration: the mean over families of its mean return, in the family's units; `returns` has them."""
     scores: list[list[float]] = []
+    units = model.record.configuration["reward_units"]
     for name, folder in runs.items():
-        comparison = validate(configs[name], model, contexts=folder.tasks, tracker=tracker)
+        own = for_family(model, configs[name]) if known else model
+        comparison = validate(configs[name], own, contexts=folder.tasks, tracker=tracker)
         scores.append([float(curve[:, 1:].mean(dtype=np.float64)) / units[name] for curve in comparison.returns])
     table = np.array(scores)  # (families, iterations)
     finite = np.isfinite(table).all(axis=0)

@@ -47,6 +47,11 @@ class Forest(NamedTuple):
         """These trees, as a forest with the importances of all."""
         return join([self._tree(index) for index in which])._replace(importances=self.importances)
 
+    def in_unit(self, column: int, zero: float, unit: float) -> "Forest":
+        """The same forest for rows that have a column in another unit, as `zero + unit * number`."""
+        moved = (zero + unit * self.threshold.astype(np.float64)).astype(np.float32)
+        return self._replace(threshold=np.where(self.feature == column, moved, self.threshold))
+
     def _tree(self, index: int) -> "Forest":
         own = slice(self.offsets[index], self.offsets[index + 1])
         left, right = (np.where(array[own] >= 0, array[own] - own.start, LEAF) for array in (self.left, self.right))

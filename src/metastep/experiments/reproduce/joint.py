@@ -13,7 +13,7 @@ from metastep.experiments.build import build_mdp
 from metastep.experiments.comparing import on_test_tasks
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import collect_data
-from metastep.experiments.pooling import data_of, pooled
+from metastep.experiments.pooling import data_of, for_family, pooled
 from metastep.experiments.reproduce.claims import AUC, Judged, paired, small
 from metastep.experiments.reproduce.direction import BASELINES, best_baseline
 from metastep.experiments.reproduce.outcome import Product, at_most
@@ -24,8 +24,8 @@ from metastep.report.figures import picture, whiskers
 
 NAME = "joint"
 _SETTINGS = (
-    setting("meta.observation", '["unit-free"]'),
-    setting("meta.stepsize_high", 1e4),  # Minigolf's, the largest
+    setting("meta.observation", '["unit-free", "return"]'),
+    setting("fqi.regressor.min_samples_split", 0.0005),  # of the tuples of all families
     setting("collect.rounds", 1),
 )
 
@@ -66,11 +66,12 @@ def as_good(run: Run, comparison: Comparison) -> Judged:
 
 
 def _tested(run: Run, plain: Run, model: Model) -> Comparison:
-    mdp = build_mdp(run.folder.of_model(MODEL).config)
+    config = run.folder.of_model(MODEL).config
+    mdp = build_mdp(config)
     method = Method(
         NAME,
         mdp.rule,
-        MetaFQIController(model),
+        MetaFQIController(for_family(model, config)),
         label="one model for all",
         space=mdp.space,
         observation=mdp.observation,
@@ -87,7 +88,7 @@ def _fitted(file: Path, bench: Workbench, runs: Mapping[str, Run]) -> Model:
         collect_data(folders[-1], tracker=run.tracker)
     if not file.exists():
         storage.create_folder(file.parent)
-        save_model(pooled(folders, tracker=bench.tracker), file)
+        save_model(pooled(folders, known=True, tracker=bench.tracker), file)
     model = load_model(file)
     if model.record.training_data.fingerprint != data_of(folders):
         raise InputError(
