@@ -135,6 +135,14 @@ class RestartableCounts(Counts):
         self.made = np.where(which, 0.0, self.made)
 
 
+class ImpatientCounts(RestartableCounts):
+    """Cuts itself off after three steps, and refuses to go on."""
+
+    def step(self, action: Any, noise: Any, alive: Any) -> HostStep:
+        assert not (alive & (self.made >= 3)).any()
+        return super().step(action, noise, alive)._replace(truncated=self.made == 3)
+
+
 @dataclasses.dataclass(frozen=True)
 class Counter:
     episodes: Any = RestartableCounts
@@ -167,6 +175,18 @@ def test_what_has_ended_is_worth_nothing_and_what_is_cut_off_what_the_critic_say
     np.testing.assert_allclose(held.target - held.advantage, 10.0)
     np.testing.assert_array_equal(held.mean_return, [3.0, 6.0])
     np.testing.assert_array_equal(held.num_steps, 10.0)
+
+
+@pytest.mark.parametrize("hold", [1, 2])
+def test_where_a_simulator_cuts_itself_off_is_as_where_the_horizon_does(hold: int) -> None:
+    policy = ActorCritic(1, 1, hidden=(1,))
+    theta, context = policy.initial(KEY, 2), jnp.asarray([[2.0], [9.0]])
+    samplers = (
+        Sampler(Counter(), policy, 1, 5, horizon=3, hold=hold),
+        Sampler(Counter(ImpatientCounts), policy, 1, 5, horizon=5, hold=hold),
+    )
+    expected, found = (each(theta, context, each.start(context, KEY), KEY, 0.9) for each in samplers)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_an_episode_longer_than_the_batch_counts_as_far_as_it_was_played() -> None:

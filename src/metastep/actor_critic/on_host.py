@@ -2,8 +2,8 @@
 
 A simulator cannot be kept in arrays, so every batch begins with new episodes in all environments: what a learner becomes
 depends on its arrays and keys alone, also where a run is taken up again. An episode that ends within the batch, or is cut off
-at the horizon, gives way to a new one in the same task. Actor, critic, random numbers and whatever is made of the steps are
-those of environments in JAX.
+by its simulator or at the horizon, gives way to a new one in the same task. Actor, critic, random numbers and whatever is made
+of the steps are those of environments in JAX.
 """
 
 from functools import partial
@@ -83,16 +83,23 @@ def _started(env: HostEnv, context: Array, noise: NDArray[Any], seeds: NDArray[A
 
 def _hold(
     sampler: "Sampler", episodes: Episodes, action: NDArray[Any], noise: NDArray[Any], elapsed: NDArray[Any]
-) -> tuple[NDArray[Any], Bools, NDArray[Any]]:
-    """Hold the action until its time, or that of the episode, is over: reward, whether it terminated, steps of the episode."""
-    num, reward, terminated = sampler.env.step_noise, np.zeros(elapsed.shape), np.zeros(elapsed.shape, np.bool_)
+) -> tuple[NDArray[Any], Bools, Bools, NDArray[Any]]:
+    """Hold the action until its time, or that of the episode, is over.
+
+    Reward, whether there is no future, whether the episode has ended, and its steps.
+    """
+    num, reward = sampler.env.step_noise, np.zeros(elapsed.shape)
+    terminated, ended = np.zeros((2, *elapsed.shape), np.bool_)
     for index in range(sampler.hold):
-        goes_on = ~terminated & (elapsed < sampler.horizon)
+        goes_on = ~ended
+        goes_on.setflags(write=False)  # as all arrays that a simulator is handed
         after = episodes.step(action, noise[..., index * num : (index + 1) * num], goes_on)
         reward = np.where(goes_on, reward + after.reward, reward)
         terminated = terminated | (goes_on & after.terminated)
         elapsed = elapsed + goes_on
-    return reward, terminated, elapsed
+        ended = ended | (goes_on & after.over) | (elapsed >= sampler.horizon)
+    ended.setflags(write=False)
+    return reward, terminated, ended, elapsed
 
 
 def play_batch(sampler: "Sampler", theta: Array, context: Array, key: Array) -> Played:
@@ -109,8 +116,7 @@ def play_batch(sampler: "Sampler", theta: Array, context: Array, key: Array) -> 
         action = np.asarray(_choose(policy, theta, seen, normals[t, ..., :chosen_by]))
         made = _swapped(action if limits is None else np.clip(action, *limits))
         noise = _swapped(normals[t, ..., chosen_by:moved_by])
-        reward, terminated, elapsed = _hold(sampler, episodes, made, noise, elapsed)
-        ended = terminated | (elapsed >= sampler.horizon)
+        reward, terminated, ended, elapsed = _hold(sampler, episodes, made, noise, elapsed)
         seen_next = _swapped(episodes.observe()).astype(np.float32)
         step = (seen, action, _swapped(reward), seen_next, _swapped(terminated), _swapped(ended))  # as in Played
         for array, part in zip(played, step, strict=True):

@@ -110,8 +110,9 @@ def _play(
         noise = rng.standard_normal((*shape, env.step_noise), np.float32)
         after = subject.call("step", episodes.step, *read_only(action, noise, alive))
         subject.returns("step", after, "metastep.envs.host.HostStep", *HostStep._fields)
-        for field, dtype in (("reward", np.number), ("terminated", np.bool_)):
-            subject.array(f"`{field}`", getattr(after, field), shape, dtype)
+        for field, dtype in (("reward", np.number), ("terminated", np.bool_), ("truncated", np.bool_)):
+            if field != "truncated" or after.truncated is not None:
+                subject.array(f"`{field}`", getattr(after, field), shape, dtype)
         steps.append((seen, np.where(alive, after.reward, 0.0), alive))
-        alive = alive & ~after.terminated
+        alive = alive & ~after.over
     return Played(*(np.stack(arrays) for arrays in zip(*steps, strict=True)))

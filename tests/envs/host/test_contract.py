@@ -159,6 +159,12 @@ class EndsInNumbers(Walks):
         return HostStep(after.reward, after.terminated.astype(np.float64))
 
 
+class CutsOffInNumbers(Walks):
+    def step(self, action, noise, alive):
+        after = super().step(action, noise, alive)
+        return after._replace(truncated=np.zeros_like(after.reward))
+
+
 class Forgetful(Walks):
     calls = 0
 
@@ -256,6 +262,7 @@ def test_a_fixed_task_passes():
         (Walk(episodes=WritesResetNoise), "`start_episodes` fails with ValueError: output array is read-only"),
         (Walk(episodes=PaysFlat), r"env 'walk': `reward` has shape \(4,\), it must be \(2, 2\)"),
         (Walk(episodes=EndsInNumbers), "env 'walk': `terminated` has dtype float64, it must be bool"),
+        (Walk(episodes=CutsOffInNumbers), "env 'walk': `truncated` has dtype float64, it must be bool"),
         (Walk(episodes=Forgetful), "env 'walk': the same seeds, noise and actions give different episodes"),
         (Walk(episodes=IgnoresBorder), "env 'walk': border = 1 and border = 2 give the same episodes over 20 steps"),
         (Walk(episodes=Fails), "env 'walk': `step` fails with ZeroDivisionError: the wheel fell off$"),
