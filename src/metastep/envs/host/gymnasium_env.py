@@ -49,7 +49,7 @@ class GymnasiumEnv:
     """The tasks `make(context)`, with context a record of floats named as in the context space.
 
     Observations are flattened, actions clipped to the bounds of the task's action space; a discrete action space becomes
-    `num_choices`. An episode ends where the environment says `terminated` or `truncated`; Gymnasium's wrapper `TimeLimit` is lifted,
+    `num_choices`. An episode ends where the environment says `terminated` or `truncated`; the wrapper `TimeLimit` is lifted,
     because the horizon belongs to the rollout. Each episode is reset with a seed of its own that derives from the rollout's key.
 
     The environments are kept, and shared by equal objects of this class, for as long as the tasks stay the same. They are
@@ -206,16 +206,17 @@ class _GymnasiumEpisodes:
     def step(self, action: NDArray[Any], noise: Floats, alive: Bools) -> HostStep:
         self._require_newest()
         bounded = np.clip(self._zero + action.reshape(self._low.shape), self._low, self._high)
-        reward = np.zeros(alive.size)
-        terminated, truncated = np.zeros((2, alive.size), np.bool_)
+        reward, terminated = np.zeros(alive.shape), np.zeros(alive.shape, np.bool_)
+        truncated = terminated.copy()
         for lane in np.flatnonzero(alive):
             space = self._spaces[lane]
             move = (
                 bounded[lane].reshape(space.shape).astype(space.dtype)[()]
             )  # a scalar where the space is one of scalars
-            observation, reward[lane], terminated[lane], truncated[lane], _ = self._lanes.envs[lane].step(move)
+            observation, *told, _ = self._lanes.envs[lane].step(move)
+            reward.flat[lane], terminated.flat[lane], truncated.flat[lane] = told
             self._observation[lane] = np.ravel(observation)
-        return HostStep(*(array.reshape(self._shape) for array in (reward, terminated, truncated)))
+        return HostStep(reward, terminated, truncated)
 
     def _require_newest(self) -> None:
         if self._ticket != self._lanes.ticket:
