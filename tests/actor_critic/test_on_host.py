@@ -189,15 +189,15 @@ def test_where_a_simulator_cuts_itself_off_is_as_where_the_horizon_does(hold: in
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-def test_an_episode_longer_than_the_batch_counts_as_far_as_it_was_played() -> None:
+def test_every_batch_begins_anew() -> None:
     policy = ActorCritic(1, 1, hidden=(1,))
-    sampler = Sampler(Counter(), policy, 2, 4, horizon=50)
+    sampler = Sampler(Counter(), policy, 2, 4, horizon=4)
     theta, context = policy.initial(KEY, 2), jnp.asarray([[9.0], [3.0]])
     lanes, batches = sampler.start(context, KEY), []
     for number in range(2):
         batches.append(sampler(theta, context, lanes, jax.random.fold_in(KEY, number), 0.9))
         lanes = batches[-1].lanes
-    for batch in batches:  # each begins anew
+    for batch in batches:
         np.testing.assert_array_equal(batch.mean_return, [1 + 2 + 3 + 4, 1 + 2 + 3])
         np.testing.assert_array_equal(batch.observation[:, ::2, 0], [[0, 1, 2, 3], [0, 1, 2, 0]])
 
@@ -212,6 +212,9 @@ def test_what_remains_impossible_is_one_sentence() -> None:
         sampler(theta, context, sampler.start(context, KEY), KEY, 0.9)
     with pytest.raises(InputError, match="'counter' is simulated on the host and cannot be called inside a compiled"):
         jax.jit(lambda theta: sampler.simulate(theta, context, sampler.start(context, KEY), KEY))(theta)
+    Sampler(Counter(), policy, 1, 2, horizon=6, hold=3)
+    with pytest.raises(InputError, match=r"^rollout\.horizon: 7 must not exceed the 6 steps .* 'counter' is not JAX"):
+        Sampler(Counter(), policy, 1, 2, horizon=7, hold=3)
 
 
 def make_mdp(env: Any) -> ActorCriticMDP:

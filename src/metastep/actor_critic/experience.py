@@ -23,6 +23,7 @@ from metastep.noise import standard_normals
 from metastep.policies.actor_critic import ActorCritic, Parts
 from metastep.settings import Count, Share, check_fields
 from metastep.simulation.engine import compiled
+from metastep.simulation.rollouts import require_fit
 
 
 class Lanes(NamedTuple):
@@ -60,7 +61,8 @@ class Sampler:
         policy: actor and critic.
         num_envs: environments of a learner that run side by side.
         num_steps: steps of each environment in the batch of one update.
-        horizon: steps after which an episode is cut off; the critic says what would have come.
+        horizon: steps after which an episode is cut off; the critic says what would have come. On the host at most as many as
+            each environment has in a batch.
         discount: discount of the rewards, gamma.
         hold: environment steps for which an action is held; what they pay is added up. All of them are one step of a batch.
     """
@@ -77,6 +79,13 @@ class Sampler:
         check_fields(self, "rollout")
         if self.num_envs * self.num_steps < 2:
             raise InputError("rollout.num_steps: a batch of 1 step has no spread, at least 2 steps are needed.")
+        require_fit(self.env, self.policy)
+        reach = self.num_steps * self.hold
+        if isinstance(self.env, HostEnv) and self.horizon > reach:
+            raise InputError(
+                f"rollout.horizon: {self.horizon} must not exceed the {reach} steps of each environment in a batch (num_steps "
+                f"times hold): {self.env.name!r} is not JAX, so every batch begins anew, and later states are never seen."
+            )
 
     @property
     def batch_size(self) -> int:
@@ -213,8 +222,8 @@ def _experience(how: tuple[Sampler, float], lanes: Lanes, steps: Steps) -> Exper
 def _from_host(sampler: Sampler, theta: Array, played: Played) -> tuple[Lanes, Steps]:
     """The steps of a batch from the host.
 
-    All environments began an episode together, so the first one of each says what the policy is worth, as far as the batch
-    reaches; the last that has ended would be among the short ones.
+    All environments began an episode together, so the first one of each, which has ended, says what the policy is worth; the
+    last that has ended would be among the short ones.
     """
     steps = jax.vmap(partial(steps_of, sampler.policy))(sampler.policy.split(theta), played)
     first_return = jnp.sum(jnp.where(in_first_episode(steps.ended), steps.reward, 0.0), axis=1)

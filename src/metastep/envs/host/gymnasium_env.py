@@ -11,7 +11,7 @@ The environments run in Python, one object for each episode, all episodes in loc
 together: a run has `num_episodes` times `block_size` of them open; `num_envs` times `block_size` where a rule learns from steps.
 """
 
-import math
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -112,7 +112,7 @@ class GymnasiumEnv:
         layer: Any = env
         while isinstance(layer, gymnasium.Wrapper):
             if isinstance(layer, gymnasium.wrappers.TimeLimit):
-                layer._max_episode_steps = math.inf  # as part of a stack of wrappers it cannot be taken out
+                layer._max_episode_steps = sys.maxsize  # as part of a stack of wrappers it cannot be taken out
             layer = layer.env
         return env
 
