@@ -200,6 +200,30 @@ class RestartsElsewhere(Restarts):
         super().restart(which, 0.5 * noise, seeds)
 
 
+class StaysOver(Restarts):
+    """Remembers that an episode is over, and forgets to forget it."""
+
+    over = False
+
+    def step(self, action, noise, alive):
+        after = super().step(action, noise, alive)
+        self.over = self.over | (after.terminated & alive)
+        return HostStep(after.reward, self.over)
+
+
+class MovesTheOthers(Restarts):
+    """Shows in the steps to come alone what `restart` does to the others."""
+
+    slowed = 1.0
+
+    def step(self, action, noise, alive):
+        return super().step(self.slowed * action, noise, alive)
+
+    def restart(self, which, noise, seeds):
+        super().restart(which, noise, seeds)
+        self.slowed = np.where(which, np.float32(1.0), np.float32(0.5))[..., None]
+
+
 class RestartWrites(Restarts):
     def restart(self, which, noise, seeds):
         which[:] = True
@@ -268,6 +292,8 @@ def test_a_fixed_task_passes():
         (Walk(episodes=Fails), "env 'walk': `step` fails with ZeroDivisionError: the wheel fell off$"),
         (Walk(episodes=RestartsAll), "env 'walk': `restart` changes episodes that should go on"),
         (Walk(episodes=RestartsElsewhere), "env 'walk': an episode that `restart` begins differs from one that starts"),
+        (Walk(episodes=StaysOver), "env 'walk': an episode that `restart` begins differs from one that starts"),
+        (Walk(episodes=MovesTheOthers), "env 'walk': `restart` changes episodes that should go on"),
         (Walk(episodes=RestartWrites), "`restart` fails with ValueError: assignment destination is read-only"),
         (Walk(reset_noise=0), "env 'walk': `start_episodes` fails with IndexError"),
     ],
