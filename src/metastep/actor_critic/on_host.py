@@ -72,8 +72,8 @@ def blank_batch(sampler: "Sampler", num_learners: int) -> Played:
     return Played(**arrays)
 
 
-def _started(env: HostEnv, context: Array, noise: NDArray[Any], seeds: NDArray[Any]) -> Restartable:
-    episodes = env.start_episodes(np.asarray(context), _swapped(noise), _swapped(seeds))
+def restartable(env: HostEnv, episodes: Episodes) -> Restartable:
+    """The episodes, which batches of steps must be able to begin anew."""
     if not isinstance(episodes, Restartable):
         raise InputError(
             f"env.name: {env.name!r} has episodes without a method `restart`, which batches of steps need to begin new ones."
@@ -108,7 +108,7 @@ def play_batch(sampler: "Sampler", theta: Array, context: Array, key: Array) -> 
     normals, resets, seeds = (np.asarray(array) for array in _draw(sampler, key, len(theta)))
     chosen_by, moved_by = policy.num_actions, policy.num_actions + sampler.hold * env.step_noise
     limits = None if policy.is_discrete else range_of(env)
-    episodes = _started(env, context, resets, seeds[0])
+    episodes = restartable(env, env.start_episodes(np.asarray(context), _swapped(resets), _swapped(seeds[0])))
     played: Any = blank_batch(sampler, len(theta))
     elapsed = np.zeros((sampler.num_envs, len(theta)), np.int64)
     seen = _swapped(episodes.observe()).astype(np.float32)
