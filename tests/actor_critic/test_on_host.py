@@ -19,11 +19,12 @@ from metastep.controllers import Exploration
 from metastep.envs.host import GymnasiumEnv, HostStep
 from metastep.errors import InputError
 from metastep.experiments.checking import check_folder
-from metastep.experiments.comparing import compare_methods, compared
+from metastep.experiments.comparing import compared
 from metastep.experiments.config import load
 from metastep.experiments.evaluating import _returns
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import learn
+from metastep.experiments.learning import fitted
+from metastep.experiments.runner import run_experiment
 from metastep.mdp import ActorCriticMDP, begin
 from metastep.meta.history import joined
 from metastep.meta.loop import follow, run
@@ -254,11 +255,17 @@ def test_the_settings_of_the_guide_learn_a_rate(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     config = load(str(tmp_path / "gym-pendulum-ppo.toml"), "quick", SMALL)
     folder = RunFolder.create(tmp_path / "run", config)
-    with folder.writing("run"):
-        learn(folder)
-        compare_methods(folder)
+    run_experiment(folder)
     assert not [finding for finding in check_folder(folder.path) if finding.problem]
     found = compared(folder)
     assert found.names == ("metafqi", "linear-annealing")
     assert not found.flagged.any()
     assert (np.ptp(found.returns, axis=2) > 0.0).all()
+    assert fitted(folder)[0].record.setting["returns"] == "first episodes"
+    assert (
+        "returns" not in make_mdp(envs.make("pendulum")).facts
+    )  # where a model of earlier times stays one of its setting
+    assert (
+        "every batch begins with new ones, and returns are those of the first"
+        in (folder.path / "report.md").read_text()
+    )

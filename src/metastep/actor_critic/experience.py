@@ -32,7 +32,7 @@ class Lanes(NamedTuple):
     state: State  # nothing on the host, where a simulator keeps its own
     elapsed: Array  # steps of the episode that is running
     paid: Array  # its rewards so far
-    last_return: Array  # of the episode that ended last; on the host, of the first of the batch
+    last_return: Array  # of the episode that ended last; on the host, of the first one of the batch
     has_ended: Array  # whether there is one
 
 
@@ -45,7 +45,7 @@ class Experience(NamedTuple):
     value: Array  # (learners, batch): the critic's
     advantage: Array  # (learners, batch)
     target: Array  # (learners, batch): what the critic should have said
-    mean_return: Array  # (learners,): j, of the last finished episode of every environment, without discount
+    mean_return: Array  # (learners,): j, of the `last_return` of every environment, without discount
     return_error: Array  # (learners,): its standard error
     entropy: Array  # (learners,): of the policy, mean over the batch
     num_steps: Array  # (learners,): environment steps

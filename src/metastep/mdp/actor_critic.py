@@ -117,9 +117,15 @@ class ActorCriticMDP:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a model must share; the size of a batch is among it, since it decides what a rate does."""
+        """What a model must share; the size of a batch is among it, since it decides what a rate does.
+
+        On the host, so is what returns are of: every batch begins anew there.
+        """
         names = ("num_envs", "num_steps", "horizon", "discount", "hold")
-        return {name: getattr(self.sampler, name) for name in names}
+        on_host = isinstance(self.env, HostEnv)
+        return {name: getattr(self.sampler, name) for name in names} | (
+            {"returns": "first episodes"} if on_host else {}
+        )
 
     def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> Tasks:
         """The tasks and initial policies of one block of a stream.
