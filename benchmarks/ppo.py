@@ -31,11 +31,7 @@ sys.path.insert(0, str(PEERS))
 from training import Training, measured  # noqa: E402
 from venvs import InstallError, interpreter  # noqa: E402
 
-CONTENDERS = {
-    "rejax": ["rejax_ppo.py"],
-    "sbx": ["sb3_ppo.py", "--name", "sbx"],
-    "sb3": ["sb3_ppo.py", "--name", "sb3"],
-}
+CONTENDERS = {"rejax": ["rejax_ppo.py"], "sbx": ["sb3_ppo.py", "--name", "sbx"], "sb3": ["sb3_ppo.py", "--name", "sb3"]}
 MANY = ("rejax",)  # who can train several learners at once
 Record = dict[str, Any]
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from metastep import envs
-from metastep.actor_critic import Sampler
+from metastep.actor_critic import A2C, TRPO, ActorCriticRule, Sampler
+from metastep.actor_critic.on_host import _draw, play_batch
 from metastep.actor_critic.steps import Steps
 from metastep.blocks import Stream
 from metastep.contexts import ContextSpace
 from metastep.controllers import Exploration
-from metastep.envs.host import GymnasiumEnv, HostStep
+from metastep.envs.host import GymnasiumEnv, HalfCheetahVel, HostStep
 from metastep.errors import InputError
 from metastep.experiments.checking import check_folder
 from metastep.experiments.comparing import compared
@@ -218,14 +219,38 @@ def test_what_remains_impossible_is_one_sentence() -> None:
         Sampler(Counter(), policy, 1, 2, horizon=7, hold=3)
 
 
-def make_mdp(env: Any) -> ActorCriticMDP:
+def test_cheetahs_run_as_by_hand_where_the_horizon_cuts_a_hold() -> None:
+    """Five steps of an episode in holds of two: the third hold has one step, and the fourth begins the next episode."""
+    env, num_envs, hold = HalfCheetahVel(), 2, 2
+    policy = ActorCritic(env.num_observations, env.num_actions, hidden=(4,))
+    sampler = Sampler(env, policy, num_envs, 6, horizon=5, hold=hold)
+    theta, context = policy.initial(KEY, LEARNERS), env.context_space.sample(KEY, LEARNERS)
+    played = play_batch(sampler, theta, context, KEY)
+    np.testing.assert_array_equal(played.ended[0, :, 0], [False, False, True] * 2)
+    assert not np.any(played.terminated)
+    normals, first, _ = map(np.asarray, _draw(sampler, KEY, LEARNERS))
+    for begun, noise in ((0, first), (3, normals[2, ..., -env.reset_noise :])):
+        seeds, alive = np.zeros((num_envs, LEARNERS), np.uint32), np.ones((num_envs, LEARNERS), np.bool_)
+        episodes = env.start_episodes(np.asarray(context), np.swapaxes(noise, 0, 1), seeds)
+        for t, repeats in enumerate((2, 2, 1), start=begun):
+            np.testing.assert_array_equal(
+                played.observation[:, t], np.swapaxes(episodes.observe(), 0, 1).astype(np.float32)
+            )
+            action = np.swapaxes(played.action[:, t], 0, 1)
+            paid = sum(episodes.step(action, np.zeros((*alive.shape, 0)), alive).reward for _ in range(repeats))
+            np.testing.assert_allclose(played.reward[:, t], np.swapaxes(paid, 0, 1), rtol=1e-6)
+        np.testing.assert_array_equal(played.seen_next[:, t], np.swapaxes(episodes.observe(), 0, 1).astype(np.float32))
+
+
+def make_mdp(env: Any, rule: ActorCriticRule = TRAINING) -> ActorCriticMDP:
     policy = ActorCritic(env.num_observations, env.num_actions, envs.choices_of(env), hidden=(4,))
-    space = HyperparameterSpace((1e-4,), (1e-1,), ("log",), names=TRAINING.hyperparameters)
-    return ActorCriticMDP(Sampler(env, policy, 2, 8, horizon=6), space, TRAINING, block_size=3, budget=4)
+    space = HyperparameterSpace((1e-4,), (1e-1,), ("log",), names=rule.hyperparameters)
+    return ActorCriticMDP(Sampler(env, policy, 2, 8, horizon=6), space, rule, block_size=3, budget=4)
 
 
-def test_a_block_taken_up_from_its_parts_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    mdp = make_mdp(gym_pendulum())
+@pytest.mark.parametrize("rule", [TRAINING, A2C(), TRPO(minibatch_size=8, critic_epochs=1)], ids=lambda rule: rule.name)
+def test_a_block_taken_up_from_its_parts_goes_on_to_the_same_bits(rule: ActorCriticRule, tmp_path: Path) -> None:
+    mdp = make_mdp(gym_pendulum(), rule)
     tasks, record = mdp.tasks(0, Stream.TRAIN, 0), ("last_rate", "clip_fraction", "return")
     whole, _ = run(mdp, Exploration(), tasks, 3, record)
     begun = follow(mdp, Exploration(), begin(mdp, tasks), mdp, 2, from_start=True, record=record)
