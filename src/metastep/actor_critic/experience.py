@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from metastep.actor_critic.on_host import blank_batch, play_batch
+from metastep.actor_critic.on_host import play_batch
 from metastep.actor_critic.steps import Played, Steps, advantages, in_first_episode, steps_at_once, steps_of
 from metastep.diagnostics import mean_and_error
 from metastep.envs.base import Env, State, range_of
@@ -113,7 +113,10 @@ class Sampler:
 
     def blank(self, theta: Array, context: Array) -> Experience:
         """A batch of the right form; its numbers mean nothing."""
-        played = jax.tree.map(jnp.asarray, blank_batch(self, len(theta)))
+        policy, shape = self.policy, (len(theta), self.num_steps, self.num_envs)
+        seen, paid = jnp.zeros((*shape, policy.num_observations), jnp.float32), jnp.zeros(shape, jnp.float32)
+        action = jnp.zeros((*shape, policy.num_actions), jnp.int32 if policy.is_discrete else jnp.float32)
+        played = Played(seen, action, paid, seen, paid > 0.0, paid > 0.0)
         steps = jax.vmap(partial(steps_of, self.policy))(self.policy.split(theta), played)
         return _experience((self, 1.0), self.start(context, jax.random.key(0)), steps)
 

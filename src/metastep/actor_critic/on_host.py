@@ -57,21 +57,6 @@ def _swapped(array: Any) -> NDArray[Any]:
     return copy
 
 
-def blank_batch(sampler: "Sampler", num_learners: int) -> Played:
-    """A batch whose steps are still to be played."""
-    policy, shape = sampler.policy, (num_learners, sampler.num_steps, sampler.num_envs)
-    seen, done = (*shape, policy.num_observations), np.int32 if policy.is_discrete else np.float32
-    arrays: dict[str, Any] = {
-        "observation": np.zeros(seen, np.float32),
-        "action": np.zeros((*shape, policy.num_actions), done),
-        "reward": np.zeros(shape, np.float32),
-        "seen_next": np.zeros(seen, np.float32),
-        "terminated": np.zeros(shape, np.bool_),
-        "ended": np.zeros(shape, np.bool_),
-    }
-    return Played(**arrays)
-
-
 def restartable(env: HostEnv, episodes: Episodes) -> Restartable:
     """The episodes, which batches of steps must be able to begin anew."""
     if not isinstance(episodes, Restartable):
@@ -109,7 +94,7 @@ def play_batch(sampler: "Sampler", theta: Array, context: Array, key: Array) -> 
     chosen_by, moved_by = policy.num_actions, policy.num_actions + sampler.hold * env.step_noise
     limits = None if policy.is_discrete else range_of(env)
     episodes = restartable(env, env.start_episodes(np.asarray(context), _swapped(resets), _swapped(seeds[0])))
-    played: Any = blank_batch(sampler, len(theta))
+    steps = []
     elapsed = np.zeros((sampler.num_envs, len(theta)), np.int64)
     seen = _swapped(episodes.observe()).astype(np.float32)
     for t in range(sampler.num_steps):
@@ -118,12 +103,12 @@ def play_batch(sampler: "Sampler", theta: Array, context: Array, key: Array) -> 
         noise = _swapped(normals[t, ..., chosen_by:moved_by])
         reward, terminated, ended, elapsed = _hold(sampler, episodes, made, noise, elapsed)
         seen_next = _swapped(episodes.observe()).astype(np.float32)
-        step = (seen, action, _swapped(reward), seen_next, _swapped(terminated), _swapped(ended))  # as in Played
-        for array, part in zip(played, step, strict=True):
-            array[:, t] = part
+        paid = _swapped(reward).astype(np.float32)
+        steps.append((seen, action, paid, seen_next, _swapped(terminated), _swapped(ended)))  # as in Played
         seen = seen_next
         if ended.any() and t + 1 < sampler.num_steps:
             episodes.restart(ended, _swapped(normals[t, ..., moved_by:]), _swapped(seeds[t + 1]))
             elapsed = np.where(ended, 0, elapsed)
             seen = _swapped(episodes.observe()).astype(np.float32)
-    return played
+    played: Any = (np.stack(arrays, axis=1) for arrays in zip(*steps, strict=True))
+    return Played(*played)

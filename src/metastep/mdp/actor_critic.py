@@ -107,7 +107,8 @@ class ActorCriticMDP:
         """Numbers of a learner and its batch while it is simulated; batches are kept whole in any case."""
         env, policy = self.env, self.policy
         # What is seen before and after, done and drawn, and seven numbers more; of this batch and of the next.
-        step = 2 * env.num_observations + 2 * policy.num_actions + env.step_noise + env.reset_noise + 7
+        drawn = policy.num_actions + self.sampler.hold * env.step_noise + env.reset_noise
+        step = 2 * env.num_observations + policy.num_actions + drawn + 7
         return 2 * self.sampler.batch_size * step + 6 * policy.num_parameters
 
     @property

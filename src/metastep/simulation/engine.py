@@ -1,4 +1,6 @@
-"""Where an environment is simulated: the one place that knows whether that is JAX or the host.
+"""Where an environment is simulated, in JAX or on the host: whole episodes, and how the programs around them are compiled.
+
+Batches of steps are in `metastep.actor_critic`.
 
 On the device, a batch is simulated by a compiled program of its own: it takes longest to compile, and is the same for all
 update rules and for everything else that is done with batches. It may also be part of a larger program. On the host, simulation
