@@ -2,11 +2,12 @@
 
     python benchmarks/ppo_sb3.py                    # both environments, 10 seeds
     python benchmarks/ppo_sb3.py --env pendulum --seeds 3
-    python benchmarks/ppo_sb3.py --host             # ours in Gymnasium's own environments, too, with batches as long as an episode
+    python benchmarks/ppo_sb3.py --host             # ours in Gymnasium's own environments, in batches as long as an episode
 
-Both learn in the nominal task, ours simulated in JAX, or with --host by Gymnasium as theirs. Policies are judged at a few points on the way, all by
-Stable-Baselines3's `evaluate_policy` in Gymnasium's environment, into whose networks our parameters are copied: this holds our
-environment, batches and updates to theirs at once. Seeds are not paired; intervals are Student's over seeds.
+Both learn in the nominal task, ours simulated in JAX, with `--host` by Gymnasium, theirs by Gymnasium. Policies are judged at a
+few points on the way, all by Stable-Baselines3's `evaluate_policy` in Gymnasium's environment, into whose networks our parameters
+are copied: this holds our environment, batches and updates to theirs at once. Seeds are not paired; intervals are Student's over
+seeds.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ def main() -> None:
     parser.add_argument("--env", choices=tuple(SETTINGS), nargs="+", default=list(SETTINGS))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--episodes", type=int, default=20, help="of each judgement")
-    parser.add_argument("--host", action="store_true", help="ours in Gymnasium's own environments, too")
+    parser.add_argument("--host", action="store_true", help="ours in Gymnasium's own environments")
     arguments = parser.parse_args()
     console = Console(width=140)
     found: dict[str, Any] = {}
