@@ -123,10 +123,8 @@ class ActorCriticMDP:
         On the host, so is what returns are of: every batch begins anew there.
         """
         names = ("num_envs", "num_steps", "horizon", "discount", "hold")
-        on_host = isinstance(self.env, HostEnv)
-        return {name: getattr(self.sampler, name) for name in names} | (
-            {"returns": "first episodes"} if on_host else {}
-        )
+        returns = {"returns": "first episodes"} if isinstance(self.env, HostEnv) else {}
+        return {name: getattr(self.sampler, name) for name in names} | returns
 
     def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> Tasks:
         """The tasks and initial policies of one block of a stream.
