@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -114,6 +115,8 @@ class Helped:
 
 def _processes() -> Any:
     """As many as there are cores; those that an earlier stage had."""
+    # Loky replaces a process that has grown, as those with JAX do, and warns; nothing is lost.
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
     before = os.environ.get("PYTHONWARNINGS", "")
     # Loky has a process of its own that clears up after a command that was stopped, and would say so.
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, "ignore:resource_tracker")))

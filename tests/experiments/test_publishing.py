@@ -11,7 +11,7 @@ from metastep.cli import app
 from metastep.errors import InputError
 from metastep.experiments import new_task, publishing
 from metastep.experiments.comparing import compare_methods
-from metastep.experiments.config import load
+from metastep.experiments.config import list_presets, load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import learn as fit_run
 from metastep.experiments.pooling import pooled
@@ -40,7 +40,8 @@ def test_a_model_of_one_run_with_its_card(runs, tmp_path, monkeypatch):
     card = (tmp_path / "tiny.md").read_text()
     assert "| pendulum | mass" in card
     assert "metastep run pendulum-ppo" in card
-    assert "| step | 3e-05 | 0.1 | log |" in card
+    assert "| step | 3e-05 | 0.03 | log |" in card
+    assert "Simulated on cpu (" in card
     assert "## Scores on pendulum\n\nMean return over the updates, 3 test tasks" in card
     assert "| linear annealing | " in card
     first = (tmp_path / "tiny.safetensors").read_bytes()
@@ -117,6 +118,7 @@ def test_what_cannot_be_pooled_or_named(runs, tmp_path):
 def test_what_comes_with_the_library_is_small_and_has_a_card():
     folder: Path = pretrained.folder()
     assert sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".safetensors") <= 5e6
+    assert set(pretrained.names()) == {*list_presets(), "ppo-classic"}
     for name in pretrained.names():
         assert "## Made by" in pretrained.card(name)
         assert pretrained.load(name).stepper().features

@@ -153,7 +153,9 @@ def _card(
         "data's observations it proposes exactly what the whole model does."
     )
     yield from ("", "## Made by", "", "```text", *commands, "```", "")
-    yield "With " + ", ".join(f"{package} {version}" for package, version in record.versions.items()) + "."
+    devices = dict.fromkeys(dataset_of(folder, verify=False).environment["device"] for folder in folders)
+    fitted_with = ", ".join(f"{name} {version}" for name, version in record.versions.items() if name != "device")
+    yield f"Simulated on {', '.join(devices)}; the forests were fitted on a CPU, with {fitted_with}."
 
 
 def _batch(config: Experiment) -> str:
