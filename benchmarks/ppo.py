@@ -31,7 +31,7 @@ sys.path.insert(0, str(PEERS))
 from training import Training, measured  # noqa: E402
 from venvs import InstallError, interpreter  # noqa: E402
 
-CONTENDERS = {"rejax": "rejax_ppo.py", "sbx": "sb3_ppo.py", "sb3": "sb3_ppo.py"}
+CONTENDERS = {"rejax": ["rejax_ppo.py"], "sbx": ["sb3_ppo.py", "--name", "sbx"], "sb3": ["sb3_ppo.py", "--name", "sb3"]}
 MANY = ("rejax",)  # who can train several learners at once
 Record = dict[str, Any]
 
@@ -90,7 +90,8 @@ def compare(job: Training, rounds: int, peers: Sequence[str], *, here: bool) -> 
 
 def _peer(name: str, job: Training, *, here: bool) -> Record:
     python = sys.executable if here else str(interpreter(name))
-    return run_script(name, [python, str(PEERS / CONTENDERS[name])], job._asdict())
+    script, *options = CONTENDERS[name]
+    return run_script(name, [python, str(PEERS / script), *options], job._asdict())
 
 
 def _rate(records: list[Record]) -> float:

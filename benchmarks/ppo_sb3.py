@@ -2,15 +2,18 @@
 
     python benchmarks/ppo_sb3.py                    # both environments, 10 seeds
     python benchmarks/ppo_sb3.py --env pendulum --seeds 3
+    python benchmarks/ppo_sb3.py --host             # ours in Gymnasium's own environments, in batches as long as an episode
 
-Both learn in the nominal task, ours simulated in JAX, theirs by Gymnasium. Policies are judged at a few points on the way, all by
-Stable-Baselines3's `evaluate_policy` in Gymnasium's environment, into whose networks our parameters are copied: this holds our
-environment, batches and updates to theirs at once. Seeds are not paired; intervals are Student's over seeds.
+Both learn in the nominal task, ours simulated in JAX, with `--host` by Gymnasium, theirs by Gymnasium. Policies are judged at a
+few points on the way, all by Stable-Baselines3's `evaluate_policy` in Gymnasium's environment, into whose networks our parameters
+are copied: this holds our environment, batches and updates to theirs at once. Seeds are not paired; intervals are Student's over
+seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 import warnings
 from typing import Any, NamedTuple
 
@@ -72,8 +75,27 @@ def theirs(setting: Setting, seed: int, episodes: int) -> list[float]:
     return found
 
 
-def ours(name: str, setting: Setting, seeds: int, episodes: int) -> list[list[float]]:
-    """Returns on the way of our runs, all in one block."""
+def reaching(setting: Setting) -> Setting:
+    """The same size of a batch from fewer environments, each of which has the time for an episode."""
+    while setting.steps < setting.horizon:
+        setting = setting._replace(envs=setting.envs // 2, steps=2 * setting.steps)
+    return setting
+
+
+def in_gymnasium(env: Any, setting: Setting) -> Any:
+    """Gymnasium's own environment in place of ours; its task is the nominal one."""
+    import gymnasium
+
+    from metastep.envs.host import GymnasiumEnv
+
+    def make(context: Any) -> Any:
+        return gymnasium.make(setting.gymnasium, disable_env_checker=True)
+
+    return GymnasiumEnv(make, env.context_space, name=setting.gymnasium)
+
+
+def ours(name: str, setting: Setting, seeds: int, episodes: int, *, host: bool) -> tuple[list[list[float]], float]:
+    """Returns on the way of our runs, all in one block, and environment steps a second with learning."""
     import jax.numpy as jnp
 
     from metastep import envs
@@ -84,21 +106,24 @@ def ours(name: str, setting: Setting, seeds: int, episodes: int) -> list[list[fl
     from metastep.policies import ActorCritic
     from metastep.spaces import HyperparameterSpace
 
-    env: Any = envs.make(name)
+    env: Any = in_gymnasium(envs.make(name), setting) if host else envs.make(name)
     policy = ActorCritic(env.num_observations, env.num_actions, choices_of(env))
     sampler = Sampler(env, policy, setting.envs, setting.steps, setting.horizon, setting.discount)
     rule, space = PPO(setting.epochs, setting.minibatch), HyperparameterSpace((1e-5,), (1e-1,), ("log",))
     mdp = ActorCriticMDP(sampler, space, rule, block_size=seeds)
     learners = mdp.begin(mdp.tasks(0, Stream.TEST, 0, np.asarray([setting.context], np.float32)))
-    model, found = model_of(setting, 0), []
+    model, found, seconds = model_of(setting, 0), [], []
     for update in range(setting.updates):
+        start = time.perf_counter()
         learners = mdp.advance(learners, jnp.full((seeds, 1), setting.rate, jnp.float32))
+        learners.theta.block_until_ready()
+        seconds.append(time.perf_counter() - start)
         if (update + 1) % (setting.updates // POINTS) == 0:
             found.append([])
             for theta in learners.theta:
                 copy(policy.split(theta), model)
                 found[-1].append(judged(model, setting, episodes))
-    return np.transpose(found).tolist()
+    return np.transpose(found).tolist(), seeds * mdp.batch_steps / float(np.median(seconds))
 
 
 def copy(parts: dict[str, Any], model: Any) -> None:
@@ -145,16 +170,18 @@ def main() -> None:
     parser.add_argument("--env", choices=tuple(SETTINGS), nargs="+", default=list(SETTINGS))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--episodes", type=int, default=20, help="of each judgement")
+    parser.add_argument("--host", action="store_true", help="ours in Gymnasium's own environments")
     arguments = parser.parse_args()
     console = Console(width=140)
     found: dict[str, Any] = {}
     for name in arguments.env:
-        setting = SETTINGS[name]
+        setting = reaching(SETTINGS[name]) if arguments.host else SETTINGS[name]
+        own, speed = ours(name, setting, arguments.seeds, arguments.episodes, host=arguments.host)
         runs = {
-            "metastep": ours(name, setting, arguments.seeds, arguments.episodes),
+            "metastep": own,
             "Stable-Baselines3": [theirs(setting, seed, arguments.episodes) for seed in range(arguments.seeds)],
         }
-        found[name] = {"setting": setting._asdict(), **runs}
+        found[name] = {"setting": setting._asdict(), "host": arguments.host, "steps_per_second": speed, **runs}
         table = Table(title=f"{setting.gymnasium}: mean return, {arguments.seeds} seeds, 95 % intervals")
         batch, every = setting.envs * setting.steps, setting.updates // POINTS
         for heading in ("", *(f"{batch * every * (point + 1):,} steps" for point in range(POINTS))):
@@ -162,7 +189,8 @@ def main() -> None:
         for who, returns in runs.items():
             table.add_row(who, *(interval(column) for column in np.transpose(returns)))
         console.print(table)
-        save(console, f"ppo-sb3-{name}", found[name])
+        console.print(f"metastep: {speed:,.0f} steps/s with learning, all seeds together")
+        save(console, f"ppo-sb3-{name}{'-host' if arguments.host else ''}", found[name])
 
 
 if __name__ == "__main__":

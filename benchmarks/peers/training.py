@@ -26,12 +26,12 @@ class Training(NamedTuple):
         return self.envs * self.steps
 
 
-def training_from_arguments(description: str) -> Training:
-    """The settings of a peer."""
+def training_from_arguments(description: str, arguments: list[str] | None = None) -> Training:
+    """The settings of a peer, by default those of the command line."""
     parser = argparse.ArgumentParser(description=description)
     for name, kind in get_type_hints(Training).items():
         parser.add_argument(f"--{name}", type=kind, required=True)
-    return Training(**vars(parser.parse_args()))
+    return Training(**vars(parser.parse_args(arguments)))
 
 
 def measured(job: Training, update: Callable[[int], Any], name: str, version: str) -> dict[str, Any]:

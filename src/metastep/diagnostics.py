@@ -134,7 +134,8 @@ class Gathered(NamedTuple):
 
 
 DIAGNOSTICS = {
-    "returns": "returns without discount of the last finished episodes, as many as the model's learners had environments",
+    "returns": "returns without discount of the last finished episodes, as many as the model's learners had environments; where "
+    '`model.record.setting` has `returns = "first episodes"`, of those that began with the batch',
     "mean_return": "their mean, in place of them",
     "return_error": "the standard error of the mean, in place of them",
     "entropy": "mean entropy of the policy on the current batch, in nats",

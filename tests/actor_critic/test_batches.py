@@ -1,5 +1,7 @@
 """Batches of steps: episodes end, are cut off and go on; returns are those of the episodes."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 from metastep import envs
 from metastep.actor_critic import Sampler
-from metastep.envs import Pendulum
+from metastep.envs import CartPoleV1, Pendulum
 from metastep.errors import InputError
 from metastep.policies import ActorCritic
 
@@ -121,3 +123,18 @@ def test_what_cannot_be_sampled_is_refused():
         Sampler(Pendulum(), ActorCritic(3, 1), 1, 1, 4)
     with pytest.raises(InputError, match=r"policy.hidden: \[\]"):
         ActorCritic(3, 1, hidden=())
+
+
+@pytest.mark.parametrize(
+    ("env", "policy", "message"),
+    [
+        (CartPoleV1(), ActorCritic(4, 1), "policy.num_choices: None, but the environment 'cartpole-v1' has 2."),
+        (CartPoleV1(), ActorCritic(4, 1, 3), "policy.num_choices: 3, but the environment 'cartpole-v1' has 2."),
+        (Pendulum(), ActorCritic(3, 1, 2), "policy.num_choices: 2, but the environment 'pendulum' has None."),
+        (Pendulum(), ActorCritic(4, 1), "policy.num_observations: 4, but the environment 'pendulum' has 3."),
+        (Pendulum(), ActorCritic(3, 2), "policy.num_actions: 2, but the environment 'pendulum' has 1."),
+    ],
+)
+def test_a_policy_must_fit_the_environment(env, policy, message):
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        Sampler(env, policy, 2, 3, horizon=4)

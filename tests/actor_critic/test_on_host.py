@@ -11,19 +11,21 @@ import numpy as np
 import pytest
 
 from metastep import envs
-from metastep.actor_critic import Sampler
+from metastep.actor_critic import A2C, TRPO, ActorCriticRule, Sampler
+from metastep.actor_critic.on_host import _draw, play_batch
 from metastep.actor_critic.steps import Steps
 from metastep.blocks import Stream
 from metastep.contexts import ContextSpace
 from metastep.controllers import Exploration
-from metastep.envs.host import GymnasiumEnv, HostStep
+from metastep.envs.host import GymnasiumEnv, HalfCheetahVel, HostStep
 from metastep.errors import InputError
 from metastep.experiments.checking import check_folder
-from metastep.experiments.comparing import compare_methods, compared
+from metastep.experiments.comparing import compared
 from metastep.experiments.config import load
 from metastep.experiments.evaluating import _returns
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import learn
+from metastep.experiments.learning import fitted
+from metastep.experiments.runner import run_experiment
 from metastep.mdp import ActorCriticMDP, begin
 from metastep.meta.history import joined
 from metastep.meta.loop import follow, run
@@ -135,6 +137,14 @@ class RestartableCounts(Counts):
         self.made = np.where(which, 0.0, self.made)
 
 
+class ImpatientCounts(RestartableCounts):
+    """Cuts itself off after three steps, and refuses to go on."""
+
+    def step(self, action: Any, noise: Any, alive: Any) -> HostStep:
+        assert not (alive & (self.made >= 3)).any()
+        return super().step(action, noise, alive)._replace(truncated=self.made == 3)
+
+
 @dataclasses.dataclass(frozen=True)
 class Counter:
     episodes: Any = RestartableCounts
@@ -169,15 +179,27 @@ def test_what_has_ended_is_worth_nothing_and_what_is_cut_off_what_the_critic_say
     np.testing.assert_array_equal(held.num_steps, 10.0)
 
 
-def test_an_episode_longer_than_the_batch_counts_as_far_as_it_was_played() -> None:
+@pytest.mark.parametrize("hold", [1, 2])
+def test_where_a_simulator_cuts_itself_off_is_as_where_the_horizon_does(hold: int) -> None:
     policy = ActorCritic(1, 1, hidden=(1,))
-    sampler = Sampler(Counter(), policy, 2, 4, horizon=50)
+    theta, context = policy.initial(KEY, 2), jnp.asarray([[2.0], [9.0]])
+    samplers = (
+        Sampler(Counter(), policy, 1, 5, horizon=3, hold=hold),
+        Sampler(Counter(ImpatientCounts), policy, 1, 5, horizon=5, hold=hold),
+    )
+    expected, found = (each(theta, context, each.start(context, KEY), KEY, 0.9) for each in samplers)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_every_batch_begins_anew() -> None:
+    policy = ActorCritic(1, 1, hidden=(1,))
+    sampler = Sampler(Counter(), policy, 2, 4, horizon=4)
     theta, context = policy.initial(KEY, 2), jnp.asarray([[9.0], [3.0]])
     lanes, batches = sampler.start(context, KEY), []
     for number in range(2):
         batches.append(sampler(theta, context, lanes, jax.random.fold_in(KEY, number), 0.9))
         lanes = batches[-1].lanes
-    for batch in batches:  # each begins anew
+    for batch in batches:
         np.testing.assert_array_equal(batch.mean_return, [1 + 2 + 3 + 4, 1 + 2 + 3])
         np.testing.assert_array_equal(batch.observation[:, ::2, 0], [[0, 1, 2, 3], [0, 1, 2, 0]])
 
@@ -192,16 +214,43 @@ def test_what_remains_impossible_is_one_sentence() -> None:
         sampler(theta, context, sampler.start(context, KEY), KEY, 0.9)
     with pytest.raises(InputError, match="'counter' is simulated on the host and cannot be called inside a compiled"):
         jax.jit(lambda theta: sampler.simulate(theta, context, sampler.start(context, KEY), KEY))(theta)
+    Sampler(Counter(), policy, 1, 2, horizon=6, hold=3)
+    with pytest.raises(InputError, match=r"^rollout\.horizon: 7 must not exceed the 6 steps .* 'counter' is not JAX"):
+        Sampler(Counter(), policy, 1, 2, horizon=7, hold=3)
 
 
-def make_mdp(env: Any) -> ActorCriticMDP:
+def test_cheetahs_run_as_by_hand_where_the_horizon_cuts_a_hold() -> None:
+    """Five steps of an episode in holds of two: the third hold has one step, and the fourth begins the next episode."""
+    env, num_envs, hold = HalfCheetahVel(), 2, 2
+    policy = ActorCritic(env.num_observations, env.num_actions, hidden=(4,))
+    sampler = Sampler(env, policy, num_envs, 6, horizon=5, hold=hold)
+    theta, context = policy.initial(KEY, LEARNERS), env.context_space.sample(KEY, LEARNERS)
+    played = play_batch(sampler, theta, context, KEY)
+    np.testing.assert_array_equal(played.ended[0, :, 0], [False, False, True] * 2)
+    assert not np.any(played.terminated)
+    normals, first, _ = map(np.asarray, _draw(sampler, KEY, LEARNERS))
+    for begun, noise in ((0, first), (3, normals[2, ..., -env.reset_noise :])):
+        seeds, alive = np.zeros((num_envs, LEARNERS), np.uint32), np.ones((num_envs, LEARNERS), np.bool_)
+        episodes = env.start_episodes(np.asarray(context), np.swapaxes(noise, 0, 1), seeds)
+        for t, repeats in enumerate((2, 2, 1), start=begun):
+            np.testing.assert_array_equal(
+                played.observation[:, t], np.swapaxes(episodes.observe(), 0, 1).astype(np.float32)
+            )
+            action = np.swapaxes(played.action[:, t], 0, 1)
+            paid = sum(episodes.step(action, np.zeros((*alive.shape, 0)), alive).reward for _ in range(repeats))
+            np.testing.assert_allclose(played.reward[:, t], np.swapaxes(paid, 0, 1), rtol=1e-6)
+        np.testing.assert_array_equal(played.seen_next[:, t], np.swapaxes(episodes.observe(), 0, 1).astype(np.float32))
+
+
+def make_mdp(env: Any, rule: ActorCriticRule = TRAINING) -> ActorCriticMDP:
     policy = ActorCritic(env.num_observations, env.num_actions, envs.choices_of(env), hidden=(4,))
-    space = HyperparameterSpace((1e-4,), (1e-1,), ("log",), names=TRAINING.hyperparameters)
-    return ActorCriticMDP(Sampler(env, policy, 2, 8, horizon=6), space, TRAINING, block_size=3, budget=4)
+    space = HyperparameterSpace((1e-4,), (1e-1,), ("log",), names=rule.hyperparameters)
+    return ActorCriticMDP(Sampler(env, policy, 2, 8, horizon=6), space, rule, block_size=3, budget=4)
 
 
-def test_a_block_taken_up_from_its_parts_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    mdp = make_mdp(gym_pendulum())
+@pytest.mark.parametrize("rule", [TRAINING, A2C(), TRPO(minibatch_size=8, critic_epochs=1)], ids=lambda rule: rule.name)
+def test_a_block_taken_up_from_its_parts_goes_on_to_the_same_bits(rule: ActorCriticRule, tmp_path: Path) -> None:
+    mdp = make_mdp(gym_pendulum(), rule)
     tasks, record = mdp.tasks(0, Stream.TRAIN, 0), ("last_rate", "clip_fraction", "return")
     whole, _ = run(mdp, Exploration(), tasks, 3, record)
     begun = follow(mdp, Exploration(), begin(mdp, tasks), mdp, 2, from_start=True, record=record)
@@ -231,11 +280,17 @@ def test_the_settings_of_the_guide_learn_a_rate(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     config = load(str(tmp_path / "gym-pendulum-ppo.toml"), "quick", SMALL)
     folder = RunFolder.create(tmp_path / "run", config)
-    with folder.writing("run"):
-        learn(folder)
-        compare_methods(folder)
+    run_experiment(folder)
     assert not [finding for finding in check_folder(folder.path) if finding.problem]
     found = compared(folder)
     assert found.names == ("metafqi", "linear-annealing")
     assert not found.flagged.any()
     assert (np.ptp(found.returns, axis=2) > 0.0).all()
+    assert fitted(folder)[0].record.setting["returns"] == "first episodes"
+    assert (
+        "returns" not in make_mdp(envs.make("pendulum")).facts
+    )  # where a model of earlier times stays one of its setting
+    assert (
+        "every batch begins with new ones, and returns are those of the first"
+        in (folder.path / "report.md").read_text()
+    )

@@ -101,6 +101,8 @@ CASES = {
     ),
 }
 
+LIMITS = {"pendulum": 200, "acrobot": 500, "cartpole-v1": 500, "mountaincar": 999}
+
 
 def to_gymnasium(env: Any, action: float) -> Any:
     """The action of a policy as the environment of Gymnasium takes it."""
@@ -121,7 +123,7 @@ def returns(env: Any, act: Policy, tasks: Any, num: int) -> list[Any]:
             return (state, alive & ~after.terminated, total, jnp.where(alive, steps + 1, steps)), None
 
         start = env.reset(task, tuple(normals)), jnp.bool_(True), jnp.float32(0.0), jnp.int32(0)
-        (state, _, total, steps), _ = jax.lax.scan(move, start, None, length=env.time_limit)
+        (state, _, total, steps), _ = jax.lax.scan(move, start, None, length=LIMITS[env.name])
         return total, steps, jnp.stack(env.observe(task, state))
 
     normals = jax.random.normal(jax.random.key(3), (num, env.reset_noise), jnp.float32)

@@ -59,7 +59,6 @@ class Hop(Walk):
     """The same by discrete actions: left, nothing, right."""
 
     num_choices: ClassVar[Any] = 3
-    time_limit: ClassVar[Any] = 20
 
     def step(self, context: Any, state: Any, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Any:
         assert action[0].dtype == jnp.int32
@@ -247,10 +246,6 @@ class ChoosesOne(Hop):
     num_choices: ClassVar[Any] = 1
 
 
-class NoTime(Hop):
-    time_limit: ClassVar[Any] = 0
-
-
 class HopsByNumber(Hop):
     """Takes an index for a real number."""
 
@@ -277,7 +272,6 @@ BROKEN: list[tuple[Any, str]] = [
     (Walk(num_actions=0), r"env 'walk': `num_actions` must be a whole number of at least 1, got 0"),
     (ChoosesOne(), r"env 'walk': `num_choices` must be a whole number of at least 2, got 1"),
     (Hop(num_actions=2), r"env 'walk': `num_actions` is 2, it must be 1 where `num_choices` is declared"),
-    (NoTime(), r"env 'walk': `time_limit` must be a whole number of at least 1, got 0"),
     (HopsIdly(), r"env 'walk': num_actions is 1, but action number 0 changes nothing"),
     (HopsByNumber(), r"env 'walk': `step with 1 actions and 1 normals` fails with TypePromotionError"),
     (Walk(step_noise=1.0), r"env 'walk': `step_noise` must be a whole number of at least 0, got 1.0"),  # type: ignore

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from metastep.actor_critic.on_host import blank_batch, play_batch
+from metastep.actor_critic.on_host import play_batch
 from metastep.actor_critic.steps import Played, Steps, advantages, in_first_episode, steps_at_once, steps_of
 from metastep.diagnostics import mean_and_error
 from metastep.envs.base import Env, State, range_of
@@ -23,6 +23,7 @@ from metastep.noise import standard_normals
 from metastep.policies.actor_critic import ActorCritic, Parts
 from metastep.settings import Count, Share, check_fields
 from metastep.simulation.engine import compiled
+from metastep.simulation.rollouts import require_fit
 
 
 class Lanes(NamedTuple):
@@ -31,7 +32,7 @@ class Lanes(NamedTuple):
     state: State  # nothing on the host, where a simulator keeps its own
     elapsed: Array  # steps of the episode that is running
     paid: Array  # its rewards so far
-    last_return: Array  # of the episode that ended last; on the host, of the first of the batch
+    last_return: Array  # of the episode that ended last; on the host, of the first one of the batch
     has_ended: Array  # whether there is one
 
 
@@ -44,7 +45,7 @@ class Experience(NamedTuple):
     value: Array  # (learners, batch): the critic's
     advantage: Array  # (learners, batch)
     target: Array  # (learners, batch): what the critic should have said
-    mean_return: Array  # (learners,): j, of the last finished episode of every environment, without discount
+    mean_return: Array  # (learners,): j, of the `last_return` of every environment, without discount
     return_error: Array  # (learners,): its standard error
     entropy: Array  # (learners,): of the policy, mean over the batch
     num_steps: Array  # (learners,): environment steps
@@ -60,7 +61,8 @@ class Sampler:
         policy: actor and critic.
         num_envs: environments of a learner that run side by side.
         num_steps: steps of each environment in the batch of one update.
-        horizon: steps after which an episode is cut off; the critic says what would have come.
+        horizon: steps after which an episode is cut off; the critic says what would have come. On the host at most as many as
+            each environment has in a batch.
         discount: discount of the rewards, gamma.
         hold: environment steps for which an action is held; what they pay is added up. All of them are one step of a batch.
     """
@@ -77,6 +79,13 @@ class Sampler:
         check_fields(self, "rollout")
         if self.num_envs * self.num_steps < 2:
             raise InputError("rollout.num_steps: a batch of 1 step has no spread, at least 2 steps are needed.")
+        require_fit(self.env, self.policy)
+        reach = self.num_steps * self.hold
+        if isinstance(self.env, HostEnv) and self.horizon > reach:
+            raise InputError(
+                f"rollout.horizon: {self.horizon} must not exceed the {reach} steps of each environment in a batch (num_steps "
+                f"times hold): {self.env.name!r} is not JAX, so every batch begins anew, and later states are never seen."
+            )
 
     @property
     def batch_size(self) -> int:
@@ -104,7 +113,10 @@ class Sampler:
 
     def blank(self, theta: Array, context: Array) -> Experience:
         """A batch of the right form; its numbers mean nothing."""
-        played = jax.tree.map(jnp.asarray, blank_batch(self, len(theta)))
+        policy, shape = self.policy, (len(theta), self.num_steps, self.num_envs)
+        seen, paid = jnp.zeros((*shape, policy.num_observations), jnp.float32), jnp.zeros(shape, jnp.float32)
+        action = jnp.zeros((*shape, policy.num_actions), jnp.int32 if policy.is_discrete else jnp.float32)
+        played = Played(seen, action, paid, seen, paid > 0.0, paid > 0.0)
         steps = jax.vmap(partial(steps_of, self.policy))(self.policy.split(theta), played)
         return _experience((self, 1.0), self.start(context, jax.random.key(0)), steps)
 
@@ -213,8 +225,8 @@ def _experience(how: tuple[Sampler, float], lanes: Lanes, steps: Steps) -> Exper
 def _from_host(sampler: Sampler, theta: Array, played: Played) -> tuple[Lanes, Steps]:
     """The steps of a batch from the host.
 
-    All environments began an episode together, so the first one of each says what the policy is worth, as far as the batch
-    reaches; the last that has ended would be among the short ones.
+    All environments began an episode together, so the first one of each, which has ended, says what the policy is worth; the
+    last that has ended would be among the short ones.
     """
     steps = jax.vmap(partial(steps_of, sampler.policy))(sampler.policy.split(theta), played)
     first_return = jnp.sum(jnp.where(in_first_episode(steps.ended), steps.reward, 0.0), axis=1)

@@ -2,8 +2,8 @@
 
 A simulator cannot be kept in arrays, so every batch begins with new episodes in all environments: what a learner becomes
 depends on its arrays and keys alone, also where a run is taken up again. An episode that ends within the batch, or is cut off
-at the horizon, gives way to a new one in the same task. Actor, critic, random numbers and whatever is made of the steps are
-those of environments in JAX.
+by its simulator or at the horizon, gives way to a new one in the same task. Actor, critic, random numbers and whatever is made
+of the steps are those of environments in JAX.
 """
 
 from functools import partial
@@ -57,23 +57,8 @@ def _swapped(array: Any) -> NDArray[Any]:
     return copy
 
 
-def blank_batch(sampler: "Sampler", num_learners: int) -> Played:
-    """A batch whose steps are still to be played."""
-    policy, shape = sampler.policy, (num_learners, sampler.num_steps, sampler.num_envs)
-    seen, done = (*shape, policy.num_observations), np.int32 if policy.is_discrete else np.float32
-    arrays: dict[str, Any] = {
-        "observation": np.zeros(seen, np.float32),
-        "action": np.zeros((*shape, policy.num_actions), done),
-        "reward": np.zeros(shape, np.float32),
-        "seen_next": np.zeros(seen, np.float32),
-        "terminated": np.zeros(shape, np.bool_),
-        "ended": np.zeros(shape, np.bool_),
-    }
-    return Played(**arrays)
-
-
-def _started(env: HostEnv, context: Array, noise: NDArray[Any], seeds: NDArray[Any]) -> Restartable:
-    episodes = env.start_episodes(np.asarray(context), _swapped(noise), _swapped(seeds))
+def restartable(env: HostEnv, episodes: Episodes) -> Restartable:
+    """The episodes, which batches of steps must be able to begin anew."""
     if not isinstance(episodes, Restartable):
         raise InputError(
             f"env.name: {env.name!r} has episodes without a method `restart`, which batches of steps need to begin new ones."
@@ -83,16 +68,23 @@ def _started(env: HostEnv, context: Array, noise: NDArray[Any], seeds: NDArray[A
 
 def _hold(
     sampler: "Sampler", episodes: Episodes, action: NDArray[Any], noise: NDArray[Any], elapsed: NDArray[Any]
-) -> tuple[NDArray[Any], Bools, NDArray[Any]]:
-    """Hold the action until its time, or that of the episode, is over: reward, whether it terminated, steps of the episode."""
-    num, reward, terminated = sampler.env.step_noise, np.zeros(elapsed.shape), np.zeros(elapsed.shape, np.bool_)
+) -> tuple[NDArray[Any], Bools, Bools, NDArray[Any]]:
+    """Hold the action until its time, or that of the episode, is over.
+
+    Reward, whether there is no future, whether the episode has ended, and its steps.
+    """
+    num, reward = sampler.env.step_noise, np.zeros(elapsed.shape)
+    terminated, ended = np.zeros((2, *elapsed.shape), np.bool_)
     for index in range(sampler.hold):
-        goes_on = ~terminated & (elapsed < sampler.horizon)
+        goes_on = ~ended
+        goes_on.setflags(write=False)  # as all arrays that a simulator is handed
         after = episodes.step(action, noise[..., index * num : (index + 1) * num], goes_on)
         reward = np.where(goes_on, reward + after.reward, reward)
         terminated = terminated | (goes_on & after.terminated)
         elapsed = elapsed + goes_on
-    return reward, terminated, elapsed
+        ended = ended | (goes_on & after.over) | (elapsed >= sampler.horizon)
+    ended.setflags(write=False)
+    return reward, terminated, ended, elapsed
 
 
 def play_batch(sampler: "Sampler", theta: Array, context: Array, key: Array) -> Played:
@@ -101,23 +93,22 @@ def play_batch(sampler: "Sampler", theta: Array, context: Array, key: Array) -> 
     normals, resets, seeds = (np.asarray(array) for array in _draw(sampler, key, len(theta)))
     chosen_by, moved_by = policy.num_actions, policy.num_actions + sampler.hold * env.step_noise
     limits = None if policy.is_discrete else range_of(env)
-    episodes = _started(env, context, resets, seeds[0])
-    played: Any = blank_batch(sampler, len(theta))
+    episodes = restartable(env, env.start_episodes(np.asarray(context), _swapped(resets), _swapped(seeds[0])))
+    steps = []
     elapsed = np.zeros((sampler.num_envs, len(theta)), np.int64)
     seen = _swapped(episodes.observe()).astype(np.float32)
     for t in range(sampler.num_steps):
         action = np.asarray(_choose(policy, theta, seen, normals[t, ..., :chosen_by]))
         made = _swapped(action if limits is None else np.clip(action, *limits))
         noise = _swapped(normals[t, ..., chosen_by:moved_by])
-        reward, terminated, elapsed = _hold(sampler, episodes, made, noise, elapsed)
-        ended = terminated | (elapsed >= sampler.horizon)
+        reward, terminated, ended, elapsed = _hold(sampler, episodes, made, noise, elapsed)
         seen_next = _swapped(episodes.observe()).astype(np.float32)
-        step = (seen, action, _swapped(reward), seen_next, _swapped(terminated), _swapped(ended))  # as in Played
-        for array, part in zip(played, step, strict=True):
-            array[:, t] = part
+        paid = _swapped(reward).astype(np.float32)
+        steps.append((seen, action, paid, seen_next, _swapped(terminated), _swapped(ended)))  # as in Played
         seen = seen_next
         if ended.any() and t + 1 < sampler.num_steps:
             episodes.restart(ended, _swapped(normals[t, ..., moved_by:]), _swapped(seeds[t + 1]))
             elapsed = np.where(ended, 0, elapsed)
             seen = _swapped(episodes.observe()).astype(np.float32)
-    return played
+    played: Any = (np.stack(arrays, axis=1) for arrays in zip(*steps, strict=True))
+    return Played(*played)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from metastep.envs.acrobot import Acrobot
-from metastep.envs.base import Env, Step, choices_of, limit_of, range_of
+from metastep.envs.base import Env, Step, choices_of, range_of
 from metastep.envs.cartpole import CartPole, SwingUp
 from metastep.envs.cartpole_v1 import CartPoleV1
 from metastep.envs.halfcheetah import half_cheetah
@@ -37,5 +37,5 @@ def make_env(name: str, **options: Any) -> Env | HostEnv:
 
 
 __all__ = ["LQR", "Acrobot", "CartPole", "CartPoleV1", "Env", "HostEnv", "Minigolf", "MountainCar", "Nav2D", "Pendulum"]
-__all__ += ["Step", "SwingUp", "choices_of", "half_cheetah", "limit_of", "range_of"]
+__all__ += ["Step", "SwingUp", "choices_of", "half_cheetah", "range_of"]
 __all__ += ["REGISTRY", "make", "make_env", "names", "register"]

@@ -67,7 +67,7 @@ class Acrobot:
     packages: ClassVar[tuple[str, ...]] = ()
     num_observations, num_actions = 6, 1
     reset_noise, step_noise = 4, 0
-    num_choices, time_limit = 3, 500
+    num_choices: ClassVar[int] = 3
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> AcrobotState:
         return AcrobotState(*(to_uniform(normal, -0.1, 0.1) for normal in noise))

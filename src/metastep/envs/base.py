@@ -23,12 +23,10 @@ class TaskFamily(Protocol):
 
     An environment is a frozen dataclass: it is hashable, so it selects a compiled program, and its fields are the options.
 
-    Three declarations may be left out, and then are None; read them with `choices_of`, `limit_of` and `range_of`:
+    Two declarations may be left out, and then are None; read them with `choices_of` and `range_of`:
 
     - `num_choices: int | None`, for discrete actions: how many there are to choose from. `num_actions` is 1 then, and the
       action is a tuple of one int32, from 0 to `num_choices` - 1. Without it actions are real numbers.
-    - `time_limit: int | None`: the steps after which an episode is usually cut off. No environment counts them, and `terminated`
-      never speaks of them: whoever rolls out keeps the time, and knows an episode that was cut off from one that has ended.
     - `action_range: tuple[float, float] | None`: what every number of an action should lie between. Batches of steps cut
       actions off there before they are made, as Stable-Baselines3 does; whole episodes do not.
     """
@@ -91,8 +89,3 @@ def choices_of(env: TaskFamily) -> int | None:
 def range_of(env: TaskFamily) -> tuple[float, float] | None:
     """What every number of an action should lie between; None where the environment does not say."""
     return getattr(env, "action_range", None)
-
-
-def limit_of(env: TaskFamily) -> int | None:
-    """The steps after which an episode is usually cut off; None where the environment does not say."""
-    return getattr(env, "time_limit", None)

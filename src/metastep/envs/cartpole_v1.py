@@ -27,7 +27,7 @@ class CartPoleV1(Cart):
     start_range: float = 0.05
 
     name: ClassVar[str] = "cartpole-v1"
-    num_choices, time_limit = 2, 500
+    num_choices: ClassVar[int] = 2
 
     def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         force = jnp.where(action[0] == 1, context.force, -context.force)

@@ -38,7 +38,6 @@ class MountainCar:
     num_observations, num_actions = 2, 1
     reset_noise, step_noise = 1, 0
     action_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-    time_limit: ClassVar[int] = 999
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> CarState:
         """At rest near the bottom."""

@@ -42,7 +42,6 @@ class Pendulum:
     num_observations, num_actions = 3, 1
     reset_noise, step_noise = 2, 0
     action_range: ClassVar[tuple[float, float]] = (-MAX_TORQUE, MAX_TORQUE)
-    time_limit: ClassVar[int] = 200
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> PendulumState:
         """Anywhere, at up to 1 rad/s."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from metastep.contexts import ContextSpace
-from metastep.envs.base import TaskFamily, choices_of, limit_of, range_of
+from metastep.envs.base import TaskFamily, choices_of, range_of
 
 
 def _as_inside() -> Any:
@@ -37,11 +37,6 @@ class Wrapper:
     def num_choices(self) -> int | None:
         """That of the environment inside, where it declares one."""
         return choices_of(self.env)
-
-    @property
-    def time_limit(self) -> int | None:
-        """That of the environment inside, where it declares one."""
-        return limit_of(self.env)
 
     @property
     def action_range(self) -> tuple[float, float] | None:

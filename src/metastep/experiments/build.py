@@ -5,6 +5,7 @@ from typing import Any
 
 from metastep import controllers, envs, features, policies, rules
 from metastep.actor_critic import Sampler
+from metastep.actor_critic.on_host import restartable
 from metastep.controllers import Controller
 from metastep.errors import InputError
 from metastep.evaluation import MethodSpec, baselines
@@ -40,12 +41,15 @@ def whole_family(config: Experiment) -> envs.Env | envs.HostEnv:
     return envs.make(config.env.name, **config.env.options)
 
 
-def require_available(env: envs.Env | envs.HostEnv) -> None:
+def require_available(mdp: Process) -> None:
     """Start an episode, so that what an environment needs and does not find is said before anything is written."""
+    env = mdp.env
     try:
-        engine_of(env).start(env)
+        episodes = engine_of(env).start(env)
     except ImportError as error:
         raise InputError(f"env: {env.name} needs something that is not installed: {error}.") from None
+    if isinstance(mdp, ActorCriticMDP) and isinstance(env, envs.HostEnv):
+        restartable(env, episodes)
 
 
 def build_mdp(config: Experiment) -> Process:

@@ -61,7 +61,7 @@ def evaluate(
         raise InputError(f"File {path} does not hold a policy of its experiment.")
     context = space.validate(np.array([[own[name] for name in space.names]]), f"File {path}") if task is None else None
     context = parse_task(task, space)[None, :] if task is not None else context
-    require_available(mdp.env)
+    require_available(mdp)
     # Of another purpose than any learner's: these episodes are nobody's batch.
     key = jax.random.fold_in(block_key(seed, Stream.TEST, 0), 1)
     returns = _returns(mdp, Tasks(jnp.asarray(context), jnp.asarray(theta)[None], key), episodes)

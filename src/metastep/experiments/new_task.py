@@ -121,7 +121,7 @@ def learn(
     total = num_updates or config.compare.num_updates
     mdp = with_budget(of_one_learner(config), total)
     context = parse_task(task, mdp.env.context_space)
-    require_available(mdp.env)
+    require_available(mdp)
     wanted = {
         **storage.stamp("learning"),
         "model": model.fingerprint,

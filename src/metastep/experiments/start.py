@@ -40,10 +40,10 @@ def start_run(
     method_specs(config)
     if needs_model(config):
         build_fqi(config)
-    env = build_mdp(config).env
-    space = env.context_space
+    mdp = build_mdp(config)
+    space = mdp.env.context_space
     listed = None if tasks is None else load_tasks(tasks, space.names, space.low, space.high)
-    require_available(env)
+    require_available(mdp)
     require_affordable(config, out, anyway=anyway)
     dataset = None if data is None else find_data(data, config, listed)
     folder = RunFolder.create(out, config, listed, command=command)

@@ -107,7 +107,8 @@ class ActorCriticMDP:
         """Numbers of a learner and its batch while it is simulated; batches are kept whole in any case."""
         env, policy = self.env, self.policy
         # What is seen before and after, done and drawn, and seven numbers more; of this batch and of the next.
-        step = 2 * env.num_observations + 2 * policy.num_actions + env.step_noise + env.reset_noise + 7
+        drawn = policy.num_actions + self.sampler.hold * env.step_noise + env.reset_noise
+        step = 2 * env.num_observations + policy.num_actions + drawn + 7
         return 2 * self.sampler.batch_size * step + 6 * policy.num_parameters
 
     @property
@@ -117,9 +118,13 @@ class ActorCriticMDP:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a model must share; the size of a batch is among it, since it decides what a rate does."""
+        """What a model must share; the size of a batch is among it, since it decides what a rate does.
+
+        On the host, so is what returns are of: every batch begins anew there.
+        """
         names = ("num_envs", "num_steps", "horizon", "discount", "hold")
-        return {name: getattr(self.sampler, name) for name in names}
+        returns = {"returns": "first episodes"} if isinstance(self.env, HostEnv) else {}
+        return {name: getattr(self.sampler, name) for name in names} | returns
 
     def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> Tasks:
         """The tasks and initial policies of one block of a stream.

@@ -1,6 +1,6 @@
 """What a report says: from the results of an experiment to a document."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args
 
 from metastep.evaluation import Difference, differences
@@ -149,7 +149,7 @@ def _settings(findings: Findings) -> Table:
         ("environment", config["env"]["name"]),
         ("policy", _part(config["policy"])),
         ("update rule", _part(meta["rule"])),
-        ("batch of an update", _batch(rollout)),
+        ("batch of an update", _batch(findings)),
         ("discount of rewards", f"{rollout['discount']:g}"),
         ("step sizes", _range(meta["stepsize_low"], meta["stepsize_high"], meta["stepsize_scale"])),
         ("seed", str(config["seed"])),
@@ -157,14 +157,17 @@ def _settings(findings: Findings) -> Table:
     return Table(("setting", "value"), rows, name="settings")
 
 
-def _batch(rollout: Mapping[str, Any]) -> str:
+def _batch(findings: Findings) -> str:
     """What an update learns from."""
+    rollout = findings.config["rollout"]
     if rollout["num_episodes"] is not None:
         return f"{rollout['num_episodes']} episodes of at most {rollout['horizon']} steps"
-    envs, each = rollout["num_envs"], rollout["num_steps"]
-    return (
-        f"{envs * each} steps, {each} of each of {envs} environments; episodes are cut off after {rollout['horizon']}"
-    )
+    envs, each, hold = rollout["num_envs"], rollout["num_steps"], rollout["hold"]
+    held = f", whose actions are held for {hold} steps of the environment" if hold > 1 else ""
+    begins = any("returns" in fitted.model.record.setting for fitted in findings.fitted.values())
+    anew = "; every batch begins with new ones, and returns are those of the first" if begins else ""
+    steps = f"{envs * each} steps{held}, {each} of each of {envs} environments"
+    return f"{steps}; episodes are cut off after {rollout['horizon']}{anew}"
 
 
 def _range(low: float, high: float, scale: str) -> str:

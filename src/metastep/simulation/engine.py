@@ -1,4 +1,6 @@
-"""Where an environment is simulated: the one place that knows whether that is JAX or the host.
+"""Where an environment is simulated, in JAX or on the host: whole episodes, and how the programs around them are compiled.
+
+Batches of steps are in `metastep.actor_critic`.
 
 On the device, a batch is simulated by a compiled program of its own: it takes longest to compile, and is the same for all
 update rules and for everything else that is done with batches. It may also be part of a larger program. On the host, simulation
@@ -46,7 +48,7 @@ class Engine:
         whole: makes one program, where that can be done, of a function that simulates; its first argument is static.
         piece: makes a program of a function that does not simulate.
         map: the results of a function that simulates, one for each value, so many of them side by side.
-        start: begins an episode, so that whatever is missing for it is noticed.
+        start: begins an episode, so that whatever is missing for it is noticed, and gives what a simulator keeps of it.
     """
 
     is_compiled: bool
@@ -57,7 +59,7 @@ class Engine:
     whole: Callable[[Function], Function]
     piece: Callable[[Function], Function]
     map: Callable[[Callable[[Array], Array], Array, int], Array]
-    start: Callable[[Any], None]
+    start: Callable[[Any], Any]
 
 
 def _trace_reset(env: Any) -> None:
@@ -65,9 +67,9 @@ def _trace_reset(env: Any) -> None:
     jax.eval_shape(env.reset, context, tuple(jnp.zeros((env.reset_noise,), jnp.float32)))
 
 
-def _start_episode(env: Any) -> None:
+def _start_episode(env: Any) -> Any:
     noise = np.zeros((1, 1, env.reset_noise), np.float32)
-    env.start_episodes(np.asarray([env.context_space.low], np.float32), noise, np.zeros((1, 1), np.uint32))
+    return env.start_episodes(np.asarray([env.context_space.low], np.float32), noise, np.zeros((1, 1), np.uint32))
 
 
 _DEVICE = Engine(

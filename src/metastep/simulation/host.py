@@ -86,9 +86,10 @@ def _moves(rollout: Rollout, env: HostEnv, theta: Array, context: Array, key: Ar
     for t in range(rollout.horizon):
         observation = np.array(episodes.observe(), np.float32)
         action, action_noise, env_noise = _choose(rollout, theta, key, np.uint32(t), observation)
+        alive.setflags(write=False)  # as the others that a simulator is handed
         after = episodes.step(np.asarray(action), np.asarray(env_noise), alive)
         yield _Moved(observation, action, action_noise, np.array(after.reward, np.float32), alive)
-        alive = alive & ~after.terminated
+        alive = alive & ~after.over
 
 
 def on_host(env: Env | HostEnv, theta: Array) -> HostEnv:

@@ -17,7 +17,7 @@ from metastep.envs.base import Env, State, choices_of
 from metastep.envs.host.base import HostEnv
 from metastep.errors import InputError
 from metastep.noise import standard_normals
-from metastep.policies import Pieces, Policy
+from metastep.policies import ActorCritic, Pieces, Policy
 from metastep.settings import Count, Share, check_fields
 
 Baseline = Literal["none", "mean", "optimal"]
@@ -26,6 +26,20 @@ Carry = TypeVar("Carry")
 
 # Steps handled together: on a CPU few enough that their normals stay in a core's cache, on a GPU enough to keep it busy.
 _MOST_STEPS_AHEAD = {"cpu": 10, "gpu": 50}
+
+
+def require_fit(env: Env | HostEnv, policy: Policy | ActorCritic) -> None:
+    """Refuse a policy that sees or does something other than what the environment offers."""
+    choices = choices_of(env)
+    if choices is not None and not hasattr(policy, "num_choices"):
+        raise InputError(
+            f"env.name: {env.name!r} has {choices} discrete actions, but the policy {type(policy).__name__} draws "
+            "real numbers; allowed here are environments with continuous actions."
+        )
+    for field in ("num_observations", "num_actions", "num_choices"):
+        seen, offered = getattr(policy, field, None), getattr(env, field, None)
+        if seen != offered:
+            raise InputError(f"policy.{field}: {seen}, but the environment {env.name!r} has {offered}.")
 
 
 @dataclass(frozen=True)
@@ -51,16 +65,7 @@ class Rollout:
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout")
-        choices = choices_of(self.env)
-        if choices is not None:
-            raise InputError(
-                f"env.name: {self.env.name!r} has {choices} discrete actions, but the policy {type(self.policy).__name__} draws "
-                "real numbers; allowed here are environments with continuous actions."
-            )
-        for field in ("num_observations", "num_actions"):
-            seen, offered = getattr(self.policy, field), getattr(self.env, field)
-            if seen != offered:
-                raise InputError(f"policy.{field}: {seen}, but the environment {self.env.name!r} has {offered}.")
+        require_fit(self.env, self.policy)
 
 
 class Trajectories(NamedTuple):

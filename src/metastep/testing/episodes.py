@@ -31,12 +31,11 @@ def declared(env: Any) -> Subject:
     subject.require(is_space, "`context_space` must be a metastep.contexts.ContextSpace")
     for field, least in _COUNTS:
         subject.count(field, getattr(env, field, None), least)
-    for field, least in (("num_choices", 2), ("time_limit", 1)):
-        value = getattr(env, field, None)
-        if value is not None:
-            subject.count(field, value, least)
-    chooses_one = choices_of(env) is None or env.num_actions == 1
-    subject.require(chooses_one, f"`num_actions` is {env.num_actions}, it must be 1 where `num_choices` is declared")
+    choices = choices_of(env)
+    if choices is not None:
+        subject.count("num_choices", choices, 2)
+        one = env.num_actions == 1
+        subject.require(one, f"`num_actions` is {env.num_actions}, it must be 1 where `num_choices` is declared")
     subject.words("packages", getattr(env, "packages", None))
     subject.hashable()
     return subject

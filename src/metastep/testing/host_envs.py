@@ -4,6 +4,7 @@ import math
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +23,8 @@ def check_host_env(env: HostEnv, *, horizon: int = 20, sigma: float = 1.0, seed:
     and values of observations, rewards and `terminated`; that the arrays it is given stay as they are (they are read-only,
     here as in a run); that the same seeds, noise and actions give the same episodes; that an episode depends neither on other
     episodes of its learner nor on other learners; that an ended episode stays; that every coordinate of the context changes
-    the episodes; and, where episodes have a method `restart`, that it begins those anew that it should, and no others.
+    the episodes; and, where episodes have a method `restart`, that it begins those anew that it should, also after their end, and
+    no others.
 
     Args:
         env: the environment.
@@ -63,31 +65,42 @@ def check_host_env(env: HostEnv, *, horizon: int = 20, sigma: float = 1.0, seed:
 
 
 def _check_restart(subject: Subject, env: HostEnv, seed: int, tasks: Contexts, actions: NDArray[Any]) -> None:
-    """Every other episode begins anew after a step, and must go on like one that starts with the same numbers."""
+    """What has ended first begins anew, or every other episode where none ends; then all go on.
+
+    Those must be like ones that start with the same numbers, and the others as if nothing had happened.
+    """
     rng, shape = np.random.default_rng(seed), actions.shape[1:3]
-    noise, moved_by = (rng.standard_normal((2, *shape, num), np.float32) for num in (env.reset_noise, env.step_noise))
+    noise = rng.standard_normal((2, *shape, env.reset_noise), np.float32)
     seeds = np.arange(seed, seed + 2 * math.prod(shape), dtype=np.uint32).reshape(2, *shape)
-    everything, which = np.ones(shape, np.bool_), np.indices(shape).sum(axis=0) % 2 == 0
-    episodes: Any = env.start_episodes(*read_only(tasks, noise[0], seeds[0]))
+    everything = np.ones(shape, np.bool_)
+
+    def start(turn: int) -> Any:
+        return env.start_episodes(*read_only(tasks, noise[turn], seeds[turn]))
+
+    def play(turn: int, episodes: Any, alive: Bools, num: int = len(actions)) -> tuple[Played, Bools]:
+        return _moves(subject, env, np.random.default_rng([seed, turn]), episodes, actions[:num], alive)
+
+    episodes = start(0)
     if not callable(getattr(episodes, "restart", None)):
         return  # whole episodes do without it
-    episodes.step(*read_only(actions[0], moved_by[0], everything))
-    before = np.array(episodes.observe())
+    played, alive = play(0, episodes, everything)
+    after = np.stack([*played.alive[1:], alive])
+    until = min(len(after), 1 + int(after.all(axis=(1, 2)).sum()))
+    alive = after[until - 1]
+    which = np.indices(shape).sum(axis=0) % 2 == 0 if alive.all() else ~alive
+    episodes = start(0)  # a simulator may know one batch only, so none is played beside another
+    play(0, episodes, everything, until)
+    usual = play(1, episodes, alive)
+    episodes = start(0)
+    play(0, episodes, everything, until)
     subject.call("restart", episodes.restart, *read_only(which, noise[1], seeds[1]))
-    anew = _seen(episodes, actions[1], moved_by[1], which)
-    subject.require(same(anew[0][~which], before[~which]), "`restart` changes episodes that should go on")
-    fresh = _seen(env.start_episodes(*read_only(tasks, noise[1], seeds[1])), actions[1], moved_by[1], which)
-    subject.require(
-        all(same(left[which], right[which]) for left, right in zip(anew, fresh, strict=True)),
-        "an episode that `restart` begins differs from one that starts with the same seed and noise",
-    )
-
-
-def _seen(episodes: Any, action: NDArray[Any], noise: NDArray[Any], alive: Bools) -> tuple[NDArray[Any], ...]:
-    """Observations before and after a step, and its rewards."""
-    start = np.array(episodes.observe())
-    after = episodes.step(*read_only(action, noise, alive))
-    return start, np.array(episodes.observe()), np.array(after.reward)
+    anew, fresh = play(1, episodes, everything), play(1, start(1), everything)
+    for lanes, expected, message in (
+        (~which, usual, "`restart` changes episodes that should go on"),
+        (which, fresh, "an episode that `restart` begins differs from one that starts with the same seed and noise"),
+    ):
+        found, right = (jax.tree.map(lambda array, lanes=lanes: array[..., lanes], each) for each in (anew, expected))
+        subject.require(same(found, right), message)
 
 
 def _play(
@@ -102,7 +115,14 @@ def _play(
     for method in ("observe", "step"):
         there = callable(getattr(episodes, method, None))
         subject.require(there, f"what `start_episodes` returns has no method `{method}`")
-    steps = []
+    return _moves(subject, env, rng, episodes, actions, alive)[0]
+
+
+def _moves(
+    subject: Subject, env: HostEnv, rng: np.random.Generator, episodes: Any, actions: NDArray[Any], alive: Bools
+) -> tuple[Played, Bools]:
+    """What happens to episodes under these actions, and which are alive after them."""
+    steps, shape = [], alive.shape
     for action in actions:
         seen = subject.call("observe", episodes.observe)
         subject.array("the observation", seen, (*shape, env.num_observations), np.number)
@@ -110,8 +130,9 @@ def _play(
         noise = rng.standard_normal((*shape, env.step_noise), np.float32)
         after = subject.call("step", episodes.step, *read_only(action, noise, alive))
         subject.returns("step", after, "metastep.envs.host.HostStep", *HostStep._fields)
-        for field, dtype in (("reward", np.number), ("terminated", np.bool_)):
-            subject.array(f"`{field}`", getattr(after, field), shape, dtype)
+        for field, dtype in (("reward", np.number), ("terminated", np.bool_), ("truncated", np.bool_)):
+            if field != "truncated" or after.truncated is not None:
+                subject.array(f"`{field}`", getattr(after, field), shape, dtype)
         steps.append((seen, np.where(alive, after.reward, 0.0), alive))
-        alive = alive & ~after.terminated
-    return Played(*(np.stack(arrays) for arrays in zip(*steps, strict=True)))
+        alive = alive & ~after.over
+    return Played(*(np.stack(arrays) for arrays in zip(*steps, strict=True))), alive

@@ -159,6 +159,12 @@ class EndsInNumbers(Walks):
         return HostStep(after.reward, after.terminated.astype(np.float64))
 
 
+class CutsOffInNumbers(Walks):
+    def step(self, action, noise, alive):
+        after = super().step(action, noise, alive)
+        return after._replace(truncated=np.zeros_like(after.reward))
+
+
 class Forgetful(Walks):
     calls = 0
 
@@ -192,6 +198,30 @@ class RestartsAll(Restarts):
 class RestartsElsewhere(Restarts):
     def restart(self, which, noise, seeds):
         super().restart(which, 0.5 * noise, seeds)
+
+
+class StaysOver(Restarts):
+    """Remembers that an episode is over, and forgets to forget it."""
+
+    over = False
+
+    def step(self, action, noise, alive):
+        after = super().step(action, noise, alive)
+        self.over = self.over | (after.terminated & alive)
+        return HostStep(after.reward, self.over)
+
+
+class MovesTheOthers(Restarts):
+    """Shows in the steps to come alone what `restart` does to the others."""
+
+    slowed = 1.0
+
+    def step(self, action, noise, alive):
+        return super().step(self.slowed * action, noise, alive)
+
+    def restart(self, which, noise, seeds):
+        super().restart(which, noise, seeds)
+        self.slowed = np.where(which, np.float32(1.0), np.float32(0.5))[..., None]
 
 
 class RestartWrites(Restarts):
@@ -256,11 +286,14 @@ def test_a_fixed_task_passes():
         (Walk(episodes=WritesResetNoise), "`start_episodes` fails with ValueError: output array is read-only"),
         (Walk(episodes=PaysFlat), r"env 'walk': `reward` has shape \(4,\), it must be \(2, 2\)"),
         (Walk(episodes=EndsInNumbers), "env 'walk': `terminated` has dtype float64, it must be bool"),
+        (Walk(episodes=CutsOffInNumbers), "env 'walk': `truncated` has dtype float64, it must be bool"),
         (Walk(episodes=Forgetful), "env 'walk': the same seeds, noise and actions give different episodes"),
         (Walk(episodes=IgnoresBorder), "env 'walk': border = 1 and border = 2 give the same episodes over 20 steps"),
         (Walk(episodes=Fails), "env 'walk': `step` fails with ZeroDivisionError: the wheel fell off$"),
         (Walk(episodes=RestartsAll), "env 'walk': `restart` changes episodes that should go on"),
         (Walk(episodes=RestartsElsewhere), "env 'walk': an episode that `restart` begins differs from one that starts"),
+        (Walk(episodes=StaysOver), "env 'walk': an episode that `restart` begins differs from one that starts"),
+        (Walk(episodes=MovesTheOthers), "env 'walk': `restart` changes episodes that should go on"),
         (Walk(episodes=RestartWrites), "`restart` fails with ValueError: assignment destination is read-only"),
         (Walk(reset_noise=0), "env 'walk': `start_episodes` fails with IndexError"),
     ],

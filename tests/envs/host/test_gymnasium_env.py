@@ -81,13 +81,13 @@ def test_it_keeps_the_contract_and_is_a_host_environment():
     assert isinstance(env, HostEnv)
     assert env == pendulum()
     assert hash(env) == hash(pendulum())
-    assert (env.num_observations, env.num_actions, env.num_choices, env.time_limit) == (3, 1, None, 200)
+    assert (env.num_observations, env.num_actions, env.num_choices) == (3, 1, None)
     assert env.packages == ("gymnasium",)  # its version is recorded with every result
     check_host_env(env)
 
 
 class Countdown(gymnasium.Env):
-    """Ends after `length` steps; truncates after one; each step pays 1; refuses to go on after its end."""
+    """Ends after `length` steps; truncates itself after five; each step pays 1; refuses to go on after either."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2, 2), np.float64)
     action_space = gymnasium.spaces.Box(-0.5, 0.25, (1, 2), np.float32)
@@ -105,27 +105,28 @@ class Countdown(gymnasium.Env):
         return np.asarray([[self.left, self.length], [1.0, 2.0]])
 
     def step(self, action):
-        assert self.left > 0
+        assert self.left > max(0, self.length - 5)
         assert action.shape == (1, 2)
         assert action.dtype == np.float32
         self.actions.append(action)
         self.left -= 1
-        return self._seen(), 1.0, self.left == 0, True, {}
+        return self._seen(), 1.0, self.left == 0, self.length - self.left == 5, {}
 
 
-def test_ends_are_kept_truncation_is_ignored_and_actions_are_clipped():
+def test_ends_are_kept_time_limits_are_lifted_and_actions_are_clipped():
     made = []
 
     def make(context):
         made.append(Countdown(context.length))
-        return made[-1]
+        limited = gymnasium.wrappers.TimeLimit(made[-1], 3)  # the horizon belongs to the rollout
+        return gymnasium.wrappers.OrderEnforcing(limited)
 
     env = GymnasiumEnv(make, ContextSpace(("length",), (2.0,), (9.0,)))
     rollout = Rollout(env, LinearGaussian(4, 2, 1.0), num_episodes=3, horizon=6, discount=1.0)
     context = jnp.asarray([[2.0], [4.0], [9.0]], jnp.float32)
     estimate = Estimator(rollout)(jnp.zeros((3, 10), jnp.float32), context, jax.random.key(0))
-    np.testing.assert_array_equal(estimate.mean_return, [2.0, 4.0, 6.0])
-    np.testing.assert_array_equal(estimate.num_steps, [6.0, 12.0, 18.0])
+    np.testing.assert_array_equal(estimate.mean_return, [2.0, 4.0, 5.0])
+    np.testing.assert_array_equal(estimate.num_steps, [6.0, 12.0, 15.0])
     actions = np.concatenate([action for one in made[1:] for action in one.actions])
     assert actions.min() == -0.5
     assert actions.max() == 0.25
@@ -185,7 +186,7 @@ def make_counter(context):
 
 def test_discrete_actions_are_indices_wherever_their_numbers_begin():
     env = GymnasiumEnv(make_counter, LENGTH, name="counter")
-    assert (env.num_observations, env.num_actions, env.num_choices, env.time_limit) == (4, 1, 3, None)
+    assert (env.num_observations, env.num_actions, env.num_choices) == (4, 1, 3)
     check_host_env(env)
     tasks, seeds = np.asarray([[4.0], [8.0]], np.float32), np.zeros((3, 2), np.uint32)
     episodes = env.start_episodes(tasks, np.zeros((3, 2, 0), np.float32), seeds)
@@ -205,7 +206,7 @@ def make_cartpole(context):
 
 def test_cartpole_of_gymnasium_is_a_family_with_two_choices():
     env = GymnasiumEnv(make_cartpole, ContextSpace(("force",), (5.0,), (15.0,), ("N",)))
-    assert (env.num_observations, env.num_actions, env.num_choices, env.time_limit) == (4, 1, 2, 500)
+    assert (env.num_observations, env.num_actions, env.num_choices) == (4, 1, 2)
     check_host_env(env)
 
 

@@ -38,12 +38,18 @@ class Twin(Wrapper):
         return _TwinEpisodes(self.env, context, noise)
 
 
+def _require_read_only(*arrays):
+    assert not any(array.flags.writeable for array in arrays)
+
+
 class _TwinEpisodes:
     def __init__(self, env, context, noise):
+        _require_read_only(context, noise)
         self.env, self.context = env, context
         self.state = _reset(env, context, noise)
 
     def restart(self, which, noise, seeds):
+        _require_read_only(which, noise, seeds)
         fresh = _reset(self.env, self.context, noise)
         self.state = jax.tree.map(lambda new, old: jnp.where(which, new, old), fresh, self.state)
 
@@ -51,5 +57,6 @@ class _TwinEpisodes:
         return np.asarray(_observe(self.env, self.context, self.state))
 
     def step(self, action, noise, alive):
+        _require_read_only(action, noise, alive)
         self.state, reward, terminated = _step(self.env, self.context, self.state, action, noise, alive)
         return HostStep(np.asarray(reward), np.asarray(terminated))

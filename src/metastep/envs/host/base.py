@@ -24,7 +24,13 @@ class HostStep(NamedTuple):
     """What one move of every episode leads to."""
 
     reward: Floats  # (episodes, learners)
-    terminated: Bools  # (episodes, learners)
+    terminated: Bools  # (episodes, learners): there is no future
+    truncated: Bools | None = None  # (episodes, learners): the simulator itself cuts an episode off, which has a future
+
+    @property
+    def over(self) -> Bools:
+        """Whether an episode cannot go on, (episodes, learners)."""
+        return self.terminated if self.truncated is None else self.terminated | self.truncated
 
 
 class Episodes(Protocol):

@@ -11,6 +11,7 @@ The environments run in Python, one object for each episode, all episodes in loc
 together: a run has `num_episodes` times `block_size` of them open; `num_envs` times `block_size` where a rule learns from steps.
 """
 
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,9 +49,8 @@ class GymnasiumEnv:
     """The tasks `make(context)`, with context a record of floats named as in the context space.
 
     Observations are flattened, actions clipped to the bounds of the task's action space; a discrete action space becomes
-    `num_choices`. An episode ends where the environment says `terminated`; `truncated` is ignored, because the horizon belongs to
-    the rollout, but `time_limit` is that of Gymnasium's registry. Each episode is reset with a seed of its own that derives from
-    the rollout's key.
+    `num_choices`. An episode ends where the environment says `terminated` or `truncated`; the wrapper `TimeLimit` is lifted,
+    because the horizon belongs to the rollout. Each episode is reset with a seed of its own that derives from the rollout's key.
 
     The environments are kept, and shared by equal objects of this class, for as long as the tasks stay the same. They are
     closed when others take their place, by `close`, and at the end of the process.
@@ -70,7 +70,6 @@ class GymnasiumEnv:
     num_observations: int = field(init=False, compare=False)
     num_actions: int = field(init=False, compare=False)
     num_choices: int | None = field(init=False, compare=False)
-    time_limit: int | None = field(init=False, compare=False)
     _lanes: "_Lanes" = field(init=False, compare=False, repr=False)
 
     reset_noise: ClassVar[int] = 0
@@ -81,8 +80,7 @@ class GymnasiumEnv:
             raise InputError(f"env.make: {self.make!r} must be a function of a context.")
         centre = np.mean([self.context_space.low, self.context_space.high], axis=0)
         probe = self.build(centre.astype(np.float32))
-        limit = probe.spec.max_episode_steps if probe.spec else None
-        for declared, value in {**_Sizes.of(probe)._asdict(), "time_limit": limit}.items():
+        for declared, value in _Sizes.of(probe)._asdict().items():
             object.__setattr__(self, declared, value)
         probe.close()
         try:
@@ -111,6 +109,11 @@ class GymnasiumEnv:
                 raise InputError(
                     f"env.make: the {role} of {self.name!r} is {space}, allowed is {allowed}; wrap the environment."
                 )
+        layer: Any = env
+        while isinstance(layer, gymnasium.Wrapper):
+            if isinstance(layer, gymnasium.wrappers.TimeLimit):
+                layer._max_episode_steps = sys.maxsize  # as part of a stack of wrappers it cannot be taken out
+            layer = layer.env
         return env
 
     def start_episodes(
@@ -203,15 +206,17 @@ class _GymnasiumEpisodes:
     def step(self, action: NDArray[Any], noise: Floats, alive: Bools) -> HostStep:
         self._require_newest()
         bounded = np.clip(self._zero + action.reshape(self._low.shape), self._low, self._high)
-        reward, terminated = np.zeros(alive.size), np.zeros(alive.size, np.bool_)
+        reward, terminated = np.zeros(alive.shape), np.zeros(alive.shape, np.bool_)
+        truncated = terminated.copy()
         for lane in np.flatnonzero(alive):
             space = self._spaces[lane]
             move = (
                 bounded[lane].reshape(space.shape).astype(space.dtype)[()]
             )  # a scalar where the space is one of scalars
-            observation, reward[lane], terminated[lane], _, _ = self._lanes.envs[lane].step(move)
+            observation, *told, _ = self._lanes.envs[lane].step(move)
+            reward.flat[lane], terminated.flat[lane], truncated.flat[lane] = told
             self._observation[lane] = np.ravel(observation)
-        return HostStep(reward.reshape(self._shape), terminated.reshape(self._shape))
+        return HostStep(reward, terminated, truncated)
 
     def _require_newest(self) -> None:
         if self._ticket != self._lanes.ticket:

@@ -98,7 +98,7 @@ def _check_presets(wanted: Mapping[str, Sequence[str]], bench: Workbench, *, any
     for config in map(bench.config, presets):
         method_specs(config)
         build_fqi(config)
-        require_available(build_mdp(config).env)
+        require_available(build_mdp(config))
         require_affordable(config, bench.out, anyway=anyway)
 
 
