@@ -112,9 +112,7 @@ def test_one_model_for_two_environments_is_kept(tmp_path, monkeypatch):
         assert outcome.effect == pytest.approx(np.mean(best - area(out, "joint", env, "joint")), rel=1e-4)
     assert [problem for _, problem in check_folder(out) if problem] == []
     common = load_model(out / "joint" / "model.safetensors")
-    own = {
-        env: for_family(common, RunFolder.open(out / "runs" / f"{env}-joint").of_model(MODEL).config) for env in both
-    }
+    own = {env: for_family(common, RunFolder.open(out / "runs" / env).of_model(MODEL).config) for env in both}
     assert [own[env].record.branches[0].high for env in both] == [10.0, 1e4]  # the longer one is the common model's
     zero, unit = common.record.configuration["reaches"]["minigolf"]
     low, high = common.record.feature_low, common.record.feature_high

@@ -17,17 +17,12 @@ from metastep.experiments.pooling import data_of, for_family, pooled
 from metastep.experiments.reproduce.claims import AUC, Judged, paired, small
 from metastep.experiments.reproduce.direction import BASELINES, best_baseline
 from metastep.experiments.reproduce.outcome import Product, at_most
-from metastep.experiments.reproduce.recipe import MODEL, setting
+from metastep.experiments.reproduce.recipe import MODEL
 from metastep.experiments.reproduce.workbench import Run, Workbench
 from metastep.fqi import Model, load_model, save_model
 from metastep.report.figures import picture, whiskers
 
 NAME = "joint"
-_SETTINGS = (
-    setting("meta.observation", '["unit-free", "return"]'),
-    setting("fqi.regressor.min_samples_split", 0.0005),  # of the tuples of all families
-    setting("collect.rounds", 1),
-)
 
 
 def joint(bench: Workbench) -> Product:
@@ -36,16 +31,15 @@ def joint(bench: Workbench) -> Product:
         raise InputError(
             f"env: {NAME} takes the data of two environments or more, not of {bench.environments[0]} alone."
         )
-    runs = {preset: bench.run(preset, NAME, _SETTINGS) for preset in bench.environments}
+    runs = {preset: bench.run(preset) for preset in bench.environments}
     file = bench.out / NAME / "model.safetensors"
     model = _fitted(file, bench, runs)
     outcomes, panels, found = [], [], {}
     for preset, run in runs.items():
-        plain = bench.run(preset)
-        tested = run.kept(NAME, partial(_tested, run, plain, model), [f"models/{MODEL}/data"])
-        comparison = join([dataclasses.replace(tested, made_from={}), plain.tested(*BASELINES)])
-        outcomes.append(as_good(plain, comparison).outcome)
-        panels.append(whiskers(plain.title, comparison, paired(plain, comparison, NAME, BASELINES)))
+        tested = run.kept(NAME, partial(_tested, run, model), [f"models/{MODEL}/data"])
+        comparison = join([dataclasses.replace(tested, made_from={}), run.tested(*BASELINES)])
+        outcomes.append(as_good(run, comparison).outcome)
+        panels.append(whiskers(run.title, comparison, paired(run, comparison, NAME, BASELINES)))
         found[preset] = comparison
     caption = (
         "One model for all environments minus metaFQI and baselines tuned for each, in AUC, with 95 % intervals over test "
@@ -65,18 +59,12 @@ def as_good(run: Run, comparison: Comparison) -> Judged:
     return small(run, comparison, rows, claim, at_most, quantity=f"{{target}} minus {{baseline}}: {AUC}")
 
 
-def _tested(run: Run, plain: Run, model: Model) -> Comparison:
+def _tested(run: Run, model: Model) -> Comparison:
     config = run.folder.of_model(MODEL).config
-    mdp = build_mdp(config)
-    method = Method(
-        NAME,
-        mdp.rule,
-        MetaFQIController(for_family(model, config)),
-        label="one model for all",
-        space=mdp.space,
-        observation=mdp.observation,
-    )
-    return on_test_tasks(plain.config, [method], tracker=run.tracker)
+    mdp, seen = build_mdp(config), tuple(part.name for part in model.record.observation)
+    controller = MetaFQIController(for_family(model, config))
+    method = Method(NAME, mdp.rule, controller, label="one model for all", space=mdp.space, observation=seen)
+    return on_test_tasks(run.config, [method], tracker=run.tracker)
 
 
 def _fitted(file: Path, bench: Workbench, runs: Mapping[str, Run]) -> Model:
