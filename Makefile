@@ -50,14 +50,15 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/ppo.py
 
 # The models that come with the library, from their data on: minutes for each on a GPU, hours for PPO's on a CPU. The same device gives
-# the same bytes; halfcheetah and PPO's were made on a GPU. PPO's may propose larger rates than the presets', for networks other than ours.
+# the same bytes. PPO's may propose larger rates than the presets': one range for all families.
 PPO := pendulum-ppo cartpole-ppo acrobot-ppo mountaincar-ppo
 pretrained: $(VENV)/.core
 	for preset in cartpole nav2d minigolf swingup halfcheetah; do \
-	  $(BIN)/metastep run $$preset --scale full --out runs/pretrained/$$preset && \
+	  if [ $$preset = halfcheetah ]; then device=gpu; else device=cpu; fi; \
+	  $(BIN)/metastep run $$preset --scale full --device $$device --out runs/pretrained/$$preset && \
 	  $(BIN)/metastep publish runs/pretrained/$$preset --name $$preset --trees 5 --out src/metastep/pretrained --force || exit 1; done
 	for preset in $(PPO); do \
-	  $(BIN)/metastep run $$preset --scale full --set meta.stepsize_high=0.1 --out runs/pretrained/$$preset && \
+	  $(BIN)/metastep run $$preset --scale full --device gpu --set meta.stepsize_high=0.1 --out runs/pretrained/$$preset && \
 	  $(BIN)/metastep publish runs/pretrained/$$preset --name $$preset --trees 20 --out src/metastep/pretrained --force || exit 1; done
 	$(BIN)/metastep publish $(PPO:%=runs/pretrained/%) --name ppo-classic --trees 20 --out src/metastep/pretrained --force
 

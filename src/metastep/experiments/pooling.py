@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metastep import features, storage
 from metastep.controllers import MetaFQIController
@@ -38,7 +39,8 @@ def pooled(folders: Sequence[RunFolder], *, known: bool = False, tracker: Tracke
     Args:
         folders: of the runs.
         known: whether the family is known where the model is used (`for_family`). Then it also sees the return, as a share of
-            how far the family's returns reach, and a family's steps stay within its own range.
+            how far the family's returns reach, what it proposes stays within the family's own range of steps (but values of
+            later updates are maxima over the longest), and nodes are as small as in forests of one family.
         tracker: is told about progress.
     """
     runs = {folder.config.env.name: folder for folder in folders}
@@ -46,12 +48,12 @@ def pooled(folders: Sequence[RunFolder], *, known: bool = False, tracker: Tracke
         names = ", ".join(folder.config.env.name for folder in folders)
         raise InputError(f"publish: the runs are of {names}, allowed are two families or more, each once.")
     configs = {name: _without_units(folder.config, known) for name, folder in runs.items()}
-    longest = max(config.meta.stepsize_high for config in configs.values()) if known else None
-    processes = {name: build_mdp(_up_to(longest, config)) for name, config in configs.items()}
+    fitting = _for_all(configs) if known else configs
+    processes = {name: build_mdp(config) for name, config in fitting.items()}
     first, *others = processes.values()
     for other in others:
         _require_alike(first, other)
-    observation, config = first.observation, _up_to(longest, next(iter(configs.values())))
+    observation, config = first.observation, next(iter(fitting.values()))
     datasets = {name: dataset_of(folder) for name, folder in runs.items()}
     reaches = {name: _reach(dataset) for name, dataset in datasets.items()}
     columns = features.columns(first, observation)
@@ -102,10 +104,16 @@ def data_of(folders: Sequence[RunFolder]) -> str:
     )
 
 
-def _up_to(longest: float | None, config: Experiment) -> Experiment:
-    """The experiment with another end of its steps, if any."""
-    data = config.to_dict()
-    return config if longest is None else parse(data | {"meta": data["meta"] | {"stepsize_high": longest}})
+def _for_all(configs: Mapping[str, Experiment]) -> dict[str, Experiment]:
+    """The experiments with the longest steps of any, and with nodes as small as in forests of one family."""
+    longest, wider = max(config.meta.stepsize_high for config in configs.values()), {}
+    for name, config in configs.items():
+        data = config.to_dict()
+        data["meta"]["stepsize_high"] = longest
+        if isinstance(share := data["fqi"]["regressor"].get("min_samples_split"), float):
+            data["fqi"]["regressor"]["min_samples_split"] = share / len(configs)
+        wider[name] = parse(data)
+    return wider
 
 
 def _without_units(config: Experiment, known: bool) -> Experiment:
@@ -168,10 +176,18 @@ def _reach(dataset: Dataset) -> tuple[float, float]:
 
 
 def _in_units(transitions: Transitions, columns: Sequence[str], zero: float, unit: float) -> Transitions:
-    column = [*columns].index("return") if "return" in columns else None
-    for seen in (transitions.observation, transitions.next_observation) if column is not None else ():
+    rewards = (transitions.reward / np.float32(unit)).astype(np.float32)
+    if "return" not in columns:
+        return transitions._replace(reward=rewards)
+    column = [*columns].index("return")
+
+    def share(seen: NDArray[np.float32]) -> NDArray[np.float32]:
+        seen = seen.copy()
         seen[:, column] = (seen[:, column] - zero) / unit
-    return transitions._replace(reward=(transitions.reward / np.float32(unit)).astype(np.float32))
+        return seen
+
+    observation, following = share(transitions.observation), share(transitions.next_observation)
+    return transitions._replace(observation=observation, reward=rewards, next_observation=following)
 
 
 def _curves(

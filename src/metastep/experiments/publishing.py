@@ -154,7 +154,9 @@ def _card(
     )
     yield from ("", "## Made by", "", "```text", *commands, "```", "")
     devices = dict.fromkeys(dataset_of(folder, verify=False).environment["device"] for folder in folders)
-    fitted_with = ", ".join(f"{name} {version}" for name, version in record.versions.items() if name != "device")
+    fitted_with = ", ".join(
+        f"{name} {version}" for name, version in sorted(record.versions.items()) if name != "device"
+    )
     yield f"Simulated on {', '.join(devices)}; the forests were fitted on a CPU, with {fitted_with}."
 
 

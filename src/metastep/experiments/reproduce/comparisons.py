@@ -69,6 +69,7 @@ def _against_fixed_steps(run: Run) -> Column:
     is_longer = num_updates != config.compare.num_updates
     comparison = for_longer(run, num_updates, lambda best: grid) if is_longer else with_fixed_grid(run)
     claim = f"metaFQI, which chooses a step size at every update, learns faster than each of {len(grid)} fixed ones"
+    claim += f", over {num_updates} updates" if is_longer else ""
     judged = beats_every(run, comparison, "metafqi", [step_name(step) for step in grid], claim)
     hardest = min(judged.rows, key=lambda row: row.mean).baseline
     steps = columns.handful(grid, [tuned_step(comparison), *(step for step in grid if step_name(step) == hardest)])
