@@ -26,7 +26,7 @@ NAME = "joint"
 
 
 def joint(bench: Workbench) -> Product:
-    """One model without units for all environments together, on the test tasks of each."""
+    """One model for all environments together, in units of each, on the test tasks of each."""
     if len(bench.environments) < 2:
         raise InputError(
             f"env: {NAME} takes the data of two environments or more, not of {bench.environments[0]} alone."
@@ -52,7 +52,7 @@ def as_good(run: Run, comparison: Comparison) -> Judged:
     """The claim that the common model is at least as good as the best of the others: it may lose up to the margin to it."""
     best = best_baseline(comparison)
     claim = (
-        "One model without units for all environments is at least as good as the best of metaFQI and the tuned baselines, "
+        "One model for all environments is at least as good as the best of metaFQI and the tuned baselines, "
         f"{comparison.label(best)}"
     )
     rows = paired(run, comparison, best, [NAME])
