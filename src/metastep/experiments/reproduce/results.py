@@ -98,8 +98,7 @@ def results_markdown(folders: Sequence[Path]) -> str:
     parts = [*_section(f"Claims {_BEFORE}", claims_first, "claims"), *parts]
     screened = [page for folder in folders if (page := folder / "readings" / "scores.csv").exists()]
     parts = [*(part for page in screened for part in _screened(page)), *parts]
-    if claims:
-        parts = [Heading("Claims"), _seeds_table(claims), *parts]
+    parts = [*_section("Claims", claims, "claims"), *parts]
     read: list[Part] = [Heading("How to read it"), Paragraph(HOW_TO_READ), Paragraph(_EFFECTS)]
     read += [Paragraph(_CLAIMS)] if found or first else []
     read += [Paragraph(_FACTS), *_not_judged([*facts, *facts_first])] if facts or facts_first else []
