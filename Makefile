@@ -52,14 +52,16 @@ bench: $(VENV)/.dev
 # The models that come with the library, from their data on: minutes for each on a GPU, hours for PPO's on a CPU. The same device gives
 # the same bytes. PPO's may propose larger rates than the presets': one range for all families.
 PPO := pendulum-ppo cartpole-ppo acrobot-ppo mountaincar-ppo
+# Of a preset: the trees that are kept, and options of its run.
+define published
+	$(BIN)/metastep run $(1) --scale full $(3) --out runs/pretrained/$(1)
+	$(BIN)/metastep publish runs/pretrained/$(1) --name $(1) --trees $(2) --out src/metastep/pretrained --force
+
+endef
 pretrained: $(VENV)/.core
-	for preset in cartpole nav2d minigolf swingup halfcheetah; do \
-	  if [ $$preset = halfcheetah ]; then device=gpu; else device=cpu; fi; \
-	  $(BIN)/metastep run $$preset --scale full --device $$device --out runs/pretrained/$$preset && \
-	  $(BIN)/metastep publish runs/pretrained/$$preset --name $$preset --trees 5 --out src/metastep/pretrained --force || exit 1; done
-	for preset in $(PPO); do \
-	  $(BIN)/metastep run $$preset --scale full --device gpu --set meta.stepsize_high=0.1 --out runs/pretrained/$$preset && \
-	  $(BIN)/metastep publish runs/pretrained/$$preset --name $$preset --trees 20 --out src/metastep/pretrained --force || exit 1; done
+	$(foreach preset,cartpole nav2d minigolf swingup,$(call published,$(preset),5,--device cpu))
+	$(call published,halfcheetah,5,--device gpu)
+	$(foreach preset,$(PPO),$(call published,$(preset),20,--device gpu --set meta.stepsize_high=0.1))
 	$(BIN)/metastep publish $(PPO:%=runs/pretrained/%) --name ppo-classic --trees 20 --out src/metastep/pretrained --force
 
 # What can be made again by a target; runs/ cannot, it holds results.

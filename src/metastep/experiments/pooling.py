@@ -20,7 +20,7 @@ from metastep.experiments.origin import dataset_of
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Branch, Model, ObservationPart, TrainingData, ValidationCurve, model_from
 from metastep.fqi.forest import Forest
-from metastep.fqi.menu import q_function
+from metastep.fqi.model import model_of_heads
 from metastep.mdp import Process
 from metastep.meta.dataset import Dataset
 from metastep.meta.history import Transitions
@@ -56,6 +56,7 @@ def pooled(folders: Sequence[RunFolder], *, known: bool = False, tracker: Tracke
     observation, config = first.observation, next(iter(fitting.values()))
     datasets = {name: dataset_of(folder) for name, folder in runs.items()}
     reaches = {name: _reach(dataset) for name, dataset in datasets.items()}
+    units = {name: unit for name, (_, unit) in reaches.items()}
     columns = features.columns(first, observation)
     parts = [_in_units(dataset.transitions(observation), columns, *reaches[name]) for name, dataset in datasets.items()]
     everything = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
@@ -68,13 +69,11 @@ def pooled(folders: Sequence[RunFolder], *, known: bool = False, tracker: Tracke
         observation=[ObservationPart(name, size) for name, size in features.sizes(first, observation).items()],
         training_data=TrainingData(len(everything.reward), config.seed, data_of(folders)),
         feature_names=columns,
-        configuration={
-            "families": {name: each.to_dict() for name, each in configs.items()},
-            "reward_units": {name: unit for name, (_, unit) in reaches.items()},
-        }
-        | ({"reaches": reaches} if known else {}),
+        configuration={"families": {name: each.to_dict() for name, each in configs.items()}}
+        | ({"reaches": reaches} if known else {"reward_units": units}),
     )
-    return model.with_validation(_curves(model, runs, configs, known, tracker))
+    own = {name: for_family(model, config) if known else model for name, config in configs.items()}
+    return model.with_validation(_curves(own, runs, configs, units, tracker))
 
 
 def for_family(model: Model, config: Experiment) -> Model:
@@ -94,7 +93,7 @@ def for_family(model: Model, config: Experiment) -> Model:
         feature_high=moved(record.feature_high),
     )
     heads = [[cast(Forest, head).in_unit(column, zero, unit) for head in q.heads] for q in model.q_functions]
-    return Model(own, tuple(q_function(each, own.stepsizes, own.lam) for each in heads))
+    return model_of_heads(own, heads)
 
 
 def data_of(folders: Sequence[RunFolder]) -> str:
@@ -137,9 +136,16 @@ def judged(
     """
     if not folder.comparison.exists():
         return None
+    return join([measured(model, folder, name, name, like=like, tracker=tracker), compared(folder)])
+
+
+def measured(
+    model: Model, folder: RunFolder, name: str, label: str, *, like: str, tracker: Tracker | None = None
+) -> Comparison:
+    """A model on the test tasks of a run, by itself; `like` as for `judged`."""
     seen, mdp = tuple(part.name for part in model.record.observation), build_mdp(folder.of_model(like).config)
-    method = Method(name, mdp.rule, MetaFQIController(model), label=name, space=mdp.space, observation=seen)
-    return join([on_test_tasks(folder.config, [method], tracker=tracker), compared(folder)])
+    method = Method(name, mdp.rule, MetaFQIController(model), label=label, space=mdp.space, observation=seen)
+    return on_test_tasks(folder.config, [method], tracker=tracker)
 
 
 def _shared(settings: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -191,14 +197,16 @@ def _in_units(transitions: Transitions, columns: Sequence[str], zero: float, uni
 
 
 def _curves(
-    model: Model, runs: Mapping[str, RunFolder], configs: Mapping[str, Experiment], known: bool, tracker: Tracker | None
+    models: Mapping[str, Model],
+    runs: Mapping[str, RunFolder],
+    configs: Mapping[str, Experiment],
+    units: Mapping[str, float],
+    tracker: Tracker | None,
 ) -> list[ValidationCurve]:
     """The score of every iteration: the mean over families of its mean return, in the family's units; `returns` has them."""
     scores: list[list[float]] = []
-    units = model.record.configuration["reward_units"]
     for name, folder in runs.items():
-        own = for_family(model, configs[name]) if known else model
-        comparison = validate(configs[name], own, contexts=folder.tasks, tracker=tracker)
+        comparison = validate(configs[name], models[name], contexts=folder.tasks, tracker=tracker)
         scores.append([float(curve[:, 1:].mean(dtype=np.float64)) / units[name] for curve in comparison.returns])
     table = np.array(scores)  # (families, iterations)
     finite = np.isfinite(table).all(axis=0)

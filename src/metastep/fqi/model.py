@@ -3,7 +3,7 @@
 import hashlib
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
@@ -223,7 +223,7 @@ class Model:
         kept = [kind * grown + index for kind in range(kinds) for index in range(number)]
         heads = [[cast(Forest, head).some_trees(kept) for head in function.heads] for function in self.q_functions]
         record = replace(self.record, regressor=replace(regressor, options=regressor.options | {"trees": number}))
-        return Model(record, tuple(q_function(few, record.stepsizes, record.lam) for few in heads))
+        return model_of_heads(record, heads)
 
     def with_validation(self, curves: Iterable[ValidationCurve]) -> "Model":
         """The same model with these validation curves, and the iteration of the best score selected."""
@@ -243,6 +243,11 @@ def _known_arrays(head: Head) -> dict[str, NDArray[Any]]:
         return head.arrays()
     except InputError:  # of one that lives in memory only its settings must do
         return {}
+
+
+def model_of_heads(record: ModelRecord, heads: Iterable[Sequence[Head]]) -> Model:
+    """The model of a record, with the heads of each iteration; it looks for steps where the record says."""
+    return Model(record, tuple(q_function(each, record.stepsizes, record.lam) for each in heads))
 
 
 def require_names(record: ModelRecord) -> None:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from metastep.errors import InputError
 from metastep.fqi.forest import Forest
-from metastep.fqi.menu import q_function
-from metastep.fqi.model import Model, require_names
+from metastep.fqi.model import Model, model_of_heads, require_names
 from metastep.fqi.packed import pack
 from metastep.fqi.record import record_from_json, record_to_json
 from metastep.fqi.regressors import REGISTRY, Regressor
@@ -50,9 +49,9 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         record = record_from_json(metadata.get("record"))
         regressor = _regressor(record.regressor.name, record.regressor.options)
         require_names(record)
-        stepsizes = record.stepsizes
-        heads = [tuple(map(regressor.load, parts)) for parts in _grouped(arrays, len(stepsizes))]
-        return Model(record, tuple(q_function(loaded, stepsizes, record.lam) for loaded in heads))
+        return model_of_heads(
+            record, [tuple(map(regressor.load, parts)) for parts in _grouped(arrays, len(record.branches))]
+        )
     except InputError as error:
         raise InputError(f"File {path}: {error}") from None
 

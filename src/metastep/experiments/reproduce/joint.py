@@ -6,14 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from metastep import storage
-from metastep.controllers import MetaFQIController
 from metastep.errors import InputError
-from metastep.evaluation import Comparison, Method, join
-from metastep.experiments.build import build_mdp
-from metastep.experiments.comparing import on_test_tasks
+from metastep.evaluation import Comparison, join
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import collect_data
-from metastep.experiments.pooling import data_of, for_family, pooled
+from metastep.experiments.pooling import data_of, for_family, measured, pooled
 from metastep.experiments.reproduce.claims import AUC, Judged, paired, small
 from metastep.experiments.reproduce.direction import BASELINES, best_baseline
 from metastep.experiments.reproduce.outcome import Product, at_most
@@ -36,8 +33,8 @@ def joint(bench: Workbench) -> Product:
     model = _fitted(file, bench, runs)
     outcomes, panels, found = [], [], {}
     for preset, run in runs.items():
-        tested = run.kept(NAME, partial(_tested, run, model), [f"models/{MODEL}/data"])
-        comparison = join([dataclasses.replace(tested, made_from={}), run.tested(*BASELINES)])
+        common = run.kept(NAME, partial(_tested, run, model), [f"models/{MODEL}/data"])
+        comparison = join([dataclasses.replace(common, made_from={}), run.tested(*BASELINES)])
         outcomes.append(as_good(run, comparison).outcome)
         panels.append(whiskers(run.title, comparison, paired(run, comparison, NAME, BASELINES)))
         found[preset] = comparison
@@ -60,11 +57,8 @@ def as_good(run: Run, comparison: Comparison) -> Judged:
 
 
 def _tested(run: Run, model: Model) -> Comparison:
-    config = run.folder.of_model(MODEL).config
-    mdp, seen = build_mdp(config), tuple(part.name for part in model.record.observation)
-    controller = MetaFQIController(for_family(model, config))
-    method = Method(NAME, mdp.rule, controller, label="one model for all", space=mdp.space, observation=seen)
-    return on_test_tasks(run.config, [method], tracker=run.tracker)
+    own = for_family(model, run.folder.of_model(MODEL).config)
+    return measured(own, run.folder, NAME, "one model for all", like=MODEL, tracker=run.tracker)
 
 
 def _fitted(file: Path, bench: Workbench, runs: Mapping[str, Run]) -> Model:
