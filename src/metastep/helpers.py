@@ -5,18 +5,18 @@ other, and cores are kept busy by several. A process takes seconds to start, whi
 begins alone, and what it compiles is found on disk by those who come to help.
 """
 
+import math
 import os
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any
 
-from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky import get_reusable_executor, process_executor
 
 from metastep.crew import Crew, Tell, Threads, who_is_employed
 from metastep.device import prepare_child
@@ -115,8 +115,6 @@ class Helped:
 
 def _processes() -> Any:
     """As many as there are cores; those that an earlier stage had."""
-    # Loky replaces a process that has grown, as those with JAX do, and warns; nothing is lost.
-    warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
     before = os.environ.get("PYTHONWARNINGS", "")
     # Loky has a process of its own that clears up after a command that was stopped, and would say so.
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, "ignore:resource_tracker")))
@@ -149,6 +147,8 @@ def _prepare(parent: int) -> None:
     """What a process does before its first call."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent sees to its helpers
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    # Loky ends a process that has grown by 300 MB, as if it leaked; ours keep the programs that they compiled.
+    process_executor._MAX_MEMORY_LEAK_SIZE = math.inf
     prepare_child("cpu", 1)
 
 
