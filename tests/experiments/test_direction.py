@@ -13,7 +13,7 @@ from metastep.experiments.checking import check_folder
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.pooling import for_family
 from metastep.experiments.reproduce import direction, joint, recipe, reproduce
-from metastep.experiments.reproduce.recipe import MODEL
+from metastep.experiments.reproduce.recipe import MODEL, changes_nothing, setting
 from metastep.experiments.reproduce.registry import REGISTRY
 from metastep.experiments.reproduce.workbench import Run, Workbench
 from metastep.fqi import load_model
@@ -62,6 +62,12 @@ def test_direction_is_judged_against_the_hardest_baseline(made):
     assert f"of {len(FEW)}" in outcome.detail
     caption = json.loads((out / "direction" / "outcome.json").read_text())["pictures"]["direction"]
     assert "The oracle tries every direction with 6 steps on fresh episodes." in caption  # as the quick scale has it
+
+
+@pytest.mark.parametrize(("preset", "value", "nothing"), [("minigolf", "false", True), ("nav2d", "false", False)])
+def test_what_a_preset_has_without_saying_so_is_no_change(tmp_path, preset, value, nothing):
+    change = setting("fqi.regressor.state_first", value)
+    assert changes_nothing(Workbench(tmp_path, "full", 0), preset, [change]) is nothing
 
 
 def test_an_ablation_that_takes_nothing_away_is_left_out(made):

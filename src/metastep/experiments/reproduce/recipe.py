@@ -6,14 +6,16 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 
 from metastep.errors import InputError
-from metastep.experiments.build import build_mdp
+from metastep.experiments.build import build_mdp, build_regressor
 from metastep.experiments.config import variant
 from metastep.experiments.data import find_data, take_over
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import learn
 from metastep.experiments.reproduce.outcome import Product
 from metastep.experiments.reproduce.workbench import Run, Workbench
+from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
+from metastep.fqi.regressors import Regressor
 from metastep.meta.collection import recorded_features
 from metastep.report.figures import Layout, Panel, picture
 from metastep.report.style import MAIN, Ink, plain, tint
@@ -60,7 +62,13 @@ SEARCH: Mapping[str, tuple[str, ...]] = {
 
 def changes_nothing(bench: Workbench, preset: str, changes: Sequence[str]) -> bool:
     """Whether the model of a preset has all these settings anyway: at the quick scale, data is collected in one round."""
-    return variant(bench.config(preset, changes), MODEL) == variant(bench.config(preset), MODEL)
+    return _settled(bench.config(preset, changes)) == _settled(bench.config(preset))
+
+
+def _settled(config: Experiment) -> tuple[Experiment, Regressor]:
+    """What a model is made with; of the regressor, also what goes without saying."""
+    own = variant(config, MODEL)
+    return own.model_copy(update={"fqi": own.fqi.model_copy(update={"regressor": None})}), build_regressor(own)
 
 
 class Tried(NamedTuple):
