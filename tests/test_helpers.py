@@ -29,6 +29,12 @@ def product():
     rows = np.random.default_rng(0).normal(size=(65536, 64)).astype(np.float32)
     return np.asarray(jnp.asarray(rows).T @ rows).tobytes().hex()[:4096], os.getpid()
 
+def grow():
+    import time
+    os.kept = [*getattr(os, "kept", []), b"1" * 320_000_000]  # what belongs to this script travels with every call
+    time.sleep(1.1)  # loky looks at the memory of a process once a second
+    return os.getpid()
+
 prepare_jax("cpu")
 from metastep.meta.collection import collect
 from tests.controllers.problems import make_mdp
@@ -42,7 +48,9 @@ here, me = product()
 with at_work(2) as crew, crew.telling(print) as tell:
     crew.submit(tell, "said by nobody").result()
     there, helper = crew.submit(product).result()
+    grown = [call.result() for call in [crew.submit(grow) for _ in range(6)]]
 found["same sums"], found["by others"] = here == there, me != helper
+found["processes that grew"] = len(set(grown))
 try:
     with at_work(2) as crew:
         crew.submit(os._exit, 1).result()
@@ -77,6 +85,10 @@ def test_helpers_compute_what_one_process_does(found):
     assert found["by others"]
     assert found["same sums"]
     assert found["data of 1"] == found["data of 2"]
+
+
+def test_a_helper_that_grows_stays(found):
+    assert found["processes that grew"] <= 2
 
 
 def test_a_helper_that_is_ended_is_told_of_and_others_come(found):

@@ -67,7 +67,7 @@ class _Work(NamedTuple):
 
     blocks: int  # of learners
     plan: Plan[None]
-    length: float  # which of the works takes longest
+    length: float  # by which works are put in order, the longest first
 
 
 def _work_on(folder: RunFolder, name: str, *, tracker: Tracker | None) -> _Work:
