@@ -20,6 +20,7 @@ def prepare_jax(device: str | None) -> None:
         with suppress(RuntimeError):  # a user without a home, as in many containers: nothing is kept
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metastep" / "jax"
             jax.config.update("jax_compilation_cache_dir", str(cache))
+    # Small programs, too: every process that helps would compile each of them anew.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     try:
         found = jax.devices()[0].platform

@@ -1,6 +1,5 @@
 """The last stages of an experiment: tune and compare. Each takes up what it finds done."""
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -52,9 +51,10 @@ def method_results(folder: RunFolder, names: Sequence[str], *, tracker: Tracker 
         what = missing[0] if len(missing) == 1 else f"{len(missing)} methods"
         timed = Timed(folder.path, tracker)
         with folder.writing(f"compare {what}"):
+            works = [_work_on(folder, name, tracker=timed) for name in missing]
             # On many cores the end waits for whoever began last: the longest begin first. What is not tuned has few blocks,
             # each of which may simulate more than many others, as an oracle's do.
-            works = sorted((_work_on(folder, name, tracker=timed) for name in missing), key=lambda work: -work.length)
+            works.sort(key=lambda work: (work.is_tuned, -work.blocks))
             total = sum(work.blocks for work in works)
             with timed.stage(f"compare {what}", total, "blocks") as stage:
                 together = folder.config.compare.blocks_together
@@ -67,7 +67,7 @@ class _Work(NamedTuple):
 
     blocks: int  # of learners
     plan: Plan[None]
-    length: float  # by which works are put in order, the longest first
+    is_tuned: bool
 
 
 def _work_on(folder: RunFolder, name: str, *, tracker: Tracker | None) -> _Work:
@@ -77,12 +77,12 @@ def _work_on(folder: RunFolder, name: str, *, tracker: Tracker | None) -> _Work:
     if not spec.grid:
         uses: list[str] = []
         method = prepared(folder, spec, on_use=uses.append, tracker=tracker)
-        return _Work(len(asked.blocks), _tested(folder, method, asked, uses), math.inf)
+        return _Work(len(asked.blocks), _tested(folder, method, asked, uses), is_tuned=False)
     own = config_of(config, spec)
     tasks = own.compare.num_tuning_tasks
     search = tuning(spec, build_mdp(own), seed=own.seed, num_tasks=tasks, num_updates=own.compare.num_updates)
     blocks = num_blocks(spec, build_mdp(own), tasks) + len(asked.blocks)
-    return _Work(blocks, _tuned_and_tested(folder, search, asked), blocks)
+    return _Work(blocks, _tuned_and_tested(folder, search, asked), is_tuned=True)
 
 
 def _tuned_and_tested(folder: RunFolder, search: Plan[tuple[Method, TuningTable]], asked: Asked) -> Plan[None]:
