@@ -1,15 +1,19 @@
 """Processes that help with long work: the same bytes, and a sentence where one of them is ended."""
 
 import json
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Barrier, Event
 
 import pytest
 
+from metastep import crew
+from metastep.crew import Queue, Threads
 from metastep.errors import InputError
-from metastep.helpers import patience
+from metastep.helpers import Helped, patience
 
 _SCRIPT = """
 import hashlib, json, os, sys
@@ -96,7 +100,40 @@ def test_a_helper_that_is_ended_is_told_of_and_others_come(found):
     assert found["after it"] == 1
 
 
+def test_help_comes_sooner_where_there_are_more_cores(monkeypatch):
+    monkeypatch.delenv("METASTEP_PATIENCE")
+    assert [patience(cores) for cores in (2, 4, 16)] == [6.0, 4.0, 3.2]
+
+
+def test_a_process_that_is_alone_leaves_work_to_those_who_come():
+    with Threads(16) as threads:
+        assert Helped(threads, until=math.inf).slots(16) == 4
+        assert Helped(threads, until=math.inf).slots(1) == 2
+        assert Helped(threads, until=-math.inf).slots(16) == 32
+
+
+def test_others_who_come_find_work_though_no_call_is_through(monkeypatch):
+    monkeypatch.setattr(crew, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    others_came, all_began = Event(), Barrier(3, timeout=30.0)
+
+    class Growing(Threads):
+        def slots(self, here: int) -> int:
+            return 3 if others_came.is_set() else 1
+
+    def call(number: int) -> int:
+        others_came.set()
+        all_began.wait()
+        return number
+
+    with Growing(3) as threads:
+        queue = Queue(threads, 1)
+        for number in range(3):
+            queue.add(0, number, call, number)
+        found = [pair for _ in iter(lambda: bool(queue), False) for pair in queue.take()]
+    assert sorted(found) == [(0, 0), (1, 1), (2, 2)]
+
+
 def test_patience_is_a_number(monkeypatch):
     monkeypatch.setenv("METASTEP_PATIENCE", "soon")
     with pytest.raises(InputError, match="METASTEP_PATIENCE: 'soon' must be a number of seconds"):
-        patience()
+        patience(2)

@@ -16,6 +16,8 @@ from metastep.threads import count_threads, part_of_cores
 
 Tell = Callable[[Any], None]
 
+_SECONDS_BETWEEN_LOOKS = 1.0  # at the slots of a crew: others may join it while calls are under way
+
 
 class Crew(Protocol):
     """Whoever makes calls; function, arguments and results travel to and fro where others than this process do."""
@@ -118,9 +120,13 @@ class Queue:
 
     def take(self) -> Iterator[tuple[Any, Any]]:
         """Wait until calls are through: their tags with what came of them; what one of them raised is raised here."""
-        slots = self._crew.slots(self._here)
-        while self._waiting and len(self._under_way) < slots:
-            _, _, tag, function, arguments = heapq.heappop(self._waiting)
-            self._under_way[self._crew.submit(function, *arguments)] = tag
-        for future in wait(self._under_way, None, FIRST_COMPLETED).done:
+        done: set[Future[Any]] = set()
+        while self and not done:
+            slots = self._crew.slots(self._here)
+            while self._waiting and len(self._under_way) < slots:
+                _, _, tag, function, arguments = heapq.heappop(self._waiting)
+                self._under_way[self._crew.submit(function, *arguments)] = tag
+            patience = _SECONDS_BETWEEN_LOOKS if self._waiting else None
+            done = wait(self._under_way, patience, FIRST_COMPLETED).done
+        for future in done:
             yield self._under_way.pop(future), future.result()

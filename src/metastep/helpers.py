@@ -24,7 +24,8 @@ from metastep.errors import InputError
 from metastep.threads import count_threads, has_one_for_sums
 
 _PATIENCE = "METASTEP_PATIENCE"
-_SECONDS_ALONE = 6.0
+_SECONDS_TO_START = 3.0  # of a process, with what it imports and loads
+_MOST_ALONE = 4  # calls under way: more would wait for each other, and be missing when others come to help
 _SECONDS_TO_STAY = 600.0  # without work: fits in between take minutes
 _spent = 0.0
 
@@ -49,7 +50,7 @@ def _helped(threads: Threads) -> Iterator["Helped"]:
     """Threads of this process, and after a while processes that make the calls in their place."""
     global _spent
     start = time.monotonic()
-    crew = Helped(threads, start - _spent + patience())
+    crew = Helped(threads, start - _spent + patience(count_threads(None)))
     try:
         yield crew
     except BrokenProcessPool:
@@ -65,11 +66,15 @@ def _helped(threads: Threads) -> Iterator["Helped"]:
         _spent += time.monotonic() - start
 
 
-def patience() -> float:
-    """Seconds of work after which a process is helped, with whatever is left and comes later; inf: never."""
+def patience(cores: int) -> float:
+    """Seconds of work after which a process is helped, with whatever is left and comes later; inf: never.
+
+    Nobody knows how much is left. If it is as much as was done, help saves all but a core's share of it, and pays once that is
+    what a start takes.
+    """
     said = os.environ.get(_PATIENCE, "")
     try:
-        return float(said or _SECONDS_ALONE)
+        return float(said) if said else _SECONDS_TO_START / (1.0 - 1.0 / cores)
     except ValueError:
         raise InputError(f"{_PATIENCE}: {said!r} must be a number of seconds, or inf for no help.") from None
 
@@ -89,17 +94,21 @@ class Helped:
         self._executor: Any = None
 
     def slots(self, here: int) -> int:
-        """Two for every core, so that none waits for this process."""
-        return self._threads.slots(here)
+        """Two for every core, so that none waits for this process; a few as long as it is alone."""
+        slots = self._threads.slots(here)
+        return min(slots, _MOST_ALONE) if self._is_alone() else slots
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         """Have a call made."""
-        if time.monotonic() < self._until:
+        if self._is_alone():
             return self._threads.submit(function, *arguments)
         if self._executor is None:
             self._executor = _processes()
         future: Future[Any] = self._executor.submit(function, *arguments)
         return future
+
+    def _is_alone(self) -> bool:
+        return time.monotonic() < self._until
 
     @contextmanager
     def telling(self, listener: Tell) -> Iterator[Tell]:
