@@ -41,6 +41,7 @@ def test_a_model_of_one_run_with_its_card(runs, tmp_path, monkeypatch):
     assert "| pendulum | mass" in card
     assert "metastep run pendulum-ppo" in card
     assert "| step | 3e-05 | 0.03 | log |" in card
+    assert f"selected on {runs[0].config.selection.num_tasks} validation tasks." in card
     assert "Simulated on cpu (" in card
     assert "## Scores on pendulum\n\nMean return over the updates, 3 test tasks" in card
     assert "| linear annealing | " in card
@@ -69,6 +70,7 @@ def test_one_model_for_several_families(runs, tmp_path):
     assert "discount" not in model.record.setting
     card = found.card.read_text()
     assert "pendulum, mountaincar" in card
+    assert f"selected on {sum(run.config.selection.num_tasks for run in runs)} validation tasks." in card
     assert "| pool | " in card
     assert "## Scores on mountaincar" not in card
     learned = new_task.learn(model, "", tmp_path / "learned", family="pendulum", num_updates=1)

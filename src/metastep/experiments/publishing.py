@@ -130,10 +130,11 @@ def _card(
         collected = f"{config.collect.num_meta_episodes}, {config.collect.rounds}"
         yield f"| {config.env.name} | {tasks} | {collected} | {_batch(config)} | {config.meta.num_updates} |"
     yield ""
+    validated = sum(folder.config.selection.num_tasks for folder in folders)
     yield (
         f"{record.training_data.tuples} updates in all, seed {record.training_data.seed}, data "
         f"`{record.training_data.fingerprint[:16]}`. Iteration {record.selected_iteration} of {len(model.q_functions)} was "
-        "selected on validation tasks."
+        f"selected on {validated} validation tasks."
     )
     yield from ("", "## Ranges", "", "Numbers outside of these are guessed at, and a warning says so.", "")
     yield from ("| what it sees | smallest | largest |", "|---|---:|---:|")
