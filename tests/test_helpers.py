@@ -5,8 +5,9 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Barrier, Event, Lock
 
 import pytest
 
@@ -39,6 +40,13 @@ def grow():
     time.sleep(1.1)  # loky looks at the memory of a process once a second
     return os.getpid()
 
+class TwoWords(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+def fail(kind, *words):
+    raise kind(*words)
+
 prepare_jax("cpu")
 from metastep.meta.collection import collect
 from tests.controllers.problems import make_mdp
@@ -53,6 +61,12 @@ with at_work(2) as crew, crew.telling(print) as tell:
     crew.submit(tell, "said by nobody").result()
     there, helper = crew.submit(product).result()
     grown = [call.result() for call in [crew.submit(grow) for _ in range(6)]]
+    found["raised"] = []
+    for kind, words in ((InputError, ("one sentence",)), (TwoWords, ("one", "two"))):
+        try:
+            crew.submit(fail, kind, *words).result()
+        except Exception as error:
+            found["raised"].append(f"{type(error).__name__}: {error}")
 found["same sums"], found["by others"] = here == there, me != helper
 found["processes that grew"] = len(set(grown))
 try:
@@ -95,6 +109,10 @@ def test_a_helper_that_grows_stays(found):
     assert found["processes that grew"] <= 2
 
 
+def test_what_a_helper_raises_is_raised_here_even_if_it_cannot_travel(found):
+    assert found["raised"] == ["InputError: one sentence", "RuntimeError: TwoWords: one and two"]
+
+
 def test_a_helper_that_is_ended_is_told_of_and_others_come(found):
     assert found["sentence"].startswith("--cores: a process that helped was ended from outside")
     assert found["after it"] == 1
@@ -107,9 +125,17 @@ def test_help_comes_sooner_where_there_are_more_cores(monkeypatch):
 
 def test_a_process_that_is_alone_leaves_work_to_those_who_come():
     with Threads(16) as threads:
-        assert Helped(threads, until=math.inf).slots(16) == 4
-        assert Helped(threads, until=math.inf).slots(1) == 2
-        assert Helped(threads, until=-math.inf).slots(16) == 32
+        waits, never, now = (Helped(threads, until=until) for until in (time.monotonic() + 60.0, math.inf, -math.inf))
+        assert [waits.slots(cores) for cores in (2, 16)] == [2, 4]
+        assert never.slots(16) == now.slots(16) == 32
+
+
+def test_what_cannot_be_sent_stays_in_this_process():
+    with Threads(2) as threads:
+        crew, lock = Helped(threads, until=-math.inf), Lock()
+        with pytest.warns(UserWarning, match="no other process helps, because the work cannot be sent to one: .*lock"):
+            assert crew.submit(id, lock).result() == id(lock)
+        assert crew.submit(os.getpid).result() == os.getpid()
 
 
 def test_others_who_come_find_work_though_no_call_is_through(monkeypatch):

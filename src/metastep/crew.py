@@ -23,8 +23,8 @@ class Crew(Protocol):
     """Whoever makes calls; function, arguments and results travel to and fro where others than this process do."""
 
     @property
-    def shares_memory(self) -> bool:
-        """Whether calls are made in this process, so that they can write where it writes."""
+    def writes_here(self) -> bool:
+        """Whether calls are made on this machine, so that they can write where this process writes."""
 
     def slots(self, here: int) -> int:
         """How many calls to have under way, where one process of this kind makes `here` of them side by side."""
@@ -61,7 +61,7 @@ class Threads:
     them, for forests and the like.
     """
 
-    shares_memory = True
+    writes_here = True
 
     def __init__(self, number: int) -> None:
         self._pool, self._cores, self._under_way = ThreadPoolExecutor(number), count_threads(None), 0
@@ -113,6 +113,11 @@ class Queue:
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._under_way)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether everybody who makes calls has one, so that there is time to wait for more of them."""
+        return bool(self._waiting) or len(self._under_way) >= max(1, self._crew.slots(self._here) // 2)
 
     def add(self, order: int, tag: Any, function: Callable[..., Any], *arguments: Any) -> None:
         """Have a call made once its turn comes; of the same order, the first that was added comes first."""

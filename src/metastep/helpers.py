@@ -10,12 +10,15 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
+import cloudpickle
 from joblib.externals.loky import get_reusable_executor, process_executor
 
 from metastep.crew import Crew, Tell, Threads, who_is_employed
@@ -74,7 +77,7 @@ def patience(cores: int) -> float:
     """
     said = os.environ.get(_PATIENCE, "")
     try:
-        return float(said) if said else _SECONDS_TO_START / (1.0 - 1.0 / cores)
+        return float(said) if said else _SECONDS_TO_START / (1.0 - 1.0 / max(2, cores))
     except ValueError:
         raise InputError(f"{_PATIENCE}: {said!r} must be a number of seconds, or inf for no help.") from None
 
@@ -87,25 +90,34 @@ class Helped:
         until: when it has, by the monotonic clock.
     """
 
-    shares_memory = True  # calls write to the same disk, and what comes of them is sent back
+    writes_here = True
 
     def __init__(self, threads: Threads, until: float) -> None:
         self._threads, self._until = threads, until
         self._executor: Any = None
 
     def slots(self, here: int) -> int:
-        """Two for every core, so that none waits for this process; a few as long as it is alone."""
-        slots = self._threads.slots(here)
-        return min(slots, _MOST_ALONE) if self._is_alone() else slots
+        """Two for every core, so that none waits for this process; a few while it waits for help."""
+        return min(here, _MOST_ALONE) if self._is_alone() and self._until < math.inf else self._threads.slots(here)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         """Have a call made."""
-        if self._is_alone():
+        if self._is_alone() or (asked := self._packed(function, arguments)) is None:
             return self._threads.submit(function, *arguments)
         if self._executor is None:
             self._executor = _processes()
-        future: Future[Any] = self._executor.submit(function, *arguments)
+        future: Future[Any] = self._executor.submit(_call, asked)
         return future
+
+    def _packed(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes | None:
+        """A call as it travels; None where it cannot, and then this process stays alone."""
+        try:
+            packed: bytes = cloudpickle.dumps((function, arguments))
+        except Exception as error:  # whatever the parts of a user raise
+            self._until = math.inf
+            warnings.warn(f"no other process helps, because the work cannot be sent to one: {error}", stacklevel=2)
+            return None
+        return packed
 
     def _is_alone(self) -> bool:
         return time.monotonic() < self._until
@@ -133,6 +145,19 @@ def _processes() -> Any:
         )
     finally:
         os.environ["PYTHONWARNINGS"] = before
+
+
+def _call(asked: bytes) -> Any:
+    """What a process does with a call; what the call raises is raised where it was asked for."""
+    function, arguments = cloudpickle.loads(asked)
+    try:
+        return function(*arguments)
+    except Exception as error:
+        try:
+            copy(error)  # in the way that it travels
+        except Exception:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from None
+        raise
 
 
 class _Tell:

@@ -7,9 +7,11 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client, Scheduler, SpecCluster, Worker
@@ -106,6 +108,16 @@ def test_what_a_worker_raises_is_raised_here_and_cores_are_divided(crew):
         crew.submit(count_threads, 0).result()
     assert crew.slots(1) == 4
     assert crew.submit(count_threads, None).result() == max(1, count_threads(None) // 2)
+
+
+def test_workers_of_one_machine_divide_its_cores():
+    scheduler = {"cls": Scheduler, "options": {**LOOPBACK, "port": 0}}
+    worker = {"cls": Worker, "options": {**LOOPBACK, "nthreads": 1, "memory_limit": None}}
+    with SpecCluster(workers={0: worker, 1: worker}, scheduler=scheduler) as cluster, Client(cluster) as client:
+        client.wait_for_workers(2)
+        crew = workers.DaskCrew(client)
+        assert crew.slots(1) == 4
+        assert crew.submit(count_threads, None).result() == max(1, count_threads(None) // 2)
 
 
 def test_an_unlike_worker_is_refused(crew, monkeypatch):
@@ -241,27 +253,39 @@ def test_a_scheduler_that_does_not_answer_is_one_sentence(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_scheduler_that_dies_leaves_what_is_done(tmp_path):
-    words = [
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--no-dashboard",
-        "--scheduler-file",
-        str(tmp_path / "scheduler.json"),
-    ]
+@contextmanager
+def scheduler_alone(folder: Path):
+    """The address of a scheduler without workers, which is killed at the end."""
+    words = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(folder / "scheduler.json")]
     scheduler = subprocess.Popen(
         [sys.executable, "-m", "distributed.cli.dask_scheduler", *words], stderr=subprocess.PIPE, text=True
     )
     try:
         assert scheduler.stderr is not None
-        address = next(line.split()[-1] for line in scheduler.stderr if "Scheduler at:" in line)
-        waiting = metastep(tmp_path / "run", "--scheduler", address)  # there is no worker
-        assert waiting.stderr is not None
-        assert any(line.startswith("collect:") for line in waiting.stderr)
+        yield next(line.split()[-1] for line in scheduler.stderr if "Scheduler at:" in line)
     finally:
         scheduler.kill()
         scheduler.communicate()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3.0])
+def test_a_scheduler_that_dies_while_nothing_is_asked_of_it_is_one_sentence(tmp_path, seconds):
+    words = r"^--scheduler: tcp://\S+ does not answer any more; what is done is kept, and the same command resumes\.$"
+
+    def work() -> None:
+        with ExitStack() as lives, workers.cluster_at(lives.enter_context(scheduler_alone(tmp_path))):
+            lives.close()
+            time.sleep(seconds)  # a model is fitted meanwhile
+            collect(small_mdp(), tmp_path / "data", **SETTINGS)
+
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(InputError, match=words):
+        work()
+
+
+def test_a_scheduler_that_dies_leaves_what_is_done(tmp_path):
+    with scheduler_alone(tmp_path) as address:
+        waiting = metastep(tmp_path / "run", "--scheduler", address)
+        assert waiting.stderr is not None
+        assert any(line.startswith("collect:") for line in waiting.stderr)
     assert refused(waiting).endswith("does not answer any more; what is done is kept, and the same command resumes.")
     assert (tmp_path / "run" / "data" / "manifest.json").exists()

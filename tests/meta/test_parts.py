@@ -101,7 +101,7 @@ def whole(tmp_path_factory) -> dict[str, bytes]:
 class InTurn:
     """A crew that makes one call after the other, so that it is known which halt comes when."""
 
-    shares_memory = True
+    writes_here = True
 
     def slots(self, here):
         return 1

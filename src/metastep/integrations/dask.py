@@ -11,9 +11,10 @@ cluster; no file is one.
 import importlib.util
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 from uuid import uuid4
@@ -22,6 +23,8 @@ import cloudpickle
 import dask
 import jax
 from distributed import Client, Scheduler, SpecCluster, get_worker
+from distributed.client import ClosedClientError
+from distributed.comm.addressing import get_address_host
 from distributed.comm.core import CommClosedError
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.scheduler import KilledWorker
@@ -56,8 +59,8 @@ def _environment() -> dict[str, str]:
     return environment_record(device_name(), _SIMULATORS)
 
 
-def _call(expected: dict[str, str], asked: bytes) -> Any:
-    """What a worker does with a task."""
+def _call(expected: dict[str, str], threads_on: Mapping[str, int], asked: bytes) -> Any:
+    """What a worker does with a task; it shares the cores of its machine with the other threads that take tasks there."""
     worker = get_worker()
     if difference := first_difference(expected, _environment()):
         key, ours, theirs = difference
@@ -65,7 +68,7 @@ def _call(expected: dict[str, str], asked: bytes) -> Any:
             f"--scheduler: the worker {worker.address} has {key} = {theirs}, this process has {ours}; results of unlike "
             "workers would differ."
         )
-    part = count_threads(None) // worker.state.nthreads
+    part = count_threads(None) // threads_on.get(get_address_host(worker.address), worker.state.nthreads)
     with part_of_cores(lambda: part):
         function, arguments = cloudpickle.loads(asked)
         return function(*arguments)
@@ -86,13 +89,15 @@ class DaskCrew:
 
     Args:
         client: connected to its scheduler.
+        have_parts: whether every worker knows which part of its machine's cores it may use.
     """
 
-    shares_memory = False
+    writes_here = False
 
-    def __init__(self, client: Client) -> None:
-        self._client, self._executor = client, client.get_executor(pure=False)
+    def __init__(self, client: Client, *, have_parts: bool = False) -> None:
+        self._client, self._executor, self._have_parts = client, client.get_executor(pure=False), have_parts
         self._environment, self._slots, self._counted = _environment(), 2, 0.0
+        self._threads_on: Mapping[str, int] = {}
         self.why_not = ""
 
     def give_up(self, reason: str) -> None:
@@ -104,7 +109,14 @@ class DaskCrew:
         """Two for every thread of every worker there is now, so that none waits for this process."""
         if time.monotonic() - self._counted > 1.0:
             self._counted = time.monotonic()
-            self._slots = 2 * max(1, sum(self._client.nthreads().values()))
+            with self._answering():
+                threads = self._client.nthreads()
+            self._slots = 2 * max(1, sum(threads.values()))
+            if not self._have_parts:
+                on_hosts = Counter[str]()
+                for address, number in threads.items():
+                    on_hosts[get_address_host(address)] += number
+                self._threads_on = dict(on_hosts)
         return self._slots
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
@@ -114,7 +126,8 @@ class DaskCrew:
             # The model goes with every task: what the scheduler holds is not lost with a worker.
             warnings.filterwarnings("ignore", message="Sending large graph")
             try:
-                future: Future[Any] = self._executor.submit(_call, self._environment, asked)
+                with self._answering():
+                    future: Future[Any] = self._executor.submit(_call, self._environment, self._threads_on, asked)
             except RuntimeError:  # it was shut down in the meantime
                 if not self.why_not:
                     raise
@@ -125,11 +138,23 @@ class DaskCrew:
     @contextmanager
     def telling(self, listener: Tell) -> Iterator[Tell]:
         topic = f"metastep-{uuid4()}"
-        self._client.subscribe_topic(topic, lambda event: listener(event[1]))
+        with self._answering():
+            self._client.subscribe_topic(topic, lambda event: listener(event[1]))
         try:
             yield _RemoteTell(topic)
         finally:
-            self._client.unsubscribe_topic(topic)
+            with suppress(CommClosedError), self._answering():
+                self._client.unsubscribe_topic(topic)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """A scheduler that is gone is one kind of error, whatever Dask makes of it and whenever it is noticed."""
+        try:
+            if self._client.status != "running":
+                raise ClosedClientError
+            yield
+        except (OSError, ClosedClientError):
+            raise (InputError(self.why_not) if self.why_not else CommClosedError()) from None
 
 
 @contextmanager
@@ -143,7 +168,7 @@ def workers(number: int) -> Iterator[Crew]:
     with (
         SpecCluster(workers={}, scheduler=scheduler) as cluster,
         Client(cluster) as client,
-        _working(client, f"--workers: the cluster of {number}") as crew,
+        _working(client, f"--workers: the cluster of {number}", have_parts=True) as crew,
         Processes(number, cluster.scheduler, crew.give_up),
     ):
         yield crew
@@ -164,8 +189,8 @@ def cluster_at(address: str) -> Iterator[Crew]:
 
 
 @contextmanager
-def _working(client: Client, where: str) -> Iterator[DaskCrew]:
-    crew = DaskCrew(client)
+def _working(client: Client, where: str, *, have_parts: bool = False) -> Iterator[DaskCrew]:
+    crew = DaskCrew(client, have_parts=have_parts)
     try:
         with employed(crew):
             yield crew

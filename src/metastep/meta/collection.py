@@ -163,7 +163,7 @@ def _marked(work: Collected, crew: Crew) -> Iterator[Collected]:
     folder = work.files.folder.absolute()
     parts = dataclasses.replace(work.files.parts, folder=folder)
     work = work._replace(files=dataclasses.replace(work.files, folder=folder, parts=parts))
-    if crew.shares_memory:
+    if crew.writes_here:
         yield work
         return
     with storage.temporary(folder / "collecting") as mark:

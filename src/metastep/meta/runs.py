@@ -149,8 +149,8 @@ def carry_out(
     with at_work(here) as crew, crew.telling(note) as tell:
         queue = Queue(crew, here)
         while ready or queue:
-            # A batch that is not full waits for others as long as some are under way.
-            full, ready = _grouped(ready, most, whole=bool(queue))
+            # A batch that is not full waits for others as long as nobody else does.
+            full, ready = _grouped(ready, most, whole=queue.is_busy)
             for group in full:
                 queue.add(group[0][0], len(groups), run_blocks, [block for *_, block in group], len(groups), tell)
                 groups.append(group)
