@@ -43,8 +43,23 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def peak_memory() -> int:
     """The largest resident size of this process so far, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    return _number_of("/proc/self", "VmHWM") * 1024
+
+
+def helpers_memory() -> int:
+    """The sum of the largest resident sizes of the processes that this one has started and that are there still, in bytes."""
+    me, total = os.getpid(), 0
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, StopIteration):  # it ended, or has no memory any more
+            if _number_of(entry, "PPid") == me:
+                total += _number_of(entry, "VmHWM") * 1024
+    return total
+
+
+def _number_of(process: str | Path, name: str) -> int:
+    """A number that the system tells of a process, sizes in kilobytes."""
+    lines = Path(process, "status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def digest(folder: Path) -> str:
@@ -90,8 +105,7 @@ def doing(kind: str, number: int) -> Iterator[None]:
 
 
 def stages_once(asked: dict[str, Any]) -> dict[str, Any]:
-    """Seconds, processor seconds and digest of each stage, after a pass that starts processes and compiles."""
-    os.environ["METASTEP_PATIENCE"] = "0"  # else those who help may come in the midst of the pass that is timed
+    """Seconds and digest of each stage: for the first time, as a command has it, and once all processes are there."""
     from metastep.threads import use_cores
 
     if asked["kind"] == "cores":
@@ -106,12 +120,13 @@ def stages_once(asked: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place, doing(asked["kind"], asked["number"]):
         for name in asked["stage"]:
             took = {}
-            for attempt in ("first", "again"):
+            # In between all who help start and compile, where the first time was over before they could.
+            for attempt in ("first", "again") if asked["number"] == 1 else ("first", "between", "again"):
                 folder = RunFolder.create(Path(place) / f"{name}-{attempt}", config)
-                before = time.process_time()
                 took[attempt], _ = timed(lambda name=name, folder=folder: stages[name](folder))
-                busy = time.process_time() - before
-            found[name] = {**took, "busy": busy, "digest": digest(folder.path)}
+                os.environ["METASTEP_PATIENCE"] = "0"
+            found[name] = {**took, "digest": digest(folder.path)}
+            del os.environ["METASTEP_PATIENCE"]
     return found
 
 
@@ -125,12 +140,13 @@ def part_cores(arguments: argparse.Namespace) -> dict[str, Any]:
             records.append(child("stages", json.dumps(asked | {"number": number})))
     rows = []
     for name in arguments.stage:
-        alone = [record[name]["again"] for record in found[min(found)]]
         for number, records in found.items():
-            took, first, busy = ([record[name][key] for record in records] for key in ("again", "first", "busy"))
-            speedup = median(one / many for one, many in zip(alone, took, strict=True))
-            row = {"stage": name, kind: number, "seconds": median(took), "times as fast": speedup}
-            rows.append(row | {"the first time": median(first), "processor seconds of this process": median(busy)})
+            row = {"stage": name, kind: number}
+            for key, shown in (("again", "seconds"), ("first", "the first time")):
+                alone, took = ([record[name][key] for record in some] for some in (found[min(found)], records))
+                row[shown] = median(took)
+                row[f"{shown}, times as fast"] = median(one / many for one, many in zip(alone, took, strict=True))
+            rows.append(row)
         digests = {record[name]["digest"] for records in found.values() for record in records}
         rows[-1]["the same bytes"] = len(digests) == 1
     return {"rows": rows}
@@ -210,7 +226,8 @@ def child(code: str, *words: str) -> dict[str, Any]:
 
 
 def collect_once(sizes: dict[str, int]) -> dict[str, Any]:
-    """Seconds and memory of collecting CartPole with these sizes, after a block that compiles."""
+    """Seconds and memory of collecting CartPole with these sizes, after some blocks that start processes and compile."""
+    os.environ["METASTEP_PATIENCE"] = "0"
     prepare()
     from metastep.experiments.build import build_mdp
     from metastep.experiments.config import load
@@ -220,9 +237,9 @@ def collect_once(sizes: dict[str, int]) -> dict[str, Any]:
     mdp = build_mdp(load("cartpole", "full", settings))
     with tempfile.TemporaryDirectory() as place:
         given = {"num_updates": sizes["T"], "seed": 0, "config": {}}
-        collect(mdp, Path(place) / "first", num_episodes=64, **given)
+        collect(mdp, Path(place) / "first", num_episodes=256, **given)
         took, _ = timed(lambda: collect(mdp, Path(place) / "all", num_episodes=sizes["K"], **given))
-    return {"seconds": took, "memory": peak_memory()}
+    return {"seconds": took, "memory": peak_memory(), "helpers": helpers_memory()}
 
 
 def fit_once(tuples: int) -> dict[str, Any]:
@@ -259,6 +276,7 @@ def _middle(found: list[dict[str, Any]]) -> dict[str, float]:
     return {
         "seconds": median(one["seconds"] for one in found),
         "memory, MB": median(one["memory"] for one in found) / 1e6,
+        "of those who help, MB": median(one.get("helpers", 0) for one in found) / 1e6,
     }
 
 

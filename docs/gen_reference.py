@@ -1,7 +1,7 @@
 """Hook of MkDocs: fills in the parts of the reference that are written from the code.
 
-A line `<!-- generated: NAME -->` on a page is replaced by what the function of that name in `GENERATED` returns. So the pages
-cannot fall behind the schema, the command line and the registries.
+A line that begins with `<!-- generated: NAME -->` on a page is replaced by what the function of that name in `GENERATED`
+returns. So the pages cannot fall behind the schema, the command line and the registries.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from metastep.diagnostics import DIAGNOSTICS
 from metastep.experiments.reference import configuration_markdown
 from metastep.experiments.reproduce.points import POINTS
 
-_MARK = re.compile(r"^<!-- generated: (\w+) -->$", flags=re.M)
+_MARK = re.compile(r"^<!-- generated: (\w+) -->.*$", flags=re.M)
 _WIDTH = 100  # characters of the help texts
 _WHY = "what-does-not-hold.md"
 _WHY_TOO = f"[What does not hold, and why]({_WHY}) has what we found where we disagree."

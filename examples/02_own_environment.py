@@ -113,8 +113,8 @@ regressor.trees = 10
 num_tasks = 8
 
 [quick.compare]
-num_tasks = 8
-num_tuning_tasks = 2
+num_tasks = 32
+num_tuning_tasks = 8
 num_updates = 3
 """
 

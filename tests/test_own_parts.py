@@ -47,7 +47,7 @@ def test_every_part_took_part(folder):
 
 @pytest.mark.soak
 def test_other_stages_take_them_up_again(folder):
-    for verb in ("report", "inspect"):
+    for verb in ("report", "check", "inspect"):
         refused = metastep(verb, "run", cwd=folder)
         assert refused.returncode == 2
         assert "names parts of the module 'ridge_walk', which would be run; give --allow-imports" in refused.stderr

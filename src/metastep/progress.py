@@ -53,6 +53,21 @@ class Silent:
         return
 
 
+class Named:
+    """Tells a tracker of stages that belong to something, by its name.
+
+    Args:
+        tracker: that is told.
+        name: of what they belong to.
+    """
+
+    def __init__(self, tracker: Tracker, name: str) -> None:
+        self._tracker, self._name = tracker, name
+
+    def stage(self, name: str, total: float, unit: str) -> AbstractContextManager[Stage]:
+        return self._tracker.stage(f"{self._name} {name}", total, unit)
+
+
 def human(number: float) -> str:
     """1234567 as 1.2 M."""
     for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -71,7 +86,11 @@ def pace(done: float, seconds: float, unit: str) -> str:
     if done <= 0.0 or seconds <= 0.0:
         return ""
     rate = done / seconds
-    return f"{human(rate)}{unit}/s" if rate >= 0.5 else f"{seconds / done:.3g} s a {_single(unit)}"
+    return f"{human(rate)}{unit}/s" if rate >= 0.5 else f"{seconds / done:.3g} s {_article(unit)} {_single(unit)}"
+
+
+def _article(unit: str) -> str:
+    return "an" if unit[0] in "aeiou" else "a"
 
 
 def _single(unit: str) -> str:

@@ -19,6 +19,7 @@ from metastep.experiments.build import (
     learners_collected,
     method_spec,
     method_specs,
+    require_buildable,
     some_controller,
 )
 from metastep.experiments.config import Experiment, list_presets, load, parse, variant
@@ -398,6 +399,7 @@ def test_unreadable_files_are_named(tmp_path):
             "--set: 'compare.methods=[fixd]' is no TOML value, text in a list or table needs quotes, as in key=[\"text\"].",
         ),
         ("initial={kind=uniform}", "--set: 'initial={kind=uniform}' is no TOML value, text in a list or table needs"),
+        ("compare.methods=[]", "compare.methods: [] must have at least 1 item."),
         ("quick.fqi.lam=1", "quick: is not a setting, did you mean"),
     ],
 )
@@ -435,6 +437,10 @@ def test_wrong_settings_are_named_with_what_is_allowed(override, message):
             'compare.methods=[{name="fixed", grid={alpha=[1]}}]',
             "compare.methods.fixed.controller: 'alpha' is not an option of fixed, allowed are stepsize.",
         ),
+        (
+            "models.metastep.fqi.regressor.tress=3",
+            "fqi.regressor: 'tress' is not an option of extra-trees, allowed are trees, min_samples_split, state_first.",
+        ),
         ("initial.mean=[0,1]", "initial.mean: [0.0, 1.0] must hold one number, or one for each of the 6 parameters."),
         ("rollout={horizon=5}", "rollout.num_episodes: is missing, it must be set where the rule is 'nga'."),
         ("rollout.num_envs=4", "rollout.num_envs: 4 must not be set where the rule is 'nga', which does not use it."),
@@ -452,7 +458,7 @@ def test_parts_that_do_not_exist_are_named_before_anything_runs(override, messag
     if not message:
         assert method_specs(config)
         return
-    found = error_of(lambda: (build_mdp(config), build_regressor(config), method_specs(config)))
+    found = error_of(require_buildable, config)
     assert found.startswith(message)
     assert is_one_sentence(found)
 

@@ -46,7 +46,7 @@ def options(
         bool, typer.Option("--version", help="Show the version and exit.", callback=print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Learn the step size of policy-gradient methods over families of related tasks."""
+    """Learn how policy gradients should be updated, over families of related tasks."""
 
 
 @verb
@@ -57,7 +57,7 @@ def demo(
     workers: WorkersOption = None,
     scheduler: SchedulerOption = None,
 ) -> None:
-    """Run the main job on Minigolf, end to end, in a minute or two, and write a report."""
+    """Run the main job on Minigolf in a minute or two. It goes from collecting to a report."""
     terminal = watch(device, cores, workers, scheduler)
     terminal.note(
         "Minigolf: learn from simulated updates which step to take when (metaFQI), and in which direction (metastep), then "
@@ -96,7 +96,7 @@ def run(
     scheduler: SchedulerOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Collect, fit, select, tune, compare and report; a stopped run resumes where it was."""
+    """Collect, fit, select, tune, compare and report. A stopped run resumes where it was."""
     terminal = watch(device, cores, workers, scheduler)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, data=data, anyway=yes)
     terminal.note(f"{preset} in {folder.path}")
@@ -117,7 +117,7 @@ def collect(
     scheduler: SchedulerOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Collect training data; a stopped collection resumes where it was."""
+    """Collect training data. A stopped collection resumes where it was."""
     terminal = watch(device, cores, workers, scheduler)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
     from metastep.experiments.learning import collect_data
@@ -141,7 +141,7 @@ def fit(
     scheduler: SchedulerOption = None,
     allow_imports: ImportsOption = False,
 ) -> None:
-    """Fit metaFQI on a run's data and select the iteration on validation tasks; further models collect theirs here."""
+    """Fit the models of a run and select their iterations. Validation tasks decide; further models collect their data here."""
     terminal = watch(device, cores, workers, scheduler)
     from metastep.experiments.folder import RunFolder
     from metastep.experiments.learning import fit_all
@@ -164,7 +164,7 @@ def compare(
     scheduler: SchedulerOption = None,
     allow_imports: ImportsOption = False,
 ) -> None:
-    """Tune the baselines and compare every method on a run's test tasks."""
+    """Tune the baselines and compare all methods of a run. They meet on its test tasks."""
     terminal = watch(device, cores, workers, scheduler)
     from metastep.experiments.comparing import compare_methods
     from metastep.experiments.folder import RunFolder
@@ -234,7 +234,7 @@ def inspect(
 
 @verb
 def check(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
-    """Verify a whole run: every file, what it was made from, and what should not be there; exit code 1 if anything is wrong."""
+    """Verify every file of a run. Also what it was made from, and what should not be there; exit code 1 if anything is wrong."""
     prepare_jax(Device.cpu)
     from metastep.experiments.checking import busy_in, check_folder
 
@@ -244,9 +244,11 @@ def check(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
         print(f"{os.path.relpath(path, folder)}: {problem or 'ok'}")
     for writer in busy:
         print(f"{writer} is writing here now; check again when it has ended.")
-    if wrong := sum(bool(problem) for _, problem in findings):
+    wrong = sum(bool(problem) for _, problem in findings)
+    if wrong:
         print(f"{wrong} of {len(findings)} files are not as they should be.")
         raise typer.Exit(1)
+    print(f"all {len(findings)} files are as they should be.")
 
 
 @partial(verb, cls=WithIds)
@@ -268,7 +270,7 @@ def reproduce(
     ] = 0,
     yes: YesOption = False,
 ) -> None:
-    """Make figures and tables of the paper, each with a claim, the measured effect and a verdict."""
+    """Make figures and tables of the paper. Each has a claim, the measured effect and a verdict."""
     terminal = watch(device, cores, workers, scheduler, shares_gpu="readings" in ids and jobs != 1)
     from metastep.experiments import reproduce as paper
     from metastep.experiments.times import in_words, read_times
@@ -286,14 +288,14 @@ def reproduce(
 
 @verb
 def config(preset: PresetArgument, scale: ScaleOption = None, overrides: SetOption = None) -> None:
-    """Print a resolved configuration as TOML, every field with its sentence: a start for a file of your own."""
+    """Print every setting of a preset as TOML. Each has its sentence: a start for a file of your own."""
     prepare_jax(Device.cpu)
-    from metastep.experiments.build import method_specs
+    from metastep.experiments.build import require_buildable
     from metastep.experiments.config import load
     from metastep.experiments.reference import to_toml
 
     found = load(preset, scale.value if scale else None, overrides or ())
-    method_specs(found)  # what cannot be built is refused here, too
+    require_buildable(found)
     print(to_toml(found, f"{preset}, {scale.value if scale else 'quick where there is such a table'}"), end="")
 
 
@@ -303,7 +305,7 @@ def results(
     out: Annotated[Path, typer.Option(help="The Markdown file to write.")],
     force: ForceOption = False,
 ) -> None:
-    """Write one page on what was reproduced: claims with verdicts, and every method's numbers."""
+    """Write one page on what was reproduced. It has claims with verdicts, and every method's numbers."""
     from metastep.experiments.reproduce.results import results_markdown
     from metastep.outside import require_new, write_new
 

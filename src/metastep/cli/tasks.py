@@ -28,7 +28,7 @@ def learn(
     device: DeviceOption = None,
     allow_imports: ImportsOption = False,
 ) -> None:
-    """Train a policy on a new task with a fitted model, nothing left to tune; a stopped one resumes where it was."""
+    """Train a policy on a new task with a fitted model. Nothing is left to tune; a stopped one resumes where it was."""
     terminal = watch(device)
     from metastep.experiments import new_task
     from metastep.pretrained import load
@@ -57,7 +57,7 @@ def evaluate(
     device: DeviceOption = None,
     allow_imports: ImportsOption = False,
 ) -> None:
-    """Simulate fresh episodes of a learned policy and print its mean return."""
+    """Simulate fresh episodes of a learned policy. Their mean return is printed."""
     watch(device)
     from metastep.experiments import evaluating
 
@@ -79,7 +79,7 @@ def publish(
     allow_imports: ImportsOption = False,
     force: ForceOption = False,
 ) -> None:
-    """Write the model of a run, or one for the families of several runs, as a small file with a card."""
+    """Write the model of a run as a small file with a card. Of several runs it is one model for all families."""
     terminal = watch(device, cores)
     from metastep.experiments.folder import RunFolder
     from metastep.experiments.publishing import publish as written
@@ -92,7 +92,7 @@ def publish(
 
 @verb
 def models(name: Annotated[str, typer.Argument(help="Print the card of this one.")] = "") -> None:
-    """List the models that come with the library, or print a model's card."""
+    """List the models that come along, or show a card."""
     from metastep import pretrained
 
     if name:

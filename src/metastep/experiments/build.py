@@ -155,6 +155,13 @@ def build_fqi(config: Experiment, random_state: int | None = None) -> MetaFQI:
     )
 
 
+def require_buildable(config: Experiment) -> None:
+    """Refuse what cannot be built, before anything is done: the process, the estimator of every model and the methods."""
+    for model in ("", *config.models):
+        build_fqi(variant(config, model))
+    method_specs(config)
+
+
 def method_specs(config: Experiment) -> dict[str, MethodSpec]:
     """The methods of the comparison by name, as data; whatever cannot be built is refused."""
     specs = {method.own_name: _spec(config, method) for method in config.compare.methods}
@@ -227,11 +234,6 @@ def _steps(config: Experiment, method: MethodSection, spec: MethodSpec) -> Range
         return Range(low, high, scale or usual.scale)
     except InputError as error:
         raise InputError(f"compare.methods.{spec.name}: {error}") from None
-
-
-def needs_model(config: Experiment) -> bool:
-    """Whether a method of the comparison follows a model, so that one has to be fitted."""
-    return bool(models_needed(config))
 
 
 def some_controller(spec: MethodSpec) -> Controller:

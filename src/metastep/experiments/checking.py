@@ -85,14 +85,12 @@ def _leftover(path: Path) -> str:
 
 
 def _run(path: Path, allow_imports: bool) -> _Checks:
-    def opened() -> RunFolder:
-        return RunFolder.open(path).importing(allow_imports)
-
-    checks: _Checks = {path / "config.json": opened}
+    checks: _Checks = {path / "config.json": partial(RunFolder.open, path)}
     try:
-        folder = opened()
+        folder = RunFolder.open(path)
     except InputError:
         return dict.fromkeys(_files(path), _untold) | checks
+    folder.importing(allow_imports)  # whose refusal says nothing of the files
     command, has_comparison = path / "command.txt", folder.comparison.exists()
     if command.exists():
         checks[command] = partial(_require_command, command)

@@ -215,7 +215,8 @@ def _sentence(error: ValidationError) -> str:
         return f"{dotted}: is missing, it must be {_what_is_needed(dotted)}."
     if problem["type"] == "value_error" and not message.startswith("must"):  # a section's own check names the field
         return f"{dotted}.{message.rstrip('.')}.".removeprefix(".")
-    message = _PLAINER.get(problem["type"]) or re.sub(r"^\w+ should", "must", message)
+    message = re.sub(r" after validation, not \d+$", "", re.sub(r"^\w+ should", "must", message))
+    message = _PLAINER.get(problem["type"]) or message
     return f"{dotted or 'configuration'}: {shown(problem['input'])} {message}."
 
 

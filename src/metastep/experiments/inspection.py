@@ -36,7 +36,8 @@ def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
     lines = list(_describe_dataset(dataset))
     if folder.model.exists():
         lines += ["", *_describe_model(model_of(folder), dataset)]
-    return "\n".join(lines)
+    further = [own.path for own in map(folder.of_model, folder.config.models) if own.path.exists()]
+    return "\n".join([*lines, *(f"further model: metastep inspect {own}" for own in further)])
 
 
 def _describe_dataset(dataset: Dataset) -> Iterator[str]:

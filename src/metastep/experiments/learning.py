@@ -24,7 +24,7 @@ from metastep.meta.collection import collect, recorded_features
 from metastep.meta.dataset import Dataset, DatasetWriter, all_transitions
 from metastep.meta.history import Transitions
 from metastep.meta.setting import setting_of
-from metastep.progress import Silent, Tracker
+from metastep.progress import Named, Silent, Tracker
 
 
 def collect_data(folder: RunFolder, *, tracker: Tracker | None = None) -> Dataset:
@@ -189,6 +189,7 @@ def learn(folder: RunFolder, model: str = "", *, tracker: Tracker | None = None)
     own = folder.of_model(model)
     if model:
         own = RunFolder.create(own.path, own.config, own.tasks)
+        tracker = Named(tracker or Silent(), model)
     if not (own.model.exists() and own.validation.exists()):
         collect_data(own, tracker=tracker)
     return fit_and_select(own, tracker=tracker)

@@ -126,7 +126,7 @@ def learn(
         **storage.stamp("learning"),
         "model": model.fingerprint,
         "family": config.env.name,
-        "task": dict(zip(mdp.env.context_space.names, context.astype(float).tolist(), strict=True)),
+        "task": {name: float(str(value)) for name, value in zip(mdp.env.context_space.names, context, strict=True)},
         "seed": seed,
         "num_updates": total,
     }

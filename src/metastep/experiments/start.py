@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from metastep.experiments.budget import require_affordable
-from metastep.experiments.build import build_fqi, build_mdp, method_specs, needs_model, require_available
+from metastep.experiments.build import build_mdp, require_available, require_buildable
 from metastep.experiments.config import Scale, load
 from metastep.experiments.data import find_data, take_over
 from metastep.experiments.folder import RunFolder
@@ -37,9 +37,7 @@ def start_run(
         anyway: whether it may take weeks.
     """
     config = load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
-    method_specs(config)
-    if needs_model(config):
-        build_fqi(config)
+    require_buildable(config)
     mdp = build_mdp(config)
     space = mdp.env.context_space
     listed = None if tasks is None else load_tasks(tasks, space.names, space.low, space.high)

@@ -3,6 +3,7 @@
 import keyword
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +64,8 @@ def usage(fitted: Fitted) -> list[Part]:
         f"In the folder of this run, with {whose}, here with how many there are of each: {sizes}. Before every update the model "
         f"says {what}; arrays may be those of NumPy, JAX or PyTorch."
     )
+    if not is_short:
+        text += f" On a task of this family `metastep learn {Path(fitted.file).parent} --task NAME=VALUE` sees to all of it."
     if any(branch.scale == "divergence" for branch in record.branches):
         text += (
             " The number is the KL divergence that the step may cost: along v, with the Fisher matrix F, its length is "
