@@ -15,7 +15,9 @@ class InputError(ValueError):
 def not_registered(field: str, name: str, allowed: Sequence[str], what: str = "is not registered") -> InputError:
     """The refusal of a name that a registry does not know, with the nearest one that it does."""
     near = get_close_matches(name, allowed, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    module, _, part = name.rpartition(".")
+    hint = f" One of your own is {module + ':' + part!r}." if module and what == "is not registered" else ""
+    hint = f" Did you mean {near[0]!r}?" if near else hint
     return InputError(f"{field}: {name!r} {what}, allowed are {', '.join(allowed) or 'none'}.{hint}")
 
 

@@ -148,7 +148,6 @@ def _import(module: str, field: str) -> None:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's module does wrong
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300].rstrip(".")
-        raise InputError(
-            f"{field}: the module {module!r} cannot be imported, {text}. It must be installed or lie in the folder that "
-            "the command is run in."
-        ) from error
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+        where = " It must be installed or lie in the folder that the command is run in." if is_missing else ""
+        raise InputError(f"{field}: the module {module!r} cannot be imported, {text}.{where}") from error

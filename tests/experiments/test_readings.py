@@ -251,7 +251,9 @@ def test_several_seeds_share_a_row(tmp_path):
     figure = [outcome(seed, yes, f"N = {seed}", name="fig-iterations") for seed in verdicts]
     assert [len(rows) for rows in by_claim(figure)] == [3]
     page = results_markdown(folders)
-    assert page.startswith("# Results\n\nOf 3 facts of the paper 1 hold, 1 do not, and for the rest it cannot be told.")
+    assert page.startswith(
+        "# Results\n\nOf 3 facts of the paper 1 hold, 1 do not, and the rest are not distinguishable."
+    )
     assert "within a limit, 10 % of what learning gains" in page
     assert "learning has converged if" in page
     assert "oracle score" not in page  # there is no method here

@@ -53,7 +53,7 @@ def tally(verdicts: Sequence[Verdict]) -> Tally:
 def told(rows: Sequence[Row], what: str) -> str:
     """How many claims hold over all seeds, in a sentence."""
     found = _over_seeds(rows)
-    return f"Of {len(rows)} {what} {found.hold} hold, {found.refuted} do not, and for the rest it cannot be told."
+    return f"Of {len(rows)} {what} {found.hold} hold, {found.refuted} do not, and the rest are not distinguishable."
 
 
 def measured(row: Row) -> str:
