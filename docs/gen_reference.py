@@ -78,13 +78,13 @@ def _methods() -> Iterator[str]:
     yield "## Methods: `compare.methods`\n"
     yield "Registered in `metastep.baselines`. The values of a grid that stand here are tried unless a file says otherwise."
     yield "Where there are none, a file must give them; only step sizes along the experiment's rule have a default, ten values"
-    yield "of their range.\n"
+    yield "of their range, equally spaced on its scale, without the smallest.\n"
     yield "| name | label | rule | controller | grid |\n|---|---|---|---|---|"
     for name in metastep.baselines.names():
         spec = metastep.baselines.make(name)
         grid = "; ".join(
             f"`{option}`{': ' if values else ''}{', '.join(f'{value:g}' for value in values)}"
-            for option, values in spec.grid.items()
+            for option, values in (dict.fromkeys(spec.needs_grid, ()) | dict(spec.grid)).items()
         )
         rule = f"`{spec.rule}`" if spec.rule else "the experiment's"
         yield f"| `{name}` | {spec.label} | {rule} | `{spec.controller}` | {grid} |"

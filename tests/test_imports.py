@@ -50,10 +50,11 @@ ORDER = (
     "evaluation",
     "theory",
     "report",
+    "testing",
     "experiments",
 )
 # These import anything; nothing imports them, except one another.
-TOP = ("integrations", "cli", "testing", "__main__")
+TOP = ("integrations", "cli", "__main__")
 HEAVY = {
     "jax",
     "numpy",

@@ -4,7 +4,7 @@ The same functions serve simulated learners, as JAX arrays, and steppers in othe
 namespace that computes. NumPy alone is imported, so that a loop without JAX can use them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,13 +152,7 @@ DIAGNOSTICS = {
 """What a loop may tell, by name; a model needs some of them."""
 
 _OF_THE_LAST_UPDATE = ("approx_kl", "clip_fraction", "step_norm", "step_cosine", "rate")
-_INSTEAD = {
-    "mean_return": "returns",
-    "return_error": "returns",
-    "step_norm": "parameters",
-    "step_cosine": "parameters",
-    "explained_variance": "explained_variance",
-}
+_INSTEAD = {"mean_return": "returns", "return_error": "returns", "step_norm": "parameters", "step_cosine": "parameters"}
 
 _Told = Mapping[str, Any]
 _Formula = Callable[[_Told, Memory, float, Any], Any]
@@ -221,6 +215,11 @@ def needed(features: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def asked_for(diagnostics: Iterable[str]) -> tuple[str, ...]:
+    """What a loop is asked to tell so that these are known, each once."""
+    return tuple(dict.fromkeys(_INSTEAD.get(name, name) for name in diagnostics))
+
+
 class Observed(NamedTuple):
     """What a model sees of an update, and what to remember of it; the rate is the caller's to add."""
 
@@ -252,8 +251,9 @@ def observed(features: Sequence[str], told: _Told, memory: Memory, budget: float
     given = {name for name in features if name in told and name not in DIAGNOSTICS}  # as they are
     missing = [name for name in needed([name for name in features if name not in given]) if name not in told]
     if missing:
-        names = dict.fromkeys(_INSTEAD.get(name, name) for name in missing)
-        raise InputError(f"diagnostics: {', '.join(names)} must be told, the model looks at what they say.")
+        raise InputError(
+            f"diagnostics: {', '.join(asked_for(missing))} must be told, the model looks at what they say."
+        )
     found = {
         name: told[name] if name in given else RECIPES[name].formula(told, memory, budget, xp) for name in features
     }

@@ -434,6 +434,10 @@ def test_wrong_settings_are_named_with_what_is_allowed(override, message):
             "compare.methods.decay.grid.alpha: [] must hold at least",
         ),
         (
+            "compare.methods.fixed.grid.stepsize=[]",
+            "compare.methods.fixed.grid.stepsize: [] must hold at least one number.",
+        ),
+        (
             'compare.methods=[{name="fixed", grid={alpha=[1]}}]',
             "compare.methods.fixed.controller: 'alpha' is not an option of fixed, allowed are stepsize.",
         ),
@@ -490,7 +494,7 @@ def test_baselines_of_one_clip_range_stand_beside_a_choice_of_several():
             "meta.observation: 'natural_gradient' is not known where the rule is 'ppo', allowed are",
         ),
         ("policy={name='linear', sigma=1.0}", "initial.kind: 'orthogonal' is for policies with an actor and a critic"),
-        ('compare.methods=["rmsprop"]', "compare.methods.rmsprop.grid.stepsize: [] must hold at least one number."),
+        ('compare.methods=["rmsprop"]', "compare.methods.rmsprop.grid.stepsize: is missing, it must be a list of"),
         (
             'compare.methods=[{name="x", rule="adam", controller={name="fixed", stepsize=1.0}}]',
             "meta.rule: 'adam' follows",

@@ -196,6 +196,18 @@ def test_models_of_whole_episodes_are_given_what_they_look_at(fitted):  # noqa: 
         model.stepper()(given | {"theta": 1.0})
 
 
+def test_what_it_needs_is_what_it_asks_for():
+    stepper = tiny_model().stepper()
+    told = {name: diagnostics(0)[name] for name in stepper.needs}
+    stepper(told)
+    for name in stepper.needs:
+        with pytest.raises(
+            InputError, match=f"^diagnostics: {name} must be told, the model looks at what they say\\.$"
+        ):
+            stepper({other: value for other, value in told.items() if other != name})
+    stepper(told)
+
+
 def test_a_loop_is_told_what_is_missing_or_wrong():
     stepper = tiny_model().stepper()
     with pytest.raises(InputError, match="diagnostics: entropy, explained_variance, returns must be told"):

@@ -36,6 +36,7 @@ class MethodSpec:
         model: the experiment's further model whose meta-MDP it runs on: its rule, its step sizes, its observation.
         steps: the step sizes it chooses from and what they mean; None takes the experiment's.
         grid: the values that each tuned option of the controller is tried with.
+        needs_grid: the tuned options whose values the experiment must bring.
         label: for figures and tables; the name by default.
         colour: in figures; empty takes the next one of the palette.
     """
@@ -48,8 +49,14 @@ class MethodSpec:
     model: str = ""
     steps: Range | None = None
     grid: Grid = field(default_factory=dict)
+    needs_grid: tuple[str, ...] = ()
     label: str = ""
     colour: str = ""
+
+    def __post_init__(self) -> None:
+        for option, values in self.grid.items():
+            if not len(values):
+                raise InputError(f"{self._field('grid')}.{option}: [] must hold at least one number.")
 
     def build_rule(self, mdp: Process) -> AnyRule:
         """The method's own rule, or that of the meta-MDP."""

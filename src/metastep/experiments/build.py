@@ -212,23 +212,33 @@ def _spec(config: Experiment, method: MethodSection) -> MethodSpec:
     if controllers.REGISTRY.takes(spec.controller, "num_updates") and "num_updates" not in spec.controller_options:
         known = {**spec.controller_options, "num_updates": config.compare.num_updates}
         spec = dataclasses.replace(spec, controller_options=known)
-    grid = {name: tuple(values) for name, values in {**spec.grid, **method.grid}.items()}
-    if grid.get("stepsize") == () and spec.rule is None and not spec.model:
-        meta = config.meta
-        steps = spec.steps or Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
-        grid["stepsize"] = tuple(float(step) for step in steps.grid(11)[1:])
-    for name, values in grid.items():
-        if not values:
-            raise InputError(f"compare.methods.{spec.name}.grid.{name}: [] must hold at least one number.")
+    given = {**spec.grid, **method.grid}
+    options = dict.fromkeys((*spec.needs_grid, *given))  # in this order: it is that of the points
+    grid = {
+        option: tuple(given[option]) if option in given else _usual_grid(config, spec, option) for option in options
+    }
     return dataclasses.replace(spec, grid=grid, label=method.label or spec.label, colour=method.colour or spec.colour)
+
+
+def _usual_grid(config: Experiment, spec: MethodSpec, option: str) -> tuple[float, ...]:
+    """Ten values of the range, for steps along the experiment's own rule; nothing else has a usual size."""
+    if option != "stepsize" or spec.rule is not None or spec.model:
+        raise InputError(f"compare.methods.{spec.name}.grid.{option}: is missing, it must be a list of numbers.")
+    return tuple(float(step) for step in _usual_steps(config, spec).grid(11)[1:])
+
+
+def _usual_steps(config: Experiment, spec: MethodSpec) -> Range:
+    """The step sizes of a method, or those of the experiment."""
+    meta = config.meta
+    return spec.steps or Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
 
 
 def _steps(config: Experiment, method: MethodSection, spec: MethodSpec) -> Range | None:
     """The step sizes of a method that has some of its own, or whose rule is not the menu that others choose from."""
-    meta, scale, bounds = config.meta, method.stepsize_scale, method.stepsize_range
+    scale, bounds = method.stepsize_scale, method.stepsize_range
     if scale is None and bounds is None and not (spec.rule is not None and _rule(config).directions):
         return spec.steps
-    usual = spec.steps or Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
+    usual = _usual_steps(config, spec)
     low, high = bounds or (usual.low, usual.high)
     try:
         return Range(low, high, scale or usual.scale)

@@ -277,7 +277,9 @@ class MethodSection(_Named):
         default=None, description="Its smallest and largest step; by default those of meta."
     )
     grid: dict[str, tuple[Positive, ...]] = Field(
-        default={}, description="The values that each tuned option of the controller is tried with."
+        default={},
+        description="The values that each tuned option of the controller is tried with; by default the baseline's. A step size "
+        "along meta.rule that has none is tried with ten values of its range, equally spaced on its scale, without the smallest.",
     )
     label: str = Field(default="", description="The name in figures and tables.", max_length=80)
     colour: Annotated[str, Field(pattern=r"^(#[0-9a-fA-F]{6})?$")] = Field(

@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from metastep import policies
 from metastep.experiments.budget import require_affordable
-from metastep.experiments.build import build_mdp, require_available, require_buildable
-from metastep.experiments.config import Scale, load
+from metastep.experiments.build import build_env, build_mdp, require_available, require_buildable
+from metastep.experiments.config import Experiment, Scale, load
 from metastep.experiments.data import find_data, take_over
 from metastep.experiments.folder import RunFolder
 from metastep.meta.tasks import load_tasks
+from metastep.testing import check_env
+from metastep.testing.episodes import declared
+
+_CHECKED_STEPS = 50  # of an episode, at most
 
 
 def start_run(
@@ -37,6 +42,7 @@ def start_run(
         anyway: whether it may take weeks.
     """
     config = load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
+    _check_own_env(config)
     require_buildable(config)
     mdp = build_mdp(config)
     space = mdp.env.context_space
@@ -49,3 +55,15 @@ def start_run(
         with folder.writing("run"):
             take_over(dataset, folder)
     return folder
+
+
+def _check_own_env(config: Experiment) -> None:
+    """Refuse an environment of the user's own that breaks the contract: in a run it would be a traceback, or no numbers."""
+    if ":" not in config.env.name:
+        return
+    env = build_env(config)
+    declared(env)  # the policy is built from it
+    policy = policies.build(config.policy.name, config.policy.options, env)
+    check_env(
+        env, horizon=min(config.rollout.horizon, _CHECKED_STEPS), sigma=getattr(policy, "sigma", 1.0), thorough=False
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.diagnostics import DIAGNOSTICS, Gathered, Memory, Movement, Turn, needed, observed
+from metastep.diagnostics import DIAGNOSTICS, Gathered, Memory, Movement, Turn, asked_for, needed, observed
 from metastep.errors import InputError, shown
 from metastep.logs import Log, as_log
 from metastep.storage import require_stamp, stamp
@@ -64,9 +64,9 @@ class Stepper:
         if record is None:
             self.num_updates = num_updates or self._usual_updates()
         else:
-            self.memory, self.movement = self._memory(record), _movement(record)
-            self.num_updates = _updates_of(record, num_updates)
-            self.gathered, direction = _gathered(record)
+            self.memory, self.movement = self._read_memory(record), _read_movement(record)
+            self.num_updates = _read_updates(record, num_updates)
+            self.gathered, direction = _read_gathered(record)
             self._proposal = Proposal(direction, float(self.memory.rate)) if self.memory.updates else None
 
     def _usual_updates(self) -> int:
@@ -86,13 +86,13 @@ class Stepper:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The diagnostics that must be told, from the second update on."""
-        return needed(self.features)
+        """The names to tell, those of the last update from the second one on; `DIAGNOSTICS` has what may be in their place."""
+        return asked_for(needed(self.features))
 
     @property
     def needs_parameters(self) -> bool:
         """Whether it matters how the parameters move."""
-        return any(name in ("step_norm", "step_cosine") for name in self.needs)
+        return "parameters" in self.needs
 
     def __call__(
         self, diagnostics: Mapping[str, Any] | None = None, /, *, begins: bool = True, **more: Any
@@ -167,7 +167,7 @@ class Stepper:
         numbers = {
             column: float(told[name]) if name in told else ""
             for name, column in {"mean_return": "return", "approx_kl": "approx_kl"}.items()
-            if name in self.needs
+            if name in needed(self.features)
         }
         columns = self.model.record.feature_names
         seen = np.concatenate(list(self.last.values()))
@@ -187,15 +187,15 @@ class Stepper:
             "num_updates": self.num_updates,
             "memory": memory | {"updates": int(self.memory.updates)},
             "movement": vectors,
-            "gathered": self._gathered(),
+            "gathered": self._gathered_as_json(),
         }
 
-    def _gathered(self) -> dict[str, Any]:
+    def _gathered_as_json(self) -> dict[str, Any]:
         # JSON has no numbers that are not finite.
         sums = {name: float(value) if np.isfinite(value) else None for name, value in self.gathered._asdict().items()}
         return sums | {"minibatches": int(self.gathered.minibatches), "direction": (self._proposal or ("",))[0]}
 
-    def _memory(self, record: Mapping[str, Any]) -> Memory:
+    def _read_memory(self, record: Mapping[str, Any]) -> Memory:
         """What a record remembers, if it is one of this model's."""
         require_stamp(dict(record), "stepper", "of the stepper's record", "begin anew")
         if record.get("model") != self.model.fingerprint:
@@ -222,7 +222,7 @@ def updates_of(model: "Model") -> int | None:
     return max((int(num) for num in known if num is not None), default=None)
 
 
-def _updates_of(record: Mapping[str, Any], wanted: int | None) -> int:
+def _read_updates(record: Mapping[str, Any], wanted: int | None) -> int:
     """Those of a record, which are not to be changed on the way."""
     found = record.get("num_updates")
     if not isinstance(found, int) or found < 1:
@@ -232,7 +232,7 @@ def _updates_of(record: Mapping[str, Any], wanted: int | None) -> int:
     return found
 
 
-def _movement(record: Mapping[str, Any]) -> Movement | None:
+def _read_movement(record: Mapping[str, Any]) -> Movement | None:
     vectors = record.get("movement")
     if not vectors:
         return None
@@ -247,7 +247,7 @@ def _movement(record: Mapping[str, Any]) -> Movement | None:
     return Movement(parameters, step)
 
 
-def _gathered(record: Mapping[str, Any]) -> tuple[Gathered, str]:
+def _read_gathered(record: Mapping[str, Any]) -> tuple[Gathered, str]:
     """What a record has of the update that was on its way: of its minibatches, and its direction."""
     found = record.get("gathered")
     table = found if isinstance(found, Mapping) else {}
