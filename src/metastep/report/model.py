@@ -64,14 +64,16 @@ def usage(fitted: Fitted) -> list[Part]:
         f"In the folder of this run, with {whose}, here with how many there are of each: {sizes}. Before every update the model "
         f"says {what}; arrays may be those of NumPy, JAX or PyTorch."
     )
-    if not is_short:
-        text += f" On a task of this family `metastep learn {Path(fitted.file).parent} --task NAME=VALUE` sees to all of it."
     if any(branch.scale == "divergence" for branch in record.branches):
         text += (
             " The number is the KL divergence that the step may cost: along v, with the Fisher matrix F, its length is "
             "sqrt(2 KL / v'Fv)."
         )
-    return [Heading("How to use the model"), Paragraph(text), Command("\n".join(lines))]
+    parts: list[Part] = [Heading("How to use the model"), Paragraph(text), Command("\n".join(lines))]
+    if not is_short:
+        command = f"metastep learn {Path(fitted.file).parent} --task NAME=VALUE"
+        parts += [Paragraph("On a task of this family one command sees to all of this:"), Command(command)]
+    return parts
 
 
 def about_the_model(findings: Findings, name: str) -> list[Part]:
