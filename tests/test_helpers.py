@@ -163,3 +163,15 @@ def test_patience_is_a_number(monkeypatch):
     monkeypatch.setenv("METASTEP_PATIENCE", "soon")
     with pytest.raises(InputError, match="METASTEP_PATIENCE: 'soon' must be a number of seconds"):
         patience(2)
+
+
+def test_a_queue_is_busy_once_everybody_has_a_call():
+    may_end = Event()
+    with Threads(2) as threads:  # which have four slots, two for each
+        queue = Queue(threads, 2)
+        assert not queue.is_busy
+        queue._under_way[threads.submit(may_end.wait)] = 0
+        assert not queue.is_busy  # the other has nothing to do
+        queue._under_way[threads.submit(may_end.wait)] = 1
+        assert queue.is_busy
+        may_end.set()
