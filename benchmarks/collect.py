@@ -20,15 +20,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from shared import peak_memory
+
 PRESETS = ("nav2d", "minigolf", "cartpole", "swingup")
-
-
-def peak_memory() -> int:
-    """The largest resident size of this process so far, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def measure(preset: str, block_size: int | None, rounds: int) -> dict[str, Any]:

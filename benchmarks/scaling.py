@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from shared import save
+from shared import number_of, peak_memory, save
 
 PARTS = ("cores", "ways", "sizes", "export", "tasks")
 WAYS = ("XLA's own threads", "threads", "host devices", "processes")
@@ -41,25 +41,14 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - started, found
 
 
-def peak_memory() -> int:
-    """The largest resident size of this process so far, in bytes."""
-    return _number_of("/proc/self", "VmHWM") * 1024
-
-
 def helpers_memory() -> int:
     """The sum of the largest resident sizes of the processes that this one has started and that are there still, in bytes."""
     me, total = os.getpid(), 0
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, StopIteration):  # it ended, or has no memory any more
-            if _number_of(entry, "PPid") == me:
-                total += _number_of(entry, "VmHWM") * 1024
+            if number_of(entry, "PPid") == me:
+                total += number_of(entry, "VmHWM") * 1024
     return total
-
-
-def _number_of(process: str | Path, name: str) -> int:
-    """A number that the system tells of a process, sizes in kilobytes."""
-    lines = Path(process, "status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def digest(folder: Path) -> str:

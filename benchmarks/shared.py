@@ -1,4 +1,4 @@
-"""What the benchmarks share: a peer in a process of its own, and the figures of a run on disk."""
+"""What the benchmarks share: a peer in a process of its own, the memory of a process, and the figures of a run on disk."""
 
 from __future__ import annotations
 
@@ -41,3 +41,14 @@ def save(console: Console, name: str, figures: Any) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(figures, indent=1))
     console.print(f"figures saved in {path.relative_to(HERE.parent)}")
+
+
+def peak_memory() -> int:
+    """The largest resident size of this process so far, in bytes."""
+    return number_of("/proc/self", "VmHWM") * 1024
+
+
+def number_of(process: str | Path, name: str) -> int:
+    """A number that the system tells of a process, sizes in kilobytes."""
+    lines = Path(process, "status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))

@@ -12,6 +12,8 @@ from itertools import count
 from threading import Lock
 from typing import Any, Protocol
 
+import cloudpickle
+
 from metastep.threads import count_threads, part_of_cores
 
 Tell = Callable[[Any], None]
@@ -27,13 +29,25 @@ class Crew(Protocol):
         """Whether calls are made on this machine, so that they can write where this process writes."""
 
     def slots(self, here: int) -> int:
-        """How many calls to have under way, where one process of this kind makes `here` of them side by side."""
+        """How many calls to have under way, where one process of this kind makes `here` of them side by side: two for each."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         """Have a call made."""
 
     def telling(self, listener: Tell) -> AbstractContextManager[Tell]:
         """A function that calls may use to tell the listener how far they are; it may be called by several threads at once."""
+
+
+def packed(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
+    """A call as it travels from one process of a crew to another; no file holds one."""
+    asked: bytes = cloudpickle.dumps((function, arguments))
+    return asked
+
+
+def make_packed(asked: bytes) -> Any:
+    """Make such a call, and give what comes of it."""
+    function, arguments = cloudpickle.loads(asked)
+    return function(*arguments)
 
 
 _employed: list[Crew] = []

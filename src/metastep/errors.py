@@ -12,11 +12,11 @@ class InputError(ValueError):
     """
 
 
-def not_registered(field: str, name: str, allowed: Sequence[str], what: str = "is not registered") -> InputError:
-    """The refusal of a name that a registry does not know, with the nearest one that it does."""
+def not_registered(
+    field: str, name: str, allowed: Sequence[str], what: str = "is not registered", hint: str = ""
+) -> InputError:
+    """The refusal of a name that a registry does not know, with the nearest one that it does, or else a hint."""
     near = get_close_matches(name, allowed, n=1)
-    module, _, part = name.rpartition(".")
-    hint = f" One of your own is {module + ':' + part!r}." if module and what == "is not registered" else ""
     hint = f" Did you mean {near[0]!r}?" if near else hint
     return InputError(f"{field}: {name!r} {what}, allowed are {', '.join(allowed) or 'none'}.{hint}")
 

@@ -18,10 +18,9 @@ from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
-import cloudpickle
 from joblib.externals.loky import get_reusable_executor, process_executor
 
-from metastep.crew import Crew, Tell, Threads, who_is_employed
+from metastep.crew import Crew, Tell, Threads, make_packed, packed, who_is_employed
 from metastep.device import prepare_child
 from metastep.errors import InputError
 from metastep.threads import count_threads, has_one_for_sums
@@ -112,12 +111,11 @@ class Helped:
     def _packed(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes | None:
         """A call as it travels; None where it cannot, and then this process stays alone."""
         try:
-            packed: bytes = cloudpickle.dumps((function, arguments))
+            return packed(function, arguments)
         except Exception as error:  # whatever the parts of a user raise
             self._until = math.inf
             warnings.warn(f"no other process helps, because the work cannot be sent to one: {error}", stacklevel=2)
             return None
-        return packed
 
     def _is_alone(self) -> bool:
         return time.monotonic() < self._until
@@ -149,9 +147,8 @@ def _processes() -> Any:
 
 def _call(asked: bytes) -> Any:
     """What a process does with a call; what the call raises is raised where it was asked for."""
-    function, arguments = cloudpickle.loads(asked)
     try:
-        return function(*arguments)
+        return make_packed(asked)
     except Exception as error:
         try:
             copy(error)  # in the way that it travels

@@ -53,7 +53,9 @@ class Registry(Generic[Part]):
         if module:
             _import(module, field or self.field)
         if own not in self._entries:
-            raise not_registered(field or self.field, own, self.names())
+            package, _, part = own.rpartition(".")
+            hint = f" One of your own is {package + ':' + part!r}." if package else ""
+            raise not_registered(field or self.field, own, self.names(), hint=hint)
         return self._entries[own]
 
     def options(self, name: str) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from functools import cache
 from typing import Any
 from uuid import uuid4
 
-import cloudpickle
 import dask
 import jax
 from distributed import Client, Scheduler, SpecCluster, get_worker
@@ -29,7 +28,7 @@ from distributed.comm.core import CommClosedError
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.scheduler import KilledWorker
 
-from metastep.crew import Crew, Tell, employed
+from metastep.crew import Crew, Tell, employed, make_packed, packed
 from metastep.device import prepare_jax
 from metastep.errors import InputError
 from metastep.integrations.processes import LOOPBACK, Processes, silence
@@ -70,8 +69,7 @@ def _call(expected: dict[str, str], threads_on: Mapping[str, int], asked: bytes)
         )
     part = count_threads(None) // threads_on.get(get_address_host(worker.address), worker.state.nthreads)
     with part_of_cores(lambda: part):
-        function, arguments = cloudpickle.loads(asked)
-        return function(*arguments)
+        return make_packed(asked)
 
 
 class _RemoteTell:
@@ -121,7 +119,7 @@ class DaskCrew:
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         # As bytes: Dask would look for tasks in whatever it can look into.
-        asked = cloudpickle.dumps((function, arguments))
+        asked = packed(function, arguments)
         with warnings.catch_warnings():
             # The model goes with every task: what the scheduler holds is not lost with a worker.
             warnings.filterwarnings("ignore", message="Sending large graph")

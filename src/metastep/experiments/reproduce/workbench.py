@@ -1,11 +1,10 @@
 """What all ids share: each environment's data, model and test results, computed once and kept under OUT/runs."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from metastep import envs
 from metastep.controllers import MetaFQIController
@@ -20,7 +19,7 @@ from metastep.experiments.origin import keep, kept
 from metastep.experiments.reproduce.environments import ENVIRONMENTS, USUAL, Environment
 from metastep.fqi import Model
 from metastep.meta.dataset import Dataset
-from metastep.progress import Silent, Stage, Tracker
+from metastep.progress import Named, Silent, Tracker
 
 Scale = Literal["quick", "full", "tiny"]
 
@@ -41,18 +40,6 @@ _TINY = (
 )
 # The same for a further model, where a preset has one.
 _TINY_MODEL = ("collect.num_meta_episodes=16", "collect.labels=2", "fqi.iterations=2", "fqi.regressor.trees=3")
-
-
-class _Prefixed(NamedTuple):
-    """Says which environment a stage belongs to."""
-
-    tracker: Tracker
-    prefix: str
-
-    @contextmanager
-    def stage(self, name: str, total: float, unit: str) -> Iterator[Stage]:
-        with self.tracker.stage(f"{self.prefix}: {name}", total, unit) as stage:
-            yield stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,4 +144,4 @@ class Workbench:
         """The run of a preset, or of a variant of it with other settings."""
         path = self.out / "runs" / (f"{preset}-{variant}" if variant else preset)
         folder = RunFolder.create(path, self.config(preset, changes))
-        return Run(preset, folder, _Prefixed(self.tracker, path.name))
+        return Run(preset, folder, Named(self.tracker, f"{path.name}:"))
