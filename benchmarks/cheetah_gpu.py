@@ -25,11 +25,11 @@ from rich.table import Table
 from scipy import stats
 
 from cheetah_mjx import HalfCheetahVelMJX
+from metastep._core.noise import standard_normals
 from metastep.envs.halfcheetah import HalfCheetahVelPlanar
 from metastep.envs.host import HalfCheetahVel
-from metastep.gradients import Estimator
-from metastep.noise import standard_normals
 from metastep.policies import LinearGaussian
+from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout, keys_of, trajectories
 from ours import tasks
 

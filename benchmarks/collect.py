@@ -27,12 +27,12 @@ PRESETS = ("nav2d", "minigolf", "cartpole", "swingup")
 
 def measure(preset: str, block_size: int | None, rounds: int) -> dict[str, Any]:
     """Collect one dataset, and simulate it without the disk, `rounds` times each."""
-    from metastep.blocks import Blocks, Stream
     from metastep.experiments.build import build_mdp, updates_collected
     from metastep.experiments.config import load
-    from metastep.meta.collection import collect
-    from metastep.meta.controller import Exploration
-    from metastep.meta.loop import run
+    from metastep.mdp.blocks import Blocks, Stream
+    from metastep.mdp.collection import collect
+    from metastep.mdp.controller import Exploration
+    from metastep.mdp.loop import run
 
     overrides = [] if block_size is None else [f"rollout.block_size={block_size}"]
     config = load(preset, "full", overrides)

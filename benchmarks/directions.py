@@ -20,13 +20,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from metastep.blocks import Stream
 from metastep.experiments.build import build_mdp
 from metastep.experiments.config import load
 from metastep.mdp import MetaMDP, advance, begin
-from metastep.ranges import Range
+from metastep.mdp.blocks import Stream
 from metastep.rules import Menu
-from metastep.spaces import MenuSpace
+from metastep.rules.ranges import Range
+from metastep.rules.spaces import MenuSpace
 from shared import save
 
 DIRECTIONS = (*(f"nga damping={value}" for value in (0.001, 0.01, 0.1, 0.9)), "rmsprop", "adam")

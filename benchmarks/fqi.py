@@ -129,7 +129,7 @@ def data_file(size: Size) -> Path:
 def make_data(size: Size, path: Path) -> None:
     """Collect or make up the tuples and write them."""
     if size.simulated and size.tuples == SIZES[size.name].tuples:
-        from metastep.meta.dataset import Dataset
+        from metastep.mdp.dataset import Dataset
 
         folder = DATA / size.name
         command = [

@@ -14,10 +14,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from metastep._core.progress import Terminal
 from metastep.evaluation import differences, summary
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.pooling import judged, pooled
-from metastep.progress import Terminal
 from shared import save
 
 NAME = "other families"

@@ -38,7 +38,6 @@ from shared import save
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from fqi_data import timed
 
-from metastep.blocks import Stream
 from metastep.controllers.greedy_oracle import line_search
 from metastep.experiments.build import build_mdp
 from metastep.experiments.config import load
@@ -47,12 +46,13 @@ from metastep.fqi import ExtraTrees
 from metastep.fqi.menu import MenuQ
 from metastep.fqi.qfunction import QFunction, Stepsizes
 from metastep.mdp import Learners, MetaMDP, begin
-from metastep.meta.controller import Exploration
-from metastep.meta.history import Transitions, joined
-from metastep.meta.loop import follow
-from metastep.ranges import Range
+from metastep.mdp.blocks import Stream
+from metastep.mdp.controller import Exploration
+from metastep.mdp.history import Transitions, joined
+from metastep.mdp.loop import follow
 from metastep.rules import Menu
-from metastep.spaces import MenuSpace
+from metastep.rules.ranges import Range
+from metastep.rules.spaces import MenuSpace
 
 DIRECTIONS = ("nga damping=0.001", "nga damping=0.03", "nga damping=0.5", "gradient", "rmsprop", "adam")
 STEPS = Range(1e-4, 3.0, "divergence")

@@ -16,10 +16,10 @@ import numpy as np
 from jax import Array, lax
 
 from metastep import __version__
+from metastep._core.noise import standard_normals
 from metastep.envs import make
-from metastep.gradients import Estimator
-from metastep.noise import standard_normals
 from metastep.policies import LinearGaussian
+from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Baseline, Rollout
 from metastep.simulation.sums import stream
 

@@ -39,10 +39,10 @@ Record = dict[str, Any]
 def make_mdp(job: Training) -> Any:
     """What every contender trains, as this package has it."""
     from metastep import envs
-    from metastep.actor_critic import PPO, Sampler
     from metastep.mdp import ActorCriticMDP
     from metastep.policies import ActorCritic
-    from metastep.spaces import HyperparameterSpace
+    from metastep.rules.actor_critic import PPO, Sampler
+    from metastep.rules.spaces import HyperparameterSpace
 
     env: Any = envs.make("cartpole-v1")
     policy = ActorCritic(env.num_observations, env.num_actions, env.num_choices, hidden=(job.hidden, job.hidden))
@@ -57,7 +57,7 @@ def ours(job: Training) -> Record:
     import jax.numpy as jnp
 
     import metastep
-    from metastep.blocks import Stream
+    from metastep.mdp.blocks import Stream
 
     mdp = make_mdp(job)
     learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
@@ -126,8 +126,8 @@ def growth(console: Console, base: Training, learners: list[int], widths: list[i
     """Time and memory of one update by the number of learners and by the width of the network."""
     import jax
 
-    from metastep.blocks import Stream
     from metastep.mdp.actor_critic import _advance, _simulated
+    from metastep.mdp.blocks import Stream
 
     found = []
     jobs = [base._replace(learners=num) for num in learners] + [base._replace(hidden=width) for width in widths]

@@ -99,12 +99,12 @@ def ours(name: str, setting: Setting, seeds: int, episodes: int, *, host: bool) 
     import jax.numpy as jnp
 
     from metastep import envs
-    from metastep.actor_critic import PPO, Sampler
-    from metastep.blocks import Stream
     from metastep.envs import choices_of
     from metastep.mdp import ActorCriticMDP
+    from metastep.mdp.blocks import Stream
     from metastep.policies import ActorCritic
-    from metastep.spaces import HyperparameterSpace
+    from metastep.rules.actor_critic import PPO, Sampler
+    from metastep.rules.spaces import HyperparameterSpace
 
     env: Any = in_gymnasium(envs.make(name), setting) if host else envs.make(name)
     policy = ActorCritic(env.num_observations, env.num_actions, choices_of(env))

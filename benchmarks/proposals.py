@@ -19,7 +19,7 @@ from rich.console import Console
 
 from metastep.features import SETS
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
-from metastep.meta.history import Transitions
+from metastep.mdp.history import Transitions
 from shared import save
 
 NAMES, ROWS, REPEATS = SETS["training"], 38_400, 40

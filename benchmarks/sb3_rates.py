@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from metastep import storage
+from metastep._core import storage
 from shared import HERE, save
 
 FAMILIES = {

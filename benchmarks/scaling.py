@@ -62,7 +62,7 @@ def digest(folder: Path) -> str:
 
 
 def prepare() -> None:
-    from metastep.device import prepare_jax
+    from metastep._core.device import prepare_jax
 
     prepare_jax("cpu")
 
@@ -95,7 +95,7 @@ def doing(kind: str, number: int) -> Iterator[None]:
 
 def stages_once(asked: dict[str, Any]) -> dict[str, Any]:
     """Seconds and digest of each stage: for the first time, as a command has it, and once all processes are there."""
-    from metastep.threads import use_cores
+    from metastep._core.threads import use_cores
 
     if asked["kind"] == "cores":
         use_cores(asked["number"])
@@ -145,11 +145,11 @@ def simulate_blocks(
     preset: str, blocks: list[int], run_one: Callable[[Callable[[int], float], list[int]], Any]
 ) -> float:
     """Environment steps a second of collecting blocks, without the disk."""
-    from metastep.blocks import Stream
     from metastep.experiments.build import build_mdp
     from metastep.experiments.config import load
-    from metastep.meta.controller import Exploration
-    from metastep.meta.loop import run
+    from metastep.mdp.blocks import Stream
+    from metastep.mdp.controller import Exploration
+    from metastep.mdp.loop import run
 
     config = load(preset, "full", [])
     mdp, updates = build_mdp(config), 10
@@ -220,7 +220,7 @@ def collect_once(sizes: dict[str, int]) -> dict[str, Any]:
     prepare()
     from metastep.experiments.build import build_mdp
     from metastep.experiments.config import load
-    from metastep.meta.collection import collect
+    from metastep.mdp.collection import collect
 
     settings = [f"rollout.num_episodes={sizes['n']}", f"rollout.horizon={sizes['H']}"]
     mdp = build_mdp(load("cartpole", "full", settings))
@@ -236,7 +236,7 @@ def fit_once(tuples: int) -> dict[str, Any]:
     import numpy as np
 
     from metastep.fqi import MetaFQI
-    from metastep.meta.history import Transitions
+    from metastep.mdp.history import Transitions
 
     draw = np.random.default_rng(0)
     before, after = (draw.normal(size=(tuples, 12)).astype(np.float32) for _ in range(2))
@@ -270,7 +270,7 @@ def _middle(found: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def export_once(folder: str) -> dict[str, Any]:
-    from metastep.meta.parquet import to_parquet
+    from metastep.mdp.parquet import to_parquet
 
     before = peak_memory()
     target = Path(folder).parent / "out.parquet"
@@ -282,8 +282,8 @@ def part_export(arguments: argparse.Namespace) -> dict[str, Any]:
     """Memory of exporting data of HalfCheetah's shape, in one block and in several."""
     import numpy as np
 
-    from metastep.meta.dataset import DatasetWriter, Layout
-    from metastep.meta.history import History
+    from metastep.mdp.dataset import DatasetWriter, Layout
+    from metastep.mdp.history import History
 
     rows, draw = [], np.random.default_rng(0)
     for block_size in (20, 200):
@@ -310,13 +310,13 @@ def part_tasks(arguments: argparse.Namespace) -> dict[str, Any]:
     prepare()
     import cloudpickle
 
-    from metastep.blocks import Stream
+    from metastep._core.crew import Queue
     from metastep.controllers import Fixed, MetaFQIController
-    from metastep.crew import Queue
     from metastep.experiments.folder import RunFolder
     from metastep.experiments.learning import collect_data, fit_model
     from metastep.integrations.dask import workers
-    from metastep.meta.runs import BlockRun, run_blocks, start_of
+    from metastep.mdp.blocks import Stream
+    from metastep.mdp.runs import BlockRun, run_blocks, start_of
 
     config = no_learned_methods(arguments.preset, arguments.scale, arguments.set)
     from metastep.experiments.build import build_mdp

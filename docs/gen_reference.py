@@ -17,7 +17,7 @@ import metastep
 from metastep.cli import app
 from metastep.diagnostics import DIAGNOSTICS
 from metastep.experiments.reference import configuration_markdown
-from metastep.experiments.reproduce.points import POINTS
+from paper.points import POINTS
 
 _MARK = re.compile(r"^<!-- generated: (\w+) -->.*$", flags=re.M)
 _WIDTH = 100  # characters of the help texts

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 import metastep
-from metastep.contexts import ContextSpace
+from metastep._core.noise import to_uniform
+from metastep._core.progress import Silent, Terminal
 from metastep.envs.base import Step
-from metastep.noise import to_uniform
-from metastep.progress import Silent, Terminal
+from metastep.envs.contexts import ContextSpace
 
 
 class Room(NamedTuple):

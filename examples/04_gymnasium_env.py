@@ -10,9 +10,9 @@ from pathlib import Path
 import gymnasium
 
 import metastep
-from metastep.contexts import ContextSpace
+from metastep._core.progress import Silent, Terminal
+from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import GymnasiumEnv
-from metastep.progress import Silent, Terminal
 
 
 def make_pendulum(context):

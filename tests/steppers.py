@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
-from metastep.meta.history import Transitions
+from metastep.mdp.history import Transitions
 
 TRAINING = (
     "last_rate",

@@ -12,7 +12,7 @@ from metastep.experiments.comparing import on_test_tasks
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import collect_data, fit_model
-from metastep.meta.history import History
+from metastep.mdp.history import History
 from metastep.rules import NGA, Adam, RMSProp
 
 BEFORE = Path(__file__).parent / "data" / "before"

@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metastep import storage
-from metastep.errors import InputError
+from metastep._core import storage
+from metastep._core.errors import InputError
 from metastep.experiments.config import load
 from metastep.experiments.runner import print_comparison
-from metastep.meta.dataset import Dataset, DatasetWriter, Layout
-from metastep.meta.history import History
-from metastep.meta.tasks import load_tasks
+from metastep.mdp.dataset import Dataset, DatasetWriter, Layout
+from metastep.mdp.history import History
+from metastep.mdp.tasks import load_tasks
 from metastep.report.compose import compose
 from metastep.report.document import to_html, to_markdown, write_document
+from tests.cli.test_cli import invoke, refused
 from tests.evaluation.test_statistics import make_comparison, simulated
 from tests.report.test_report import findings
 from tests.sandbox import own, unprivileged
-from tests.test_cli import invoke, refused
 
 METASTEP = [sys.executable, "-m", "metastep"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import Array
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.policies import LinearGaussian, MLPGaussian, Policy, flatten
 
 NUM_EPISODES, NUM_LEARNERS = 7, 3

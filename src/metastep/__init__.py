@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metastep import controllers, envs, features, policies, rules, testing
+    from metastep._core.errors import InputError
     from metastep.envs import make_env
-    from metastep.errors import InputError
     from metastep.evaluation import baselines
     from metastep.evaluation import load as load_comparison
     from metastep.experiments.config import load as load_experiment
     from metastep.experiments.runner import run
     from metastep.experiments.schema import Experiment
     from metastep.fqi import MetaFQI, Model, Stepper, load_model, regressors
-    from metastep.gradients import Estimator
     from metastep.mdp import MetaMDP
     from metastep.pretrained import load
+    from metastep.simulation.gradients import Estimator
     from metastep.simulation.rollouts import Rollout
 
 try:
@@ -29,9 +29,9 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 
 # Where each public name is, as module or module:name.
 _HOMES = {
-    "Estimator": "metastep.gradients:Estimator",
+    "Estimator": "metastep.simulation.gradients:Estimator",
     "Experiment": "metastep.experiments.schema:Experiment",
-    "InputError": "metastep.errors:InputError",
+    "InputError": "metastep._core.errors:InputError",
     "MetaFQI": "metastep.fqi:MetaFQI",
     "MetaMDP": "metastep.mdp:MetaMDP",
     "Model": "metastep.fqi:Model",

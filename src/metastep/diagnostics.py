@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metastep.errors import InputError, not_registered
+from metastep._core.errors import InputError, not_registered
 
 SMALLEST = 1e-6
 """Logarithms end here: what is smaller, zero or negative counts as this."""

@@ -20,8 +20,8 @@ from typing import Any
 
 from typer.testing import CliRunner
 
+from metastep._core.errors import InputError
 from metastep.cli import app
-from metastep.errors import InputError
 from metastep.experiments.budget import budget_of
 from metastep.experiments.config import list_presets
 from metastep.experiments.folder import RunFolder

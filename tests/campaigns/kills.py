@@ -25,7 +25,8 @@ from pathlib import Path
 from threading import Timer
 from typing import Any, NamedTuple
 
-from metastep import cli, progress, storage
+from metastep import cli
+from metastep._core import progress, storage
 from metastep.experiments import runner
 from metastep.experiments.checking import check_folder
 from tests.processes import CHILDREN

@@ -18,22 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from metastep import storage
-from metastep.blocks import Stream
-from metastep.errors import InputError
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep._core.tensors import decode, encode
 from metastep.evaluation import load
 from metastep.experiments.build import build_mdp
 from metastep.experiments.checking import check_folder
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.inspection import inspect_path
-from metastep.experiments.reproduce.outcome import Outcome, Product
-from metastep.experiments.reproduce.runner import _claim_folder, _write, read_id
 from metastep.experiments.runner import run
 from metastep.fqi import load_model
-from metastep.meta.controller import Exploration
-from metastep.meta.dataset import Dataset
-from metastep.meta.parts import Parts, grow
-from metastep.tensors import decode, encode
+from metastep.mdp.blocks import Stream
+from metastep.mdp.controller import Exploration
+from metastep.mdp.dataset import Dataset
+from metastep.mdp.parts import Parts, grow
+from paper.outcome import Outcome, Product
+from paper.runner import _claim_folder, _write, read_id
 from tests.campaigns.kills import SETTINGS
 
 JUNK: list[Any] = [

@@ -3,13 +3,13 @@
 from functools import cache
 from typing import Any
 
-from metastep.actor_critic import PPO, ActorCriticRule, Sampler
 from metastep.envs import Pendulum
-from metastep.gradients import Estimator
 from metastep.mdp import ActorCriticMDP, InitialPolicy, MetaMDP
 from metastep.policies import ActorCritic
 from metastep.rules import NGA, Rule
-from metastep.spaces import HyperparameterSpace
+from metastep.rules.actor_critic import PPO, ActorCriticRule, Sampler
+from metastep.rules.spaces import HyperparameterSpace
+from metastep.simulation.gradients import Estimator
 from tests.reference import CASES, make_rollout
 
 BLOCK = 8

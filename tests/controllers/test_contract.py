@@ -11,15 +11,15 @@ from jax import Array
 from sklearn.neighbors import KNeighborsRegressor
 
 from metastep import controllers, features
-from metastep.blocks import Stream
+from metastep._core.errors import InputError
 from metastep.controllers import Controller, Fixed, MetaFQIController
-from metastep.errors import InputError
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
 from metastep.fqi.qfunction import QFunction, Stepsizes
 from metastep.mdp import Learners, MetaMDP, begin
-from metastep.meta.controller import TaskSource
-from metastep.meta.history import Transitions
-from metastep.meta.setting import setting_of
+from metastep.mdp.blocks import Stream
+from metastep.mdp.controller import TaskSource
+from metastep.mdp.history import Transitions
+from metastep.mdp.setting import setting_of
 from metastep.testing import check_controller
 from tests.controllers.problems import BLOCK, make_mdp
 

@@ -2,12 +2,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metastep.blocks import Stream
+from metastep._core.errors import InputError
 from metastep.controllers import Exploration, GreedyOracle
 from metastep.controllers.greedy_oracle import line_search
-from metastep.errors import InputError
 from metastep.mdp import advance, begin
-from metastep.meta.loop import run
+from metastep.mdp.blocks import Stream
+from metastep.mdp.loop import run
 from tests.controllers.problems import BLOCK, make_mdp
 
 

@@ -8,15 +8,15 @@ import pytest
 from jax import Array
 from numpy.typing import NDArray
 
-from metastep.blocks import Stream
+from metastep._core.errors import InputError
 from metastep.controllers import Fixed
 from metastep.controllers.hoof import HOOF, Prices, choose, price
-from metastep.errors import InputError
 from metastep.evaluation import Method, compare
-from metastep.gradients import Estimate
 from metastep.mdp import Learners, MetaMDP, begin
-from metastep.meta.loop import run
+from metastep.mdp.blocks import Stream
+from metastep.mdp.loop import run
 from metastep.rules import NGA, Adam, RMSProp, Rule, Update
+from metastep.simulation.gradients import Estimate
 from metastep.simulation.rollouts import Trajectories
 from tests.controllers.problems import BLOCK, make_mdp
 

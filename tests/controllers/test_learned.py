@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from metastep.blocks import Stream
+from metastep._core.errors import InputError
 from metastep.controllers import Fixed, MetaFQIController, Run, SingleAction
 from metastep.controllers.single_action import constant_runs
-from metastep.errors import InputError
 from metastep.features import meta_observation
 from metastep.fqi import ExtraTrees, MetaFQI
 from metastep.fqi.qfunction import QFunction, Stepsizes
 from metastep.mdp import begin
-from metastep.meta.history import Transitions
-from metastep.meta.loop import run
+from metastep.mdp.blocks import Stream
+from metastep.mdp.history import Transitions
+from metastep.mdp.loop import run
 from tests.controllers.problems import BLOCK, make_mdp
 
 

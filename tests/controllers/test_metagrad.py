@@ -2,11 +2,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metastep.blocks import Stream
+from metastep._core.errors import InputError
 from metastep.controllers import Metagrad
 from metastep.controllers.metagrad import cosine
-from metastep.errors import InputError
 from metastep.mdp import Learners, begin
+from metastep.mdp.blocks import Stream
 from tests.controllers.problems import BLOCK, make_mdp
 
 

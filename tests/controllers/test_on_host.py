@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metastep.blocks import Stream
 from metastep.controllers import HOOF, GreedyOracle
 from metastep.controllers.greedy_oracle import line_search
 from metastep.controllers.hoof import price
 from metastep.mdp import Learners, MetaMDP, begin
+from metastep.mdp.blocks import Stream
 from metastep.testing import check_controller
 from tests.controllers.problems import BLOCK, make_mdp
 from tests.envs.host.twins import Twin

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from metastep.blocks import Stream
+from metastep._core.errors import InputError
 from metastep.controllers import Controller, Decay, Exploration, Fixed, GeometricDecay, KLAdaptive, RandomConstant
-from metastep.errors import InputError
 from metastep.mdp import begin
-from metastep.meta.loop import run
-from metastep.spaces import HyperparameterSpace
+from metastep.mdp.blocks import Stream
+from metastep.mdp.loop import run
+from metastep.rules.spaces import HyperparameterSpace
 from tests.controllers.problems import BLOCK, make_mdp
 
 NUM_UPDATES = 4

@@ -5,9 +5,9 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
+from metastep._core.errors import InputError
 from metastep.envs import CartPole
 from metastep.envs.cartpole import CartPoleState
-from metastep.errors import InputError
 
 Floats = NDArray[np.float64]
 NUM_CASES = 1000

@@ -12,7 +12,7 @@ from gymnasium.envs.classic_control.continuous_mountain_car import Continuous_Mo
 from scipy.stats import ks_2samp
 
 from metastep import envs
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout
 from tests.envs.classic import CASES, LIMITS, returns, to_gymnasium

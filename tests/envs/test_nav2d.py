@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from metastep._core.errors import InputError
 from metastep.envs import Nav2D, Step
 from metastep.envs.nav2d import Position
-from metastep.errors import InputError
 
 
 def step(goal: tuple[float, float], position: tuple[float, float], action: tuple[float, float]) -> Step:

@@ -12,6 +12,8 @@ import pytest
 from jax import lax
 from scipy import stats
 
+from metastep._core.errors import InputError
+from metastep._core.noise import standard_normals
 from metastep.envs import Env, halfcheetah
 from metastep.envs.halfcheetah import HalfCheetahVelPlanar
 from metastep.envs.host import HalfCheetahVel
@@ -21,10 +23,8 @@ from metastep.envs.planar import model as planar_model
 from metastep.envs.planar.chain import Pose, assemble, inertias, motions
 from metastep.envs.planar.constraints import Constraints
 from metastep.envs.planar.engine import bias_forces, own_forces, problem_of, step
-from metastep.errors import InputError
-from metastep.gradients import Estimator
-from metastep.noise import standard_normals
 from metastep.policies import LinearGaussian
+from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout, Trajectories
 from metastep.testing import check_env
 from tests.envs.host.cheetah import start_episodes

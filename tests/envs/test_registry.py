@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from metastep import envs
+from metastep._core.errors import InputError
+from metastep._core.registry import Entry
 from metastep.envs import CartPole, Env, HostEnv, Nav2D
-from metastep.errors import InputError
-from metastep.registry import Entry
 
 
 @pytest.mark.parametrize("name", envs.names())

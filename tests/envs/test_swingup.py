@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
+from metastep._core.errors import InputError
 from metastep.envs import Step, SwingUp
 from metastep.envs.cartpole import CartPoleState
-from metastep.errors import InputError
 
 LENGTH, GRAVITY, DT = 0.5, 9.8, 0.05
 

@@ -5,21 +5,21 @@ import numpy as np
 import pytest
 from jax import Array
 
-from metastep.blocks import Stream
+from metastep._core.errors import InputError
+from metastep._core.provenance import describe
 from metastep.controllers import HOOF, Controller, Decay, Exploration, Fixed, MetaFQIController, SingleAction
-from metastep.errors import InputError
 from metastep.evaluation import Method, MethodSpec, baselines, compare, join
 from metastep.evaluation.comparison import Asked, comparing
 from metastep.evaluation.tuning import tuning
 from metastep.fqi.qfunction import QFunction, Stepsizes
 from metastep.fqi.regressors import ExtraTrees
 from metastep.mdp import Learners, MetaMDP, advance, begin
-from metastep.meta.controller import TaskSource
-from metastep.meta.loop import run
-from metastep.provenance import describe
-from metastep.ranges import Range
+from metastep.mdp.blocks import Stream
+from metastep.mdp.controller import TaskSource
+from metastep.mdp.loop import run
 from metastep.rules import NGA, Adam, Menu, RMSProp
-from metastep.spaces import MenuSpace
+from metastep.rules.ranges import Range
+from metastep.rules.spaces import MenuSpace
 from tests.controllers.problems import BLOCK, make_mdp, make_training_mdp
 
 

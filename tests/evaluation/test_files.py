@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from metastep import storage
+from metastep._core import storage
+from metastep._core.errors import InputError
 from metastep.controllers import HOOF, Fixed
-from metastep.errors import InputError
 from metastep.evaluation import (
     Comparison,
     Method,

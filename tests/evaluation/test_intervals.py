@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.evaluation.aggregates import improvement_probability, interquartile_mean
 from metastep.evaluation.resampling import (
     PairedTest,

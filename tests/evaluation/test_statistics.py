@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.evaluation import (
     Comparison,
     MethodRecord,

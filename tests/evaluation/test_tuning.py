@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from metastep import controllers
-from metastep.blocks import Stream
+from metastep._core.errors import InputError
 from metastep.controllers import Controller
-from metastep.errors import InputError
 from metastep.evaluation import MethodSpec, baselines, compare, tune
 from metastep.evaluation.methods import refuse_overlap
-from metastep.meta.loop import run
+from metastep.mdp.blocks import Stream
+from metastep.mdp.loop import run
 from tests.controllers.problems import BLOCK, make_mdp
 
 

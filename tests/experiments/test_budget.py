@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.experiments import budget
 from metastep.experiments.config import list_presets, load
 from metastep.experiments.start import start_run
-from tests.test_cli import invoke, refused
+from tests.cli.test_cli import invoke, refused
 
 BILLION = 10**9
 

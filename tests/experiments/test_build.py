@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from metastep import envs
+from metastep._core.errors import InputError
 from metastep.envs.host.halfcheetah import HalfCheetahVel
-from metastep.errors import InputError
 from metastep.experiments.build import require_available
 from metastep.experiments.start import start_run
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from metastep import storage
+from metastep._core import storage
+from metastep._core.locks import writing
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.runner import write_report
-from metastep.locks import writing
+from tests.cli.test_cli import invoke, refused
 from tests.experiments.tiny import make_run
-from tests.test_cli import invoke, refused
 
 
 def problems(folder: Path) -> dict[str, str]:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from metastep import features
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.settings import fits_float32, settings_of
 from metastep.evaluation import baselines
 from metastep.experiments import schema
 from metastep.experiments.build import (
@@ -24,8 +25,7 @@ from metastep.experiments.build import (
 )
 from metastep.experiments.config import Experiment, list_presets, load, parse, variant
 from metastep.experiments.reference import configuration_markdown, to_toml
-from metastep.ranges import Range
-from metastep.settings import fits_float32, settings_of
+from metastep.rules.ranges import Range
 
 METHODS = ("metastep", "metafqi", "fixed", "fixed-kl", "kl-adaptive", "decay", "rmsprop", "adam", "hoof", "metagrad")
 METHODS += ("single", "oracle", "menu-oracle")
@@ -208,8 +208,8 @@ def test_every_field_has_a_sentence():
 def test_types_defaults_and_sentences_are_those_of_the_classes():
     """A section repeats the type of what it configures, for type checkers; it must stay the same."""
     from metastep.fqi import MetaFQI
-    from metastep.gradients import Estimator
     from metastep.mdp import MetaMDP
+    from metastep.simulation.gradients import Estimator
     from metastep.simulation.rollouts import Rollout
 
     owners = {

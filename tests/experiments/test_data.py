@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.experiments.config import load
 from metastep.experiments.data import data_settings, find_data, recorded_with, take_over
 from metastep.experiments.folder import RunFolder

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from metastep import storage
-from metastep.errors import InputError
+from metastep._core import storage
+from metastep._core.errors import InputError
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import collect_data

@@ -9,8 +9,8 @@ import pytest
 
 from metastep.experiments.inspection import inspect_path
 from metastep.fqi import ExtraTrees, MetaFQI, ObservationPart, TrainingData, model_from, save_model
-from metastep.meta.history import Transitions
-from metastep.ranges import Range
+from metastep.mdp.history import Transitions
+from metastep.rules.ranges import Range
 
 
 def describe(path: Path, sizes: dict[str, int], menu: dict[str, Range] | None = None, **record: Any) -> str:

@@ -6,9 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from metastep import storage
-from metastep.blocks import Stream
-from metastep.errors import InputError
+from metastep._core import storage
+from metastep._core.errors import InputError
 from metastep.experiments import learning
 from metastep.experiments.build import method_specs
 from metastep.experiments.config import load, variant
@@ -18,9 +17,10 @@ from metastep.experiments.publishing import publish
 from metastep.experiments.runner import run_experiment
 from metastep.fqi import load_model
 from metastep.mdp import begin
+from metastep.mdp.blocks import Stream
+from tests.cli.test_cli import invoke
 from tests.experiments.test_checking import problems
 from tests.experiments.tiny import TINY
-from tests.test_cli import invoke
 
 SMALL = (
     "models.metastep.collect={num_meta_episodes = 16, labels = 3, rounds = 3, near = 0.5}",

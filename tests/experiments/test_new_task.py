@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from metastep import storage
+from metastep._core import storage
+from metastep._core.errors import InputError
 from metastep.cli import app
-from metastep.contexts import ContextSpace
 from metastep.envs import pendulum
-from metastep.errors import InputError
+from metastep.envs.contexts import ContextSpace
 from metastep.experiments import evaluating, new_task
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import learn as fit_run
 from metastep.fqi import load_model
-from tests.actor_critic.test_learning import TINY
+from tests.rules.test_learning import TINY
 
 
 @pytest.fixture(scope="module")

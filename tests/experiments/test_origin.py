@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from metastep import storage
-from metastep.errors import InputError
+from metastep._core import storage
+from metastep._core.errors import InputError
 from metastep.evaluation import load, save
 from metastep.experiments.comparing import compare_methods
 from metastep.experiments.folder import RunFolder

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.experiments import start
 from metastep.experiments.start import start_run
-from tests.test_cli import invoke, refused
+from tests.cli.test_cli import invoke, refused
 
 OWN = Path(__file__).parent.parent / "own"
 WIDE = 'policy={name="linear", sigma=3.0}'

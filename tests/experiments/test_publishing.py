@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from metastep import pretrained
+from metastep._core.errors import InputError
 from metastep.cli import app
-from metastep.errors import InputError
 from metastep.experiments import new_task, publishing
 from metastep.experiments.comparing import compare_methods
 from metastep.experiments.config import list_presets, load
@@ -16,7 +16,7 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import learn as fit_run
 from metastep.experiments.pooling import pooled
 from metastep.fqi import load_model
-from tests.actor_critic.test_learning import TINY
+from tests.rules.test_learning import TINY
 
 
 @pytest.fixture(scope="module")

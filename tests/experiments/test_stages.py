@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metastep import threads
-from metastep.blocks import Stream
+from metastep._core import threads
+from metastep._core.errors import InputError
 from metastep.controllers import Fixed, single_action
-from metastep.errors import InputError
 from metastep.evaluation import Comparison, Method, compare, join
 from metastep.experiments import comparing, learning
 from metastep.experiments.build import build_fqi, build_mdp
@@ -19,8 +18,9 @@ from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import collect_data, fit_and_select
 from metastep.experiments.runner import print_outcome, run_experiment
-from metastep.meta.dataset import Dataset
-from metastep.meta.runs import Plan
+from metastep.mdp.blocks import Stream
+from metastep.mdp.dataset import Dataset
+from metastep.mdp.runs import Plan
 from metastep.rules import NGA
 from tests.experiments.tiny import TINY, make_folder
 

@@ -8,9 +8,9 @@ import pytest
 from metastep.experiments import times
 from metastep.experiments.checking import check_folder
 from metastep.experiments.folder import RunFolder
-from metastep.experiments.reproduce.results import results_markdown
 from metastep.experiments.runner import print_outcome, write_report
 from metastep.experiments.times import Timed, in_words, read_times, times_file, times_of
+from paper.results import results_markdown
 
 
 def test_stages_are_timed_without_those_within_them(tmp_path, monkeypatch):

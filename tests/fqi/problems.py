@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep.fqi.forest import LEAF, Forest
-from metastep.meta.history import Transitions
+from metastep.mdp.history import Transitions
 
 HIGH = 4.0
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.fqi import ExtraTrees, SklearnExtraTrees
 from metastep.fqi.forest import Forest, check_structure
 from tests.fqi.problems import leaf_counts, regression

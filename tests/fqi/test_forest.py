@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.fqi.forest import Forest, check_structure, depth, join, load_forest
-from metastep.fqi.of_sklearn import floor_to_float32, from_sklearn
+from metastep.fqi.sklearn_adapter import floor_to_float32, from_sklearn
 from tests.fqi.problems import leaf_counts, regression
 
 

@@ -8,11 +8,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import ExtraTreeRegressor
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.settings import settings_of
 from metastep.fqi import ExtraTrees, MetaFQI, SklearnExtraTrees
 from metastep.fqi.iteration import forest_seed
-from metastep.meta.history import Transitions
-from metastep.settings import settings_of
+from metastep.mdp.history import Transitions
 from tests.fqi.problems import HIGH, all_actions, transitions
 
 SMALL = {"iterations": 4, "regressor": ExtraTrees(8, 0.05), "stepsize_high": HIGH, "random_state": 7}

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from sklearn.ensemble import ExtraTreesRegressor
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.fqi.forest import Forest, join
 from metastep.fqi.maximise import maximise, maximise_general, prepare, stepsize_cells, stepsize_grid
-from metastep.fqi.of_sklearn import from_sklearn
+from metastep.fqi.sklearn_adapter import from_sklearn
 from tests.fqi.problems import HIGH, all_actions, regression
 
 GRID = stepsize_grid(0.0, HIGH, 101)

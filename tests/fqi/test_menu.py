@@ -9,7 +9,8 @@ import pytest
 from sklearn.base import clone
 from sklearn.neighbors import KNeighborsRegressor
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.storage import read_tensors, write_tensors
 from metastep.fqi import (
     Branch,
     ExtraTrees,
@@ -25,9 +26,8 @@ from metastep.fqi import (
 from metastep.fqi.iteration import forest_seed
 from metastep.fqi.menu import MenuQ
 from metastep.fqi.record import record_from_json, record_to_json
-from metastep.meta.history import Transitions
-from metastep.ranges import Range
-from metastep.storage import read_tensors, write_tensors
+from metastep.mdp.history import Transitions
+from metastep.rules.ranges import Range
 from tests.fqi.problems import HIGH, all_actions, transitions
 
 MENU = {"natural": Range(1e-3, 1.0, "divergence"), "plain": Range(0.0, HIGH), "adam": Range(0.01, 2.0, "log")}

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 from sklearn.ensemble import RandomForestRegressor
 
+from metastep._core.errors import InputError
 from metastep.controllers import MetaFQIController
-from metastep.errors import InputError
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, ValidationCurve, model_from
 from metastep.fqi.record import record_from_json, record_to_json
 from tests.fqi.problems import HIGH, transitions

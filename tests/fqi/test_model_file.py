@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.storage import read_tensors, write_tensors
+from metastep._core.tensors import decode, encode
 from metastep.fqi import (
     ExtraTrees,
     MetaFQI,
@@ -19,8 +21,6 @@ from metastep.fqi import (
     save_model,
 )
 from metastep.fqi.forest import Forest
-from metastep.storage import read_tensors, write_tensors
-from metastep.tensors import decode, encode
 from tests.fqi.problems import HIGH, transitions
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.fqi import ExtraTrees, load_model, save_model
 from metastep.fqi.packed import pack, unpack
 from tests.fqi.problems import regression

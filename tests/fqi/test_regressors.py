@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.neighbors import KNeighborsRegressor
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.fqi import (
     ExtraTrees,
     MetaFQI,

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from metastep import features, pretrained
-from metastep.blocks import Stream
+from metastep._core.errors import InputError
 from metastep.controllers import MetaFQIController
 from metastep.diagnostics import DIAGNOSTICS
-from metastep.errors import InputError
 from metastep.fqi import save_model
 from metastep.mdp import advance, begin
-from metastep.meta.setting import setting_of
+from metastep.mdp.blocks import Stream
+from metastep.mdp.setting import setting_of
 from tests.controllers.problems import make_training_mdp
 from tests.fqi.test_model import _model, fitted  # noqa: F401  (a fixture)
 from tests.steppers import LOW, TRAINING, diagnostics, tiny_model

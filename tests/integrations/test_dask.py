@@ -16,23 +16,23 @@ import numpy as np
 import pytest
 from distributed import Client, Scheduler, SpecCluster, Worker
 
-from metastep import storage
-from metastep.crew import employed
-from metastep.errors import InputError
+from metastep._core import storage
+from metastep._core.crew import employed
+from metastep._core.errors import InputError
+from metastep._core.threads import count_threads
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import collect_data
 from metastep.integrations import dask as workers
 from metastep.integrations import processes
 from metastep.integrations.processes import LOOPBACK, Processes
-from metastep.meta import collection
-from metastep.meta.collection import collect, make_block
-from metastep.meta.runs import carry_out, run_blocks
-from metastep.threads import count_threads
+from metastep.mdp import collection
+from metastep.mdp.collection import collect, make_block
+from metastep.mdp.runs import carry_out, run_blocks
 from tests.campaigns.kills import digests
 from tests.campaigns.workers import finish, start, workers_of
-from tests.meta.test_collection import small_mdp
-from tests.meta.test_runs import MIXED
+from tests.mdp.test_collection import small_mdp
+from tests.mdp.test_runs import MIXED
 
 SETTINGS = {"num_episodes": 40, "num_updates": 2, "seed": 6, "config": {"a": 1}}
 

@@ -11,16 +11,16 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from metastep import envs
-from metastep.blocks import Stream
-from metastep.errors import InputError
-from metastep.gradients import Estimator
+from metastep._core.errors import InputError
 from metastep.integrations.gymnasium import ENVIRONMENTS, MetaEnv, MetaVectorEnv, make_env, make_vector_env
 from metastep.integrations.metaepisode import action_space, observation_space
 from metastep.mdp import MetaMDP
-from metastep.meta.loop import run
+from metastep.mdp.blocks import Stream
+from metastep.mdp.loop import run
 from metastep.policies import LinearGaussian
+from metastep.rules.spaces import HyperparameterSpace
+from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout
-from metastep.spaces import HyperparameterSpace
 
 IDS = [f"metastep/{name}-v0" for name in ENVIRONMENTS]
 NAV2D = "metastep/Nav2D-v0"

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from minari.dataset.minari_storage import MinariStorage
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.experiments.build import build_mdp
 from metastep.experiments.config import load
 from metastep.integrations import minari as bridge
 from metastep.integrations.minari import from_minari, to_minari
 from metastep.mdp import DEFAULT_OBSERVATION
-from metastep.meta.collection import collect, layout_of
-from metastep.meta.dataset import Dataset, DatasetWriter
-from metastep.meta.history import from_arrays
+from metastep.mdp.collection import collect, layout_of
+from metastep.mdp.dataset import Dataset, DatasetWriter
+from metastep.mdp.history import from_arrays
 
 NAME = "metastep/nav2d/tiny-v0"
 CONFIG = load("nav2d", "full", ["reading=first", "rollout.num_episodes=4", "rollout.horizon=3", "rollout.block_size=2"])

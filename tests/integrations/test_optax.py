@@ -9,7 +9,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.integrations.optax import learned_rate
 from tests.steppers import LOW, diagnostics, tiny_model
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.fqi import Branch, Model
 from metastep.fqi.menu import MenuQ
 from metastep.integrations.pytorch import LearnedLR

@@ -16,7 +16,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.integrations.stable_baselines3 import LearnedRate
 from tests.steppers import TRAINING, tiny_model
 

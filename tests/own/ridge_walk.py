@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import metastep
-from metastep.contexts import ContextSpace
 from metastep.envs.base import Step
+from metastep.envs.contexts import ContextSpace
 from metastep.evaluation.methods import MethodSpec
 from metastep.policies import LinearGaussian
 

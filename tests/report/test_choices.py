@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from metastep.contexts import ContextSpace
+from metastep.envs.contexts import ContextSpace
 from metastep.evaluation import Comparison, MethodRecord
 from metastep.evaluation.aggregates import performance_profile, shortfall
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from, save_model
-from metastep.meta.history import Transitions
-from metastep.ranges import Range
+from metastep.mdp.history import Transitions
 from metastep.report import choices, tasks
 from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Picture, write_document
 from metastep.report.findings import Findings, best_baseline, target_of, yardstick_of
 from metastep.report.methods import PAPER, about
+from metastep.rules.ranges import Range
 from tests.report.test_report import compared, findings, prose, small_model, table
 
 DIRECTIONS = ("natural", "plain", "never")

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metastep.contexts import ContextSpace
+from metastep.envs.contexts import ContextSpace
 from metastep.evaluation import Comparison, TuningTable, baselines, differences
 from metastep.evaluation.resampling import mean_interval
 from metastep.experiments.config import load
 from metastep.experiments.runner import print_comparison
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
-from metastep.meta.dataset import Counts
+from metastep.mdp.dataset import Counts
 from metastep.report import figures
 from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Heading, Paragraph, Picture, Table, draw

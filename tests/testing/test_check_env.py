@@ -9,9 +9,9 @@ import pytest
 from jax import Array
 
 from metastep import envs
-from metastep.contexts import ContextSpace
+from metastep._core.errors import InputError
 from metastep.envs import Step
-from metastep.errors import InputError
+from metastep.envs.contexts import ContextSpace
 from metastep.simulation.rollouts import Rollout, Trajectories, trajectories
 from metastep.testing import check_env
 from metastep.testing.envs import _Drawn
@@ -268,7 +268,7 @@ BROKEN: list[tuple[Any, str]] = [
     (OnePackage(), r"env 'walk': `packages` must be a tuple of strings, got 'mujoco'"),
     (WithoutStep(), r"env 'walk': it has no method `step`"),
     (OnHost(), r"env 'walk': `start_episodes` fails with NotImplementedError"),
-    (replace(Walk(), context_space=None), r"env 'walk': `context_space` must be a metastep.contexts.ContextSpace"),
+    (replace(Walk(), context_space=None), r"env 'walk': `context_space` must be a metastep.envs.contexts.ContextSpace"),
     (Walk(num_actions=0), r"env 'walk': `num_actions` must be a whole number of at least 1, got 0"),
     (ChoosesOne(), r"env 'walk': `num_choices` must be a whole number of at least 2, got 1"),
     (Hop(num_actions=2), r"env 'walk': `num_actions` is 2, it must be 1 where `num_choices` is declared"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from metastep import features
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.features import Feature
 from metastep.testing import check_feature
 from tests.controllers.problems import BLOCK, make_mdp, make_training_mdp

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from metastep import policies
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.policies import ActorCritic, LinearGaussian, MLPGaussian
 from metastep.testing import check_policy
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsRegressor
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.fqi import regressors
-from metastep.fqi.of_sklearn import OfSklearn
+from metastep.fqi.sklearn_adapter import OfSklearn
 from metastep.testing import check_regressor
 
 

@@ -9,7 +9,7 @@ import pytest
 from jax import Array
 
 from metastep import rules
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.rules import GradientAscent, Rule, Update, guard
 from metastep.testing import check_rule
 

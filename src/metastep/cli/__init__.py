@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from metastep import __version__
+from metastep._core.device import prepare_jax
+from metastep._core.errors import InputError
 from metastep.cli.frame import WithIds, app, finish_run, main, start_run, verb, watch
 from metastep.cli.options import (
     CoresOption,
@@ -27,8 +29,6 @@ from metastep.cli.options import (
     WorkersOption,
     YesOption,
 )
-from metastep.device import prepare_jax
-from metastep.errors import InputError
 
 __all__ = ["app", "main"]
 
@@ -201,7 +201,7 @@ def export(
         raise InputError("export: nothing to do, give --parquet FILE or --minari NAME.")
     data = dataset_of(RunFolder.open(folder))
     if parquet is not None:
-        from metastep.meta.parquet import to_parquet
+        from metastep.mdp.parquet import to_parquet
 
         to_parquet(data, parquet, force=force)
         print(parquet)
@@ -272,7 +272,7 @@ def reproduce(
 ) -> None:
     """Make figures and tables of the paper. Each has a claim, the measured effect and a verdict."""
     terminal = watch(device, cores, workers, scheduler, shares_gpu="readings" in ids and jobs != 1)
-    from metastep.experiments import reproduce as paper
+    import paper
     from metastep.experiments.times import in_words, read_times
 
     folder = out or Path("runs") / "-".join(["reproduce", scale.value, *sorted(set(env or ()))])
@@ -306,8 +306,8 @@ def results(
     force: ForceOption = False,
 ) -> None:
     """Write one page on what was reproduced. It has claims with verdicts, and every method's numbers."""
-    from metastep.experiments.reproduce.results import results_markdown
-    from metastep.outside import require_new, write_new
+    from metastep._core.outside import require_new, write_new
+    from paper.results import results_markdown
 
     require_new(out, force=force)
     write_new(out, results_markdown(folders).encode(), force=force)

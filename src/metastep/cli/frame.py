@@ -14,10 +14,10 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from metastep._core.device import prepare_jax, share_gpu
+from metastep._core.errors import InputError
+from metastep._core.threads import use_cores
 from metastep.cli.options import Device, Scale
-from metastep.device import prepare_jax, share_gpu
-from metastep.errors import InputError
-from metastep.threads import use_cores
 
 app = typer.Typer(
     name="metastep", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -39,7 +39,7 @@ class WithIds(TyperCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """The last lines of the help."""
-        from metastep.experiments.reproduce.registry import IDS
+        from paper.registry import IDS
 
         with formatter.section("Ids"):
             indent = " " * formatter.current_indent
@@ -115,7 +115,7 @@ def watch(
     First of all: an environment may choose its engine by the device, and what is refused must leave no folder behind.
     `shares_gpu` says that the verb starts processes of its own.
     """
-    from metastep.progress import Terminal
+    from metastep._core.progress import Terminal
 
     use_cores(cores)
     if workers is not None and scheduler is not None:

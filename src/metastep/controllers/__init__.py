@@ -1,5 +1,6 @@
 """Controllers: whatever proposes the step size of the next update, and the registry that names them."""
 
+from metastep._core.registry import Registry
 from metastep.controllers.greedy_oracle import GreedyOracle
 from metastep.controllers.hoof import HOOF
 from metastep.controllers.kl_adaptive import KLAdaptive
@@ -14,8 +15,7 @@ from metastep.controllers.schedules import (
     RandomConstant,
 )
 from metastep.controllers.single_action import SingleAction
-from metastep.meta.controller import Controller, Exploration, Run
-from metastep.registry import Registry
+from metastep.mdp.controller import Controller, Exploration, Run
 
 REGISTRY: Registry[Controller] = Registry("controller")
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make

@@ -7,12 +7,12 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.threads import map_threads
 from metastep.mdp import Learners, MetaMDP, Process, simulated, updated, whole_episodes
-from metastep.meta.controller import Controller, Run
+from metastep.mdp.controller import Controller, Run
+from metastep.rules.spaces import Space
 from metastep.simulation.rollouts import on_cpu
-from metastep.spaces import Space
-from metastep.threads import map_threads
 
 # Candidates simulated side by side share the random numbers; more of them would leave the processor's cache.
 _SIDE_BY_SIDE = 8

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from metastep._core.errors import InputError
 from metastep.controllers.per_learner import PerLearner, check, column
-from metastep.errors import InputError
 from metastep.mdp import Learners, MetaMDP, Process, simulated, updated, whole_episodes, with_lengths
-from metastep.meta.controller import Controller
+from metastep.mdp.controller import Controller
 from metastep.policies import Pieces
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold, fold_over
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from metastep._core.errors import InputError
 from metastep.controllers.per_learner import PerLearner, check, column
-from metastep.errors import InputError
 from metastep.mdp import Learners, Process
-from metastep.meta.controller import Controller, require_one_coordinate
+from metastep.mdp.controller import Controller, require_one_coordinate
 
 _FACTOR = 1.5
 

@@ -9,14 +9,14 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from metastep.blocks import Stream
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.provenance import first_difference
 from metastep.features import meta_observation
 from metastep.fqi import Model, ModelRecord
 from metastep.mdp import Learners, Process
-from metastep.meta.controller import Controller, Exploration, Run, TaskSource, attempt_keys
-from metastep.meta.setting import setting_of
-from metastep.provenance import first_difference
+from metastep.mdp.blocks import Stream
+from metastep.mdp.controller import Controller, Exploration, Run, TaskSource, attempt_keys
+from metastep.mdp.setting import setting_of
 
 
 class Greedy(Protocol):

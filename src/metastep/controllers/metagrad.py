@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.controllers.per_learner import PerLearner, check, column
-from metastep.gradients import Estimate
 from metastep.mdp import Learners, Process, whole_episodes
-from metastep.meta.controller import Controller, require_one_coordinate
+from metastep.mdp.controller import Controller, require_one_coordinate
 from metastep.rules import unusable
+from metastep.simulation.gradients import Estimate
 
 
 class MetagradState(NamedTuple):

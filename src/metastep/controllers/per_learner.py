@@ -7,8 +7,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from metastep.errors import InputError
-from metastep.settings import FLOAT32, fits_float32
+from metastep._core.errors import InputError
+from metastep._core.settings import FLOAT32, fits_float32
 
 PerLearner = float | NDArray[np.floating[Any]]
 

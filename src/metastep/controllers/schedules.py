@@ -10,7 +10,7 @@ from jax import Array
 
 from metastep.controllers.per_learner import PerLearner, check, column
 from metastep.mdp import Learners, Process
-from metastep.meta.controller import Controller, require_one_coordinate
+from metastep.mdp.controller import Controller, require_one_coordinate
 
 
 class _Schedule(Controller):

@@ -8,14 +8,14 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from metastep.blocks import Blocks, Stream
+from metastep._core.errors import InputError
 from metastep.controllers.schedules import RandomConstant
-from metastep.errors import InputError
 from metastep.fqi.qfunction import QFunction, Stepsizes
 from metastep.mdp import Learners, Process
-from metastep.meta.controller import Controller, Run, TaskSource, require_one_coordinate
-from metastep.meta.history import History
-from metastep.meta.runs import BlockRun, Plan, carry_out, start_of
+from metastep.mdp.blocks import Blocks, Stream
+from metastep.mdp.controller import Controller, Run, TaskSource, require_one_coordinate
+from metastep.mdp.history import History
+from metastep.mdp.runs import BlockRun, Plan, carry_out, start_of
 
 
 @dataclass(frozen=True, eq=False)

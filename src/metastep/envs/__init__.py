@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from metastep._core.registry import Registry
 from metastep.envs.acrobot import Acrobot
 from metastep.envs.base import Env, Step, choices_of, range_of
 from metastep.envs.cartpole import CartPole, SwingUp
@@ -13,7 +14,6 @@ from metastep.envs.minigolf import Minigolf
 from metastep.envs.mountaincar import MountainCar
 from metastep.envs.nav2d import Nav2D
 from metastep.envs.pendulum import Pendulum
-from metastep.registry import Registry
 
 # The context space has a setting of its own, and no value that a file could hold.
 REGISTRY: Registry[Env | HostEnv] = Registry("env.name", "env.options", hidden=("context_space",))

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep.contexts import ContextSpace
+from metastep._core.noise import to_uniform
+from metastep._core.numerics import sincos, wrap
 from metastep.envs.base import Context, Step
-from metastep.noise import to_uniform
-from metastep.numerics import sincos, wrap
+from metastep.envs.contexts import ContextSpace
 
 DT = 0.2
 GRAVITY = 9.8

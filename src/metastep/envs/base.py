@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jax import Array
 
-from metastep.contexts import ContextSpace
+from metastep.envs.contexts import ContextSpace
 
 State = Any
 Context = Any

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep.contexts import ContextSpace
+from metastep._core.errors import InputError
+from metastep._core.noise import to_uniform
+from metastep._core.numerics import sincos
 from metastep.envs.base import Context, Step
-from metastep.errors import InputError
-from metastep.noise import to_uniform
-from metastep.numerics import sincos
+from metastep.envs.contexts import ContextSpace
 
 Force = Literal["bang-bang", "continuous", "newtons"]
 Start = Literal["hanging", "wide"]

@@ -6,9 +6,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.contexts import ContextSpace
 from metastep.envs.base import Context, Step
 from metastep.envs.cartpole import Cart, CartPoleState, euler_step, has_fallen
+from metastep.envs.contexts import ContextSpace
 
 
 @dataclass(frozen=True)

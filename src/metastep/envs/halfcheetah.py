@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from metastep.contexts import ContextSpace
+from metastep._core.errors import InputError
+from metastep._core.noise import to_uniform
+from metastep._core.registry import check_options
 from metastep.envs.base import Context, Step
+from metastep.envs.contexts import ContextSpace
 from metastep.envs.host.halfcheetah import GOAL_VELOCITY, NUM_JOINTS, NUM_MOTORS, CostOf, HalfCheetahVel, check_cost
 from metastep.envs.planar import CheetahState, Scalars, advance, read_model
-from metastep.errors import InputError
-from metastep.noise import to_uniform
-from metastep.registry import check_options
 
 Engine = Literal["auto", "c", "planar"]
 

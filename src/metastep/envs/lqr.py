@@ -12,8 +12,8 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.contexts import ContextSpace
 from metastep.envs.base import Context, Step
+from metastep.envs.contexts import ContextSpace
 
 
 class Point(NamedTuple):

@@ -6,9 +6,9 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.contexts import ContextSpace
+from metastep._core.noise import to_truncated_normal, to_uniform
 from metastep.envs.base import Context, Step
-from metastep.noise import to_truncated_normal, to_uniform
+from metastep.envs.contexts import ContextSpace
 
 
 class Ball(NamedTuple):

@@ -6,10 +6,10 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.contexts import ContextSpace
+from metastep._core.noise import to_uniform
+from metastep._core.numerics import sincos
 from metastep.envs.base import Context, Step
-from metastep.noise import to_uniform
-from metastep.numerics import sincos
+from metastep.envs.contexts import ContextSpace
 
 LEFT_END, RIGHT_END = -1.2, 0.6
 GOAL = 0.45

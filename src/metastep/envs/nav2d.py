@@ -6,9 +6,9 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.contexts import ContextSpace
+from metastep._core.settings import Positive, check_fields
 from metastep.envs.base import Context, Step
-from metastep.settings import Positive, check_fields
+from metastep.envs.contexts import ContextSpace
 
 
 class Position(NamedTuple):

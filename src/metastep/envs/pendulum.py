@@ -7,10 +7,10 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.contexts import ContextSpace
+from metastep._core.noise import to_uniform
+from metastep._core.numerics import sincos, wrap
 from metastep.envs.base import Context, Step
-from metastep.noise import to_uniform
-from metastep.numerics import sincos, wrap
+from metastep.envs.contexts import ContextSpace
 
 DT = 0.05
 MAX_TORQUE = 2.0

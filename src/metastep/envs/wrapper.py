@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from metastep.contexts import ContextSpace
 from metastep.envs.base import TaskFamily, choices_of, range_of
+from metastep.envs.contexts import ContextSpace
 
 
 def _as_inside() -> Any:

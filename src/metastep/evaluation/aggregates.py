@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.evaluation.resampling import bootstrap_interval
 
 _ADDED = 2.0

@@ -7,9 +7,9 @@ label and colour. `register("mine", partial(MethodSpec, controller="mine"), labe
 from functools import partial
 from typing import Any
 
+from metastep._core.registry import Registry
 from metastep.evaluation.methods import MethodSpec
-from metastep.ranges import Range
-from metastep.registry import Registry
+from metastep.rules.ranges import Range
 
 REGISTRY: Registry[MethodSpec] = Registry("compare.methods")
 register, names = REGISTRY.register, REGISTRY.names

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.blocks import Blocks, Stream
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.progress import Silent, Tracker
+from metastep._core.provenance import describe, first_difference, versions_of
 from metastep.evaluation.methods import Method, MethodRecord, check_names, check_record, has_directions, refuse_overlap
 from metastep.evaluation.tuning import TuningTable
 from metastep.mdp import Process, with_budget
-from metastep.meta.history import History
-from metastep.meta.runs import BlockRun, Plan, carry_out, start_of
-from metastep.progress import Silent, Tracker
-from metastep.provenance import describe, first_difference, versions_of
+from metastep.mdp.blocks import Blocks, Stream
+from metastep.mdp.history import History
+from metastep.mdp.runs import BlockRun, Plan, carry_out, start_of
 
 # Settings of a meta-MDP that shape what a model sees or was fitted with, and leave the learners of a comparison alone.
 _OF_THE_MODEL = ("observation", "meta_discount")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep import storage
-from metastep.errors import InputError
+from metastep._core import storage
+from metastep._core.errors import InputError
 from metastep.evaluation.comparison import Comparison
 from metastep.evaluation.methods import MethodRecord
 from metastep.evaluation.statistics import Difference

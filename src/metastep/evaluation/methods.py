@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep import controllers, rules
-from metastep.blocks import Stream
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.mdp import AnyRule, Process
-from metastep.meta.controller import Controller, TaskSource
-from metastep.ranges import Range, Scale
-from metastep.spaces import HyperparameterSpace, MenuSpace, Space
+from metastep.mdp.blocks import Stream
+from metastep.mdp.controller import Controller, TaskSource
+from metastep.rules.ranges import Range, Scale
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Space
 
 Grid = Mapping[str, Sequence[float]]
 

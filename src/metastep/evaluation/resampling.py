@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 
 Verdict = Literal["better", "worse", "not distinguishable"]
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.evaluation.aggregates import improvement_probability, interquartile_mean
 from metastep.evaluation.comparison import Comparison
 from metastep.evaluation.resampling import Verdict, bootstrap_interval, holm, mean_interval, paired_test, verdict

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.blocks import Blocks, Stream
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.progress import Silent, Tracker
 from metastep.evaluation.methods import Method, MethodSpec
 from metastep.mdp import Process, with_budget
-from metastep.meta.controller import TaskSource
-from metastep.meta.runs import BlockRun, Plan, Start, carry_out
-from metastep.progress import Silent, Tracker
+from metastep.mdp.blocks import Blocks, Stream
+from metastep.mdp.controller import TaskSource
+from metastep.mdp.runs import BlockRun, Plan, Start, carry_out
 
 
 class TuningTable(NamedTuple):

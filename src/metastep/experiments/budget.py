@@ -11,7 +11,10 @@ from typing import NamedTuple
 import jax
 
 from metastep import features
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.progress import human
+from metastep._core.storage import require_free_space
+from metastep._core.threads import count_threads
 from metastep.evaluation import MethodSpec
 from metastep.experiments.build import (
     build_mdp,
@@ -25,11 +28,8 @@ from metastep.experiments.build import (
 from metastep.experiments.config import variant
 from metastep.experiments.schema import Experiment
 from metastep.mdp import ActorCriticMDP, Process
-from metastep.meta.collection import layout_of, recorded_features
-from metastep.progress import human
+from metastep.mdp.collection import layout_of, recorded_features
 from metastep.simulation.engine import blocks_at_once, engine_of, fills_batches
-from metastep.storage import require_free_space
-from metastep.threads import count_threads
 
 STEPS_PER_SECOND = {"in JAX": 1e7, "with learning": 1e5, "on the host": 1e5}
 """Of a few processor cores; a large GPU may be 100 times as fast, and host environments differ as much in either direction.

@@ -4,19 +4,19 @@ import dataclasses
 from typing import Any
 
 from metastep import controllers, envs, features, policies, rules
-from metastep.actor_critic import Sampler
-from metastep.actor_critic.on_host import restartable
+from metastep._core.errors import InputError
 from metastep.controllers import Controller
-from metastep.errors import InputError
 from metastep.evaluation import MethodSpec, baselines
 from metastep.experiments.config import variant
 from metastep.experiments.schema import Experiment, MethodSection
 from metastep.fqi import MetaFQI, regressors
 from metastep.fqi.regressors import Regressor
-from metastep.gradients import Estimator
 from metastep.mdp import ActorCriticMDP, MetaMDP, Process
-from metastep.ranges import Range
+from metastep.rules.actor_critic import Sampler
+from metastep.rules.actor_critic.on_host import restartable
+from metastep.rules.ranges import Range
 from metastep.simulation.engine import engine_of
+from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout
 
 

@@ -6,19 +6,19 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from metastep import storage
-from metastep.errors import InputError
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep._core.locks import described, is_lock, writers
+from metastep._core.provenance import first_difference
 from metastep.experiments.build import models_needed
 from metastep.experiments.comparing import compared, method_names
 from metastep.experiments.folder import RunFolder, place_of_writing
 from metastep.experiments.learning import fitted
 from metastep.experiments.origin import dataset_of, kept, read_report, result_of, round_model_of
-from metastep.experiments.reproduce.registry import IDS
-from metastep.experiments.reproduce.runner import collected, read_id, read_settings
 from metastep.experiments.times import read_times, times_file
-from metastep.locks import described, is_lock, writers
-from metastep.meta.dataset import Dataset, block_checksums
-from metastep.provenance import first_difference
+from metastep.mdp.dataset import Dataset, block_checksums
+from paper.registry import IDS
+from paper.runner import collected, read_id, read_settings
 
 _Checks = dict[Path, Callable[[], object]]
 # Folders that a process which is stopped may leave empty.

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from metastep._core.errors import InputError
+from metastep._core.progress import Silent, Tracker
 from metastep.controllers import Run
-from metastep.errors import InputError
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
 from metastep.evaluation.comparison import Asked, comparing
 from metastep.evaluation.tuning import num_blocks, tuning
@@ -16,8 +17,7 @@ from metastep.experiments.schema import Experiment
 from metastep.experiments.times import Timed
 from metastep.fqi import Model
 from metastep.mdp import with_budget
-from metastep.meta.runs import Plan, carry_out
-from metastep.progress import Silent, Tracker
+from metastep.mdp.runs import Plan, carry_out
 
 
 def compare_methods(folder: RunFolder, *, tracker: Tracker | None = None) -> Comparison:

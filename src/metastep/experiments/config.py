@@ -16,12 +16,12 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ValidationError
 
 from metastep import controllers, policies, rules
-from metastep.errors import InputError, shown
+from metastep._core.errors import InputError, shown
+from metastep._core.registry import Registry
+from metastep._core.settings import FLOAT32
+from metastep._core.storage import read_bytes
 from metastep.experiments.schema import Experiment
 from metastep.fqi import regressors
-from metastep.registry import Registry
-from metastep.settings import FLOAT32
-from metastep.storage import read_bytes
 
 __all__ = ["Experiment", "Scale", "list_presets", "load", "parse", "variant"]
 

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep import storage
-from metastep.errors import InputError
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep._core.provenance import first_difference
 from metastep.experiments.config import parse
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.schema import Experiment
-from metastep.meta.dataset import Dataset
-from metastep.provenance import first_difference
+from metastep.mdp.dataset import Dataset
 
 _SECTIONS = ("seed", "env", "policy", "initial", "rollout", "meta", "collect")
 _OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_scale", "ranges")

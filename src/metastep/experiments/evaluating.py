@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metastep import storage
-from metastep.actor_critic import Sampler
-from metastep.actor_critic.steps import in_first_episode
-from metastep.blocks import Purpose, Stream, block_key, purpose_key
-from metastep.errors import InputError
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep._core.registry import require_modules
 from metastep.experiments.build import require_available
 from metastep.experiments.config import parse
 from metastep.experiments.new_task import POLICY, of_one_learner, parse_task
 from metastep.mdp import ActorCriticMDP, MetaMDP, Process, Tasks, begin
-from metastep.registry import require_modules
+from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
+from metastep.rules.actor_critic import Sampler
+from metastep.rules.actor_critic.steps import in_first_episode
 from metastep.simulation.engine import engine_of
 
 

@@ -8,14 +8,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep import storage
-from metastep.errors import InputError, shown
+from metastep._core import storage
+from metastep._core.errors import InputError, shown
+from metastep._core.locks import writing
+from metastep._core.outside import claim, is_stamped
+from metastep._core.provenance import first_difference
+from metastep._core.registry import require_modules
 from metastep.experiments.config import parse, variant
 from metastep.experiments.schema import Experiment
-from metastep.locks import writing
-from metastep.outside import claim, is_stamped
-from metastep.provenance import first_difference
-from metastep.registry import require_modules
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep import envs
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.registry import require_modules
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, model_of
 from metastep.experiments.schema import EnvSection
 from metastep.fqi import Model, load_model
 from metastep.fqi.menu import MenuQ
 from metastep.mdp import whole_episodes
-from metastep.meta.dataset import Dataset
-from metastep.registry import require_modules
+from metastep.mdp.dataset import Dataset
 from metastep.report.model import mean_importances, proposals
 
 _SLICE = 5  # contexts along each coordinate
@@ -160,8 +160,8 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
     Tests may lie anywhere: those outside the environment's range are the ones to be warned of.
     """
     from metastep.experiments.build import build_mdp
-    from metastep.meta.tasks import load_tasks
-    from metastep.theory.coverage import coverage_report
+    from metastep.mdp.tasks import load_tasks
+    from paper.theory.coverage import coverage_report
 
     folder = RunFolder.open(path).importing(allow_imports)
     # Also where all training happened in one context, the environment's own range is the measure of distances.

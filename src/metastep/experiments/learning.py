@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep import features, storage
-from metastep.blocks import Stream
+from metastep import features
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep._core.progress import Named, Silent, Tracker
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
-from metastep.errors import InputError
 from metastep.evaluation import Comparison, Method, compare
 from metastep.experiments.build import build_fqi, build_mdp, learners_collected, models_needed, updates_collected
 from metastep.experiments.data import recorded_with
@@ -20,11 +21,11 @@ from metastep.experiments.schema import Experiment
 from metastep.experiments.times import Timed
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, model_from, save_model
 from metastep.mdp import Process
-from metastep.meta.collection import collect, recorded_features
-from metastep.meta.dataset import Dataset, DatasetWriter, all_transitions
-from metastep.meta.history import Transitions
-from metastep.meta.setting import setting_of
-from metastep.progress import Named, Silent, Tracker
+from metastep.mdp.blocks import Stream
+from metastep.mdp.collection import collect, recorded_features
+from metastep.mdp.dataset import Dataset, DatasetWriter, all_transitions
+from metastep.mdp.history import Transitions
+from metastep.mdp.setting import setting_of
 
 
 def collect_data(folder: RunFolder, *, tracker: Tracker | None = None) -> Dataset:

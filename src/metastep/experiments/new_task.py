@@ -16,25 +16,25 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from metastep import storage
-from metastep.blocks import Stream
-from metastep.contexts import ContextSpace
+from metastep._core import storage
+from metastep._core.errors import InputError, not_registered, shown
+from metastep._core.locks import writing
+from metastep._core.logs import to_csv
+from metastep._core.outside import claim
+from metastep._core.progress import Silent, Tracker
+from metastep._core.provenance import first_difference, versions_of
+from metastep._core.registry import require_modules
 from metastep.controllers import MetaFQIController
-from metastep.errors import InputError, not_registered, shown
+from metastep.envs.contexts import ContextSpace
 from metastep.experiments.build import build_mdp, require_available
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
-from metastep.locks import writing
-from metastep.logs import to_csv
 from metastep.mdp import Process, with_budget
-from metastep.meta.history import History, joined
-from metastep.meta.parts import Growth, Parts, grow, remove_parts
-from metastep.outside import claim
+from metastep.mdp.blocks import Stream
+from metastep.mdp.history import History, joined
+from metastep.mdp.parts import Growth, Parts, grow, remove_parts
 from metastep.policies import ActorCritic
-from metastep.progress import Silent, Tracker
-from metastep.provenance import first_difference, versions_of
-from metastep.registry import require_modules
 from metastep.report.document import Command, Document, Heading, Paragraph, Table, write_document
 from metastep.report.figures import Panel, picture
 from metastep.report.style import Ink

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metastep import storage
-from metastep.errors import InputError
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep._core.provenance import first_difference
 from metastep.evaluation import Comparison, load, save
 from metastep.experiments.config import parse
 from metastep.experiments.data import difference_in_data
 from metastep.experiments.folder import RunFolder
 from metastep.fqi import Model, load_model
-from metastep.meta.dataset import Dataset, block_checksums
-from metastep.provenance import first_difference
+from metastep.mdp.dataset import Dataset, block_checksums
 
 _RESULT = "results/"
 _AGAIN = "put back the file of this run, or remove it to have it made again"

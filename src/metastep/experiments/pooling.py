@@ -7,9 +7,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep import features, storage
+from metastep import features
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep._core.progress import Silent, Tracker
 from metastep.controllers import MetaFQIController
-from metastep.errors import InputError
 from metastep.evaluation import Comparison, Method, join
 from metastep.experiments.build import build_fqi, build_mdp
 from metastep.experiments.comparing import compared, on_test_tasks
@@ -22,10 +24,9 @@ from metastep.fqi import Branch, Model, ObservationPart, TrainingData, Validatio
 from metastep.fqi.forest import Forest
 from metastep.fqi.model import model_of_heads
 from metastep.mdp import Process
-from metastep.meta.dataset import Dataset
-from metastep.meta.history import Transitions
-from metastep.meta.setting import setting_of
-from metastep.progress import Silent, Tracker
+from metastep.mdp.dataset import Dataset
+from metastep.mdp.history import Transitions
+from metastep.mdp.setting import setting_of
 
 _REACH = 5.0, 95.0  # percentiles of a family's returns: what lies between is the unit of its rewards
 

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metastep import storage
-from metastep.errors import InputError
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep._core.outside import require_new, write_new
+from metastep._core.progress import Tracker
 from metastep.evaluation import Comparison, differences, summary
 from metastep.experiments.build import build_mdp, method_spec
 from metastep.experiments.comparing import compared
@@ -18,8 +20,6 @@ from metastep.experiments.origin import dataset_of
 from metastep.experiments.pooling import judged, pooled
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model, load_model, save_model
-from metastep.outside import require_new, write_new
-from metastep.progress import Tracker
 from metastep.report.findings import target_of
 
 _ROWS = 2000

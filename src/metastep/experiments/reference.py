@@ -11,9 +11,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from metastep._core.settings import settings_of
 from metastep.experiments.config import part_registries
 from metastep.experiments.schema import Experiment
-from metastep.settings import settings_of
 
 _HEAD = "| setting | what is allowed | default | meaning |\n|---|---|---|---|"
 _WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", dict: "table", Any: "anything"}

@@ -8,7 +8,8 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.progress import Tracker
 from metastep.evaluation import Comparison, all_differences, differences, differences_to_csv, summary, to_parquet
 from metastep.evaluation.statistics import Metric
 from metastep.experiments.build import method_specs, models_needed, some_controller, whole_family
@@ -20,8 +21,7 @@ from metastep.experiments.origin import dataset_of, seal_report
 from metastep.experiments.schema import Experiment
 from metastep.experiments.start import start_run
 from metastep.experiments.times import in_words, times_of
-from metastep.meta.dataset import Dataset
-from metastep.progress import Tracker
+from metastep.mdp.dataset import Dataset
 from metastep.report.compose import compose
 from metastep.report.document import write_document
 from metastep.report.findings import Findings, Fitted, target_of

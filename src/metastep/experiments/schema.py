@@ -13,16 +13,16 @@ from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from metastep import features
-from metastep.actor_critic import Sampler
-from metastep.errors import InputError, shown
+from metastep._core.errors import InputError, shown
+from metastep._core.settings import Count, Float, Positive, Several, Share, settings_of
 from metastep.fqi import MetaFQI
 from metastep.fqi.qfunction import Stepsizes
-from metastep.gradients import DampingKind, Estimator, FisherSolver
 from metastep.mdp import InitialPolicy, MetaMDP
-from metastep.ranges import Range, Scale
-from metastep.settings import Count, Float, Positive, Several, Share, settings_of
+from metastep.rules.actor_critic import Sampler
+from metastep.rules.ranges import Range, Scale
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace
+from metastep.simulation.gradients import DampingKind, Estimator, FisherSolver
 from metastep.simulation.rollouts import Baseline, Rollout
-from metastep.spaces import HyperparameterSpace, MenuSpace
 
 _METHOD_NAME = re.compile(r"([\w.]+:)?\w[\w.=+-]{0,63}", re.ASCII)
 

@@ -9,7 +9,7 @@ from metastep.experiments.build import build_env, build_mdp, require_available, 
 from metastep.experiments.config import Experiment, Scale, load
 from metastep.experiments.data import find_data, take_over
 from metastep.experiments.folder import RunFolder
-from metastep.meta.tasks import load_tasks
+from metastep.mdp.tasks import load_tasks
 from metastep.testing import check_env
 from metastep.testing.episodes import declared
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from metastep import storage
-from metastep.errors import InputError
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep._core.progress import Silent, Stage, Tracker
 from metastep.experiments.folder import RunFolder
-from metastep.progress import Silent, Stage, Tracker
 
 _KIND = "times"
 

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.registry import Registry
 from metastep.features.base import ANY, Feature
 from metastep.features.learner import Context, Gradient, NaturalGradient, Return, ReturnError, Theta, UpdateIndex
 from metastep.features.training import (
@@ -38,7 +39,6 @@ from metastep.features.update import (
     Steps,
 )
 from metastep.mdp import DEFAULT_OBSERVATION, ActorCriticMDP, Learners, Process
-from metastep.registry import Registry
 
 REGISTRY: Registry[Feature] = Registry("meta.observation")
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make

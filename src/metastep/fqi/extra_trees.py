@@ -17,12 +17,12 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from numpy.typing import ArrayLike, NDArray
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.settings import check_fields
+from metastep._core.threads import map_threads
 from metastep.fqi.forest import Forest, join, load_forest
 from metastep.fqi.grow import grow_tree
 from metastep.fqi.packed import is_packed, unpack
-from metastep.settings import check_fields
-from metastep.threads import map_threads
 
 _LANES = 16
 """Features are padded to a multiple of this many float32: the compiled loops handle 16 at once, fewer one by one."""

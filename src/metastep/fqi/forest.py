@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.fqi.kernel import kernel
 
 LEAF = -1

@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from metastep.errors import InputError, shown
+from metastep._core.errors import InputError, shown
+from metastep._core.settings import Count, Share, check_fields
 from metastep.fqi.menu import MenuQ, pick_iteration, q_function
 from metastep.fqi.qfunction import NumStepsizes, QFunction, Stepsizes, Weight
 from metastep.fqi.regressors import Head, Regressor, resolve
-from metastep.meta.history import Transitions
-from metastep.ranges import Range, Scale
-from metastep.settings import Count, Share, check_fields
+from metastep.mdp.history import Transitions
+from metastep.rules.ranges import Range, Scale
 
 
 class HasTransitions(Protocol):

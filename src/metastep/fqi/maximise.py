@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.threads import count_threads, map_threads
 from metastep.fqi.forest import Forest, as_inputs, depth, join
 from metastep.fqi.kernel import kernel
-from metastep.threads import count_threads, map_threads
 
 _BLOCK_ROWS = 1024
 """States walked together: a block of columns and its sums stay in the second-level cache."""

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.threads import map_threads
 from metastep.fqi.qfunction import QFunction, Stepsizes
 from metastep.fqi.regressors import Head
-from metastep.threads import map_threads
 
 _FEW_ROWS = 1024
 """Of observations, which one thread walks: then the threads share the directions, else each direction's rows."""

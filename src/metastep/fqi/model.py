@@ -11,7 +11,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metastep.errors import InputError, not_registered
+from metastep._core.errors import InputError, not_registered
+from metastep._core.logs import Log
+from metastep._core.provenance import environment_record
+from metastep._core.storage import sha256_of_json
 from metastep.fqi.forest import Forest
 from metastep.fqi.iteration import MetaFQI
 from metastep.fqi.menu import MenuQ, pick_iteration, q_function
@@ -27,9 +30,6 @@ from metastep.fqi.record import (
 )
 from metastep.fqi.regressors import Head, options_of
 from metastep.fqi.stepper import Outside, Proposal, Stepper, as_numbers
-from metastep.logs import Log
-from metastep.provenance import environment_record
-from metastep.storage import sha256_of_json
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.storage import read_tensors, require_stamp, stamp, write_tensors
 from metastep.fqi.forest import Forest
 from metastep.fqi.model import Model, model_of_heads, require_names
 from metastep.fqi.packed import pack
 from metastep.fqi.record import record_from_json, record_to_json
 from metastep.fqi.regressors import REGISTRY, Regressor
-from metastep.storage import read_tensors, require_stamp, stamp, write_tensors
 
 _FILE = "model.safetensors"
 _TENSOR = re.compile(r"([1-9][0-9]{0,3})/(0|[1-9][0-9]{0,3})/(.+)", re.ASCII)

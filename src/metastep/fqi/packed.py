@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.fqi.forest import LEAF, Forest, check_structure
 from metastep.fqi.kernel import kernel
 

@@ -8,11 +8,11 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from numpy.typing import ArrayLike, NDArray
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.fqi.forest import Forest, as_inputs
 from metastep.fqi.maximise import Maximum, Plan, maximise, maximise_general, prepare, stepsize_cells, stepsize_grid
 from metastep.fqi.regressors import Head
-from metastep.ranges import Range, Scale
+from metastep.rules.ranges import Range, Scale
 
 NumStepsizes = Annotated[int, Ge(2), Le(10_000)]
 """Of a grid; the continuous maximum is cheaper than a grid finer than that."""

@@ -7,11 +7,11 @@ from annotated_types import Ge, MinLen
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.settings import Count
+from metastep._core.storage import canonical_json
 from metastep.fqi.qfunction import NumStepsizes, Stepsizes, Weight
-from metastep.ranges import Scale
-from metastep.settings import Count
-from metastep.storage import canonical_json
+from metastep.rules.ranges import Scale
 
 _CLOSED = ConfigDict(extra="forbid", ser_json_inf_nan="constants")  # JSON refuses them, null would hide them
 

@@ -11,11 +11,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.registry import Registry
 from metastep.fqi.extra_trees import ExtraTrees as ExtraTrees
-from metastep.fqi.of_sklearn import OfSklearn
-from metastep.fqi.of_sklearn import SklearnExtraTrees as SklearnExtraTrees
-from metastep.registry import Registry
+from metastep.fqi.sklearn_adapter import OfSklearn
+from metastep.fqi.sklearn_adapter import SklearnExtraTrees as SklearnExtraTrees
 
 
 class Head(Protocol):

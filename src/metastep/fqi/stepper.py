@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from metastep._core.errors import InputError, shown
+from metastep._core.logs import Log, as_log
+from metastep._core.storage import require_stamp, stamp
 from metastep.diagnostics import DIAGNOSTICS, Gathered, Memory, Movement, Turn, asked_for, needed, observed
-from metastep.errors import InputError, shown
-from metastep.logs import Log, as_log
-from metastep.storage import require_stamp, stamp
 
 if TYPE_CHECKING:
     from metastep.fqi.model import Model
@@ -36,7 +36,7 @@ class Stepper:
             was fitted on.
         outside: warn once of numbers that the training data did not reach, or refuse each.
         record: what `record` gave, to go on from there.
-        log: is told of every update (`metastep.logs`); a path is a CSV file.
+        log: is told of every update (`metastep._core.logs`); a path is a CSV file.
         minibatches: of an epoch, for loops that tell of every minibatch; None where a call is an update.
     """
 

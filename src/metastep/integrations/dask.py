@@ -28,12 +28,12 @@ from distributed.comm.core import CommClosedError
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.scheduler import KilledWorker
 
-from metastep.crew import Crew, Tell, employed, make_packed, packed
-from metastep.device import prepare_jax
-from metastep.errors import InputError
+from metastep._core.crew import Crew, Tell, employed, make_packed, packed
+from metastep._core.device import prepare_jax
+from metastep._core.errors import InputError
+from metastep._core.provenance import device_name, environment_record, first_difference
+from metastep._core.threads import count_threads, part_of_cores
 from metastep.integrations.processes import LOOPBACK, Processes, silence
-from metastep.provenance import device_name, environment_record, first_difference
-from metastep.threads import count_threads, part_of_cores
 
 # For a cluster that is started here, unless the user says otherwise; one that runs has its own. Kills from outside are not a
 # task's fault, but one whose workers die each time is given up at last.

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.experiments.build import build_mdp
 from metastep.experiments.config import Scale, load, parse
 from metastep.integrations.metaepisode import ActionUnit, Floats, MetaEpisode, action_space, observation_space

@@ -12,10 +12,10 @@ from gymnasium.spaces import Box
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from metastep.blocks import Stream
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.features import make, meta_observation
 from metastep.mdp import Learners, Process, Tasks, advance, begin, with_budget
+from metastep.mdp.blocks import Stream
 
 ActionUnit = Literal["normalised", "stepsize"]
 Floats = NDArray[np.float32]

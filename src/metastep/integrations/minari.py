@@ -24,15 +24,15 @@ from minari.dataset.minari_storage import MinariStorage
 from minari.namespace import NAMESPACE_METADATA_FILENAME
 from minari.storage import get_dataset_path
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.storage import remove_leftovers, require_free_space
 from metastep.experiments.build import build_mdp
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment
 from metastep.integrations.metaepisode import action_space, observation_space
 from metastep.mdp import DEFAULT_OBSERVATION
-from metastep.meta.dataset import Dataset, DatasetWriter, Layout
-from metastep.meta.history import History, from_arrays
-from metastep.storage import remove_leftovers, require_free_space
+from metastep.mdp.dataset import Dataset, DatasetWriter, Layout
+from metastep.mdp.history import History, from_arrays
 
 # What HDF5 takes for an episode of Minari beside the numbers.
 _EPISODE_BYTES = 24_000

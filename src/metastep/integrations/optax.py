@@ -16,8 +16,8 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
+from metastep._core.errors import InputError
 from metastep.diagnostics import Gathered, Memory, Movement, observed
-from metastep.errors import InputError
 from metastep.fqi import Model
 from metastep.fqi.stepper import Outside
 from metastep.integrations.rates import rate_model, seen_of, warn_of_differences

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import jax
 from distributed import Scheduler, Worker
 
-from metastep.device import prepare_child
-from metastep.threads import count_threads
+from metastep._core.device import prepare_child
+from metastep._core.threads import count_threads
 
 LOOPBACK: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
 """Options of a scheduler or a worker that is reached from this machine only."""

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from metastep.errors import InputError, shown
+from metastep._core.errors import InputError, shown
+from metastep._core.logs import Log, as_log
 from metastep.fqi import Model
 from metastep.fqi.stepper import Outside
 from metastep.integrations.rates import rate_model, seen_of, warn_of_differences
-from metastep.logs import Log, as_log
 
 
 class LearnedLR(LRScheduler):
@@ -26,7 +26,7 @@ class LearnedLR(LRScheduler):
         optimizer: any of PyTorch's.
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
         num_updates: updates to come; None takes as many as the learners that the model was fitted on.
-        log: is told of every update (`metastep.logs`); a path is a CSV file.
+        log: is told of every update (`metastep._core.logs`); a path is a CSV file.
         outside: warn once of numbers that the training data did not reach, or refuse each.
         minibatches: of an epoch, for loops that call `step` for every minibatch and tell its numbers; None where a call is an
             update.

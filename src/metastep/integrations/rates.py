@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.fqi import Model
 from metastep.pretrained import load
 

@@ -15,11 +15,11 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, is_vecenv_wrapped
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.logs import Log, as_log
 from metastep.fqi import Model, Stepper
 from metastep.fqi.stepper import Outside
 from metastep.integrations.rates import rate_model, warn_of_differences
-from metastep.logs import Log, as_log
 
 _ROWS = 4096
 """Observations that the policy looks at together."""
@@ -58,7 +58,7 @@ class Returns:
         return bool(np.any(dones & ~self._is_told))
 
     def __call__(self) -> list[float]:
-        """The same that simulated learners see (`metastep.actor_critic.experience`)."""
+        """The same that simulated learners see (`metastep.rules.actor_critic.experience`)."""
         return [value for ended, paid in zip(self.ended, self.paid, strict=True) for value in (ended or [paid])]
 
     def state(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class LearnedRate(BaseCallback):
 
     Args:
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
-        log: is told of every update (`metastep.logs`); a path is a CSV file.
+        log: is told of every update (`metastep._core.logs`); a path is a CSV file.
         verbose: as in other callbacks.
         outside: warn once of numbers that the training data did not reach, or refuse each.
     """

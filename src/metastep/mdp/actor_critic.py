@@ -11,17 +11,17 @@ from jax import Array
 from numpy.typing import NDArray
 
 from metastep import diagnostics
-from metastep.actor_critic import PPO, ActorCriticRule, Experience, Lanes, Sampler, Trained
-from metastep.blocks import Purpose, Stream, purpose_key
+from metastep._core.errors import InputError
+from metastep._core.settings import Count, Share, check_fields
 from metastep.envs import Env, HostEnv
-from metastep.errors import InputError
 from metastep.mdp.base import Learners, Tasks, check_choices, draw_tasks
+from metastep.mdp.blocks import Purpose, Stream, purpose_key
 from metastep.mdp.initial import InitialPolicy
 from metastep.policies import ActorCritic
 from metastep.rules import RuleState
-from metastep.settings import Count, Share, check_fields
+from metastep.rules.actor_critic import PPO, ActorCriticRule, Experience, Lanes, Sampler, Trained
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace
 from metastep.simulation.engine import engine_of
-from metastep.spaces import HyperparameterSpace, MenuSpace
 
 _DEFAULT_OBSERVATION = ("last_divergence", "clip_fraction", "change_in_errors", "last_rate", "budget")
 _START = 2**32 - 1  # the number of an update that never comes

@@ -8,13 +8,13 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from metastep.blocks import Purpose, Stream, block_key, purpose_key
+from metastep._core.errors import InputError
 from metastep.envs import Env, HostEnv
-from metastep.errors import InputError
+from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.initial import InitialPolicy
 from metastep.policies import ActorCritic, Policy
 from metastep.rules import RuleState
-from metastep.spaces import HyperparameterSpace, MenuSpace
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace
 
 
 class Tasks(NamedTuple):

@@ -9,18 +9,18 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from metastep.blocks import Purpose, Stream, purpose_key
+from metastep._core.errors import InputError
+from metastep._core.provenance import describe
+from metastep._core.settings import Count, Share, check_fields
 from metastep.envs import Env, HostEnv
-from metastep.errors import InputError
-from metastep.gradients import Batch, Estimate, Estimator, curvatures, estimate_of
 from metastep.mdp.base import Learners, Tasks, check_choices, draw_tasks
+from metastep.mdp.blocks import Purpose, Stream, purpose_key
 from metastep.mdp.initial import InitialPolicy
 from metastep.policies import Policy
-from metastep.provenance import describe
-from metastep.ranges import Range
 from metastep.rules import NGA, Rule, RuleState, Update, unusable
-from metastep.settings import Count, Share, check_fields
-from metastep.spaces import HyperparameterSpace, MenuSpace, position_of
+from metastep.rules.ranges import Range
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace, position_of
+from metastep.simulation.gradients import Batch, Estimate, Estimator, curvatures, estimate_of
 
 DEFAULT_OBSERVATION = ("theta", "natural_gradient", "context")
 """The meta-observation of the paper."""

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.settings import Float, check_fields
 from metastep.policies import ActorCritic, Policy
-from metastep.settings import Float, check_fields
 
 PerParameter = tuple[Float, ...]
 

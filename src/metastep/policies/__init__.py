@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from metastep._core.registry import Registry
 from metastep.envs.base import TaskFamily, choices_of
 from metastep.policies.actor_critic import ActorCritic
 from metastep.policies.base import Pieces, Policy, flatten
 from metastep.policies.linear import LinearGaussian
 from metastep.policies.network import MLPGaussian
-from metastep.registry import Registry
 
 # What the environment says is no option.
 REGISTRY: Registry[Policy | ActorCritic] = Registry(

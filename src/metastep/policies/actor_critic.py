@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.settings import Count, Float, check_fields
 from metastep.policies.distributions import Categorical, Distribution, Normal
-from metastep.settings import Count, Float, check_fields
 
 Parts = dict[str, Array]
 

@@ -6,8 +6,8 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
+from metastep._core.settings import Count, Positive, check_fields
 from metastep.policies.base import Pieces
-from metastep.settings import Count, Positive, check_fields
 
 # Up to here the score is one array for each parameter: fastest for a few, but many take the compiler half a minute.
 _FEW_PARAMETERS = 32

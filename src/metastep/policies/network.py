@@ -8,9 +8,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
+from metastep._core.settings import Count, Positive, check_fields
 from metastep.policies.base import Pieces
-from metastep.settings import Count, Positive, check_fields
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import os
 from importlib import resources
 from pathlib import Path
 
-from metastep.errors import InputError, not_registered
+from metastep._core.errors import InputError, not_registered
 from metastep.fqi import Model, load_model
 
 _MODEL, _CARD = ".safetensors", ".md"

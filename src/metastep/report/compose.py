@@ -6,12 +6,12 @@ from typing import Any, get_args
 from metastep.evaluation import Difference, differences
 from metastep.evaluation.statistics import Metric
 from metastep.report.choices import directions, steps, steps_by_task
+from metastep.report.distributions import learning_curves, one_by_one, spread
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Picture, Table
 from metastep.report.figures import alone, whiskers
 from metastep.report.findings import Findings, Fitted, listed
 from metastep.report.methods import about
 from metastep.report.model import about_the_model, usage
-from metastep.report.spread import learning_curves, one_by_one, spread
 from metastep.report.tables import (
     FLAGGED,
     bookkeeping_table,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from metastep import storage
+from metastep._core import storage
 from metastep.report.style import Theme, extent, to_png, to_svg
 
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.contexts import ContextSpace
+from metastep.envs.contexts import ContextSpace
 from metastep.evaluation import Comparison, MethodRecord, metric_values
 from metastep.fqi import Model
-from metastep.meta.dataset import Counts
+from metastep.mdp.dataset import Counts
 
 _LEARNED = "metafqi"  # the controller that follows a model
 

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from metastep.evaluation import metric_values
 from metastep.fqi import Model
 from metastep.fqi.regressors import Head
-from metastep.ranges import Range
 from metastep.report.choices import shade_of
 from metastep.report.document import Command, Heading, Paragraph, Part, Picture
 from metastep.report.figures import Layout, Panel, Values, alone, in_rows, picture, points
 from metastep.report.findings import Findings, Fitted
 from metastep.report.style import MAIN, Ink, label_lines, logarithmic, plain, tint
+from metastep.rules.ranges import Range
 
 _GRID = 41  # step sizes are mapped over this many values of each context coordinate
 _MOST_BARS = 12

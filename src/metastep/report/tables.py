@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from metastep._core.progress import human
 from metastep.evaluation import Comparison, Difference, OracleScore, oracle_scores, summary
-from metastep.meta.dataset import Counts
-from metastep.progress import human
+from metastep.mdp.dataset import Counts
 from metastep.report.document import Table
 
 _ORACLES = {"oracle": "oracle score", "menu-oracle": "score by the oracle over the menu"}

@@ -1,7 +1,7 @@
 """Update rules, one in each file, and the registry that names them."""
 
-from metastep.actor_critic import A2C, PPO, TRPO, ActorCriticRule
-from metastep.registry import Registry
+from metastep._core.registry import Registry
+from metastep.rules.actor_critic import A2C, PPO, TRPO, ActorCriticRule
 from metastep.rules.adam import Adam
 from metastep.rules.ascent import NGA, GradientAscent
 from metastep.rules.base import Rule, RuleState, Update, guard, unusable

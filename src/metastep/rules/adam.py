@@ -6,8 +6,8 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.gradients import Estimate
 from metastep.rules.base import Followed, GradientRule, Update, guard
+from metastep.simulation.gradients import Estimate
 
 
 class AdamState(NamedTuple):

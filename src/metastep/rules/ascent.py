@@ -6,9 +6,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.errors import InputError
-from metastep.gradients import DAMPING, Estimate
+from metastep._core.errors import InputError
 from metastep.rules.base import GradientRule, Rule, Update, guard
+from metastep.simulation.gradients import DAMPING, Estimate
 
 
 def _step(theta: Array, direction: Array, stepsize: Array, normalised: bool) -> Update:

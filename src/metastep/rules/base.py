@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.gradients import Estimate
+from metastep.simulation.gradients import Estimate
 
 RuleState = Any
 

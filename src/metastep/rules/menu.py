@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.errors import InputError, shown
-from metastep.gradients import Estimate
+from metastep._core.errors import InputError, shown
 from metastep.rules.base import Rule, RuleState, Update, guard
-from metastep.spaces import position_of
+from metastep.rules.spaces import position_of
+from metastep.simulation.gradients import Estimate
 
 Numbers = int | float | bool
 

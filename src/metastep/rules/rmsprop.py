@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from metastep.gradients import Estimate
 from metastep.rules.base import Followed, GradientRule, Update, guard
+from metastep.simulation.gradients import Estimate
 
 
 class RMSPropState(NamedTuple):

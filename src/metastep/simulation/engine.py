@@ -1,6 +1,6 @@
 """Where an environment is simulated, in JAX or on the host: whole episodes, and how the programs around them are compiled.
 
-Batches of steps are in `metastep.actor_critic`.
+Batches of steps are in `metastep.rules.actor_critic`.
 
 On the device, a batch is simulated by a compiled program of its own: it takes longest to compile, and is the same for all
 update rules and for everything else that is done with batches. It may also be part of a larger program. On the host, simulation
@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from metastep._core.threads import count_threads
 from metastep.envs.base import Env
 from metastep.envs.host.base import HostEnv
 from metastep.simulation import host, rollouts, sums
 from metastep.simulation.rollouts import Rollout, Trajectories
 from metastep.simulation.sums import Sums
-from metastep.threads import count_threads
 
 Function = Callable[..., Any]
 

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from metastep._core.errors import InputError
+from metastep._core.noise import standard_normals
+from metastep._core.settings import Count, Share, check_fields
 from metastep.envs.base import Env, State, choices_of
 from metastep.envs.host.base import HostEnv
-from metastep.errors import InputError
-from metastep.noise import standard_normals
 from metastep.policies import ActorCritic, Pieces, Policy
-from metastep.settings import Count, Share, check_fields
 
 Baseline = Literal["none", "mean", "optimal"]
 Accumulated = TypeVar("Accumulated")

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep.actor_critic import ActorCriticRule, Experience, Lanes, Trained
 from metastep.policies import ActorCritic
+from metastep.rules.actor_critic import ActorCriticRule, Experience, Lanes, Trained
 from metastep.testing.subject import Subject, named, same
 
 _LEARNERS, _BATCH = 3, 256
@@ -41,7 +41,7 @@ def check_actor_critic_rule(rule: ActorCriticRule, seed: int = 0) -> None:
         return start, rule.apply(_TINY, theta, batch, chosen, start, key)
 
     after = subject.trace("apply", evaluate, theta, batch, chosen)[1]
-    subject.returns("apply", after, "metastep.actor_critic.Trained", *Trained._fields)
+    subject.returns("apply", after, "metastep.rules.actor_critic.Trained", *Trained._fields)
     subject.array("the theta that `apply` returns", after.theta, theta.shape)
     subject.array("`flagged`", after.flagged, theta.shape[:1], np.bool_)
     for field in ("divergence", "clip_fraction"):
@@ -54,7 +54,7 @@ def check_actor_critic_rule(rule: ActorCriticRule, seed: int = 0) -> None:
     stays = same(*(jax.tree.map(lambda array: array[0], each) for each in ((changed[0], start), stuck[:2])))
     subject.require(
         stays and bool(stuck.flagged[0]),
-        "a batch that is not finite must leave theta and state, and be flagged; `metastep.actor_critic.rule.kept_finite` helps",
+        "a batch that is not finite must leave theta and state, and be flagged; `rules.actor_critic.rule.kept_finite` helps",
     )
 
 

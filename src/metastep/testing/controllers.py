@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.blocks import Stream
 from metastep.mdp import Learners, Process, Tasks, advance, begin
-from metastep.meta.controller import Controller, ControllerState, TaskSource
+from metastep.mdp.blocks import Stream
+from metastep.mdp.controller import Controller, ControllerState, TaskSource
 from metastep.testing.subject import Subject, named, other_first, same
 
 
@@ -32,7 +32,7 @@ def check_controller(controller: Controller, mdp: Process, *, seed: int = 0, num
     subject.flag("is_yardstick")
     sources: Any = getattr(controller, "shaped_by", None)
     is_tuple = isinstance(sources, tuple) and all(isinstance(source, TaskSource) for source in sources)
-    subject.require(is_tuple, f"`shaped_by` must be a tuple of metastep.meta.controller.TaskSource, got {sources!r}")
+    subject.require(is_tuple, f"`shaped_by` must be a tuple of metastep.mdp.controller.TaskSource, got {sources!r}")
     subject.methods("prepared", "init", "propose", "observe", "report")
     tasks = mdp.tasks(seed, Stream.VALIDATION, 0)
     other = other_first(subject, mdp, tasks)

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from metastep._core.noise import to_uniform
 from metastep.envs.base import Context, Env, State, Step, choices_of, range_of
 from metastep.envs.host.base import HostEnv
 from metastep.envs.wrapper import Wrapper
-from metastep.noise import to_uniform
 from metastep.policies import LinearGaussian
 from metastep.simulation.engine import engine_of
 from metastep.simulation.rollouts import Rollout, trajectories

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.contexts import ContextSpace
 from metastep.envs.base import choices_of
+from metastep.envs.contexts import ContextSpace
 from metastep.testing.subject import Subject, named, same
 
 _COUNTS = (("num_observations", 1), ("num_actions", 1), ("reset_noise", 0), ("step_noise", 0))
@@ -28,7 +28,7 @@ def declared(env: Any) -> Subject:
     """The environment, after checking the fields of `TaskFamily`, and that it selects a program."""
     subject = named("env", env)
     is_space = isinstance(getattr(env, "context_space", None), ContextSpace)
-    subject.require(is_space, "`context_space` must be a metastep.contexts.ContextSpace")
+    subject.require(is_space, "`context_space` must be a metastep.envs.contexts.ContextSpace")
     for field, least in _COUNTS:
         subject.count(field, getattr(env, field, None), least)
     choices = choices_of(env)

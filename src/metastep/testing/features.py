@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from metastep.blocks import Stream
 from metastep.features import Feature
 from metastep.mdp import Learners, Process, begin
+from metastep.mdp.blocks import Stream
 from metastep.testing.subject import named, other_first
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.fqi.regressors import Regressor, options_of
 from metastep.testing.subject import Subject, named, read_only, same
 

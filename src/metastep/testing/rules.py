@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep.gradients import Estimate
 from metastep.rules import ActorCriticRule, Rule, Update, unusable
+from metastep.simulation.gradients import Estimate
 from metastep.testing.actor_critic import check_actor_critic_rule
 from metastep.testing.subject import Subject, named, same
 

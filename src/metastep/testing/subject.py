@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.errors import InputError
+from metastep._core.errors import InputError
 from metastep.mdp import Process, Tasks
 
 

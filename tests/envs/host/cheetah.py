@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from metastep._core.noise import standard_normals
 from metastep.envs.host.halfcheetah import HalfCheetahVel
-from metastep.noise import standard_normals
 
 DURATION = 0.05
 

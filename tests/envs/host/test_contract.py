@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metastep.contexts import ContextSpace
+from metastep._core.errors import InputError
+from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import HostStep
-from metastep.errors import InputError
 from metastep.testing import check_env, check_host_env
 
 
@@ -247,7 +247,7 @@ def test_a_fixed_task_passes():
     [
         (object(), "env: object must have a `name`, a non-empty string, got None"),
         (WithoutStart(), "env 'walk': it has no method `start_episodes`"),
-        (replace(Walk(), context_space=3), "env 'walk': `context_space` must be a metastep.contexts.ContextSpace"),
+        (replace(Walk(), context_space=3), "env 'walk': `context_space` must be a metastep.envs.contexts.ContextSpace"),
         (Walk(num_actions=0), "env 'walk': `num_actions` must be a whole number of at least 1, got 0"),
         (Walk(step_noise=1.0), r"env 'walk': `step_noise` must be a whole number of at least 0, got 1\.0"),
         (Walk(packages=["mujoco"]), r"env 'walk': `packages` must be a tuple of strings, got \['mujoco'\]"),

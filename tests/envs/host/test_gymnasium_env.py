@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metastep.contexts import ContextSpace
+from metastep._core.errors import InputError
+from metastep._core.noise import standard_normals
+from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import GymnasiumEnv, HostEnv
-from metastep.errors import InputError
-from metastep.gradients import DAMPING, Estimator
-from metastep.noise import standard_normals
 from metastep.policies import LinearGaussian
+from metastep.simulation.gradients import DAMPING, Estimator
 from metastep.simulation.rollouts import Rollout, Trajectories
 from metastep.testing import check_host_env
 from tests import reference

@@ -11,21 +11,21 @@ import pytest
 from scipy import stats
 
 from metastep import envs
-from metastep.blocks import Stream
+from metastep._core.errors import InputError
 from metastep.controllers import Fixed
 from metastep.envs.host import HalfCheetahVel, HostEnv
 from metastep.envs.host.halfcheetah import load_model
-from metastep.errors import InputError
 from metastep.evaluation import Method, compare
-from metastep.gradients import Estimator
 from metastep.mdp import InitialPolicy, MetaMDP
-from metastep.meta.collection import collect
-from metastep.meta.controller import Exploration
-from metastep.meta.loop import run
+from metastep.mdp.blocks import Stream
+from metastep.mdp.collection import collect
+from metastep.mdp.controller import Exploration
+from metastep.mdp.loop import run
 from metastep.policies import LinearGaussian
 from metastep.rules import NGA
+from metastep.rules.spaces import HyperparameterSpace
+from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout
-from metastep.spaces import HyperparameterSpace
 from metastep.testing import check_host_env
 from tests.envs.host.cheetah import gymnasium_episode, start_episodes, start_noise
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from metastep import envs
-from metastep.blocks import Stream
+from metastep._core.errors import InputError
 from metastep.controllers.greedy_oracle import line_search
 from metastep.controllers.hoof import HOOF
-from metastep.errors import InputError
-from metastep.gradients import Estimator
 from metastep.mdp import MetaMDP, advance, begin
-from metastep.meta.controller import Exploration
-from metastep.meta.loop import run
+from metastep.mdp.blocks import Stream
+from metastep.mdp.controller import Exploration
+from metastep.mdp.loop import run
+from metastep.rules.spaces import HyperparameterSpace
+from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout, trajectories
 from metastep.simulation.sums import stream, sums_of
-from metastep.spaces import HyperparameterSpace
 from metastep.testing import check_host_env
 from tests.envs.host.twins import Twin
 from tests.reference import draw_learners, make_rollout, relative_error

@@ -20,9 +20,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.contexts import ContextSpace
+from metastep._core.errors import InputError
+from metastep.envs.contexts import ContextSpace
 from metastep.envs.host.base import Bools, Floats, HostStep, Seeds
-from metastep.errors import InputError
 
 
 class _Sizes(NamedTuple):

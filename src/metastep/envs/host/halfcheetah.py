@@ -22,11 +22,11 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from metastep.contexts import ContextSpace
+from metastep._core.errors import InputError
+from metastep._core.noise import to_uniform
+from metastep._core.threads import count_threads
+from metastep.envs.contexts import ContextSpace
 from metastep.envs.host.base import Bools, Floats, HostStep, Seeds
-from metastep.errors import InputError
-from metastep.noise import to_uniform
-from metastep.threads import count_threads
 
 NUM_JOINTS = 9  # the forward position comes first; it is not observed
 NUM_MOTORS = 6

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from metastep._core.numerics import sincos
 from metastep.envs.planar.model import NUM_SLIDES, Cheetah, Point
-from metastep.numerics import sincos
 
 Scalar = Any  # a traced scalar, or a constant
 Scalars = tuple[Array, ...]

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metastep._core.errors import InputError
 from metastep.envs.host.halfcheetah import load_model
-from metastep.errors import InputError
 
 NUM_SLIDES = 2  # forward and up; the torso's hinge and six more follow, one for each body
 _SMALLEST_IMPEDANCE, _LARGEST_IMPEDANCE = 0.0001, 0.9999  # MuJoCo's mjMINIMP and mjMAXIMP

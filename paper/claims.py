@@ -1,0 +1,117 @@
+"""From comparisons to outcomes: paired differences on test tasks, and how large a difference matters."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from metastep.evaluation import Comparison, Difference, differences, metric_values
+from metastep.report.tables import number
+from paper.judging import MARGIN
+from paper.outcome import Effect, Judge, Outcome, Verdict, better, together, within
+from paper.workbench import Run
+
+AUC = "difference in AUC"
+
+
+class Judged(NamedTuple):
+    """A claim with its verdict, and the differences behind it."""
+
+    outcome: Outcome
+    rows: tuple[Difference, ...] = ()
+
+    def adding(self, *details: str) -> "Judged":
+        """The same with more to say."""
+        return self._replace(outcome=self.outcome.adding(*details))
+
+
+def paired(run: Run, comparison: Comparison, target: str, baselines: Sequence[str]) -> tuple[Difference, ...]:
+    """Target minus each baseline in area under the curve, corrected for their number."""
+    config = run.config
+    return differences(comparison, target, baselines, seed=config.seed, num_resamples=config.compare.num_resamples)
+
+
+def gain(comparison: Comparison, method: str) -> float:
+    """What learning gains with a method: area under the curve over the return before the first update, mean over tasks."""
+    row = comparison.index(method)
+    before = comparison.returns[row, :, 0].astype(np.float64)
+    return float(np.mean(metric_values(comparison, "auc")[row] - before))
+
+
+def outcome_of(
+    run: Run,
+    effect: Effect | Difference,
+    num: int,
+    claim: str,
+    verdict: Verdict,
+    *details: str,
+    quantity: str = AUC,
+    counted: str = "tasks",
+) -> Outcome:
+    """An effect in an environment as an outcome."""
+    facts = (run.title, claim, quantity, effect.mean, effect.low, effect.high, num, counted, verdict)
+    return Outcome(*facts, detail=", ".join(filter(None, details)))
+
+
+def beats_every(run: Run, comparison: Comparison, target: str, baselines: Sequence[str], claim: str) -> Judged:
+    """The claim that the target is better than every baseline; the effect is against the hardest of those that decide it."""
+    rows = paired(run, comparison, target, baselines)
+    verdicts = [better(row) for row in rows]
+    verdict = together(verdicts)
+    hardest = min((row for row, own in zip(rows, verdicts, strict=True) if own == verdict), key=lambda row: row.mean)
+    name, won = comparison.label(hardest.baseline), sum(row.verdict == "better" for row in rows)
+    gained = gain(comparison, hardest.baseline)
+    share = hardest.mean / gained if gained > 0.0 else 0.0
+    worse = ", ".join(comparison.label(row.baseline) for row in rows if row.verdict == "worse")
+    outcome = outcome_of(
+        run,
+        hardest,
+        hardest.num_tasks,
+        claim,
+        verdict,
+        f"against the hardest, {name}" if len(rows) > 1 else "",
+        f"{share:+.0%} of the gain of {name}".replace("-", "\N{MINUS SIGN}") if gained > 0.0 else "",
+        f"better than {won} of {len(rows)}" if len(rows) > 1 else "",
+        f"worse than {worse}" if worse else "",
+        _why_not(hardest),
+        _at_edge(comparison, rows),
+    )
+    return Judged(outcome, rows)
+
+
+def small(
+    run: Run,
+    comparison: Comparison,
+    rows: Sequence[Difference],
+    claim: str,
+    judge: Judge,
+    *,
+    of: Literal["target", "baseline"] = "target",
+    quantity: str = AUC,
+) -> Judged:
+    """The claim that differences are small, as `judge` understands it: up to `MARGIN` of what target or baseline gains.
+
+    The effect is the largest of those that decide it; `quantity` may name its methods, as {target} and {baseline}.
+    """
+    margins = [MARGIN * max(gain(comparison, getattr(row, of)), 0.0) for row in rows]
+    verdicts = [judge(row, margin) for row, margin in zip(rows, margins, strict=True)]
+    verdict = together(verdicts)
+    deciding = [pair for pair, own in zip(zip(rows, margins, strict=True), verdicts, strict=True) if own == verdict]
+    row, margin = max(deciding, key=lambda pair: abs(pair[0].mean) if judge is within else pair[0].mean)
+    labels = {name: comparison.label(getattr(row, name)) for name in ("target", "baseline")}
+    detail = f"the limit is {MARGIN:.0%} of the gain of {labels[of]}, {number(margin)}"
+    details = (detail, _at_edge(comparison, rows))
+    outcome = outcome_of(run, row, row.num_tasks, claim, verdict, *details, quantity=quantity.format(**labels))
+    return Judged(outcome, tuple(rows))
+
+
+def _at_edge(comparison: Comparison, rows: Sequence[Difference]) -> str:
+    """What was tuned at an edge of its grid among the methods of some differences."""
+    edges = comparison.at_edge(*(name for row in rows for name in (row.target, row.baseline)))
+    return f"tuned at an edge of the grid: {', '.join(edges)}" if edges else ""
+
+
+def _why_not(row: Difference) -> str:
+    """The p-value, where it decides against what the interval alone would say."""
+    is_hidden = row.verdict == "not distinguishable" and not row.low <= 0.0 <= row.high
+    return f"p = {number(row.p_value)} by sign flips" if is_hidden else ""

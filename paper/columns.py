@@ -1,0 +1,121 @@
+"""Figures with a column for each environment, and the lines that several of them draw."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metastep.evaluation import Comparison
+from metastep.report.figures import Line, Panel, curves, line_of, picture
+from paper.claims import Judged
+from paper.outcome import Product
+from paper.workbench import Run, Workbench
+
+
+class Column(NamedTuple):
+    """What an environment contributes to a figure."""
+
+    judged: Sequence[Judged]
+    panels: Sequence[Panel]  # from above to below
+    comparison: Comparison  # written as Parquet, under the environment's name
+    note: str = ""  # for the caption
+    rows: Sequence[Mapping[str, Any]] | None = None  # of the table; by default the differences that were judged
+    others: Mapping[str, Comparison] = {}  # written, too, by file name
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the paper, made for one environment after the other."""
+
+    name: str  # its id
+    caption: str
+    column: Callable[[Run], Column]  # makes an environment's share
+    run: Callable[[Workbench, str], Run] = Workbench.run  # opens its run
+    table: str = "differences"  # name of the file of its numbers
+    is_turned: bool = False  # whether an environment has a row instead of a column
+
+    def __call__(self, bench: Workbench) -> Product:
+        """Make it for the environments of a bench."""
+        made = {preset: self.column(self.run(bench, preset)) for preset in bench.environments}
+        panels = [column.panels for column in made.values()]
+        if not self.is_turned:
+            panels = [[panel for panel in row if panel is not None] for row in zip_longest(*panels)]
+        notes = dict.fromkeys(column.note for column in made.values() if column.note)  # what all say is said once
+        caption = " ".join([self.caption, *notes])
+        return Product(
+            outcomes=[judged.outcome for column in made.values() for judged in column.judged],
+            pictures=[picture(self.name, caption, panels)],
+            tables={self.table: [{"environment": env, **row} for env, column in made.items() for row in _rows(column)]},
+            curves={preset: column.comparison for preset, column in made.items()}
+            | {name: comparison for column in made.values() for name, comparison in column.others.items()},
+        )
+
+
+def _rows(column: Column) -> Sequence[Mapping[str, Any]]:
+    if column.rows is not None:
+        return column.rows
+    return [row._asdict() for judged in column.judged for row in judged.rows]
+
+
+class Shown(NamedTuple):
+    """What figures show of a comparison."""
+
+    comparison: Comparison
+    quantity: str  # what its `returns` are, for the vertical axis
+    note: str  # for the caption
+
+
+def shown(run: Run, comparison: Comparison) -> Shown:
+    """The comparison, its returns less the first one where the environment asks for it; paired differences are the same."""
+    if not run.environment.is_shown_as_gain:
+        return Shown(comparison, "mean return", "")
+    gains = dataclasses.replace(comparison, returns=comparison.returns - comparison.returns[:, :, :1])
+    return Shown(gains, "mean return gain", f"{run.title}: gain over the first return.")
+
+
+def main_line(comparison: Comparison, label: str = "metaFQI") -> Line:
+    """The learning curve of metaFQI."""
+    return line_of(comparison, "metafqi", label=label, is_main=True)
+
+
+def step_name(stepsize: float) -> str:
+    """How a fixed step that nobody tuned is called."""
+    return f"h = {stepsize:g}"
+
+
+def tuned_step(comparison: Comparison) -> float:
+    """The fixed step that was best on the tuning tasks."""
+    return comparison.methods[comparison.index("fixed")].values["stepsize"]
+
+
+def fixed_lines(comparison: Comparison, steps: Sequence[float]) -> list[Line]:
+    """Learning curves of some fixed steps; the tuned one is dashed and alone has a band."""
+    lines = []
+    for index, (name, step) in enumerate((step_name(step), step) for step in steps):
+        is_tuned, place = step == tuned_step(comparison), index / max(len(steps) - 1, 1)
+        line = line_of(comparison, name, shade=("warm", place), is_dashed=is_tuned, has_band=is_tuned)
+        lines.append(line._replace(label=f"{name}, tuned") if is_tuned else line)
+    return lines
+
+
+def steps_panel(title: str, comparison: Comparison, beside: str = "fixed", more: Sequence[Line] = ()) -> Panel:
+    """The step sizes that metaFQI chose, beside those of a tuned method and others; a fixed one is a level."""
+    chosen = dict(zip(comparison.names, comparison.hyperparameters[:, :, :, 0], strict=True))
+    lines = [line_of(comparison, name, chosen[name], is_main=name == "metafqi") for name in ("metafqi", beside)]
+    if beside == "fixed":
+        lines[1] = lines[1]._replace(label="tuned", is_dashed=True, has_band=False)
+    return curves(f"{title}: step size", [*lines, *more], ylabel="step size", first=1)
+
+
+def handful(values: Sequence[float], must: Sequence[float], num: int = 5) -> list[float]:
+    """At most `num` of the values, evenly over their order, among them those that must be."""
+    ordered = sorted({*values, *must})
+    chosen = {*must}
+    # From the sparsest choice to the fullest: keep the last that still fits.
+    for count in range(2, num + 1):
+        spread = {ordered[round(place)] for place in np.linspace(0, len(ordered) - 1, count)}
+        chosen = {*must, *spread} if len({*must, *spread}) <= num else chosen
+    return sorted(chosen)

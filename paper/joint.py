@@ -1,0 +1,79 @@
+"""One model that chooses direction and step for all environments, fitted on the data of all, on the test tasks of each."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep.evaluation import Comparison, join
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.learning import collect_data
+from metastep.experiments.pooling import data_of, for_family, measured, pooled
+from metastep.fqi import Model, load_model, save_model
+from metastep.report.figures import picture, whiskers
+from paper.claims import AUC, Judged, paired, small
+from paper.direction import BASELINES, best_baseline
+from paper.outcome import Product, at_most
+from paper.recipe import MODEL
+from paper.workbench import Run, Workbench
+
+NAME = "joint"
+
+
+def joint(bench: Workbench) -> Product:
+    """One model for all environments together, in units of each, on the test tasks of each."""
+    if len(bench.environments) < 2:
+        raise InputError(
+            f"env: {NAME} takes the data of two environments or more, not of {bench.environments[0]} alone."
+        )
+    runs = {preset: bench.run(preset) for preset in bench.environments}
+    file = bench.out / NAME / "model.safetensors"
+    model = _fitted(file, bench, runs)
+    outcomes, panels, found = [], [], {}
+    for preset, run in runs.items():
+        common = run.kept(NAME, partial(_tested, run, model), [f"models/{MODEL}/data"])
+        comparison = join([dataclasses.replace(common, made_from={}), run.tested(*BASELINES)])
+        outcomes.append(as_good(run, comparison).outcome)
+        panels.append(whiskers(run.title, comparison, paired(run, comparison, NAME, BASELINES)))
+        found[preset] = comparison
+    caption = (
+        "One model for all environments minus metaFQI and baselines tuned for each, in AUC, with 95 % intervals over test "
+        "tasks."
+    )
+    return Product(outcomes, [picture(NAME, caption, [panels])], curves=found, files=[file])
+
+
+def as_good(run: Run, comparison: Comparison) -> Judged:
+    """The claim that the common model is at least as good as the best of the others: it may lose up to the margin to it."""
+    best = best_baseline(comparison)
+    claim = (
+        "One model for all environments is at least as good as the best of metaFQI and the tuned baselines, "
+        f"{comparison.label(best)}"
+    )
+    rows = paired(run, comparison, best, [NAME])
+    return small(run, comparison, rows, claim, at_most, quantity=f"{{target}} minus {{baseline}}: {AUC}")
+
+
+def _tested(run: Run, model: Model) -> Comparison:
+    own = for_family(model, run.folder.of_model(MODEL).config)
+    return measured(own, run.folder, NAME, "one model for all", like=MODEL, tracker=run.tracker)
+
+
+def _fitted(file: Path, bench: Workbench, runs: Mapping[str, Run]) -> Model:
+    """The common model; it is fitted once, and taken up by a run that goes on."""
+    folders = []
+    for run in runs.values():
+        own = run.folder.of_model(MODEL)
+        folders.append(RunFolder.create(own.path, own.config, own.tasks))
+        collect_data(folders[-1], tracker=run.tracker)
+    if not file.exists():
+        storage.create_folder(file.parent)
+        save_model(pooled(folders, known=True, tracker=bench.tracker), file)
+    model = load_model(file)
+    if model.record.training_data.fingerprint != data_of(folders):
+        raise InputError(
+            f"File {file} was fitted on other data than the runs here hold; remove it to have it fitted again."
+        )
+    return model

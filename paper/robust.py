@@ -1,0 +1,173 @@
+"""Five random states of the forest, and single against double Q (the paper: HalfCheetah; here CartPole, too)."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+from scipy import stats
+
+from metastep.evaluation import Comparison, join, metric_values
+from metastep.evaluation.resampling import bootstrap_interval, paired_test, verdict
+from metastep.experiments.comparing import on_test_tasks
+from metastep.experiments.learning import fit_model
+from metastep.report.figures import Line, Panel, curves, ink_of
+from metastep.report.style import CONTRAST, MAIN, Ink
+from metastep.report.tables import number
+from paper.claims import AUC, Judged, outcome_of
+from paper.columns import Column, Figure, shown
+from paper.judging import MARGIN
+from paper.outcome import Effect, Outcome, at_most, better
+from paper.workbench import Run
+
+KINDS = ("double", "single")
+_NUM_STATES = 5
+_ITERATIONS = 3
+"""Planned updates, as in the paper's experiment."""
+
+
+def random_states(run: Run) -> Comparison:
+    """Forests of five random states, of both kinds of Q, on the test tasks: `double-0`, ..., `single-4`."""
+    return join([_one_state(run, kind, state) for kind in KINDS for state in range(_NUM_STATES)])
+
+
+def has_random_states(run: Run) -> bool:
+    """Whether a run holds all of them: ten models take longer to fit than all else about HalfCheetah."""
+    return all(run.holds(_kept_as(kind, state)) for kind in KINDS for state in range(_NUM_STATES))
+
+
+def _kept_as(kind: str, state: int) -> str:
+    return f"robust-{kind}-{state}"
+
+
+def _random_states(run: Run) -> Column:
+    comparison = random_states(run)
+    # Everything is judged in what is shown: the spread over tasks of HalfCheetah's returns is that of its first ones.
+    drawn, quantity, note = shown(run, comparison)
+    auc = metric_values(drawn, "auc").reshape(len(KINDS), _NUM_STATES, -1)  # (kinds, states, tasks)
+    returns = drawn.returns.reshape(len(KINDS), _NUM_STATES, *drawn.returns.shape[1:]).astype(np.float64)
+    rows = [
+        {"kind": kind, "random_state": state, "mean_auc": float(row.mean()), "sd_over_tasks": float(row.std(ddof=1))}
+        for kind, states in zip(KINDS, auc, strict=True)
+        for state, row in enumerate(states)
+    ]
+    judged = [Judged(outcome) for outcome in _outcomes(run, auc, returns)]
+    return Column(judged, _panels(run.title, auc, returns, quantity), comparison, note, rows)
+
+
+def _one_state(run: Run, kind: str, state: int) -> Comparison:
+    config = run.config
+    changes = {"double": kind == "double", "iterations": min(_ITERATIONS, config.fqi.iterations)}
+    variant = config.model_copy(update={"fqi": config.fqi.model_copy(update=changes)})
+
+    def make() -> Comparison:
+        model = fit_model(variant, run.dataset(), tracker=run.tracker, random_state=state)
+        method = run.following(model, f"{kind}-{state}", f"{kind} Q, random state {state}")
+        return on_test_tasks(config, [method], tracker=run.tracker)
+
+    return run.kept(_kept_as(kind, state), make, ["data"])
+
+
+def _panels(name: str, auc: NDArray[np.float64], returns: NDArray[np.float64], quantity: str) -> list[Panel]:
+    # The unit of the first panel is the random state: a curve is its mean over tasks.
+    states = [Line(f"state {i}", row, ("cool", i / 4), has_band=False) for i, row in enumerate(returns[0])]
+    kinds = [
+        Line("double Q", returns[0].mean(axis=0), MAIN, is_main=True),
+        Line("single Q", returns[1].mean(axis=0), CONTRAST),
+    ]
+    mean = Line("mean", returns[0].mean(axis=1), MAIN, is_main=True)
+    return [
+        curves(f"{name}: random states", [mean, *states], ylabel=quantity),
+        curves(f"{name}: single and double Q", kinds, ylabel=quantity),
+        _states_panel(f"{name}: by random state", auc.mean(axis=2), f"{quantity} over updates"),
+    ]
+
+
+def _states_panel(name: str, means: NDArray[np.float64], ylabel: str) -> Panel:
+    def draw(axes: Axes, ink: Ink) -> None:
+        for index, (row, shade) in enumerate(zip(means, (MAIN, CONTRAST), strict=True)):
+            tint = ink_of(shade, index, ink)
+            axes.plot(np.full(len(row), index), row, "o", color=tint, alpha=0.7)
+            axes.plot([index - 0.18, index + 0.18], [row.mean()] * 2, color=tint)
+        axes.set_xticks([0, 1], ["double Q", "single Q"])
+        axes.set_xlim(-0.6, 1.6)
+        axes.grid(axis="x", visible=False)
+        axes.set_ylabel(ylabel)
+
+    return Panel(name, draw)
+
+
+def _outcomes(run: Run, auc: NDArray[np.float64], returns: NDArray[np.float64]) -> list[Outcome]:
+    drawn: dict[str, int] = {"seed": run.config.seed, "num_resamples": run.config.compare.num_resamples}
+    margin = MARGIN * max(float((auc[0] - returns[0, :, :, 0]).mean()), 0.0)
+    over_states, over_tasks = auc.std(axis=1, ddof=1), auc.mean(axis=1)  # (kinds, tasks)
+    spread = standard_deviation(auc[0].mean(axis=1))
+    steadier = _paired(over_states[1] - over_states[0], **drawn)
+    narrower = spread_difference(over_tasks[1], over_tasks[0], **drawn)
+    faster = _paired(over_tasks[0] - over_tasks[1], **drawn)
+    double, single = (number(deviation) for deviation in auc.mean(axis=2).std(axis=1, ddof=1))
+    robust = outcome_of(
+        run,
+        spread,
+        _NUM_STATES,
+        "The random state of the forest matters little",
+        at_most(spread, margin),
+        f"the limit is {MARGIN:.0%} of metaFQI's gain, {number(margin)}",
+        quantity="standard deviation over random states of the mean AUC",
+        counted="random states",
+    )
+    deviations = "single minus double: standard deviation over"
+    about_double = (
+        (
+            "Double Q depends less on the random state than single Q",
+            f"{deviations} random states of a task's AUC, mean over tasks",
+            steadier,
+            f"standard deviation of the mean over tasks: single {single}, double {double}",
+        ),
+        ("Double Q has the lower variance over tasks", f"{deviations} tasks of the AUC", narrower, ""),
+        ("Double Q learns faster than single Q", f"double minus single, mean over random states: {AUC}", faster, ""),
+    )
+    return [
+        robust,
+        *(
+            outcome_of(run, effect, auc.shape[2], claim, better(effect), detail, quantity=quantity)
+            for claim, quantity, effect, detail in about_double
+        ),
+    ]
+
+
+def standard_deviation(values: NDArray[np.float64]) -> Effect:
+    """Standard deviation of a few numbers with its 95 % interval, taking them as normal (chi-square)."""
+    free = len(values) - 1
+    deviation = float(values.std(ddof=1))
+    low, high = (deviation * np.sqrt(free / stats.chi2.ppf([0.975, 0.025], free))).tolist()
+    return Effect(deviation, low, high, verdict(low, high, 0.0, 0.95))
+
+
+def _paired(differences: NDArray[np.float64], seed: int, num_resamples: int) -> Effect:
+    test = paired_test(differences[None, :], seed=seed, num_resamples=num_resamples)
+    mean, low, high, p_value = (float(array[0]) for array in test)
+    return Effect(mean, low, high, verdict(low, high, p_value, 0.95))
+
+
+def spread_difference(
+    wide: NDArray[np.float64], narrow: NDArray[np.float64], *, seed: int, num_resamples: int
+) -> Effect:
+    """How much more one method varies over tasks than another on the same tasks; the interval resamples tasks."""
+
+    def statistic(first: NDArray[Any], second: NDArray[Any], axis: int = -1) -> NDArray[Any]:
+        return np.std(first, axis=axis, ddof=1) - np.std(second, axis=axis, ddof=1)
+
+    ends = bootstrap_interval((wide, narrow), statistic, seed=seed, num_resamples=num_resamples)
+    low, high = float(ends[0]), float(ends[1])
+    return Effect(float(statistic(wide, narrow)), low, high, verdict(low, high, 0.0, 0.95))
+
+
+fig_robust = Figure(
+    "fig-robust",
+    "Left: metaFQI with five random states of the forest, band: 95 % interval over the states. Middle: single and double Q, "
+    "each the mean over the five states, 95 % intervals over test tasks. Right: mean return over the updates by state.",
+    _random_states,
+    table="states",
+    is_turned=True,
+)

@@ -1,0 +1,210 @@
+"""The ids on direction and step at a tiny scale: what each of them measures; and how they judge 40 tasks."""
+
+import csv
+import dataclasses
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from metastep._core.errors import InputError
+from metastep.experiments.checking import check_folder
+from metastep.experiments.folder import RunFolder
+from metastep.experiments.pooling import for_family
+from metastep.fqi import load_model
+from paper import direction, joint, recipe, reproduce
+from paper.recipe import MODEL, changes_nothing, setting
+from paper.registry import REGISTRY
+from paper.tests.test_reproduce import Watch, comparison_of, curves, run_of
+from paper.workbench import Run, Workbench
+
+FEW = ("fixed", "rmsprop", "metafqi")
+IDS = ("direction", "ablations", "growth", "search")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """All but `joint` on Nav2D, with fewer baselines, tuples and settings: the folder and the outcomes by id."""
+    out = tmp_path_factory.mktemp("direction")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(direction, "BASELINES", FEW)
+        patch.setattr(direction, "_SHOWN", FEW[1:])
+        patch.setattr(direction, "_TUPLES", (16, 64))
+        settings = {name: recipe.SEARCH[name] for name in ("the preset", "state first", "discount 1", "split 0.005")}
+        patch.setattr(recipe, "SEARCH", settings)
+        outcomes = reproduce(IDS, out, "tiny", 3, environments=["nav2d"])
+    return out, {name: [outcome for outcome in outcomes if outcome.id == name] for name in IDS}
+
+
+def area(out, name, env, method):
+    """The mean return over the updates of a method for each test task, from the table that an id leaves."""
+    table = pq.read_table(out / name / f"{env}.parquet").to_pylist()
+    by_task: dict[int, list[float]] = {}
+    for row in table:
+        if row["method"] == method and row["update"] > 0:
+            by_task.setdefault(row["task"], []).append(row["return"])
+    return np.array([np.mean(values) for _, values in sorted(by_task.items())])
+
+
+def test_every_id_leaves_outcomes_that_the_check_knows(made):
+    out, outcomes = made
+    assert [problem for _, problem in check_folder(out) if problem] == []
+    assert {name for name, rows in outcomes.items() if rows} == {"direction", "ablations", "growth"}
+
+
+def test_direction_is_judged_against_the_hardest_baseline(made):
+    out, outcomes = made
+    (outcome,) = outcomes["direction"]
+    ours = area(out, "direction", "nav2d", MODEL)
+    lead = min(np.mean(ours - area(out, "direction", "nav2d", name)) for name in FEW)
+    assert outcome.effect == pytest.approx(lead, rel=1e-4)
+    assert f"of {len(FEW)}" in outcome.detail
+    caption = json.loads((out / "direction" / "outcome.json").read_text())["pictures"]["direction"]
+    assert "The oracle tries every direction with 6 steps on fresh episodes." in caption  # as the quick scale has it
+
+
+@pytest.mark.parametrize(("preset", "nothing"), [("minigolf", True), ("nav2d", False)])
+def test_what_a_preset_has_without_saying_so_is_no_change(tmp_path, preset, nothing):
+    change = setting("fqi.regressor.state_first", "false")
+    assert changes_nothing(Workbench(tmp_path, "full", 0), preset, [change]) is nothing
+
+
+def test_an_ablation_that_takes_nothing_away_is_left_out(made):
+    out, outcomes = made
+    claimed = [outcome.claim.rpartition(": ")[2] for outcome in outcomes["ablations"]]
+    assert claimed == [name for name in direction.REMOVED if name != "no rounds"]  # one round is all there is
+    assert not (out / "runs" / "nav2d-without-4").exists()
+    ours = area(out, "ablations", "nav2d", MODEL)
+    for outcome, name in zip(outcomes["ablations"], claimed, strict=True):
+        lost = np.mean(ours - area(out, "ablations", "nav2d", name))
+        assert outcome.effect == pytest.approx(lost, rel=1e-4, abs=1e-6)
+
+
+def test_growth_has_the_tuples_it_says(made):
+    out, outcomes = made
+    (outcome,) = outcomes["growth"]
+    assert outcome.claim.startswith(
+        "With 64 tuples the model is better than the best of metaFQI and the tuned baselines, "
+    )
+    best = max(np.mean(area(out, "growth", "nav2d", name)) for name in FEW)
+    assert outcome.effect == pytest.approx(np.mean(area(out, "growth", "nav2d", "64 tuples")) - best, rel=1e-4)
+    for tuples in (16, 64):
+        fitted = load_model(out / "runs" / f"nav2d-tuples-{tuples}" / "models" / MODEL)
+        assert fitted.record.training_data.tuples == tuples
+
+
+def test_the_search_scores_every_setting_that_changes_something_and_judges_nothing(made):
+    out, _ = made
+    with (out / "search" / "search.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["setting"] for row in rows] == ["the preset", "discount 1", "split 0.005"]
+    assert not (out / "runs" / "nav2d-search-01").exists()  # the preset has the state first anyway
+    assert {row["tuples"] for row in rows} == {"64"}
+    assert all(
+        float(row["score"]) >= float(row["first"]) for row in rows
+    )  # the best iteration is no worse than the first
+    assert not list((out / "runs" / "nav2d-search-02").rglob("results"))  # no test task was looked at
+
+
+def test_one_model_for_two_environments_is_kept(tmp_path, monkeypatch):
+    for module in (direction, joint):
+        monkeypatch.setattr(module, "BASELINES", FEW)
+    out, both = tmp_path / "joint", ["nav2d", "minigolf"]
+    outcomes = reproduce(["joint"], out, "tiny", 3, environments=both)
+    assert [outcome.environment for outcome in outcomes] == ["Nav2D", "Minigolf"]
+    for outcome, env in zip(outcomes, both, strict=True):
+        best = max((area(out, "joint", env, name) for name in FEW), key=np.mean)
+        assert outcome.effect == pytest.approx(np.mean(best - area(out, "joint", env, "joint")), rel=1e-4)
+    assert [problem for _, problem in check_folder(out) if problem] == []
+    common = load_model(out / "joint" / "model.safetensors")
+    own = {env: for_family(common, RunFolder.open(out / "runs" / env).of_model(MODEL).config) for env in both}
+    assert [own[env].record.branches[0].high for env in both] == [10.0, 1e4]  # the longer one is the common model's
+    zero, unit = common.record.configuration["reaches"]["minigolf"]
+    low, high = common.record.feature_low, common.record.feature_high
+    shares = np.random.default_rng(0).uniform(low, high, (50, len(low)))
+    seen, column = shares.copy(), common.record.feature_names.index("return")
+    seen[:, column] = zero + unit * shares[:, column]
+    assert own["minigolf"].values(seen) == pytest.approx(common.values(shares), rel=1e-6)
+    before = (out / "joint" / "outcome.json").read_bytes()
+
+    (out / "joint" / "outcome.json").unlink()  # as a run that is stopped while it draws
+    assert {path.name: problem for path, problem in check_folder(out)}["model.safetensors"] == ""
+    watch = Watch()
+    reproduce(["joint"], out, "tiny", 3, watch, environments=both)
+    assert watch.stages == []
+    assert (out / "joint" / "outcome.json").read_bytes() == before
+    with pytest.raises(InputError, match="joint takes the data of two environments or more, not of nav2d alone"):
+        reproduce(["joint"], tmp_path / "one", "tiny", 3, environments=["nav2d"])
+
+
+class Told(Run):
+    """A run whose test results are told: every method gains what `GAINS` has for it or for its folder, at 40 tasks."""
+
+    def tested(self, *names):
+        rng = np.random.default_rng([*self.folder.path.name.encode()])
+        gains = {name: GAINS.get(self.folder.path.name if name == MODEL else name, 2.0) for name in names}
+        return comparison_of(**{name: curves(rng, gain) for name, gain in gains.items()})
+
+
+class ToldBench(Workbench):
+    def run(self, preset, variant="", changes=()):
+        return Told(preset, RunFolder(self.out / (variant or preset), self.config(preset, changes)), self.tracker)
+
+
+GAINS = {"nav2d": 3.0, "hoof": 2.5, "without-5": 2.0, "without-6": 3.0, "without-7": 4.0, "tuples-100000": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "verdicts"),
+    [
+        ("direction", {}, ["holds"]),
+        ("direction", {"hoof": 3.0}, ["not distinguishable"]),
+        ("direction", {"hoof": 3.5}, ["does not hold"]),
+        ("ablations", {}, ["holds", "not distinguishable", "does not hold"]),  # of the last three parts
+        ("growth", {}, ["does not hold"]),
+        ("growth", {"tuples-100000": 2.5}, ["not distinguishable"]),
+        ("growth", {"tuples-100000": 4.0}, ["holds"]),
+    ],
+)
+def test_what_40_tasks_tell(name, changed, verdicts, tmp_path, monkeypatch):
+    for key, gain in changed.items():
+        monkeypatch.setitem(GAINS, key, gain)
+    monkeypatch.setattr(direction, "learned", lambda *_: None)
+    monkeypatch.setattr(direction, "direction", dataclasses.replace(direction.direction, run=ToldBench.run))
+    bench = ToldBench(tmp_path, "quick", 3, environments=("nav2d",))
+    outcomes = getattr(direction, name)(bench).outcomes
+    assert [outcome.verdict for outcome in outcomes[-len(verdicts) :]] == verdicts
+    assert {outcome.num for outcome in outcomes} == {40}
+
+
+@pytest.mark.parametrize(
+    ("gain", "noise", "verdict"),
+    [
+        (2.5, 0.0, "holds"),
+        (1.95, 0.0, "holds"),  # worse for certain, by less than a tenth of what the best gains
+        (1.0, 0.0, "does not hold"),
+        (2.0, 3.0, "not distinguishable"),  # it might lose half of it
+    ],
+)
+def test_as_good_as_the_best_baseline_leaves_open_what_cannot_be_told(gain, noise, verdict):
+    rng = np.random.default_rng(1)
+    others = {name: curves(rng, 2.0 if name == "hoof" else 1.0) for name in direction.BASELINES}
+    moved = rng.normal(scale=noise, size=(40, 1))
+    ours = curves(rng, gain) + np.array([0.0, 1.0, 1.0]) * (moved - moved.mean())
+    outcome, _ = joint.as_good(run_of("nav2d"), comparison_of(joint=ours, **others))
+    assert outcome.verdict == verdict
+    assert outcome.effect == pytest.approx(2.0 - gain, abs=0.1)
+    assert "hoof minus joint" in outcome.quantity
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "name", [name for name, entry in REGISTRY.items() if not entry.is_in_all and name != "readings"]
+)
+def test_every_id_can_be_made_for_all_of_its_environments(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(direction, "_TUPLES", (64, 256))
+    monkeypatch.setattr(recipe, "SEARCH", {key: value for key, value in recipe.SEARCH.items() if "learners" not in key})
+    # Within 16 steps no pole falls, so that there would be nothing to learn on CartPole.
+    outcomes = reproduce([name], tmp_path, "tiny", 3, overrides=["rollout.horizon=60"])
+    assert len({outcome.environment for outcome in outcomes}) == (0 if name == "search" else 4)

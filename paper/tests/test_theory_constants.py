@@ -1,0 +1,237 @@
+"""The formulas: by hand, against finite MDPs solved exactly, and their monotonicity."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metastep._core.errors import InputError
+from paper.tests import finite_cmdp as finite
+from paper.theory.constants import Bounds, CmdpConstants, PolicyConstants, ScoreConstants
+
+NAMES = ("L_Q", "L_V", "L_omega_Q", "L_delta_theta", "L_delta_omega", "L_zeta_omega", "L_eta", "L_gradient")
+HAND_CMDP = CmdpConstants(L_P=0.5, L_r=1.0, L_omega_P=0.2, L_omega_r=0.3, gamma=0.8, R_max=1.0)
+HAND_POLICY = PolicyConstants(L_pi=0.5, L_pi_theta=0.7)
+HAND_SCORE = ScoreConstants(M=3.0, L=2.0)
+
+
+def test_constants_by_hand() -> None:
+    """gamma L_P (1 + L_pi) = 0.6; the rest follows with a pencil."""
+    bounds = Bounds(HAND_CMDP, HAND_POLICY, HAND_SCORE)
+    assert Bounds(HAND_CMDP, HAND_POLICY).contraction == pytest.approx(0.6)
+    assert pytest.approx(2.5) == bounds.L_Q  # 1 / 0.4
+    assert pytest.approx(3.75) == bounds.L_V  # 1.5 * 2.5
+    assert bounds.L_omega_Q == pytest.approx(4.5)  # (0.3 + 0.8 * 0.2 * 3.75) / 0.2
+    assert bounds.L_delta_theta == pytest.approx(0.7)  # 0.8 * 0.5 * 0.7 / 0.4
+    assert bounds.L_delta_omega == pytest.approx(0.4)  # 0.8 * 0.2 / 0.4
+    assert bounds.L_zeta_omega == pytest.approx(0.6)
+    assert bounds.L_eta == pytest.approx(17.5)  # 5 * 2 + 3 * 2.5
+    assert bounds.L_gradient == pytest.approx(120.0)  # (17.5 * 0.6 + 3 * 4.5) / 0.2
+
+
+def test_two_steps_by_hand() -> None:
+    """H = 2: L_Q = 1 + 0.6, Q_max = 1.8; the state moves by 0.2 once, between the steps."""
+    bounds = Bounds(HAND_CMDP, HAND_POLICY, HAND_SCORE, horizon=2)
+    assert pytest.approx(1.6) == bounds.L_Q
+    assert pytest.approx(2.4) == bounds.L_V
+    assert bounds.L_omega_Q == pytest.approx(0.3 + 0.8 * 0.2 * 1.5 + 0.8 * 0.3)
+    assert bounds.L_delta_theta == pytest.approx(0.8 * 0.5 * 0.7 / 1.8)
+    assert bounds.L_delta_omega == pytest.approx(0.8 * 0.2 / 1.8)
+    assert bounds.L_eta == pytest.approx(1.8 * 2.0 + 3.0 * 1.6)
+    last_step = (1.0 * 2.0 + 3.0 * 1.0) * 1.5 * 0.2 + 3.0 * 0.3
+    assert bounds.L_gradient == pytest.approx(3.0 * 0.78 + 0.8 * last_step)
+
+
+def test_a_hand_made_mdp() -> None:
+    """Two states and two actions at 0 and 1; the next state is 1 with probability 0.2 + 0.3 s + 0.1 a (+ 0.05 in context 2).
+
+    On {0, 1} the Kantorovich distance is the difference of the probabilities of 1, so L_P = 0.3 and L_omegaP = 0.05 per unit.
+    The reward is s - 0.5 a (+ 0.2): L_r = 1. The policy plays 1 with probability 0.5 + 0.25 s: L_pi = 0.25.
+    """
+    s, a = np.meshgrid([0.0, 1.0], [0.0, 1.0], indexing="ij")
+    ones = 0.2 + 0.3 * s + 0.1 * a
+    laws = np.stack([np.stack([1 - p, p], axis=-1) for p in (ones, ones + 0.05)])
+    pi = np.array([[0.5, 0.5], [0.25, 0.75]])
+    cmdp = finite.FiniteCmdp(
+        states=np.array([0.0, 1.0]),
+        actions=np.array([0.0, 1.0]),
+        laws=laws,
+        rewards=np.stack([s - 0.5 * a, s - 0.5 * a + 0.2]),
+        start=np.array([1.0, 0.0]),
+        features=np.log(pi)[..., None],
+        gamma=0.8,
+        distance=1.0,
+    )
+    theta = np.ones(1)
+    constants, policy, _ = finite.constants(cmdp, (theta,))
+    assert pytest.approx(0.3) == constants.L_P
+    assert constants.L_r == pytest.approx(1.0)
+    assert constants.L_omega_P == pytest.approx(0.05)
+    assert constants.L_omega_r == pytest.approx(0.2)
+    assert policy.L_pi == pytest.approx(0.25)
+    # gamma L_P (1 + L_pi) = 0.3; L_V = 1.25 / 0.7; L_omegaQ = (0.2 + 0.8 * 0.05 * L_V) / 0.2
+    assert Bounds(constants, policy).L_omega_Q == pytest.approx((0.2 + 0.04 * 1.25 / 0.7) / 0.2)
+    difference = finite.q_function(cmdp, theta, 0, None) - finite.q_function(cmdp, theta, 1, None)
+    assert np.max(np.abs(difference)) <= Bounds(constants, policy).L_omega_Q
+    assert np.max(np.abs(difference)) >= 0.9 * Bounds(constants, policy).L_omega_Q
+
+
+@pytest.mark.parametrize("horizon", [None, 1, 2, 7])
+def test_bounds_hold_on_random_finite_cmdps(horizon: int | None) -> None:
+    """Every constant against the exact quantity it bounds, to rounding."""
+    rng = np.random.default_rng(11)
+    tightest = dict.fromkeys(
+        ("L_Q", "L_V", "L_omega_Q", "return", "delta_omega", "delta_theta", "zeta", "gradient"), 0.0
+    )
+    num_checked = 0
+    for index in range(120):
+        cmdp = finite.random_cmdp(rng)
+        thetas = (rng.normal(size=2), rng.normal(size=2))
+        constants, policy, score = finite.constants(cmdp, thetas)
+        if horizon is None and Bounds(constants, policy).contraction >= 0.97:
+            continue
+        num_checked += 1
+        bounds = Bounds(constants, policy, score, horizon)
+        metric = finite.pair_metric(cmdp)
+        apart = metric > 0
+        q = [finite.q_function(cmdp, thetas[0], context, horizon) for context in (0, 1)]
+        pi = finite.policy(cmdp, thetas[0])
+        flat = q[0].ravel()
+        value = np.sum(pi * q[0], axis=1)
+        gaps = np.abs(cmdp.states[:, None] - cmdp.states)
+        occupancies = [finite.occupancy(cmdp, thetas[0], context, horizon) for context in (0, 1)]
+        elsewhere = finite.occupancy(cmdp, thetas[1], 0, horizon)
+        measured = {
+            "L_Q": np.max(np.abs(flat[:, None] - flat)[apart] / metric[apart]) / bounds.L_Q,
+            "L_V": np.max(np.abs(value[:, None] - value)[gaps > 0] / gaps[gaps > 0]) / bounds.L_V,
+            "L_omega_Q": np.max(np.abs(q[0] - q[1])) / cmdp.distance / bounds.L_omega_Q,
+            "return": abs(float(cmdp.start @ np.sum(pi * (q[0] - q[1]), axis=1))) / cmdp.distance / bounds.L_omega_Q,
+        }
+        if horizon != 1:  # one step: the state has not moved yet
+            in_theta = float(np.linalg.norm(thetas[0] - thetas[1]))
+            measured["delta_omega"] = (
+                finite.line_distance(cmdp.states, *occupancies) / cmdp.distance / bounds.L_delta_omega
+            )
+            measured["delta_theta"] = (
+                finite.line_distance(cmdp.states, occupancies[0], elsewhere) / in_theta / bounds.L_delta_theta
+            )
+            if index % 15 == 0:  # a linear programme each
+                joint = [(occupancy[:, None] * pi).ravel() for occupancy in occupancies]
+                measured["zeta"] = finite.transport(metric, *joint) / cmdp.distance / bounds.L_zeta_omega
+        gradients = [finite.gradient(cmdp, thetas[0], context, horizon) for context in (0, 1)]
+        measured["gradient"] = np.max(np.abs(gradients[0] - gradients[1]) / cmdp.distance / bounds.L_gradient)
+        for name, ratio in measured.items():
+            assert ratio <= 1.0 + 1e-7, (name, index)
+            tightest[name] = max(tightest[name], float(ratio))
+    print(horizon, num_checked, {name: round(ratio, 3) for name, ratio in tightest.items()})
+    assert num_checked >= 80
+    assert tightest["L_Q"] > 0.5
+    assert tightest["L_omega_Q"] > 0.3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_violated_conditions_are_refused(name: str) -> None:
+    steep = HAND_CMDP._replace(L_P=1.0)  # 0.8 * 1 * 1.5 = 1.2
+    with pytest.raises(InputError, match=r"gamma L_P \(1 \+ L_pi\): 1\.2 must be below 1"):
+        getattr(Bounds(steep, HAND_POLICY, HAND_SCORE), name)
+    assert np.isfinite(getattr(Bounds(steep, HAND_POLICY, HAND_SCORE, horizon=10), name))
+
+
+@pytest.mark.parametrize("name", ["L_omega_Q", "L_eta", "L_gradient"])
+def test_without_a_horizon_the_future_must_be_discounted(name: str) -> None:
+    with pytest.raises(InputError, match="gamma: 1 must be below 1"):
+        getattr(Bounds(HAND_CMDP._replace(gamma=1.0, L_P=0.1), HAND_POLICY, HAND_SCORE), name)
+
+
+def test_bad_constants_are_named() -> None:
+    with pytest.raises(InputError, match="L_r: -1 must be"):
+        Bounds(HAND_CMDP._replace(L_r=-1.0), HAND_POLICY)
+    with pytest.raises(InputError, match="M: nan must be"):
+        Bounds(HAND_CMDP, HAND_POLICY, ScoreConstants(float("nan"), 1.0))
+    with pytest.raises(InputError, match=r"gamma: 1\.1 must lie"):
+        Bounds(HAND_CMDP._replace(gamma=1.1), HAND_POLICY, horizon=3)
+    with pytest.raises(InputError, match="horizon: 0 must be"):
+        Bounds(HAND_CMDP, HAND_POLICY, horizon=0)
+    with pytest.raises(InputError, match="horizon: None must be"):
+        _ = Bounds(HAND_CMDP, HAND_POLICY).steps_to_go
+
+
+def test_infinite_constants_do_not_hurt_what_does_not_depend_on_them() -> None:
+    """A discontinuous reward (L_r infinite) voids L_V; a context that leaves the dynamics alone does not need it."""
+    free = HAND_CMDP._replace(L_r=np.inf, L_omega_P=0.0)
+    bounds = Bounds(free, HAND_POLICY, horizon=5)
+    assert bounds.L_V == bounds.L_gradient == np.inf  # nothing is known of the score
+    assert bounds.L_omega_Q == pytest.approx(0.3 * (1 - 0.8**5) / 0.2)
+    assert bounds.L_zeta_omega == 0.0
+
+
+@pytest.mark.parametrize("horizon", [None, 1, 3])
+def test_without_a_future_its_infinite_constants_do_not_matter(horizon: int | None) -> None:
+    """gamma = 0: Q is the reward, so neither values nor laws of later states count; only the first state is occupied."""
+    now = CmdpConstants(L_P=np.inf, L_r=np.inf, L_omega_P=np.inf, L_omega_r=0.3, gamma=0.0, R_max=np.inf)
+    bounds = Bounds(now, HAND_POLICY, ScoreConstants(M=3.0, L=0.0), horizon)
+    assert Bounds(now, HAND_POLICY).contraction == 0.0
+    assert np.isinf(bounds.L_Q)
+    assert bounds.L_omega_Q == pytest.approx(0.3)
+    assert bounds.L_delta_omega == bounds.L_delta_theta == 0.0
+    assert bounds.L_gradient == pytest.approx(0.9)
+
+
+_constant = st.floats(0.0, 3.0)
+_records = st.builds(
+    lambda cmdp, policy, score: (CmdpConstants(*cmdp), PolicyConstants(*policy), ScoreConstants(*score)),
+    st.tuples(_constant, _constant, _constant, _constant, st.floats(0.0, 0.95), _constant),
+    st.tuples(_constant, _constant),
+    st.tuples(_constant, _constant),
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    records=_records,
+    field=st.integers(0, 9),
+    increase=st.floats(0.0, 1.0),
+    horizon=st.one_of(st.none(), st.integers(1, 6)),
+)
+def test_monotone_in_every_argument(records, field, increase, horizon) -> None:
+    """Raising any constant (the discount included) never lowers any bound."""
+
+    def raised() -> tuple[CmdpConstants, PolicyConstants, ScoreConstants]:
+        flat = [*records[0], *records[1], *records[2]]
+        flat[field] = min(flat[field] + increase, 0.95) if field == 4 else flat[field] + increase
+        return CmdpConstants(*flat[:6]), PolicyConstants(*flat[6:8]), ScoreConstants(*flat[8:])
+
+    higher = raised()
+    if horizon is None and Bounds(higher[0], higher[1]).contraction >= 0.999:
+        shrink = 0.999 / (Bounds(higher[0], higher[1]).contraction + 1e-9)
+        records = (records[0]._replace(L_P=records[0].L_P * shrink * 0.9), records[1], records[2])
+        higher = raised()
+        if Bounds(higher[0], higher[1]).contraction >= 0.999:
+            return
+    low, high = Bounds(*records, horizon), Bounds(*higher, horizon)
+    for name in NAMES:
+        assert getattr(high, name) >= getattr(low, name) * (1 - 1e-12) - 1e-300, name
+
+
+@settings(max_examples=20, deadline=None)
+@given(records=_records, horizon=st.integers(1, 8))
+def test_longer_horizons_cost_more_and_approach_the_infinite_one(records, horizon) -> None:
+    cmdp, policy, score = records
+    cmdp = cmdp._replace(gamma=0.7 * cmdp.gamma)
+    cmdp = cmdp._replace(L_P=cmdp.L_P * 0.7 / max(Bounds(cmdp, policy).contraction, 0.7))
+    short, long = Bounds(cmdp, policy, score, horizon), Bounds(cmdp, policy, score, horizon + 1)
+    nearly, infinite = Bounds(cmdp, policy, score, 100), Bounds(cmdp, policy, score)
+    for name in NAMES:
+        assert getattr(short, name) <= getattr(long, name) * (1 + 1e-12) + 1e-300, name
+        assert getattr(nearly, name) == pytest.approx(getattr(infinite, name), rel=1e-6, abs=1e-12), name
+
+
+def test_batches_equal_single_calls() -> None:
+    batch = CmdpConstants(*(np.array([value, 0.5 * value]) for value in HAND_CMDP))
+    single = CmdpConstants(*(0.5 * value for value in HAND_CMDP))
+    for horizon in (None, 4):
+        both = Bounds(batch, HAND_POLICY, HAND_SCORE, horizon)
+        alone = Bounds(single, HAND_POLICY, HAND_SCORE, horizon)
+        np.testing.assert_allclose(
+            [getattr(both, name)[1] for name in NAMES], [float(getattr(alone, name)) for name in NAMES]
+        )

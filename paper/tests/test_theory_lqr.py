@@ -1,0 +1,260 @@
+"""LQR: closed forms against independent ones, and no bound violated by thousands of policies and contexts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from metastep._core.errors import InputError
+from metastep.envs.lqr import LQR
+from paper.theory.constants import Bounds, per_coordinate
+from paper.theory.lqr import (
+    LinearQuadratic,
+    expected_return,
+    from_env,
+    lqr_constants,
+    q_functions,
+    reachable_ball,
+    return_gradient,
+)
+from paper.theory.policy import LinearPolicy, policy_from_theta
+from tests.reference import exact
+
+
+def _random_family(rng: np.random.Generator, horizon: int, num_coordinates: int = 2) -> LinearQuadratic:
+    """Random dynamics with the context in the dynamics and in the cost."""
+    states, actions = int(rng.integers(1, 4)), int(rng.integers(1, 3))
+
+    def symmetric(*shape: int) -> np.ndarray:
+        square = rng.normal(size=(*shape, states, states)) / np.sqrt(states)
+        return (square + np.swapaxes(square, -1, -2)) / 2
+
+    return LinearQuadratic(
+        drift=0.35 * rng.normal(size=(1 + num_coordinates, states, states)) / np.sqrt(states),
+        control=0.4 * rng.normal(size=(states, actions)) / np.sqrt(states),
+        state_cost=symmetric(1 + num_coordinates),
+        action_cost=rng.uniform(0.0, 0.5) * np.eye(actions),
+        noise=0.2 * rng.normal(size=(states, 2)),
+        start_mean=rng.normal(size=states),
+        start_factor=0.2 * rng.normal(size=(states, 2)),
+        gamma=float(rng.uniform(0.5, 0.95)),
+        horizon=horizon,
+    )
+
+
+def _random_policies(rng: np.random.Generator, family: LinearQuadratic, num: int) -> LinearPolicy:
+    states, actions = family.control.shape
+    scale = rng.uniform(0.05, 0.6, size=(num, 1))
+    return policy_from_theta(
+        scale * rng.normal(size=(num, actions * (1 + states))), states, actions, rng.uniform(0.1, 1.0)
+    )
+
+
+def _on_spheres(rng, family, policy, omegas) -> np.ndarray:
+    """One point on the spheres of first states and first actions for each pair of contexts."""
+    ball = reachable_ball(family, policy, omegas)
+    s, a = (rng.normal(size=(len(omegas), size)) for size in family.control.shape)
+    s *= ball.start_radius / np.linalg.norm(s, axis=1, keepdims=True)
+    a *= ball.first_action_radius[:, None] / np.linalg.norm(a, axis=1, keepdims=True)
+    return np.concatenate([s, a], axis=1)
+
+
+def _corner_q_difference(rng, family, policy, omegas, num_points: int) -> np.ndarray:
+    """Largest |Q - Q'| over points on the spheres, where convex-minus-convex functions are largest in practice."""
+    first, second = (q_functions(family, policy, omegas[:, index])[-1] for index in (0, 1))
+    points = [_on_spheres(rng, family, policy, omegas) for _ in range(num_points)]
+    return np.max([np.abs(first.at(point) - second.at(point)) for point in points], axis=0)
+
+
+def _ratios(rng, family, policy, omegas, horizon: int | None, num_points: int) -> dict[str, np.ndarray]:
+    """Differences of Q, J and gradient over their bounds, for each policy and pair of contexts."""
+    distance = np.linalg.norm(omegas[:, 0] - omegas[:, 1], axis=1)
+    cmdp, constants, score = lqr_constants(family, policy, omegas)
+    in_context = Bounds(cmdp, constants, horizon=horizon).L_omega_Q * distance
+    in_gradient = Bounds(*per_coordinate(cmdp, constants), score, horizon).L_gradient * distance[:, None]
+    returns = [expected_return(family, policy, omegas[:, index]) for index in (0, 1)]
+    gradients = [return_gradient(family, policy, omegas[:, index]) for index in (0, 1)]
+    return {
+        "Q": _corner_q_difference(rng, family, policy, omegas, num_points) / in_context,
+        "J": np.abs(returns[0] - returns[1]) / in_context,
+        "gradient": np.max(np.abs(gradients[0] - gradients[1]) / in_gradient, axis=1),
+    }
+
+
+def test_closed_forms_equal_the_environments() -> None:
+    """Two derivations, written apart: moments of phi = (1, s) there, quadratic Q functions here."""
+    rng = np.random.default_rng(0)
+    env = LQR()
+    thetas, scales = rng.normal(size=(6, 3)), rng.uniform(0.5, 1.1, size=(6, 1))
+    family = from_env(env, gamma=0.97, horizon=12)
+    policy = policy_from_theta(thetas, 2, 1, 0.7)
+    returns, gradients = expected_return(family, policy, scales), return_gradient(family, policy, scales)
+    for index, (theta, scale) in enumerate(zip(thetas, scales[:, 0], strict=True)):
+        reference = exact(env, theta, float(scale), sigma=0.7, horizon=12, discount=0.97)
+        assert returns[index] == pytest.approx(reference.mean_return, rel=1e-10)
+        np.testing.assert_allclose(gradients[index], reference.gradient, rtol=1e-9, atol=1e-9)
+
+
+def test_gradient_is_the_derivative_of_the_return() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(10):
+        family = _random_family(rng, 6)
+        states, actions = family.control.shape
+        theta, omega = 0.4 * rng.normal(size=actions * (1 + states)), rng.uniform(-1, 1, size=2)
+        moves = 1e-5 * np.eye(len(theta))
+        up, down = (
+            expected_return(family, policy_from_theta(theta + sign * moves, states, actions, 0.5), omega)
+            for sign in (1, -1)
+        )
+        gradient = return_gradient(family, policy_from_theta(theta, states, actions, 0.5), omega)
+        np.testing.assert_allclose((up - down) / 2e-5, gradient, rtol=1e-6, atol=1e-7)
+
+
+def test_the_two_point_law_has_the_same_values_and_gradient() -> None:
+    """Enumerate every two-point noise sequence of two steps; the means equal the Gaussian closed forms."""
+    family = from_env(LQR(), gamma=0.9, horizon=2)
+    theta, omega, sigma = np.array([0.3, -0.4, 0.2]), np.array([0.8]), 0.6
+    policy = policy_from_theta(theta, 2, 1, sigma)
+    signs = np.stack(np.meshgrid(*[[-1.0, 1.0]] * 6, indexing="ij"), axis=-1).reshape(-1, 6)
+    drift = 0.8 * family.drift[1]
+
+    def reward(s: np.ndarray, a: np.ndarray) -> np.ndarray:
+        return -(np.einsum("ni,ij,nj->n", s, family.state_cost[0], s) + family.action_cost[0, 0] * a[:, 0] ** 2)
+
+    s0 = family.start_mean + signs[:, :2] @ family.start_factor.T
+    a0 = policy.bias + s0 @ policy.weights.T + sigma * signs[:, 2:3]
+    s1 = s0 @ drift.T + a0 @ family.control.T + signs[:, 3:5] @ family.noise.T
+    a1 = policy.bias + s1 @ policy.weights.T + sigma * signs[:, 5:6]
+    payoff = [reward(s0, a0), 0.9 * reward(s1, a1)]
+    assert np.mean(sum(payoff)) == pytest.approx(float(expected_return(family, policy, omega)))
+    scores = [
+        np.concatenate([np.ones((64, 1)), s], axis=1) * z / sigma for s, z in ((s0, signs[:, 2:3]), (s1, signs[:, 5:6]))
+    ]
+    gradient = np.mean(scores[0] * sum(payoff)[:, None] + scores[1] * payoff[1][:, None], axis=0)
+    np.testing.assert_allclose(gradient, return_gradient(family, policy, omega))
+    ball = reachable_ball(family, policy, omega[None])
+    for s, a in ((s0, a0), (s1, a1)):
+        assert np.linalg.norm(s, axis=1).max() <= ball.state_radius
+        assert np.abs(a).max() <= ball.action_radius
+
+
+def test_no_violation_over_thousands_of_policies_and_contexts() -> None:
+    """Differences of Q, J and gradient for 5,000 random policies and context pairs in 50 families, against their constants."""
+    rng = np.random.default_rng(3)
+    ratios: dict[str, list[np.ndarray]] = {"Q": [], "J": [], "gradient": [], "Q in (s, a)": []}
+    for _ in range(50):
+        family = _random_family(rng, horizon=int(rng.integers(1, 15)))
+        policy = _random_policies(rng, family, 100)
+        omegas = rng.uniform(-1.0, 1.0, size=(100, 2, 2))
+        omegas[::2, 1] = omegas[::2, 0] + 0.01 * omegas[::2, 1]  # near pairs, where the constant is sharpest
+        for name, ratio in _ratios(rng, family, policy, omegas, family.horizon, 20).items():
+            ratios[name].append(ratio)
+        # Q at two random points of the first ball, against L_Q.
+        num_states = len(family.control)
+        left, right = (
+            _on_spheres(rng, family, policy, omegas)
+            * np.repeat(rng.uniform(0, 1, (100, 2)), family.control.shape, axis=1)
+            for _ in (0, 1)
+        )
+        gap = sum(np.linalg.norm(part, axis=1) for part in np.split(left - right, [num_states], axis=1))
+        function = q_functions(family, policy, omegas[:, 0])[-1]
+        cmdp, constants, _ = lqr_constants(family, policy, omegas)
+        steepest = Bounds(cmdp, constants, horizon=family.horizon).L_Q * gap
+        ratios["Q in (s, a)"].append(np.abs(function.at(left) - function.at(right)) / steepest)
+    for name, collected in ratios.items():
+        ratio = np.concatenate(collected)
+        print(
+            f"{name}: n={len(ratio)} median {np.median(ratio):.4f} 95% {np.quantile(ratio, 0.95):.3f} max {ratio.max():.3f}"
+        )
+        assert ratio.max() <= 1.0 + 1e-9, name
+    assert max(r.max() for r in ratios["Q"]) > 0.5
+    assert max(r.max() for r in ratios["J"]) > 0.2
+    assert max(r.max() for r in ratios["gradient"]) > 0.02
+
+
+def test_infinite_horizon_bounds_hold_where_the_condition_does() -> None:
+    """A horizon of 100 at gamma <= 0.8 is infinite to 1e-9; families that do not contract are left to the finite form."""
+    rng = np.random.default_rng(4)
+    largest = dict.fromkeys(("Q", "J", "gradient"), 0.0)
+    num_checked = 0
+    for _ in range(12):
+        family = _random_family(rng, horizon=100)._replace(gamma=float(rng.uniform(0.3, 0.8)))
+        policy = _random_policies(rng, family, 60)
+        omegas = rng.uniform(-0.6, 0.6, size=(60, 2, 2))
+        fine = Bounds(*lqr_constants(family, policy, omegas)).contraction < 0.99
+        if not fine.any():
+            continue
+        policy, omegas = LinearPolicy(policy.bias[fine], policy.weights[fine], policy.sigma), omegas[fine]
+        num_checked += len(omegas)
+        for name, ratio in _ratios(rng, family, policy, omegas, None, 10).items():
+            assert ratio.max() <= 1.0 + 1e-8, name
+            largest[name] = max(largest[name], float(ratio.max()))
+    print(num_checked, largest)
+    assert num_checked >= 300
+    assert largest["Q"] > 0.1
+
+
+def test_the_bound_is_not_vacuous_on_the_registered_environment() -> None:
+    """For near contexts the bound is a small part of what any two returns could differ by, and Q comes close to it."""
+    rng = np.random.default_rng(5)
+    family = from_env(LQR(), gamma=0.9, horizon=5)
+    policy = policy_from_theta(0.2 * rng.normal(size=(500, 3)), 2, 1, 0.5)
+    centre = rng.uniform(0.5, 1.0, size=(500, 1, 1))
+    omegas = np.concatenate([centre, centre + 0.05], axis=1)
+    cmdp, constants, _ = lqr_constants(family, policy, omegas)
+    bounds = Bounds(cmdp, constants, horizon=5)
+    bound = 0.05 * bounds.L_omega_Q
+    trivial = bounds.steps_to_go.Q_max[-1]  # rewards have one sign, so no two returns differ by more
+    print(f"bound / trivial: median {np.median(bound / trivial):.3f} max {np.max(bound / trivial):.3f}")
+    assert np.median(bound / trivial) < 0.25
+    assert np.max(bound / trivial) < 1.0
+    tightness = _corner_q_difference(rng, family, policy, omegas, 50) / bound
+    print(f"tightness of Q: median {np.median(tightness):.3f} max {tightness.max():.3f}")
+    assert np.median(tightness) > 0.1
+
+
+def test_gradient_identity_needs_no_truncation() -> None:
+    """The score estimator with true Gaussian noise has the closed form as its mean: simulate in float64."""
+    rng = np.random.default_rng(6)
+    family = from_env(LQR(), gamma=0.9, horizon=3)
+    theta, sigma, num = np.array([0.2, -0.3, 0.1]), 0.5, 60_000
+    policy = policy_from_theta(theta, 2, 1, sigma)
+    s = family.start_mean + rng.normal(size=(num, 2)) @ family.start_factor.T
+    scores, samples = np.zeros((num, 3)), np.zeros((num, 3))
+    for t in range(3):
+        z = rng.normal(size=(num, 1))
+        a = policy.bias + s @ policy.weights.T + sigma * z
+        scores += np.concatenate([np.ones((num, 1)), s], axis=1) * z / sigma
+        reward = -(s**2 @ np.diag(family.state_cost[0]) + family.action_cost[0, 0] * a[:, 0] ** 2)
+        samples += 0.9**t * scores * (reward - reward.mean())[:, None]
+        s = 0.8 * s @ family.drift[1].T + a @ family.control.T + rng.normal(size=(num, 2)) @ family.noise.T
+    error = samples.mean(axis=0) - return_gradient(family, policy, np.array([0.8]))
+    assert np.all(np.abs(error) <= 4.5 * samples.std(axis=0) / np.sqrt(num))
+
+
+def test_wrong_shapes_are_named() -> None:
+    with pytest.raises(InputError, match="theta: 4 numbers, expected 3"):
+        policy_from_theta(np.zeros(4), 2, 1, 0.5)
+    with pytest.raises(InputError, match="omega: 2 coordinates, expected 1"):
+        expected_return(from_env(LQR(), 0.9, 3), policy_from_theta(np.zeros(3), 2, 1, 0.5), np.zeros(2))
+
+
+def test_constants_match_jax_derivatives() -> None:
+    """L_r is the largest reward gradient on the ball: automatic differentiation on a fine grid of its boundary agrees."""
+    family = from_env(LQR(), gamma=0.9, horizon=4)
+    policy = policy_from_theta(np.array([0.1, -0.2, 0.3]), 2, 1, 0.5)
+    omegas = np.array([[0.6], [1.0]])
+    cmdp, constants, score = lqr_constants(family, policy, omegas)
+    ball = reachable_ball(family, policy, omegas)
+    angles = np.linspace(0, 2 * np.pi, 721)
+    states = ball.state_radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    cost = jnp.asarray(family.state_cost[0])
+    slopes = jax.vmap(jax.grad(lambda s: -s @ cost @ s))(jnp.asarray(states))
+    steepest = max(float(jnp.linalg.norm(slopes, axis=1).max()), float(2 * 0.1 * ball.action_radius))
+    assert cmdp.L_r == pytest.approx(steepest, rel=1e-4)
+    assert cmdp.L_omega_P == pytest.approx(np.linalg.norm(states @ family.drift[1].T, axis=1).max(), rel=1e-4)
+    assert constants.L_pi == pytest.approx(np.hypot(0.2, 0.3))
+    bounds = Bounds(cmdp, constants, score, 4)
+    assert np.isfinite(bounds.L_omega_Q)
+    assert np.isfinite(bounds.L_delta_theta)
+    assert np.all(np.isfinite(bounds.L_gradient))

@@ -1,0 +1,151 @@
+"""Measurements against closed forms and bounds."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from metastep._core.errors import InputError
+from metastep.envs import make
+from metastep.envs.lqr import LQR
+from metastep.envs.nav2d import Nav2D
+from metastep.policies import LinearGaussian
+from metastep.simulation.rollouts import Rollout, trajectories
+from paper.theory import table
+from paper.theory.coverage import Price, known_price
+from paper.theory.estimate import step_function, visited_samples
+from paper.theory.measure import Difference, FromPair, measure_return_differences
+from paper.theory.nav2d import nav2d_constants
+from paper.theory.policy import policy_from_theta
+from paper.theory.table import BoundRow, Effort, measure_bounds
+
+EFFORT = Effort(num_policies=2, num_pairs=4, num_points=2, num_episodes=2_000, num_blocks=2)
+
+
+@pytest.fixture(scope="module")
+def lqr_rows() -> list[BoundRow]:
+    return measure_bounds("lqr", EFFORT, seed=1)
+
+
+@pytest.fixture(scope="module")
+def nav2d_rows() -> list[BoundRow]:
+    return measure_bounds("nav2d", EFFORT, seed=1)
+
+
+def test_lqr_measurements_agree_with_the_closed_forms(lqr_rows: list[BoundRow]) -> None:
+    """Simulated Gaussian episodes find the exact differences of Q, J, gradient and mean state: 99.99 % intervals."""
+    assert len(lqr_rows) == 2 * 4 * (2 + 1 + 3 + 2)
+    for row in lqr_rows:
+        centre, half = (row.high + row.low) / 2, 1.6 * (row.high - row.measured)
+        assert abs(row.measured - row.exact) <= half + 1e-5, row
+        assert row.low <= centre <= row.high
+
+
+@pytest.mark.parametrize("rows", ["lqr_rows", "nav2d_rows"])
+def test_measured_differences_respect_their_bounds(rows: str, request: pytest.FixtureRequest) -> None:
+    table = request.getfixturevalue(rows)
+    assert all(row.holds and row.low <= row.bound for row in table)
+    assert {row.quantity.split("[")[0] for row in table} == {"Q", "J", "gradient", "occupancy"}
+    assert all(row.tightness == pytest.approx(row.measured / row.bound) for row in table if row.bound > 0.0)
+
+
+def test_the_occupancy_moves_where_the_dynamics_depend_on_the_context(
+    lqr_rows: list[BoundRow], nav2d_rows: list[BoundRow]
+) -> None:
+    moved = [row for row in lqr_rows if row.quantity.startswith("occupancy")]
+    assert all(row.measured > 0.0 for row in moved)
+    assert max(row.tightness for row in moved) > 0.01
+    still = [row for row in nav2d_rows if row.quantity.startswith("occupancy")]
+    assert len(still) == 2 * 4 * 2
+    assert all(row.measured == row.bound == 0.0 for row in still)
+
+
+def test_nav2d_bounds_are_nearly_attained(nav2d_rows: list[BoundRow]) -> None:
+    """Collinear goals seen from one side: the return changes by almost all that the theorem allows."""
+    assert max(row.tightness for row in nav2d_rows if row.quantity == "Q") > 0.6
+    assert all(np.isnan(row.exact) for row in nav2d_rows)
+
+
+def test_nav2d_bound_is_attained_in_the_limit() -> None:
+    """From far to the left of two goals on the axis, every step costs exactly the distance of the goals more."""
+    env = Nav2D(goal_radius=0.0)
+    rollout = Rollout(FromPair(env), LinearGaussian(2, 2, 1.0), 50, 10, 0.99, "none")
+    theta = np.zeros(6)
+    pair = np.array([[[0.1, 0.0, -50.0, 0.0, 0.0, 0.0], [0.4, 0.0, -50.0, 0.0, 0.0, 0.0]]])
+    change = measure_return_differences(rollout, theta, pair, num_blocks=1, seed=0)
+    price = known_price(replace(rollout, env=env), theta)
+    assert price == Price(pytest.approx(sum(0.99**t for t in range(10))), "bound")
+    assert abs(change.mean[0]) == pytest.approx(0.3 * price.constant, rel=1e-3)
+
+
+def test_nav2d_constants_bound_what_policies_reach() -> None:
+    """Rewards, positions and mean absolute scores of simulated episodes stay within R_max and M."""
+    env = Nav2D(goal_radius=0.0)
+    theta = np.array([2.0, 1.0, 0.3, -0.2, 0.5, 0.1])  # runs to a corner as fast as it can
+    rollout = Rollout(env, LinearGaussian(2, 2, 1.001), 2_000, 10, 0.99, "none")
+    steps = trajectories(rollout, jnp.asarray(theta, jnp.float32)[None], jnp.array([[-0.5, -0.5]]), jax.random.key(0))
+    cmdp, policy, score = nav2d_constants(env, policy_from_theta(theta, 2, 2, 1.001), 0.99, 10)
+    assert float(-steps.reward.min()) <= cmdp.R_max * (1 + 1e-6)  # attained: both axes at full speed away from the goal
+    assert float(-steps.reward.min()) >= 0.8 * cmdp.R_max
+    assert policy.L_pi == pytest.approx(np.linalg.norm([[0.3, -0.2], [0.5, 0.1]], ord=2))
+    observation, noise = (tuple(jnp.moveaxis(array, 1, 0)) for array in (steps.observation, steps.noise))
+    pieces = rollout.policy.score(jnp.zeros((6, 1)), observation, noise)
+    means = np.array([float(jnp.abs(piece).mean(axis=(1, 2)).max()) for piece in pieces])
+    assert np.all(means <= score.M * 1.05)
+
+
+def test_from_pair_starts_where_it_is_told() -> None:
+    env = FromPair(LQR())
+    rollout = Rollout(env, LinearGaussian(2, 1, 0.5), 3, 4, 0.9, "none")
+    context = jnp.array([[0.8, 1.5, -2.5, 0.75]])
+    steps = trajectories(rollout, jnp.zeros((1, 3)), context, jax.random.key(1))
+    np.testing.assert_allclose(steps.observation[0, :, :, 0], np.tile([[1.5], [-2.5]], 3))
+    np.testing.assert_allclose(steps.reward[0, :, 0], -(1.5**2 + 0.5 * 2.5**2 + 0.1 * 0.75**2), rtol=1e-6)
+    assert env.context_space.names == ("scale", "start_0", "start_1", "first_action_0")
+
+
+def test_visited_samples_stop_at_the_end() -> None:
+    """A putter that always overshoots takes one stroke an episode."""
+    env = make("minigolf")
+    contexts = np.tile([[1.0, 0.065]], (5, 1))
+    samples = visited_samples(env, LinearGaussian(1, 1, 0.1), np.array([50.0, 0.0]), contexts, horizon=20, seed=0)
+    assert 5 <= len(samples.states) == len(samples.actions) < 20
+    assert np.all((samples.states >= 0) & (samples.states <= 20))
+
+
+def test_what_is_not_a_number_does_not_hold() -> None:
+    """A return that overflows in one task says nothing, least of all that a bound holds."""
+    nothing = np.full((1, 3), np.nan)
+    pairs = np.array([[[0.0], [1.0]]])
+    sizes = {"num_points": 1, "num_parameters": 1}
+    rows = table._rows("lqr", 0, pairs, Difference(nothing, nothing, 10), np.ones((1, 3)), nothing, **sizes)
+    assert [(row.quantity, row.holds) for row in rows] == [("Q", False), ("J", False), ("gradient[0]", False)]
+
+
+def test_environments_see_only_the_normals_they_declare() -> None:
+    """Nav2D declares none for a reset."""
+
+    @dataclass(frozen=True)
+    class Strict(Nav2D):
+        def reset(self, context: Any, noise: tuple[jax.Array, ...]) -> Any:
+            assert noise == ()
+            return super().reset(context, noise)
+
+    contexts = np.full((4, 2), 0.2)
+    samples = visited_samples(Strict(), LinearGaussian(2, 2, 1.0), np.zeros(6), contexts, horizon=3, seed=0)
+    assert samples.states.shape == (12, 2)
+    assert step_function(Strict())(contexts, contexts, contexts, np.zeros((4, 0)))[1].shape == (4,)
+    assert FromPair(Strict()).context_space.names[2:4] == ("start_0", "start_1")
+
+
+def test_an_unknown_environment_is_refused() -> None:
+    with pytest.raises(InputError, match="env: 'cartpole' has no exact constants"):
+        measure_bounds("cartpole", EFFORT, 0)
+
+
+def test_a_policy_of_another_size_is_named() -> None:
+    with pytest.raises(InputError, match="theta: 5 numbers, expected 6"):
+        known_price(Rollout(Nav2D(), LinearGaussian(2, 2, 1.0), 2, 3, 0.9, "none"), np.zeros(5))

@@ -1,0 +1,77 @@
+"""A plain log of updates: one row of a CSV file for each, written as it happens."""
+
+import csv
+import io
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from metastep._core.errors import InputError
+from metastep._core.storage import read_bytes, write_atomically
+
+Log = Callable[[int, Mapping[str, Any]], None]
+"""Is told the number of an update, from 0, and what is known of it, by name."""
+
+
+class CSVLog:
+    """Appends a row for each update; the first one decides the columns.
+
+    A file is gone on with: update 0 begins it anew, and a later one, of a learner that was restored, replaces the rows from
+    there on.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._columns: list[str] = []
+        self._last: int | None = None  # update that was written
+        self._rows()  # what is not a log is refused before there is anything to write
+
+    def __call__(self, update: int, numbers: Mapping[str, Any]) -> None:
+        """Write a row."""
+        columns = ["update", *numbers]
+        if self._last is None or update <= self._last:
+            self._begin(update, columns)
+        if columns != self._columns:
+            raise InputError(
+                f"File {self.path} has the columns {', '.join(self._columns)}, to write are {', '.join(columns)}."
+            )
+        try:
+            with open(self.path, "a", encoding="utf-8", newline="") as file:
+                file.write(to_csv([[update, *numbers.values()]]))
+        except OSError as error:
+            raise InputError(f"File {self.path} cannot be written: {error.strerror or error}.") from error
+        self._last = update
+
+    def _begin(self, update: int, columns: list[str]) -> None:
+        """Leave what belongs to the updates before this one: whole rows."""
+        rows = self._rows() if update else []
+        self._columns = rows[0] if rows else columns
+        kept = [
+            row for row in rows[1:] if len(row) == len(self._columns) and row[0].isdecimal() and int(row[0]) < update
+        ]
+        write_atomically(self.path, to_csv([self._columns, *kept]).encode())
+
+    def _rows(self) -> list[list[str]]:
+        """Of the file, the columns first; none where there is none."""
+        text = read_bytes(self.path).decode("utf-8", "replace") if self.path.exists() else ""
+        if text and not text.startswith("update,"):
+            raise InputError(f"File {self.path} is not a log of updates; name another one.")
+        return list(csv.reader(io.StringIO(text)))
+
+
+def to_csv(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows as CSV; numbers in as many digits as tell them apart."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(
+        [f"{cell:.9g}" if isinstance(cell, float) else cell for cell in row] for row in rows
+    )
+    return text.getvalue()
+
+
+def as_log(log: Log | str | os.PathLike[str] | None) -> Log | None:
+    """A log, where there is one; a path is a CSV file."""
+    return CSVLog(log) if isinstance(log, str | os.PathLike) else log

@@ -1,0 +1,155 @@
+"""One registry for every kind of part: environments, policies, rules, features, controllers, baselines, regressors.
+
+A part is a name and a factory. In a module of one's own, a line `metastep.rules.register("mine", Mine)` makes it available to
+configurations and to the command line as `module:mine`, which imports the module first.
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from metastep._core.errors import InputError, not_registered
+from metastep._core.settings import check_values
+
+Part = TypeVar("Part")
+
+
+class Entry(NamedTuple, Generic[Part]):
+    """What is known of a registered part."""
+
+    factory: Callable[..., Part]
+    label: str  # in tables and figures
+    colour: str  # in figures; empty takes the next one of the palette
+
+
+class Registry(Generic[Part]):
+    """Names and what they stand for.
+
+    Args:
+        field: the setting that holds a name, for sentences about unknown ones.
+        options_field: the setting that holds options; by default the same.
+        hidden: parameters of factories that are not options.
+    """
+
+    def __init__(self, field: str, options_field: str = "", hidden: tuple[str, ...] = ()) -> None:
+        self.field, self.options_field, self.hidden = field, options_field or field, hidden
+        self._entries: dict[str, Entry[Part]] = {}
+
+    def register(self, name: str, factory: Callable[..., Part], *, label: str = "", colour: str = "") -> None:
+        """Make `factory(**options)` available under a name, as long as the process lives."""
+        if name in self._entries and self._entries[name].factory is not factory:
+            raise InputError(f"{self.field}: the name {name!r} is taken already.")
+        self._entries[name] = Entry(factory, label or name, colour)
+
+    def names(self) -> tuple[str, ...]:
+        """The registered names, sorted."""
+        return tuple(sorted(self._entries))
+
+    def entry(self, name: str, field: str = "") -> Entry[Part]:
+        """What a name stands for; as in Gymnasium, `module:name` imports the module first, which registers the name."""
+        module, _, own = name.rpartition(":")
+        if module:
+            _import(module, field or self.field)
+        if own not in self._entries:
+            package, _, part = own.rpartition(".")
+            hint = f" One of your own is {package + ':' + part!r}." if package else ""
+            raise not_registered(field or self.field, own, self.names(), hint=hint)
+        return self._entries[own]
+
+    def options(self, name: str) -> tuple[str, ...]:
+        """The options of a registered part, in the order of its factory."""
+        return tuple(option for option in _parameters(self.entry(name).factory) or () if option not in self.hidden)
+
+    def takes(self, name: str, parameter: str) -> bool:
+        """Whether the factory of a registered part has such a parameter, an option or not."""
+        return parameter in (_parameters(self.entry(name).factory) or ())
+
+    def required(self, name: str) -> list[str]:
+        """The options that a registered part cannot be built without."""
+        return [option for option in _required(self.entry(name).factory) if option not in self.hidden]
+
+    def make(self, name: str, /, *given: Any, **options: Any) -> Part:
+        """Build a registered part; the options are the fields of its class."""
+        return self.build(name, options, given)
+
+    def build(self, name: str, options: Mapping[str, Any], given: tuple[Any, ...] = (), field: str = "") -> Part:
+        """`make` for a configuration: `given` goes to the factory first, `field` is what sentences name."""
+        factory = self.entry(name, field).factory
+        place = field or self.options_field
+        check_options(name, options, factory, skip=len(given), hidden=self.hidden, field=place)
+        for missing in _required(factory)[len(given) :]:
+            if missing not in options:
+                raise InputError(f"{place}.{missing}: is missing, {name} cannot be built without it.")
+        try:
+            return factory(*given, **options)
+        except TypeError as error:
+            raise InputError(f"{place}: {name} cannot be built with {dict(options)}: {error}.") from error
+
+
+def check_options(
+    name: str,
+    options: Mapping[str, Any],
+    factory: Callable[..., Any],
+    *,
+    field: str,
+    more: tuple[str, ...] = (),
+    skip: int = 0,
+    hidden: tuple[str, ...] = (),
+) -> None:
+    """Refuse options that `factory` and `more` do not name, or with values that are not of its types.
+
+    A factory that takes any keyword checks for itself.
+    """
+    parameters = _parameters(factory)
+    if parameters is None:
+        return
+    known = [parameter for parameter in (*more, *parameters[skip:]) if parameter not in hidden]
+    for option in options:
+        if option not in known:
+            raise not_registered(field, option, known, f"is not an option of {name}")
+    check_values(factory, options, field)
+
+
+def _signature(factory: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
+    """What a factory takes; None where it takes anything, or does not tell."""
+    try:
+        parameters = tuple(inspect.signature(factory).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    return None if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters) else parameters
+
+
+def _parameters(factory: Callable[..., Any]) -> tuple[str, ...] | None:
+    found = _signature(factory)
+    return None if found is None else tuple(parameter.name for parameter in found)
+
+
+def _required(factory: Callable[..., Any]) -> tuple[str, ...]:
+    """The names a factory cannot do without."""
+    return tuple(parameter.name for parameter in _signature(factory) or () if parameter.default is parameter.empty)
+
+
+def require_modules(names: Iterable[str], where: str, *, allow_imports: bool) -> None:
+    """Refuse to run code that a file names: modules of `module:name` must be imported already, or their import allowed."""
+    for module in sorted({name.rpartition(":")[0] for name in names} - {""}):
+        if module in sys.modules:
+            continue
+        if not allow_imports:
+            raise InputError(
+                f"{where} names parts of the module {module!r}, which would be run; give --allow-imports if you trust it."
+            )
+        _import(module, where)
+
+
+def _import(module: str, field: str) -> None:
+    try:
+        importlib.import_module(module)
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a user's module does wrong
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300].rstrip(".")
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+        where = " It must be installed or lie in the folder that the command is run in." if is_missing else ""
+        raise InputError(f"{field}: the module {module!r} cannot be imported, {text}.{where}") from error

@@ -1,0 +1,209 @@
+"""Data collection (Algorithm 1): the shared loop with the exploring controller, blocks side by side onto the disk.
+
+A block that takes long is kept in parts while it grows, so that a stopped collection resumes inside it.
+"""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metastep import features
+from metastep._core import storage
+from metastep._core.crew import Crew, Queue, Tell
+from metastep._core.helpers import at_work
+from metastep._core.progress import Silent, Tally, Tracker
+from metastep._core.provenance import device_name
+from metastep.mdp import Process, Tasks
+from metastep.mdp.blocks import Stream
+from metastep.mdp.controller import Controller, Exploration
+from metastep.mdp.dataset import BlockFiles, Dataset, DatasetWriter, Layout
+from metastep.mdp.history import History, joined
+from metastep.mdp.parts import Growth, grow
+from metastep.simulation.engine import blocks_at_once, one_block_at_a_time
+
+PART_SECONDS = 2.0
+"""A halt leaves a part on disk only if the last one is this old: where steps are cheap, files would cost more than they save."""
+
+
+Follow = Callable[[DatasetWriter, int], Controller]
+"""Gives the controller of a round; the blocks of the rounds before it are on disk."""
+
+
+def layout_of(mdp: Process, num_episodes: int, num_updates: int, labels: int = 1) -> Layout:
+    """The shape of the dataset that `collect` writes."""
+    return Layout(
+        context_names=mdp.env.context_space.names,
+        features=features.sizes(mdp, recorded_features(mdp)),
+        num_updates=num_updates,
+        num_learners=num_episodes,
+        block_size=mdp.block_size,
+        num_hyperparameters=mdp.space.num_coordinates,
+        labels=labels,
+    )
+
+
+def recorded_features(mdp: Process) -> tuple[str, ...]:
+    """What a dataset keeps besides tasks and returns, so that a model can be refitted with another observation."""
+    asked = (name for name in mdp.observation if name not in ("context", "return"))
+    return tuple(dict.fromkeys((*mdp.recorded, *asked)))
+
+
+class Collected(NamedTuple):
+    """How a dataset is collected: what a call that makes one of its blocks has to know."""
+
+    files: BlockFiles
+    mdp: Process
+    num_updates: int
+    seed: int
+    task_list: NDArray[np.float32] | None
+    mark: Path | None  # a file that is there while a collection runs: who sees it can write beside it
+
+    def tasks(self, block: int) -> Tasks:
+        """The learners of a block before their first batch."""
+        return self.mdp.tasks(self.seed, Stream.TRAIN, block, self.task_list)
+
+    def begun(self, block: int) -> tuple[Growth | None, str | None]:
+        """Where a block goes on that was begun before, and what is wrong with its parts, if anything."""
+        return self.files.parts.take_up(block, self.mdp, self.tasks(block))
+
+    def steps_of(self, updates: int) -> int:
+        """Environment steps of a block after so many updates; the first batch precedes the first of them."""
+        return (updates * self.files.layout.labels + 1) * self.batch_steps
+
+    @property
+    def batch_steps(self) -> int:
+        """Environment steps of a batch of the whole block."""
+        return self.mdp.block_size * self.mdp.batch_steps
+
+
+def collect(
+    mdp: Process,
+    folder: str | Path,
+    *,
+    num_episodes: int,
+    num_updates: int,
+    seed: int,
+    config: Mapping[str, Any],
+    task_list: NDArray[np.float32] | None = None,
+    controller: Controller | None = None,
+    labels: int = 1,
+    rounds: int = 1,
+    follow: Follow | None = None,
+    tracker: Tracker | None = None,
+) -> Dataset:
+    """Collect a dataset, or what is missing of it.
+
+    The trajectory method makes `num_updates` = T updates in each episode; the generative method is T = 1.
+
+    Args:
+        mdp: what to collect from.
+        folder: of the dataset; a stopped collection resumes there.
+        num_episodes: K.
+        num_updates: T.
+        seed: of the whole dataset.
+        config: recorded, and compared on resuming.
+        task_list: contexts to use in place of the task distribution, (tasks, coordinates).
+        controller: proposes the step sizes; uniform exploration by default.
+        labels: updates tried at every state; one of them is the one that is made, the others are drawn at random.
+        rounds: parts of equally many blocks, collected one after the other.
+        follow: gives the memoryless controller of each round in place of `controller`, once the rounds before it are there.
+        tracker: is told the environment steps simulated.
+    """
+    layout = layout_of(mdp, num_episodes, num_updates, labels)
+    controller = controller or Exploration()
+    tasks_digest = None if task_list is None else storage.sha256_of_json(np.asarray(task_list).tolist())
+    recorded = {**config, "collected_with": {"controller": controller.name, "task_list": tasks_digest}}
+    packages = mdp.env.packages
+    writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name(), packages=packages)
+    for sentence in writer.damaged:
+        print(f"{sentence} It is collected again.", file=sys.stderr)
+    missing = writer.missing_blocks()
+    work = Collected(writer.files, mdp, num_updates, seed, task_list, None)
+    done = dict.fromkeys(missing, 0)
+    for block in sorted(writer.files.parts.blocks().intersection(missing)) if controller.is_memoryless else ():
+        growth, problem = work.begun(block)
+        if growth is not None:
+            done[block] = work.steps_of(growth.updates)
+        if problem is not None:
+            print(f"{problem} It is left out, with the parts after it.", file=sys.stderr)
+    total = len(missing) * work.steps_of(num_updates) - sum(done.values())
+    blocks = len(layout.blocks) // rounds
+    with (tracker or Silent()).stage("collect", total, "steps") as stage:
+        note = Tally(stage.advance, done)
+        for index in range(rounds):
+            of_round = [block for block in missing if rounds == 1 or block // blocks == index]
+            if of_round:
+                _collect_blocks(work, follow(writer, index) if follow else controller, of_round, note)
+    return writer.finish()
+
+
+def _collect_blocks(work: Collected, controller: Controller, blocks: list[int], note: Tally) -> None:
+    """Have blocks made that follow the same controller; the steps of each are noted."""
+    here = blocks_at_once(work.mdp.env)
+    with at_work(min(here, len(blocks))) as crew, _marked(work, crew) as marked, crew.telling(note) as tell:
+        queue = Queue(crew, here)
+        for block in blocks:
+            queue.add(block, block, make_block, marked, controller, block, tell)
+        while queue:
+            for block, history in queue.take():
+                if history is not None:
+                    work.files.add(block, history)
+                note((block, work.steps_of(work.num_updates)))
+
+
+@contextmanager
+def _marked(work: Collected, crew: Crew) -> Iterator[Collected]:
+    """The work as other processes can do it; with a mark in its folder, where they need not see this disk."""
+    folder = work.files.folder.absolute()
+    parts = dataclasses.replace(work.files.parts, folder=folder)
+    work = work._replace(files=dataclasses.replace(work.files, folder=folder, parts=parts))
+    if crew.writes_here:
+        yield work
+        return
+    with storage.temporary(folder / "collecting") as mark:
+        yield work._replace(mark=mark)
+    storage.remove_leftovers(folder)  # of workers that were killed
+
+
+def make_block(work: Collected, controller: Controller, block: int, tell: Tell) -> History | None:
+    """Make one block from where it was begun; unless another process has written it, it is returned to be written."""
+    files, mdp, labels = work.files, work.mdp, work.files.layout.labels
+    is_elsewhere = work.mark is not None
+    can_write = work.mark is None or work.mark.exists()
+    if is_elsewhere and can_write and files.holds(block):
+        return None  # by a worker that was killed before it could say so
+    resumes = can_write and controller.is_memoryless
+    begun = work.begun(block)[0] if resumes else None
+    halts = mdp.steps_between_halts
+    stretch = max(1, halts // (work.batch_steps * labels)) if controller.is_memoryless else work.num_updates
+    saved, last_saved = begun.updates if begun else 0, time.monotonic()
+    pieces: tuple[History, ...] = ()
+    with one_block_at_a_time(mdp.env):
+        for growth in grow(
+            mdp,
+            controller,
+            work.tasks(block),
+            work.num_updates,
+            stretch=stretch,
+            record=files.layout.features,
+            tries=labels - 1,
+            begun=begun,
+        ):
+            pieces = growth.pieces
+            if growth.updates == work.num_updates:
+                break
+            if resumes and time.monotonic() - last_saved >= PART_SECONDS:
+                files.parts.write(block, growth, saved)
+                saved, last_saved = growth.updates, time.monotonic()
+            tell((block, work.steps_of(growth.updates)))
+    if is_elsewhere and can_write:
+        files.add(block, joined(pieces))
+        return None
+    return joined(pieces)

@@ -1,0 +1,138 @@
+"""What a controller is: whatever proposes the hyperparameters of the next update."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from metastep._core.errors import InputError
+from metastep._core.progress import Silent, Tracker
+from metastep.mdp import Learners, Process
+from metastep.mdp.blocks import Stream
+from metastep.rules.spaces import Space
+
+ControllerState = Any
+
+
+class TaskSource(NamedTuple):
+    """Tasks that a method has seen before it is judged: those of a stream, or an explicit list with the stream's keys."""
+
+    use: Literal["trained", "selected", "tuned"]
+    stream: Stream
+    contexts: NDArray[np.float32] | None = None  # (tasks, coordinates)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What an experiment offers to a controller that has to be trained or loaded before it can propose.
+
+    Args:
+        mdp: the meta-MDP of the method, its rule included.
+        seed: of everything random.
+        num_updates: updates of a learner in the comparison.
+        num_training_episodes: meta-episodes that the training data has.
+        num_stepsizes: step sizes on the grid of a maximum.
+        regressor: gives the experiment's regressor (`metastep.fqi.regressors`).
+        model: gives the experiment's fitted and selected model (`metastep.fqi.Model`).
+        task_list: the contexts to train on in place of the task distribution.
+        tracker: is told about long work.
+    """
+
+    mdp: Process
+    seed: int
+    num_updates: int
+    num_training_episodes: int
+    num_stepsizes: int
+    regressor: Callable[[], Any]
+    model: Callable[[], Any]
+    task_list: NDArray[np.float32] | None = None
+    tracker: Tracker = field(default_factory=Silent)
+
+
+class Controller(ABC):
+    """One call serves all learners of a block. A controller of your own inherits from this."""
+
+    name: ClassVar[str]  # identifier in the registry, in tables and in files
+    is_memoryless: ClassVar[bool] = (
+        False  # `init` gives the state at any update: a block can be resumed between two of them
+    )
+    needs_model: ClassVar[bool] = False  # it follows the experiment's model, which has to be fitted first
+    keeps_episodes: ClassVar[bool] = False  # it looks at whole episodes of a batch
+    num_batches: ClassVar[int] = (
+        1  # simulations, or passes through a batch, that an update costs; 0: one for each step size
+    )
+    is_yardstick: ClassVar[bool] = False  # it may use what a contender must not, so that it takes part in no test
+
+    @property
+    def shaped_by(self) -> tuple[TaskSource, ...]:
+        """The tasks it was trained or selected on, which it must not be judged on."""
+        return ()
+
+    @property
+    def training_steps(self) -> float:
+        """Environment steps that it took to train itself; those of the experiment's model are counted with its data."""
+        return 0.0
+
+    def num_trials(self, space: Space) -> int:
+        """Batches that it simulates of its own before every update, beside the one of the learner."""
+        return 0
+
+    def prepared(self, run: Run) -> "Controller":
+        """The controller for an experiment: one that has to be trained or loaded first does so here."""
+        return self
+
+    @abstractmethod
+    def init(self, mdp: Process, learners: Learners) -> ControllerState:
+        """State before the first proposal."""
+
+    @abstractmethod
+    def propose(self, state: ControllerState, learners: Learners) -> Array:
+        """Hyperparameters for every learner: (learners, coordinates)."""
+
+    def attempts(self, mdp: Process, learners: Learners, num: int) -> list[Array]:
+        """Updates to try beside the one that is made, so that they give tuples: draws from the whole space."""
+        return [mdp.space.sample(key, learners.theta.shape[0]) for key in attempt_keys(learners, num)]
+
+    def observe(
+        self, state: ControllerState, before: Learners, hyperparameters: Array, after: Learners
+    ) -> ControllerState:
+        """Learn from a transition of every learner."""
+        return state
+
+    def report(self, state: ControllerState) -> dict[str, Array]:
+        """What is worth keeping of a run, by name, each (updates, learners)."""
+        return {}
+
+
+def attempt_keys(learners: Learners, num: int) -> list[Array]:
+    """One for each update to try beside the one that is made."""
+    return [jax.random.fold_in(learners.controller_key, index + 1) for index in range(num)]
+
+
+def require_one_coordinate(name: str, mdp: Process) -> None:
+    """Refuse a space of several hyperparameters where a controller knows only a step size."""
+    if mdp.space.num_coordinates != 1:
+        raise InputError(
+            f"controller: {name!r} chooses one number for each update, but the rule {mdp.rule.name!r} takes "
+            f"{', '.join(mdp.space.names)}."
+        )
+
+
+class Exploration(Controller):
+    """h ~ U(H) at every update: what collects the training data, called uniform in tables."""
+
+    name: ClassVar[str] = "uniform"
+    is_memoryless: ClassVar[bool] = True
+
+    def init(self, mdp: Process, learners: Learners) -> Process:
+        """Remember the space."""
+        return mdp
+
+    def propose(self, state: Process, learners: Learners) -> Array:
+        """Fresh draws for every learner."""
+        return state.space.sample(learners.controller_key, learners.theta.shape[0])

@@ -1,0 +1,341 @@
+"""The meta-dataset on disk: one safetensors file for each block of learners, and a manifest.
+
+    folder/manifest.json             configuration, seed, versions, device, layout and, once complete, all checksums
+    folder/block-00000.safetensors   the arrays of a `History`; features are columns by name
+
+While a block grows, its parts lie beside it (see `metastep.mdp.parts`); a complete dataset has none.
+Files contain neither times nor anything else that depends on how the work was split or how often it was interrupted.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep._core.provenance import environment_record, first_difference
+from metastep.mdp import DEFAULT_OBSERVATION
+from metastep.mdp.blocks import Blocks
+from metastep.mdp.history import History, Transitions, from_arrays
+from metastep.mdp.manifest import read_manifest, sealed
+from metastep.mdp.parts import Parts, remove_parts
+
+_HEADER_BYTES = 8192  # of a block's file, at most
+
+
+class Layout(NamedTuple):
+    """The shape of a dataset: who is in it, what is kept of them, and how it is cut into blocks."""
+
+    context_names: tuple[str, ...]
+    features: dict[str, int]  # the size of each
+    num_updates: int
+    num_learners: int
+    block_size: int
+    num_hyperparameters: int = 1
+    labels: int = 1  # updates tried at every state, the one that was made among them
+
+    @property
+    def blocks(self) -> Blocks:
+        """The blocks of learners; the last one may be smaller."""
+        return Blocks(self.num_learners, self.block_size)
+
+    def shapes(self, block: int) -> dict[str, tuple[int, ...]]:
+        """The shape of every array of one block."""
+        observations, learners = self.num_updates + 1, self.blocks.num_valid(block)
+        after = (self.num_updates, self.labels - 1, learners)  # of what was tried besides
+        tried = {
+            **dict.fromkeys(("tried/mean_return", "tried/flagged", "tried/num_steps"), after),
+            "tried/hyperparameters": (*after, self.num_hyperparameters),
+            **{f"tried/feature/{name}": (*after, size) for name, size in self.features.items()},
+        }
+        return {
+            "context": (learners, len(self.context_names)),
+            **dict.fromkeys(("mean_return", "flagged", "num_steps"), (observations, learners)),
+            "hyperparameters": (self.num_updates, learners, self.num_hyperparameters),
+            **{f"feature/{name}": (observations, learners, size) for name, size in self.features.items()},
+            **(tried if self.labels > 1 else {}),
+        }
+
+    def num_bytes(self, block: int) -> int:
+        """Disk space that one block takes at most."""
+        return sum(4 * math.prod(shape) for shape in self.shapes(block).values()) + _HEADER_BYTES
+
+    def check(self, index: int, history: History, where: str) -> None:
+        """Refuse a block that does not have the arrays and shapes of this layout."""
+        arrays, expected = history.to_arrays(), self.shapes(index)
+        for name in expected.keys() | arrays.keys():
+            found = arrays[name].shape if name in arrays else "nothing"
+            if found != expected.get(name, "nothing"):
+                raise InputError(f"{where}: {name} has shape {found}, expected is {expected.get(name, 'nothing')}.")
+
+
+class Counts(NamedTuple):
+    """How many tuples a dataset holds, and what is wrong with some of them."""
+
+    transitions: int
+    flagged: int  # tuples whose observation or next observation came with a zero or non-finite estimate
+    excluded: int  # tuples with a non-finite number, which `Dataset.transitions` leaves out
+    num_steps: float  # environment steps that collecting them took
+
+
+@dataclass(frozen=True)
+class BlockFiles:
+    """The files of a dataset in the making: all that is needed to add to it, in whichever process.
+
+    Args:
+        folder: of the dataset.
+        layout: its shape.
+        digest: of what the dataset is; every file records it.
+        parts: what there is of blocks that are not complete.
+    """
+
+    folder: Path
+    layout: Layout
+    digest: str
+    parts: Parts
+
+    def add(self, index: int, history: History) -> None:
+        """Write one block in place of its parts; lanes beyond the layout's learners (padding) are cut off."""
+        if index not in self.layout.blocks:
+            raise InputError(
+                f"Block {index} does not exist: the dataset has blocks 0 to {len(self.layout.blocks) - 1}."
+            )
+        learners, valid = len(history.context), self.layout.blocks.num_valid(index)
+        if learners not in (valid, self.layout.block_size):
+            allowed = f"{valid} or, padded, {self.layout.block_size}"
+            raise InputError(f"Block {index} has {learners} learners, but must have {allowed}.")
+        history = history.first(valid)
+        self.layout.check(index, history, f"Block {index}")
+        storage.write_tensors(self.path(index), history.to_arrays(), self.metadata(index))
+        remove_parts(self.folder, {index})
+
+    def path(self, index: int) -> Path:
+        """Where a block goes."""
+        return _block_path(self.folder, index)
+
+    def metadata(self, index: int) -> dict[str, Any]:
+        """What a block says of itself."""
+        return {"block": index, "dataset": self.digest}
+
+    def holds(self, index: int) -> bool:
+        """Whether a block is there, whole and this dataset's."""
+        try:
+            return storage.read_tensors(self.path(index)).metadata == self.metadata(index)
+        except InputError:
+            return False
+
+
+class DatasetWriter:
+    """Creates a dataset or resumes one; several processes may add blocks to the same folder at the same time.
+
+    Args:
+        folder: made if it is not there.
+        layout: the shape of the dataset.
+        config: the resolved configuration, anything that JSON can hold; another one is refused on resuming.
+        seed: likewise.
+        device: recorded with the versions of the packages that decide numbers; others are refused on resuming a
+            dataset that is not complete.
+        packages: such packages of this environment.
+
+    `damaged` holds one sentence for each block file found damaged at the start; such blocks count as missing. `files` adds
+    blocks, and keeps what there is of those that are not complete.
+    """
+
+    damaged: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        folder: str | Path,
+        layout: Layout,
+        config: Mapping[str, Any],
+        *,
+        seed: int,
+        device: str,
+        packages: Sequence[str] = (),
+    ):
+        self.folder, self.layout = Path(folder), layout
+        for name, number in layout._asdict().items():
+            if isinstance(number, int) and number < 1:
+                raise InputError(f"Dataset {folder}: {name} is {number}, but must be at least 1.")
+        environment = environment_record(device, packages)
+        identity = {"config": config, "seed": seed, "environment": environment, "layout": layout._asdict()}
+        # Through JSON and back, so that a tuple equals the list that will be read from the manifest.
+        self._identity = json.loads(json.dumps(identity, allow_nan=False))
+
+        if (self.folder / "manifest.json").exists():
+            self._resume()
+        else:
+            self._create()
+        digest = self._digest()
+        # The last bits of a block come from one environment, also where that of a complete dataset is not asked for.
+        parts = Parts(self.folder, {"dataset": digest, "environment": environment})
+        self.files = BlockFiles(self.folder, layout, digest, parts)
+
+    def missing_blocks(self) -> list[int]:
+        """Blocks that are still to be added: not there, or damaged. Reads every block file that is there."""
+        return sorted(self._problems())
+
+    def add(self, index: int, history: History) -> None:
+        """Write one block."""
+        self.files.add(index, history)
+
+    def block(self, index: int) -> History:
+        """A block that was added before."""
+        return _read_block(self.folder, self.layout, index)
+
+    def digest_of(self, blocks: Iterable[int]) -> str:
+        """What some blocks are known by together."""
+        return storage.sha256_of_json([storage.sha256_of(self._path(index)) for index in blocks])
+
+    def finish(self) -> "Dataset":
+        """Verify all blocks and write the manifest with their checksums."""
+        if problems := self._problems():
+            raise InputError(f"Dataset {self.folder} is not complete: {problems[min(problems)]}")
+        remove_parts(self.folder)
+        checksums = [storage.sha256_of(self._path(index)) for index in self.layout.blocks]
+        before = read_manifest(self.folder)["blocks"]
+        if before is None:
+            storage.write_json(self.folder / "manifest.json", sealed(self._identity, checksums))
+        elif before != checksums:
+            index = next(i for i, checksum in enumerate(checksums) if before[i] != checksum)
+            raise InputError(f"File {self._path(index)} differs from the one whose checksum is in the manifest.")
+        return Dataset.open(self.folder, verify=False)
+
+    def _create(self) -> None:
+        storage.require_free_space(self.folder, self._num_bytes(self.layout.blocks))
+        storage.create_folder(self.folder)
+        storage.remove_leftovers(self.folder)
+        first = storage.canonical_json(sealed(self._identity, None))
+        # A block without a manifest cannot come from an interrupted run: it is somebody else's, and would be replaced.
+        found = sorted(path for kind in ("block", "part") for path in self.folder.glob(f"{kind}-*.safetensors"))
+        if found and not (self.folder / "manifest.json").exists():
+            raise InputError(f"Folder {self.folder} holds {found[0].name} but no manifest.json; use another folder.")
+        if not storage.write_atomically(self.folder / "manifest.json", first, overwrite=False):
+            self._resume()  # another process was first
+
+    def _resume(self) -> None:
+        manifest = read_manifest(self.folder)
+        if manifest["blocks"] is not None:
+            # Nothing is left to compute. Should a block be damaged, its new version must match the checksum anyway.
+            self._identity["environment"] = manifest["environment"]
+        if difference := first_difference({key: manifest[key] for key in self._identity}, self._identity):
+            key, before, now = difference
+            raise InputError(
+                f"Dataset {self.folder} was started with {key} = {before}, which is now {now}; "
+                "resume with the same setting or use another folder."
+            )
+        storage.remove_leftovers(self.folder)
+        problems = self._problems()
+        self.damaged = tuple(text for index, text in problems.items() if self._path(index).exists())
+        remove_parts(self.folder, set(self.layout.blocks) - problems.keys())
+        storage.require_free_space(self.folder, self._num_bytes(problems))
+
+    def _path(self, index: int) -> Path:
+        return _block_path(self.folder, index)
+
+    def _digest(self) -> str:
+        return storage.sha256_of_json(self._identity)
+
+    def _num_bytes(self, indices: Iterable[int]) -> int:
+        return sum(self.layout.num_bytes(index) for index in indices)
+
+    def _problems(self) -> dict[int, str]:
+        """What is wrong with each block that cannot be used, one sentence each."""
+        problems, digest = {}, self._digest()
+        for index in self.layout.blocks:
+            try:
+                if storage.read_tensors(self._path(index)).metadata != {"block": index, "dataset": digest}:
+                    problems[index] = f"File {self._path(index)} belongs to another dataset or block."
+            except InputError as error:
+                problems[index] = str(error)
+        return problems
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A complete dataset; blocks are mapped from their files when asked for, never held all at once."""
+
+    folder: Path
+    layout: Layout
+    config: dict[str, Any]
+    seed: int
+    environment: dict[str, str]
+    checksum: str  # of the manifest's content, hence of everything
+
+    @classmethod
+    def open(cls, folder: str | Path, *, verify: bool = True) -> Self:
+        """Open a dataset; unless told otherwise, verify that every file is as it was written."""
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        checksums, layout = manifest["blocks"], manifest["layout"]
+        layout = Layout(**(layout | {"context_names": tuple(layout["context_names"])}))
+        if checksums is None:
+            there = len(list(folder.glob("block-*.safetensors")))
+            raise InputError(
+                f"Dataset {folder} is not complete: {there} of {len(layout.blocks)} blocks are there; "
+                "run the command that collects it again."
+            )
+        for index, checksum in enumerate(checksums if verify else ()):
+            storage.read_tensors(_block_path(folder, index), checksum)
+        kept = {key: manifest[key] for key in ("config", "seed", "environment", "checksum")}
+        return cls(folder, layout, **kept)
+
+    @property
+    def num_transitions(self) -> int:
+        """All tuples, those that `transitions` leaves out included."""
+        return self.layout.num_learners * self.layout.num_updates * self.layout.labels
+
+    def counts(self) -> Counts:
+        """Count tuples, flagged tuples, tuples with non-finite numbers and steps, in one pass over the blocks."""
+        flagged, excluded, num_steps = 0, 0, 0.0
+        for history in self.blocks():
+            flagged += history.num_flagged
+            excluded += history.num_tuples - len(history.transitions(("return",)).reward)
+            num_steps += history.total_steps
+        return Counts(self.num_transitions, flagged, excluded, num_steps)
+
+    def block(self, index: int) -> History:
+        """One block, mapped from its file (which was verified when the dataset was opened)."""
+        return _read_block(self.folder, self.layout, index)
+
+    def blocks(self) -> Iterator[History]:
+        """All blocks in order, one at a time."""
+        return (self.block(index) for index in self.layout.blocks)
+
+    def transitions(self, names: Sequence[str] = DEFAULT_OBSERVATION) -> Transitions:
+        """All usable tuples, episode after episode; the observation is the named features side by side, in that order.
+
+        Tuples with a non-finite number in any feature (asked for or not, so that different observations give the same rows)
+        are left out; `counts` says how many.
+        """
+        return all_transitions(self.blocks(), names)
+
+
+def all_transitions(histories: Iterable[History], names: Sequence[str]) -> Transitions:
+    """The usable tuples of some blocks, one after the other."""
+    parts = [history.transitions(names) for history in histories]
+    return Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def _read_block(folder: Path, layout: Layout, index: int) -> History:
+    path = _block_path(folder, index)
+    try:
+        history = from_arrays(storage.read_tensors(path, verify=False).arrays)
+    except TypeError:
+        raise InputError(f"File {path} does not hold the arrays of a block.") from None
+    layout.check(index, history, f"File {path}")
+    return history
+
+
+def _block_path(folder: Path, index: int) -> Path:
+    return folder / f"block-{index:05d}.safetensors"
+
+
+def block_checksums(folder: Path) -> dict[Path, str]:
+    """The block files that a dataset's manifest lists, with their SHA-256; none while it is not complete."""
+    return {_block_path(folder, index): sum_ for index, sum_ in enumerate(read_manifest(folder)["blocks"] or ())}

@@ -1,0 +1,169 @@
+"""A block that grows stretch by stretch, and its parts on disk, so that a stopped collection loses seconds and not a block.
+
+    folder/part-00000-00012.safetensors   block 0 from the part before on to update 12, and what is needed to go on
+
+The parts of a block form a chain from its first batch; they are removed once the block itself is written.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep.mdp import Learners, Process, Tasks, begin
+from metastep.mdp.controller import Controller
+from metastep.mdp.history import History, from_arrays, joined
+from metastep.mdp.loop import follow
+
+_NAME = re.compile(r"part-(\d{5,})-(\d{5,})\.safetensors")
+_PIECE, _LEARNERS = "piece.", "learners."
+
+
+class Growth(NamedTuple):
+    """A block after some updates: the history so far, and the learners to go on with."""
+
+    updates: int
+    pieces: tuple[History, ...]
+    learners: Learners
+
+
+def grow(
+    mdp: Process,
+    controller: Controller,
+    tasks: Tasks,
+    num_updates: int,
+    *,
+    stretch: int,
+    record: Collection[str],
+    tries: int = 0,
+    begun: Growth | None = None,
+) -> Iterator[Growth]:
+    """Let a block make `num_updates` updates in all, with a halt after every `stretch` of them.
+
+    `tries` further updates are tried before each of them. `begun` is where an interrupted block goes on; the controller must
+    be memoryless then.
+    """
+    updates, pieces, learners = begun or Growth(0, (), begin(mdp, tasks))
+    state = controller.init(mdp, learners)
+    while updates < num_updates:
+        count = min(stretch, num_updates - updates)
+        learners, state, piece = follow(
+            mdp, controller, learners, state, count, from_start=updates == 0, record=tuple(record), tries=tries
+        )
+        updates, pieces = updates + count, (*pieces, piece)
+        yield Growth(updates, pieces, learners)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts in the folder of a dataset.
+
+    Args:
+        folder: of the dataset.
+        identity: recorded in every part; parts of another identity are not used.
+    """
+
+    folder: Path
+    identity: Mapping[str, Any]
+
+    def write(self, block: int, growth: Growth, since: int) -> None:
+        """Write what is new of a block since another halt, and its learners.
+
+        All of the estimate is kept although the episodes could be simulated again: a program compiled for that could differ
+        from the loop's in the last bits.
+        """
+        ends = accumulate(len(piece.hyperparameters) for piece in growth.pieces)
+        piece = joined([piece for piece, end in zip(growth.pieces, ends, strict=True) if end > since])
+        arrays = {f"{_PIECE}{name}": array for name, array in piece.to_arrays().items()}
+        arrays |= {name: np.asarray(leaf) for name, leaf in _leaves(growth.learners).items()}
+        path = self.folder / f"part-{block:05d}-{growth.updates:05d}.safetensors"
+        storage.write_tensors(path, arrays, self._metadata(block, since, growth.updates))
+
+    def blocks(self) -> set[int]:
+        """Blocks that have parts."""
+        return {block for block, _ in _found(self.folder)}
+
+    def take_up(self, block: int, mdp: Process, tasks: Tasks) -> tuple[Growth | None, str | None]:
+        """A block where its usable parts end, and what is wrong with the part after them, if anything.
+
+        Parts that cannot be used would be in the way of new ones and are removed.
+        """
+        pieces: list[History] = []
+        updates, learners = 0, None
+        files = sorted((end, path) for (of, end), path in _found(self.folder).items() if of == block)
+        for position, (end, path) in enumerate(files):
+            try:
+                arrays, metadata = storage.read_tensors(path)
+                if metadata != self._metadata(block, updates, end):
+                    raise InputError(
+                        f"File {path} belongs to another dataset or block, or the part before it is missing."
+                    )
+                piece, learners = _restored(arrays, mdp, tasks, f"File {path}")
+            except InputError as error:
+                _remove(path for _, path in files[position:])
+                return (Growth(updates, tuple(pieces), learners) if learners else None), str(error)
+            pieces.append(piece)
+            updates = end
+        return (Growth(updates, tuple(pieces), learners) if learners else None), None
+
+    def _metadata(self, block: int, since: int, updates: int) -> dict[str, Any]:
+        return {**self.identity, "block": block, "since": since, "updates": updates}
+
+
+def _restored(arrays: Mapping[str, NDArray[Any]], mdp: Process, tasks: Tasks, where: str) -> tuple[History, Learners]:
+    blank = mdp.blank(tasks)
+    kinds = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(blank).items()}
+    if {name: (a.shape, a.dtype) for name, a in arrays.items() if not name.startswith(_PIECE)} != kinds:
+        raise InputError(f"{where} does not hold what this version keeps.")
+    # Copies: the files behind these arrays will be removed.
+    leaves = [jnp.array(arrays[name]) for name in kinds]
+    kept = jax.tree.unflatten(jax.tree.structure(_without_key(blank)), leaves)
+    try:
+        piece = from_arrays({name.removeprefix(_PIECE): a for name, a in arrays.items() if name.startswith(_PIECE)})
+    except TypeError:
+        raise InputError(f"{where} does not hold what this version keeps.") from None
+    return piece, Learners(**kept, key=tasks.key)
+
+
+def _without_key(learners: Learners) -> dict[str, Any]:
+    """The key is the block's, which the seed gives again, and no array of numbers."""
+    return {name: value for name, value in learners._asdict().items() if name != "key"}
+
+
+def _leaves(learners: Learners) -> dict[str, Array]:
+    """Every array of the learners, in the tree's order, by a name like learners.estimate.gradient."""
+    leaves = jax.tree_util.tree_leaves_with_path(_without_key(learners))
+    return {_LEARNERS + jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def remove_parts(folder: Path, blocks: Collection[int] | None = None) -> None:
+    """Remove the parts of some blocks, or all parts."""
+    _remove(path for (block, _), path in _found(folder).items() if blocks is None or block in blocks)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    """Remove files that another process may have removed; a file that comes back after a crash is recognised again."""
+    for path in paths:
+        try:
+            with suppress(FileNotFoundError):
+                storage.DISK.unlink(path)
+        except OSError as error:
+            raise InputError(f"File {path} cannot be removed: {error.strerror or error}.") from error
+
+
+def _found(folder: Path) -> dict[tuple[int, int], Path]:
+    """The part files of a folder by block and number of updates."""
+    matches = (_NAME.fullmatch(name) for name in os.listdir(folder))
+    return {(int(match[1]), int(match[2])): folder / match[0] for match in matches if match}

@@ -1,0 +1,174 @@
+"""Blocks of learners that a controller steers: described so that anybody can run them, and run many at a time.
+
+Whoever wants some simulated writes a plan: a generator that asks for blocks and is sent what came of them, as often as it likes
+(to tune a method first, then to test it). Blocks of several plans are run side by side.
+"""
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from metastep._core.crew import Queue, Tell
+from metastep._core.helpers import at_work
+from metastep._core.progress import Tally
+from metastep.mdp import MetaMDP, Process, Tasks, whole_episodes
+from metastep.mdp.batched_blocks import run_together, simulation_of
+from metastep.mdp.blocks import Stream, block_key
+from metastep.mdp.controller import Controller
+from metastep.mdp.history import History
+from metastep.mdp.loop import Stretch, run_through
+from metastep.simulation.engine import blocks_at_once, fills_batches, one_block_at_a_time
+
+Outcome = TypeVar("Outcome")
+_SECONDS_BETWEEN_NEWS = 0.5
+
+
+class Start(NamedTuple):
+    """The learners of a block before their first batch, as arrays and numbers."""
+
+    context: NDArray[np.float32]  # (learners, coordinates)
+    theta: NDArray[np.float32]  # (learners, parameters)
+    seed: int
+    stream: Stream
+    block: int
+
+    @property
+    def tasks(self) -> Tasks:
+        """The same with the key that everything random derives from."""
+        return Tasks(jnp.asarray(self.context), jnp.asarray(self.theta), block_key(self.seed, self.stream, self.block))
+
+
+def start_of(
+    mdp: Process, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None
+) -> Start:
+    """The tasks and first policies of a block of a stream."""
+    tasks = mdp.tasks(seed, stream, block, task_list)
+    return Start(np.asarray(tasks.context), np.asarray(tasks.theta), seed, stream, block)
+
+
+class BlockRun(NamedTuple):
+    """A block of learners to run."""
+
+    mdp: Process
+    controller: Controller
+    start: Start
+    num_updates: int
+    num_valid: int | None = None  # learners to keep; the others are padding
+
+
+class Ran(NamedTuple):
+    """What became of a block."""
+
+    history: History
+    theta: NDArray[np.float32]  # (learners, parameters), after the last update
+    report: Mapping[str, NDArray[Any]]  # what the controller tells of its run, by name, each (updates, learners)
+
+
+_Ready = tuple[int, int, BlockRun]  # of which plan, at which place of what it asks for
+Plan = Generator[Sequence[BlockRun], list[Ran], Outcome]
+
+
+def run_blocks(asked: Sequence[BlockRun], tag: int, tell: Tell) -> list[Ran]:
+    """Run blocks in lockstep, simulated in one batch where there are several; tells now and then how many are through."""
+    first, done, told = asked[0], 0, time.monotonic()
+
+    def count_update() -> None:
+        nonlocal done, told
+        done += 1
+        if time.monotonic() - told > _SECONDS_BETWEEN_NEWS:
+            told = time.monotonic()
+            tell((tag, len(asked) * done / (first.num_updates + 1)))
+
+    with one_block_at_a_time(first.mdp.env):
+        if len(asked) == 1:
+            ends = [run_through(*first[:2], first.start.tasks, first.num_updates, on_update=count_update)]
+        else:
+            blocks = [
+                (whole_episodes(block.mdp, "a batch of blocks"), block.controller, block.start.tasks) for block in asked
+            ]
+            ends = run_together(blocks, first.num_updates, count_update)
+    return [_ran(block, end) for block, end in zip(asked, ends, strict=True)]
+
+
+def _ran(asked: BlockRun, end: Stretch) -> Ran:
+    report: dict[str, NDArray[Any]] = jax.device_get(asked.controller.report(end.state))
+    num = len(end.piece.context) if asked.num_valid is None else asked.num_valid
+    told = {name: array[:, :num] for name, array in report.items()}
+    return Ran(end.piece.first(num), np.asarray(end.learners.theta)[:num], told)
+
+
+class _Course:
+    """A plan under way: the blocks that it waits for, and those that are through."""
+
+    def __init__(self, plan: Plan[Any]) -> None:
+        self.plan = plan
+        self.outcome: Any = None
+        self.asked: list[BlockRun] = []
+        self.ran: dict[int, Ran] = {}
+
+    def go_on(self, ran: list[Ran] | None) -> list[tuple[int, BlockRun]]:
+        """Tell the plan what came of the blocks that it asked for last; what it asks for now, nothing at its end."""
+        self.ran = {}
+        try:
+            while not (asked := list(self.plan.send(ran))):  # type: ignore[arg-type]  # None begins
+                ran = []
+        except StopIteration as end:
+            asked, self.outcome = [], end.value
+        self.asked = asked
+        return list(enumerate(asked))
+
+    def take(self, place: int, ran: Ran) -> list[tuple[int, BlockRun]]:
+        """Take in a block; what the plan asks for once it has them all."""
+        self.ran[place] = ran
+        if len(self.ran) < len(self.asked):
+            return []
+        return self.go_on([self.ran[index] for index in range(len(self.asked))])
+
+
+def carry_out(
+    plans: Sequence[Plan[Outcome]], advance: Callable[[float], object] = lambda _: None, *, together: int = 1
+) -> list[Outcome]:
+    """What the plans return; blocks of all of them are run side by side, those of the first ones first.
+
+    `advance` is told how many blocks more are through. A GPU simulates up to `together` of them in one batch, the largest power
+    of two that is not above it: other batches are filled up to one.
+    """
+    courses = [_Course(plan) for plan in plans]
+    ready = [(index, place, block) for index, course in enumerate(courses) for place, block in course.go_on(None)]
+    if not ready:
+        return [course.outcome for course in courses]
+    env = ready[0][2].mdp.env
+    here, most = blocks_at_once(env), 1 << together.bit_length() - 1 if fills_batches(env) else 1
+    groups: list[list[_Ready]] = []
+    note = Tally(advance, {})
+    with at_work(here) as crew, crew.telling(note) as tell:
+        queue = Queue(crew, here)
+        while ready or queue:
+            # A batch that is not full waits for others as long as nobody else does.
+            full, ready = _grouped(ready, most, whole=queue.is_busy)
+            for group in full:
+                queue.add(group[0][0], len(groups), run_blocks, [block for *_, block in group], len(groups), tell)
+                groups.append(group)
+            for number, results in queue.take():
+                note((number, float(len(results))))
+                for (index, place, _), ran in zip(groups[number], results, strict=True):
+                    ready += [(index, *block) for block in courses[index].take(place, ran)]
+    return [course.outcome for course in courses]
+
+
+def _grouped(ready: list[_Ready], most: int, *, whole: bool) -> tuple[list[list[_Ready]], list[_Ready]]:
+    """Blocks that can be run together, and, where only whole groups are wanted, those that wait for more."""
+    alike: dict[Any, list[_Ready]] = {}
+    for entry in ready:
+        mdp = entry[2].mdp
+        # Of other processes than the paper's each block is simulated by itself.
+        same = (simulation_of(mdp), mdp.block_size, entry[2].num_updates) if isinstance(mdp, MetaMDP) else entry[:2]
+        alike.setdefault(same, []).append(entry)
+    groups = [group[start : start + most] for group in alike.values() for start in range(0, len(group), most)]
+    now = [group for group in groups if len(group) == most or not whole]
+    return now, [entry for group in groups if len(group) < most and whole for entry in group]

@@ -1,0 +1,78 @@
+"""Advantage actor-critic: one step of RMSprop along the policy gradient (Mnih and others, 2016)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from metastep._core.settings import Float, Positive, Share, check_fields
+from metastep.policies.actor_critic import ActorCritic, Parts
+from metastep.rules.actor_critic.experience import Experience
+from metastep.rules.actor_critic.rule import (
+    ActorCriticRule,
+    Moments,
+    Trained,
+    approximate_divergence,
+    clipped,
+    kept_finite,
+    standardised,
+)
+
+
+@dataclass(frozen=True)
+class A2C(ActorCriticRule):
+    """One step of RMSprop on the whole batch; the step is the learning rate. Defaults are Stable-Baselines3's.
+
+    Args:
+        gae_lambda: lambda of the advantages.
+        normalise_advantages: whether those of a batch have mean 0 and standard deviation 1.
+        entropy_weight: of the policy's entropy in the loss (ent_coef).
+        value_weight: of the critic's squared error in the loss (vf_coef).
+        max_gradient_norm: what longer gradients are cut to (max_grad_norm).
+        decay: of the running mean of the squared gradient.
+        epsilon: added to its root (rms_prop_eps).
+    """
+
+    gae_lambda: Share = 1.0
+    normalise_advantages: bool = False
+    entropy_weight: Float = 0.0
+    value_weight: Float = 0.5
+    max_gradient_norm: Positive = 0.5
+    decay: Share = 0.99
+    epsilon: Positive = 1e-5
+
+    name: ClassVar[str] = "a2c"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "meta.rule")
+
+    def loss(self, policy: ActorCritic, parts: Parts, batch: Experience) -> Array:
+        """What is made small, for one learner."""
+        distribution, value = policy.act(parts, batch.observation), policy.value(parts, batch.observation)
+        advantage = standardised(batch.advantage) if self.normalise_advantages else batch.advantage
+        towards = -jnp.mean(advantage * distribution.log_density(batch.action))
+        error = jnp.mean((batch.target - value) ** 2)
+        return towards - self.entropy_weight * jnp.mean(distribution.entropy()) + self.value_weight * error
+
+    def apply(
+        self,
+        policy: ActorCritic,
+        theta: Array,
+        experience: Experience,
+        hyperparameters: Array,
+        state: Moments,
+        key: Array,
+    ) -> Trained:
+        def train_one(theta: Array, batch: Experience, rate: Array, moments: Moments) -> Trained:
+            gradient = policy.join(jax.grad(self.loss, argnums=1)(policy, policy.split(theta), batch))
+            gradient = clipped(gradient, self.max_gradient_norm)
+            second = self.decay * moments.second + (1.0 - self.decay) * gradient**2
+            moved = theta - rate * gradient / (jnp.sqrt(second) + self.epsilon)
+            now = policy.act(policy.split(moved), batch.observation).log_density(batch.action)
+            divergence = approximate_divergence(now - batch.log_density)
+            after = Moments(moments.first, second, moments.steps + 1.0)
+            return Trained(moved, after, jnp.bool_(False), divergence, jnp.float32(0.0))
+
+        return kept_finite(theta, state, jax.vmap(train_one)(theta, experience, hyperparameters[:, -1], state))

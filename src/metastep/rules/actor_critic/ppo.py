@@ -1,0 +1,147 @@
+"""Proximal policy optimisation with clipped ratios (Schulman and others, 2017)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from metastep._core.errors import InputError
+from metastep._core.settings import Count, Float, Positive, Share, check_fields
+from metastep.policies.actor_critic import ActorCritic, Parts
+from metastep.rules.actor_critic.experience import Experience
+from metastep.rules.actor_critic.rule import (
+    ActorCriticRule,
+    Moments,
+    Trained,
+    adam_step,
+    approximate_divergence,
+    clipped,
+    kept_finite,
+    standardised,
+)
+from metastep.rules.actor_critic.steps import steps_at_once
+from metastep.rules.spaces import position_of
+
+
+class Minibatch(NamedTuple):
+    """What the loss looks at, (steps, ...) of one learner."""
+
+    observation: Array
+    action: Array
+    log_density: Array
+    value: Array
+    advantage: Array
+    target: Array
+
+
+class Losses(NamedTuple):
+    """What the loss of one minibatch consists of, and what practitioners watch."""
+
+    policy: Array
+    value: Array
+    entropy: Array
+    divergence: Array
+    clip_fraction: Array
+
+
+@dataclass(frozen=True)
+class PPO(ActorCriticRule):
+    """Several epochs of Adam on the clipped surrogate; the step is the learning rate. Defaults are Stable-Baselines3's.
+
+    Args:
+        epochs: passes through the batch (n_epochs).
+        minibatch_size: steps of each gradient (batch_size), which must divide the batch.
+        gae_lambda: lambda of the advantages.
+        clip_range: how far from 1 ratios of densities count. Where there are several, one is chosen for each update, beside
+            the learning rate.
+        value_clip_range: how far the critic may move in an update (clip_range_vf); None for any distance.
+        normalise_advantages: whether those of a minibatch have mean 0 and standard deviation 1.
+        entropy_weight: of the policy's entropy in the loss (ent_coef).
+        value_weight: of the critic's squared error in the loss (vf_coef).
+        max_gradient_norm: what longer gradients are cut to (max_grad_norm).
+    """
+
+    epochs: Count = 10
+    minibatch_size: Count = 64
+    gae_lambda: Share = 0.95
+    clip_range: tuple[Positive, ...] = (0.2,)
+    value_clip_range: Positive | None = None
+    normalise_advantages: bool = True
+    entropy_weight: Float = 0.0
+    value_weight: Float = 0.5
+    max_gradient_norm: Positive = 0.5
+
+    name: ClassVar[str] = "ppo"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "meta.rule")
+        if not self.clip_range or len(set(self.clip_range)) < len(self.clip_range) or min(self.clip_range) <= 0.0:
+            raise InputError(
+                f"meta.rule.clip_range: {list(self.clip_range)} must hold one positive number or more, each once."
+            )
+        if self.minibatch_size < 2:
+            raise InputError(f"meta.rule.minibatch_size: {self.minibatch_size} must be at least 2.")
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The clip ranges where there are several."""
+        return tuple(f"clip {value:g}" for value in self.clip_range) if len(self.clip_range) > 1 else ()
+
+    def loss(self, policy: ActorCritic, parts: Parts, batch: Minibatch, clip_range: Array) -> tuple[Array, Losses]:
+        """What is made small, for one learner."""
+        distribution, value = policy.act(parts, batch.observation), policy.value(parts, batch.observation)
+        advantage = standardised(batch.advantage) if self.normalise_advantages else batch.advantage
+        log_ratio = distribution.log_density(batch.action) - batch.log_density
+        ratio = jnp.exp(log_ratio)
+        near = jnp.clip(ratio, 1.0 - clip_range, 1.0 + clip_range)
+        if self.value_clip_range is not None:
+            value = batch.value + jnp.clip(value - batch.value, -self.value_clip_range, self.value_clip_range)
+        losses = Losses(
+            policy=-jnp.mean(jnp.minimum(advantage * ratio, advantage * near)),
+            value=jnp.mean((batch.target - value) ** 2),
+            entropy=-jnp.mean(distribution.entropy()),
+            divergence=approximate_divergence(log_ratio),
+            clip_fraction=jnp.mean((jnp.abs(ratio - 1.0) > clip_range).astype(jnp.float32)),
+        )
+        return losses.policy + self.entropy_weight * losses.entropy + self.value_weight * losses.value, losses
+
+    def apply(
+        self,
+        policy: ActorCritic,
+        theta: Array,
+        experience: Experience,
+        hyperparameters: Array,
+        state: Moments,
+        key: Array,
+    ) -> Trained:
+        batch = Minibatch(*(getattr(experience, name) for name in Minibatch._fields))
+        size = batch.value.shape[1]
+        # One order for all learners: their steps have nothing to do with each other.
+        orders = jax.vmap(lambda one: jax.random.permutation(one, size))(jax.random.split(key, self.epochs))
+        choices = jnp.asarray(self.clip_range, jnp.float32)
+        clip_range = choices[position_of(hyperparameters, len(choices))] if self.directions else choices[:1]
+
+        def train_one(theta: Array, batch: Minibatch, rate: Array, clip_range: Array, moments: Moments) -> Trained:
+            def step(carry: tuple[Array, Moments], minibatch: Minibatch) -> tuple[tuple[Array, Moments], Losses]:
+                theta, moments = carry
+                slopes, losses = jax.grad(self.loss, argnums=1, has_aux=True)(
+                    policy, policy.split(theta), minibatch, clip_range
+                )
+                gradient = clipped(policy.join(slopes), self.max_gradient_norm)
+                return adam_step(theta, gradient, rate, moments), losses
+
+            def epoch(carry: tuple[Array, Moments], order: Array) -> tuple[tuple[Array, Moments], Losses]:
+                shuffled = jax.tree.map(
+                    lambda array: array[order].reshape(-1, self.minibatch_size, *array.shape[1:]), batch
+                )
+                carry, losses = lax.scan(step, carry, shuffled, unroll=steps_at_once())
+                return carry, jax.tree.map(jnp.mean, losses)
+
+            (theta, moments), losses = lax.scan(epoch, (theta, moments), orders)
+            # As Stable-Baselines3 tells them: the divergence of the last epoch, clip fractions of all.
+            return Trained(theta, moments, jnp.bool_(False), losses.divergence[-1], jnp.mean(losses.clip_fraction))
+
+        rates, clips = hyperparameters[:, -1], jnp.broadcast_to(clip_range, (len(theta),))
+        return kept_finite(theta, state, jax.vmap(train_one)(theta, batch, rates, clips, state))

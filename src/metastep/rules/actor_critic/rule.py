@@ -1,0 +1,119 @@
+"""What an actor-critic rule is: an update from one batch, with numbers that are chosen for it."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from metastep._core.errors import InputError
+from metastep.policies.actor_critic import ActorCritic
+from metastep.rules.actor_critic.experience import Experience
+
+
+class Moments(NamedTuple):
+    """Running moments of a gradient, and how many steps they have seen."""
+
+    first: Array  # (learners, parameters)
+    second: Array  # (learners, parameters)
+    steps: Array  # (learners,)
+
+
+class Trained(NamedTuple):
+    """The outcome of one update."""
+
+    theta: Array  # (learners, parameters)
+    state: Moments
+    flagged: Array  # (learners,): it would have led out of what float32 holds, so theta and state stayed
+    divergence: Array  # (learners,): KL between the policies before and after, over the batch
+    clip_fraction: Array  # (learners,): share of the batch whose ratio of densities was clipped; 0 where nothing clips
+
+
+class ActorCriticRule(ABC):
+    """theta' = f(theta, h, batch). A rule of your own is a frozen dataclass that inherits from this."""
+
+    name: ClassVar[str]  # identifier in the registry
+    is_along_a_line: ClassVar[bool] = False
+    tells_divergence: ClassVar[bool] = True
+    damping: ClassVar[None] = None
+    gae_lambda: float = 0.95  # of the advantages
+    minibatch_size: int | None = None  # steps of each gradient; None where it takes the whole batch
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Ways to go that are chosen among before the step, by name; none where there is no choice."""
+        return ()
+
+    @property
+    def hyperparameters(self) -> tuple[str, ...]:
+        """The numbers a controller chooses for every update."""
+        return ("direction", "stepsize") if self.directions else ("stepsize",)
+
+    def require_batch(self, batch_size: int) -> None:
+        """Refuse a number of steps that the rule cannot learn from."""
+        if self.minibatch_size and batch_size % self.minibatch_size:
+            raise InputError(
+                f"meta.rule.minibatch_size: {self.minibatch_size} must divide the {batch_size} steps of a batch, which are "
+                "rollout.num_envs times rollout.num_steps."
+            )
+
+    def init(self, theta: Array) -> Moments:
+        """State before the first update."""
+        return Moments(jnp.zeros_like(theta), jnp.zeros_like(theta), jnp.zeros(len(theta), jnp.float32))
+
+    @abstractmethod
+    def apply(
+        self,
+        policy: ActorCritic,
+        theta: Array,
+        experience: Experience,
+        hyperparameters: Array,
+        state: Moments,
+        key: Array,
+    ) -> Trained:
+        """One update of every learner; hyperparameters is (learners, len(self.hyperparameters))."""
+
+
+def clipped(gradient: Array, most: float) -> Array:
+    """A gradient (parameters,) of at most this length, as PyTorch cuts it."""
+    return gradient * jnp.minimum(1.0, most / (jnp.sqrt(jnp.sum(gradient**2)) + 1e-6))
+
+
+_DECAYS = 0.9, 0.999  # of Adam's moments
+_EPSILON = 1e-5  # of Adam: larger than usual, as Stable-Baselines3 has it for small networks
+
+
+def adam_step(theta: Array, gradient: Array, rate: Array, moments: Moments) -> tuple[Array, Moments]:
+    """One step of Adam downhill, for one learner."""
+    steps = moments.steps + 1.0
+    first = _DECAYS[0] * moments.first + (1.0 - _DECAYS[0]) * gradient
+    second = _DECAYS[1] * moments.second + (1.0 - _DECAYS[1]) * gradient**2
+    root = jnp.sqrt(second / (1.0 - _DECAYS[1] ** steps))
+    moved = theta - rate / (1.0 - _DECAYS[0] ** steps) * first / (root + _EPSILON)
+    return moved, Moments(first, second, steps)
+
+
+def standardised(advantage: Array) -> Array:
+    """With mean 0 and, but for rounding, standard deviation 1."""
+    return (advantage - jnp.mean(advantage)) / (jnp.std(advantage, ddof=1) + 1e-8)
+
+
+def approximate_divergence(log_ratio: Array) -> Array:
+    """KL(before, after) from ratios of densities at actions drawn before: mean of (ratio - 1) - log ratio."""
+    return jnp.mean(jnp.expm1(log_ratio) - log_ratio)
+
+
+def kept_finite(theta: Array, state: Moments, trained: Trained) -> Trained:
+    """The update, or for learners that it would lead out of float32's range where they were, flagged."""
+    leaves = (trained.theta, *trained.state)
+    usable = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf).reshape(len(leaf), -1), axis=1) for leaf in leaves]), axis=0)
+
+    def keep(after: Array, before: Array) -> Array:
+        return jnp.where(usable.reshape(-1, *(1,) * (after.ndim - 1)), after, before)
+
+    moved, after = jax.tree.map(keep, (trained.theta, trained.state), (theta, state))
+    divergence, clip_fraction = (
+        jnp.where(usable & jnp.isfinite(value), value, 0.0) for value in (trained.divergence, trained.clip_fraction)
+    )
+    return Trained(moved, after, ~usable, divergence, clip_fraction)

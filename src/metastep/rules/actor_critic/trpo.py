@@ -1,0 +1,125 @@
+"""Trust region policy optimisation (Schulman and others, 2015)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from metastep._core.errors import InputError
+from metastep._core.settings import Count, Positive, Share, check_fields
+from metastep.policies.actor_critic import ActorCritic
+from metastep.rules.actor_critic.experience import Experience
+from metastep.rules.actor_critic.rule import ActorCriticRule, Moments, Trained, adam_step, kept_finite, standardised
+from metastep.simulation.gradients import conjugate_gradient
+
+
+@dataclass(frozen=True)
+class TRPO(ActorCriticRule):
+    """A step along the natural gradient, as long as a bound on the divergence allows, then Adam for the critic.
+
+    The step is that bound: the KL divergence between the policies before and after, mean over the batch. Defaults are those of
+    Stable-Baselines3's contributed package.
+
+    Args:
+        gae_lambda: lambda of the advantages.
+        normalise_advantages: whether those of a batch have mean 0 and standard deviation 1.
+        cg_iterations: conjugate-gradient steps to the natural gradient (cg_max_steps).
+        cg_damping: added to the Fisher matrix's diagonal.
+        search_steps: lengths that the line search tries (line_search_max_iter).
+        search_factor: between one length and the next (line_search_shrinking_factor).
+        critic_rate: learning rate of the critic (learning_rate).
+        critic_epochs: passes through the batch for the critic (n_critic_updates).
+        minibatch_size: steps of each of the critic's gradients (batch_size), which must divide the batch.
+    """
+
+    gae_lambda: Share = 0.95
+    normalise_advantages: bool = True
+    cg_iterations: Count = 15
+    cg_damping: Positive = 0.1
+    search_steps: Count = 10
+    search_factor: Positive = 0.8
+    critic_rate: Positive = 1e-3
+    critic_epochs: Count = 10
+    minibatch_size: Count = 128
+
+    name: ClassVar[str] = "trpo"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "meta.rule")
+        if self.search_factor >= 1.0:
+            raise InputError(f"meta.rule.search_factor: {self.search_factor} must be less than 1.")
+
+    def apply(
+        self,
+        policy: ActorCritic,
+        theta: Array,
+        experience: Experience,
+        hyperparameters: Array,
+        state: Moments,
+        key: Array,
+    ) -> Trained:
+        orders = jax.vmap(lambda one: jax.random.permutation(one, experience.value.shape[1]))(
+            jax.random.split(key, self.critic_epochs)
+        )
+
+        def train_one(theta: Array, batch: Experience, bound: Array, moments: Moments) -> Trained:
+            moved, divergence = self._improve(policy, theta, batch, bound)
+            moved, after = self._follow_returns(policy, moved, batch, moments, orders)
+            return Trained(moved, after, jnp.bool_(False), divergence, jnp.float32(0.0))
+
+        return kept_finite(theta, state, jax.vmap(train_one)(theta, experience, hyperparameters[:, -1], state))
+
+    def _improve(self, policy: ActorCritic, theta: Array, batch: Experience, bound: Array) -> tuple[Array, Array]:
+        """The actor of one learner after its step, and what that cost."""
+        before = policy.act(policy.split(theta), batch.observation)
+        advantage = standardised(batch.advantage) if self.normalise_advantages else batch.advantage
+
+        def gain(theta: Array) -> Array:
+            now = policy.act(policy.split(theta), batch.observation).log_density(batch.action)
+            return jnp.mean(advantage * jnp.exp(now - batch.log_density))
+
+        def divergence(theta: Array) -> Array:
+            return jnp.mean(before.divergence(policy.act(policy.split(theta), batch.observation)))
+
+        def fisher(vector: Array) -> Array:
+            return jax.jvp(jax.grad(divergence), (theta,), (vector,))[1] + self.cg_damping * vector
+
+        start, gradient = jax.value_and_grad(gain)(theta)
+        direction = conjugate_gradient(fisher, gradient, jnp.dot, self.cg_iterations)
+        curvature = direction @ fisher(direction)
+        longest = jnp.sqrt(2.0 * bound / jnp.where(curvature > 0.0, curvature, jnp.inf)) * direction
+
+        def attempt(found: tuple[Array, Array, Array], scale: Array) -> tuple[tuple[Array, Array, Array], None]:
+            """The first length that improves and keeps the bound is taken."""
+            is_found, best, cost = found
+            there = theta + scale * longest
+            spent = divergence(there)
+            serves = (spent < bound) & (gain(there) > start) & ~is_found
+            return (is_found | serves, jnp.where(serves, there, best), jnp.where(serves, spent, cost)), None
+
+        scales = jnp.float32(self.search_factor) ** jnp.arange(self.search_steps, dtype=jnp.float32)
+        (_, moved, cost), _ = lax.scan(attempt, (jnp.bool_(False), theta, jnp.float32(0.0)), scales)
+        return moved, cost
+
+    def _follow_returns(
+        self, policy: ActorCritic, theta: Array, batch: Experience, moments: Moments, orders: Array
+    ) -> tuple[Array, Moments]:
+        """The critic of one learner after some epochs of Adam; the actor's gradients are zero, so that it stays."""
+
+        def error(theta: Array, observation: Array, target: Array) -> Array:
+            return jnp.mean((target - policy.value(policy.split(theta), observation)) ** 2)
+
+        def step(carry: tuple[Array, Moments], data: tuple[Array, ...]) -> tuple[tuple[Array, Moments], None]:
+            theta, moments = carry
+            return adam_step(theta, jax.grad(error)(theta, *data), jnp.float32(self.critic_rate), moments), None
+
+        def epoch(carry: tuple[Array, Moments], order: Array) -> tuple[tuple[Array, Moments], None]:
+            shuffled = (
+                array[order].reshape(-1, self.minibatch_size, *array.shape[1:])
+                for array in (batch.observation, batch.target)
+            )
+            return lax.scan(step, carry, tuple(shuffled))[0], None
+
+        return lax.scan(epoch, (theta, moments), orders)[0]

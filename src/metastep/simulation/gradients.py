@@ -1,0 +1,313 @@
+"""Estimates from batches of episodes: return, policy gradient, natural gradient."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from metastep._core.errors import InputError
+from metastep._core.settings import Count, check_fields
+from metastep.policies import Pieces, Policy, flatten
+from metastep.simulation.engine import Engine, engine_of
+from metastep.simulation.rollouts import Rollout, Trajectories
+from metastep.simulation.sums import Sums, sums_of
+
+FisherSolver = Literal["closed", "cg", "truncated"]
+DampingKind = Literal["relative", "absolute"]
+
+DAMPING = 1e-3
+"""Damping of the natural gradient, as a share of the mean of the Fisher matrix's diagonal."""
+
+# Of conjugate gradient: count, solution, residual, direction, energy.
+_Iteration = tuple[Array, Array, Array, Array, Array]
+# Conjugate gradient stops where the residual is this share of the gradient.
+_CG_TOLERANCE = 1e-5
+
+
+Batch = Sums | Trajectories
+"""What an estimate is made from: sums over the episodes where they suffice, else the episodes."""
+
+
+class Estimate(NamedTuple):
+    """What one batch of episodes says about each learner; learners first."""
+
+    mean_return: Array  # (learners,): j
+    return_error: Array  # (learners,): its standard error
+    gradient: Array  # (learners, parameters)
+    natural_gradient: Array  # (learners, parameters), with the first damping
+    num_steps: Array  # (learners,): steps before termination
+    more: tuple[Array, ...] = ()  # natural gradients with further dampings, each (learners, parameters)
+
+    @property
+    def natural_gradients(self) -> tuple[Array, ...]:
+        """One for each damping."""
+        return (self.natural_gradient, *self.more)
+
+
+def _fisher_block(rollout: Rollout, sums: Sums) -> Array:
+    """The Fisher matrix of one action of a linear policy, `E[phi phi^T] / sigma^2`: (learners, 1 + s, 1 + s)."""
+    assert sums.moments is not None  # the estimator refuses the closed form for other policies
+    return jnp.moveaxis(sums.moments / (sums.num_steps * rollout.policy.sigma**2), -1, 0)
+
+
+def _by_action(policy: Policy, vector: Array) -> Array:
+    """theta = (b, W), gathered for each action, (parameters, learners) as (learners, actions, 1 + s)."""
+    biases = vector[: policy.num_actions, None]  # (actions, 1, learners)
+    weights = vector[policy.num_actions :].reshape(policy.num_actions, policy.num_observations, -1)
+    return jnp.moveaxis(jnp.concatenate([biases, weights], axis=1), -1, 0)
+
+
+def _closed_system(rollout: Rollout, sums: Sums, damping: float, kind: DampingKind) -> tuple[Array, Array]:
+    """The damped Fisher block of a linear policy, (learners, 1 + s, 1 + s), and the gradient, (learners, 1 + s, actions).
+
+    F repeats one block for every action, `E[phi phi^T] / sigma^2`, the mean over the steps taken.
+    """
+    policy, fisher = rollout.policy, _fisher_block(rollout, sums)
+    size = fisher.shape[-1]
+    if kind == "relative":
+        trace = jnp.trace(fisher, axis1=-2, axis2=-1)
+        damped = fisher + (damping / size) * trace[:, None, None] * jnp.eye(size, dtype=jnp.float32)
+    else:
+        damped = fisher + damping * jnp.eye(size, dtype=jnp.float32)
+    return damped, jnp.swapaxes(_by_action(policy, sums.gradient), -1, -2)
+
+
+def _in_theta_order(solved: Array) -> Array:
+    """(learners, 1 + s, actions) as (parameters, learners)."""
+    solved = jnp.moveaxis(solved, 0, -1)
+    return jnp.concatenate([solved[0], jnp.swapaxes(solved[1:], 0, 1).reshape(-1, solved.shape[-1])])
+
+
+def solve_closed(rollout: Rollout, sums: Sums, damping: float, kind: DampingKind = "relative") -> Array:
+    """`(F + damping * tr(F)/size * I)^-1 gradient` for a linear policy: (parameters, learners).
+
+    The matrix is brought to unit diagonal first: coordinates of very different size (metres and radians) would cost
+    a float32 factorisation most of its digits.
+    """
+    damped, right = _closed_system(rollout, sums, damping, kind)
+    scale = lax.rsqrt(jnp.diagonal(damped, axis1=-2, axis2=-1))  # (learners, size)
+    factor = lax.linalg.cholesky(damped * scale[:, :, None] * scale[:, None, :])
+    half = lax.linalg.triangular_solve(factor, right * scale[:, :, None], left_side=True, lower=True)
+    solved = lax.linalg.triangular_solve(factor, half, left_side=True, lower=True, transpose_a=True)
+    return _in_theta_order(solved * scale[:, :, None])
+
+
+def solve_truncated(rollout: Rollout, sums: Sums, damping: float, kind: DampingKind, iterations: int) -> Array:
+    """The same system after so many plain conjugate-gradient steps from zero, as in TRPO's first implementations.
+
+    No preconditioner: where the steps do not suffice, directions in which the batch varies most are solved for first.
+    """
+    damped, gradient = _closed_system(rollout, sums, damping, kind)
+
+    def image(vector: Array) -> Array:
+        return jnp.einsum("lij,lja->lia", damped, vector, precision=lax.Precision.HIGHEST)
+
+    def dot(left: Array, right: Array) -> Array:
+        return jnp.sum(left * right, axis=(1, 2), keepdims=True)
+
+    return _in_theta_order(conjugate_gradient(image, gradient, dot, iterations))
+
+
+def conjugate_gradient(
+    image: Callable[[Array], Array], right: Array, dot: Callable[[Array, Array], Array], iterations: int
+) -> Array:
+    """The solution of image(x) = right after so many steps from zero."""
+
+    def iterate(_: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        solution, residual, direction = carry
+        ahead, energy = image(direction), dot(residual, residual)
+        length = _safe_ratio(energy, dot(direction, ahead))
+        solution, residual = solution + length * direction, residual - length * ahead
+        return solution, residual, residual + _safe_ratio(dot(residual, residual), energy) * direction
+
+    return lax.fori_loop(0, iterations, iterate, (jnp.zeros_like(right), right, right))[0]
+
+
+def _safe_ratio(numerator: Array, denominator: Array) -> Array:
+    """Zero where the denominator is: conjugate gradient is through then."""
+    return jnp.where(denominator > 0.0, numerator / jnp.where(denominator > 0.0, denominator, 1.0), 0.0)
+
+
+def _visited(episodes: Trajectories) -> tuple[Pieces, Array]:
+    """Observations and weights of all steps as one long batch: pieces (steps, learners), weights that sum to 1."""
+    horizon, num_observations, num_episodes, num_learners = episodes.observation.shape
+    observation = jnp.swapaxes(episodes.observation, 0, 1).reshape(
+        num_observations, horizon * num_episodes, num_learners
+    )
+    alive = episodes.alive.reshape(horizon * num_episodes, num_learners).astype(jnp.float32)
+    return tuple(observation), alive / jnp.sum(alive, axis=0)
+
+
+def _fisher_diagonal(policy: Policy, theta: Array, observation: Pieces, weight: Array) -> Array:
+    """diag(F): the score at unit noise of one action after the other is a row of the mean's Jacobian over sigma."""
+    total = jnp.zeros(theta.shape, jnp.float32)
+    for action in range(policy.num_actions):
+        unit = tuple(jnp.full(weight.shape, float(index == action), jnp.float32) for index in range(policy.num_actions))
+        rows = policy.score(theta, observation, unit)
+        total = total + flatten(tuple(jnp.sum(weight * row * row, axis=-2) for row in rows))
+    return total
+
+
+def solve_cg(
+    policy: Policy,
+    theta: Array,
+    episodes: Trajectories,
+    gradient: Array,
+    damping: float,
+    iterations: int,
+    kind: DampingKind = "relative",
+) -> Array:
+    """The same natural gradient for any policy: conjugate gradient on Fisher-vector products, (parameters, learners).
+
+    `F v = E[J^T (J v)] / sigma^2` with J the Jacobian of the policy's mean: one forward and one backward derivative on the
+    batch, no matrix. Jacobi preconditioning; every learner runs its own iteration in lockstep, until the residual of each is
+    small or `iterations` are made.
+    """
+    observation, weight = _visited(episodes)
+
+    def mean(parameters: Array) -> Pieces:
+        return policy.mean(parameters, observation)
+
+    _, pull_back = jax.vjp(mean, theta)
+    diagonal = _fisher_diagonal(policy, theta, observation, weight)
+    ridge = damping * jnp.mean(diagonal, axis=0) if kind == "relative" else jnp.float32(damping)
+    preconditioner = 1.0 / (diagonal + ridge)
+
+    def fisher_vector(vector: Array) -> Array:
+        _, moved = jax.jvp(mean, (theta,), (vector,))
+        return pull_back(tuple(weight * piece for piece in moved))[0] / policy.sigma**2 + ridge * vector
+
+    def dot(left: Array, right: Array) -> Array:
+        return jnp.sum(left * right, axis=0)
+
+    def unfinished(carry: _Iteration) -> Array:
+        count, _, residual, _, _ = carry
+        return (count < iterations) & jnp.any(dot(residual, residual) > _CG_TOLERANCE**2 * dot(gradient, gradient))
+
+    def iterate(carry: _Iteration) -> _Iteration:
+        count, solution, residual, direction, energy = carry
+        image = fisher_vector(direction)
+        length = _safe_ratio(energy, dot(direction, image))
+        solution, residual = solution + length * direction, residual - length * image
+        scaled = preconditioner * residual
+        new_energy = dot(residual, scaled)
+        return count + 1, solution, residual, scaled + _safe_ratio(new_energy, energy) * direction, new_energy
+
+    scaled = preconditioner * gradient
+    start = (jnp.int32(0), jnp.zeros_like(gradient), gradient, scaled, dot(gradient, scaled))
+    return lax.while_loop(unfinished, iterate, start)[1]
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """From policies and tasks to estimates; compiled once for each batch size.
+
+    Args:
+        rollout: what is simulated.
+        fisher: how the natural gradient is solved for. "closed" solves the closed form of linear policies exactly;
+            "truncated" stops after `cg_iterations` plain conjugate-gradient steps on it; "cg" serves any policy (it keeps the
+            observations of the batch), and is what other policies have in place of "truncated"; None takes "closed" where
+            there is a closed form. The paper leaves it open: it says
+            that natural gradients can be had with some steps of conjugate gradient, and that its code is based on a toolkit
+            whose natural gradient is 10 such steps with an absolute damping of 0.1 or 0.01.
+        damping: added to the Fisher matrix's diagonal; by default what the update rule asks for, or `DAMPING`. Of several
+            dampings each gives a natural gradient, all from one Fisher matrix.
+        damping_kind: whether the damping is a share of the mean of the Fisher matrix's diagonal ("relative") or a number by
+            itself ("absolute"). The paper does not say.
+        cg_iterations: most conjugate-gradient steps to the natural gradient, where it is found with them.
+    """
+
+    rollout: Rollout
+    fisher: FisherSolver | None = None
+    damping: float | tuple[float, ...] | None = None
+    damping_kind: DampingKind = "relative"
+    cg_iterations: Count = 200
+
+    def __post_init__(self) -> None:
+        check_fields(self, "rollout")
+        if self.fisher == "closed" and not self.rollout.policy.is_linear:
+            raise InputError("rollout.fisher: 'closed' needs a linear policy, allowed here are 'truncated' and 'cg'.")
+        if not self.dampings or not all(0.0 < value < 1.0 for value in self.dampings):
+            raise InputError(f"rollout.damping: {self.damping} must lie in (0, 1).")
+
+    @property
+    def dampings(self) -> tuple[float, ...]:
+        """One for each natural gradient."""
+        given = DAMPING if self.damping is None else self.damping
+        return given if isinstance(given, tuple) else (given,)
+
+    @property
+    def solver(self) -> FisherSolver:
+        """How the natural gradient is computed; without a closed form there are only products with the Fisher matrix."""
+        if not self.rollout.policy.is_linear:
+            return "cg"
+        return self.fisher or "closed"
+
+    @property
+    def engine(self) -> Engine:
+        """Who simulates."""
+        return engine_of(self.rollout.env)
+
+    def batch(self, theta: Array, context: Array, key: Array) -> Batch:
+        """Simulate what an estimate is made from."""
+        simulate = self.engine.trajectories if self.solver == "cg" else self.engine.stream
+        return simulate(self.rollout, theta, context, key)
+
+    def __call__(self, theta: Array, context: Array, key: Array) -> Estimate:
+        """Estimate for theta (learners, parameters) in the tasks context (learners, coordinates)."""
+        batch = self.batch(theta, context, key)
+        estimate: Estimate = self.engine.piece(estimate_of)(self, theta, batch)
+        return estimate
+
+    def trajectories(self, theta: Array, context: Array, key: Array) -> Trajectories:
+        """The episodes behind the estimate with the same arguments."""
+        return self.engine.trajectories(self.rollout, theta, context, key)
+
+
+def estimate_of(estimator: Estimator, theta: Array, batch: Batch) -> Estimate:
+    """What a batch says. Here arrays with learners last turn into arrays that are learners first again."""
+    rollout, kind = estimator.rollout, estimator.damping_kind
+    sums = batch if isinstance(batch, Sums) else sums_of(rollout, theta, batch)
+
+    def solve(damping: float) -> Array:
+        if not isinstance(batch, Sums):
+            iterations = estimator.cg_iterations
+            return solve_cg(rollout.policy, theta.T, batch, sums.gradient, damping, iterations, kind).T
+        if estimator.solver == "truncated":
+            return solve_truncated(rollout, sums, damping, kind, estimator.cg_iterations).T
+        return solve_closed(rollout, sums, damping, kind).T
+
+    first, *others = map(solve, estimator.dampings)
+    return Estimate(
+        mean_return=sums.mean_return,
+        return_error=jnp.sqrt(sums.return_variance / rollout.num_episodes),
+        gradient=sums.gradient.T,
+        natural_gradient=first,
+        num_steps=sums.num_steps,
+        more=tuple(others),
+    )
+
+
+def curvatures(estimator: Estimator, theta: Array, batch: Batch, vectors: Array) -> Array:
+    """v'Fv of vectors (learners, vectors, parameters), F the Fisher matrix without damping: (learners, vectors).
+
+    Half of it is the mean KL divergence, over the states visited, between the policies theta and theta + v, in the second
+    order; for a linear policy exactly.
+    """
+    policy = estimator.rollout.policy
+    moved = jnp.moveaxis(vectors, (1, 2), (0, 1))  # (vectors, parameters, learners)
+    if isinstance(batch, Sums):
+        fisher = _fisher_block(estimator.rollout, batch)
+        rows = jax.vmap(partial(_by_action, policy))(moved)  # (vectors, learners, actions, 1 + s)
+        return jnp.einsum("vlai,lij,vlaj->lv", rows, fisher, rows, precision=lax.Precision.HIGHEST)
+    observation, weight = _visited(batch)
+
+    def curvature(vector: Array) -> Array:
+        _, shift = jax.jvp(lambda parameters: policy.mean(parameters, observation), (theta.T,), (vector,))
+        return jnp.stack([jnp.sum(weight * piece**2, axis=0) for piece in shift]).sum(axis=0) / policy.sigma**2
+
+    return jnp.stack([curvature(vector) for vector in moved], axis=1) if len(moved) else vectors[:, :, 0]

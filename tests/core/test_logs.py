@@ -1,0 +1,98 @@
+"""Logs of updates: a row of CSV for each, and the scalars of TensorBoard."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from metastep._core.errors import InputError
+from metastep._core.logs import CSVLog
+from tests.steppers import TRAINING, diagnostics, tiny_model
+
+
+def test_a_stepper_writes_a_row_for_each_update_and_goes_on_with_it(tmp_path):
+    file = tmp_path / "updates.csv"
+    stepper = tiny_model().stepper(log=file)
+    proposed = [stepper(diagnostics(update)).stepsize for update in range(2)]
+    again = tiny_model().stepper(record=stepper.record(), log=file)
+    proposed += [again(diagnostics(update)).stepsize for update in range(2, 4)]
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert [row["update"] for row in rows] == ["0", "1", "2", "3"]
+    assert [float(row["rate"]) for row in rows] == pytest.approx(proposed)
+    assert float(rows[2]["return"]) == pytest.approx(float(diagnostics(2)["returns"].mean()), rel=1e-5)
+    assert float(rows[2]["approx_kl"]) == pytest.approx(diagnostics(2)["approx_kl"], rel=1e-5)
+    assert [name for name in rows[0] if name.startswith("saw ")] == [f"saw {name}" for name in TRAINING]
+
+
+def test_rows_hold_what_their_own_call_was_told(tmp_path):
+    file = tmp_path / "updates.csv"
+    stepper = tiny_model().stepper(log=file)
+    stepper(diagnostics(0), approx_kl=7.0)  # which is nobody's: there was no update before
+    stepper(diagnostics(1), returns=[np.nan, 1.0])
+    stepper(diagnostics(2), returns=[np.inf, -np.inf])
+    given = dict.fromkeys(("last_divergence", "change_in_errors", "relative_error"), 0.5)
+    stepper({name: value for name, value in diagnostics(3).items() if name not in ("returns", "approx_kl")}, **given)
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert [row["approx_kl"] for row in rows[::3]] == ["0", ""]
+    assert [row["return"] for row in rows[1:]] == ["nan", "nan", ""]
+
+
+def updates_in(file):
+    return [row["update"] for row in csv.DictReader(file.read_text().splitlines())]
+
+
+def test_a_second_run_begins_the_file_anew_and_a_restored_one_replaces_what_came_after(tmp_path):
+    file = tmp_path / "updates.csv"
+    first = tiny_model().stepper(log=file)
+    for update in range(5):
+        first(diagnostics(update))
+        if update == 1:
+            record = first.record()
+    with open(file, "a") as damaged:
+        damaged.write("5,0.0")  # a process was killed while it wrote
+    restored = tiny_model().stepper(record=record, log=file)
+    restored(diagnostics(2))
+    assert updates_in(file) == ["0", "1", "2"]
+    restored(diagnostics(3))
+    assert updates_in(file) == ["0", "1", "2", "3"]
+    log = CSVLog(file)
+    for _ in range(2):  # also with the same log
+        stepper = tiny_model().stepper(log=log)
+        stepper(diagnostics(0))
+        assert updates_in(file) == ["0"]
+        stepper(diagnostics(1))
+        assert updates_in(file) == ["0", "1"]
+
+
+def test_files_that_are_not_logs_stay_as_they_are(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("import torch\n")
+    with pytest.raises(InputError, match=r"train.py is not a log of updates; name another one"):
+        tiny_model().stepper(log=file)
+    assert file.read_text() == "import torch\n"
+
+
+def test_a_file_of_other_columns_is_refused(tmp_path):
+    log = CSVLog(tmp_path / "updates.csv")
+    log(0, {"rate": 1.0})
+    with pytest.raises(InputError, match="has the columns update, rate, to write are update, cost"):
+        CSVLog(tmp_path / "updates.csv")(1, {"cost": 1.0})
+    with pytest.raises(InputError, match="cannot be written"):
+        CSVLog(tmp_path / "no" / "updates.csv")(0, {"rate": 1.0})
+
+
+def test_scalars_of_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from metastep.integrations.tensorboard import TensorBoardLog
+
+    log = TensorBoardLog(tmp_path)
+    stepper = tiny_model().stepper(log=log)
+    proposed = [stepper(diagnostics(update)).stepsize for update in range(3)]
+    log.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    rates = events.Scalars("metastep/rate")
+    assert [event.step for event in rates] == [0, 1, 2]
+    assert [event.value for event in rates] == pytest.approx(proposed)

@@ -1,0 +1,383 @@
+import errno
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from metastep._core import provenance, storage
+from metastep._core.errors import InputError
+from metastep.mdp.dataset import DatasetWriter, Layout
+from metastep.mdp.history import History
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing but `finally` runs after it."""
+
+
+class FaultyDisk:
+    """The real disk, but call number `at` fails: with an error, or killed before, after or in the middle of it."""
+
+    def __init__(self, at: int | None, mode: str = "error"):
+        self.at, self.mode, self.calls, self.fired = at, mode, [], False
+
+    def disk(self) -> storage.Disk:
+        return storage.Disk(*(self.wrap(name, call) for name, call in storage.Disk()._asdict().items()))
+
+    def wrap(self, name: str, call: Callable) -> Callable:
+        def faulty(*args):
+            self.calls.append(name)
+            if len(self.calls) - 1 != self.at:
+                return call(*args)
+            self.fired = True
+            if self.mode == "error":
+                raise OSError(errno.EIO, "Input/output error")
+            if self.mode == "killed after":
+                call(*args)
+            if self.mode == "killed within" and name == "write":
+                call(args[0], args[1][: len(args[1]) // 2])
+            raise Killed
+
+        return faulty
+
+
+MODES = ("error", "killed before", "killed within", "killed after")
+
+
+def every_fault(monkeypatch, mode: str, run: Callable[[], object]):
+    """Yield once for each call that changes the disk, after `run` was stopped there."""
+    for at in itertools.count():
+        faulty = FaultyDisk(at, mode)
+        monkeypatch.setattr(storage, "DISK", faulty.disk())
+        try:
+            run()
+        except (InputError, Killed):
+            assert faulty.fired
+        monkeypatch.setattr(storage, "DISK", storage.Disk())
+        if not faulty.fired:
+            assert at > 0
+            return
+        yield faulty.calls[at]
+
+
+def visible(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_fault_at_any_call_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch, mode, overwrite):
+    path = tmp_path / "file.json"
+    old, new = b"old" * 100, b"new" * 1000
+
+    def prepare():
+        path.unlink(missing_ok=True)
+        if overwrite:
+            path.write_bytes(old)
+
+    prepare()
+    stopped_at = []
+    for call in every_fault(monkeypatch, mode, lambda: storage.write_atomically(path, new, overwrite=overwrite)):
+        stopped_at.append(call)
+        assert visible(tmp_path) in ({"file.json": old} if overwrite else {}, {"file.json": new})
+        if mode == "error":
+            assert call == "unlink" or len(list(tmp_path.iterdir())) == len(visible(tmp_path))
+        storage.remove_leftovers(tmp_path)
+        storage.write_atomically(path, new, overwrite=overwrite)
+        assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == {"file.json": new}
+        prepare()
+    expected = ["create", "write", "fsync", *(["rename"] if overwrite else ["link", "unlink"]), "fsync"]
+    assert stopped_at == expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_fault_at_any_call_of_a_collection_leaves_something_to_resume(tmp_path, monkeypatch, mode):
+    layout = Layout(("mass",), {"theta": 2}, num_updates=2, num_learners=5, block_size=2)
+
+    def collect(folder: Path) -> None:
+        writer = DatasetWriter(folder, layout, {"env": "toy"}, seed=3, device="cpu")
+        for index in writer.missing_blocks():
+            draw = np.random.default_rng(index).standard_normal
+            flags = np.zeros((3, 2), bool)
+            returns, steps, chosen = draw((3, 2)), draw((3, 2)), draw((2, 2, 1))
+            writer.add(index, History(draw((2, 1)), returns, flags, steps, chosen, {"theta": draw((3, 2, 2))}))
+        writer.finish()
+
+    collect(tmp_path / "reference")
+    reference = visible(tmp_path / "reference")
+    DatasetWriter(tmp_path / "started", layout, {"env": "toy"}, seed=3, device="cpu")
+    started = visible(tmp_path / "started")["manifest.json"]
+
+    runs = (tmp_path / f"run-{number}" / "data" for number in itertools.count())
+    folders = []
+
+    def collect_somewhere() -> None:
+        folders.append(next(runs))
+        collect(folders[-1])
+
+    stopped_at = []
+    for call in every_fault(monkeypatch, mode, collect_somewhere):
+        stopped_at.append(call)
+        folder = folders[-1]
+        for name, data in visible(folder).items() if folder.exists() else ():
+            assert data == reference[name] or (name, data) == ("manifest.json", started)
+        collect(folder)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == reference
+    # Two folders, the first manifest, three blocks, the last manifest.
+    written = ["create", "write", "fsync", "rename", "fsync"]
+    assert stopped_at == [*["mkdir", "fsync"] * 2, *written[:3], "link", "unlink", "fsync", *written * 4]
+
+
+def test_short_writes_are_continued(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "DISK", storage.Disk(write=lambda file, data: os.write(file, data[:7])))
+    storage.write_atomically(tmp_path / "file", bytes(range(100)))
+    assert (tmp_path / "file").read_bytes() == bytes(range(100))
+
+
+def test_an_operating_system_error_is_one_sentence(tmp_path, monkeypatch):
+    def full(file, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(storage, "DISK", storage.Disk(write=full))
+    with pytest.raises(InputError, match=r"^File .*/file cannot be written: No space left on device\.$"):
+        storage.write_atomically(tmp_path / "file", b"data")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_temporaries_of_a_running_writer_are_not_leftovers(tmp_path, monkeypatch):
+    removed = []
+
+    def write(file, data):
+        removed.append(storage.remove_leftovers(tmp_path))
+        return os.write(file, data)
+
+    monkeypatch.setattr(storage, "DISK", storage.Disk(write=write))
+    storage.write_atomically(tmp_path / "file", b"data")
+    assert removed == [0]
+    assert visible(tmp_path) == {"file": b"data"}
+
+
+def test_a_temporary_removed_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+    removed = []
+
+    def create(*args):
+        descriptor = os.open(*args)
+        removed.append(storage.remove_leftovers(tmp_path) if len(removed) < 2 else 0)
+        return descriptor
+
+    monkeypatch.setattr(storage, "DISK", storage.Disk(create=create))
+    storage.write_atomically(tmp_path / "file", b"data")
+    assert removed == [1, 1, 0]
+    assert visible(tmp_path) == {"file": b"data"}
+
+
+def test_only_our_own_temporaries_are_removed(tmp_path):
+    ours, others = ".block.0123456789abcdef.tmp", ["notes.tmp", ".swap.tmp", "block.0123456789abcdef.tmp"]
+    for name in [ours, *others]:
+        (tmp_path / name).write_bytes(b"")
+    assert storage.remove_leftovers(tmp_path) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+def test_of_many_creators_exactly_one_succeeds(tmp_path):
+    for attempt in range(20):
+        barrier, results = threading.Barrier(8), {}
+
+        def create(number, path=tmp_path / f"file-{attempt}", barrier=barrier, results=results):
+            barrier.wait()
+            results[number] = storage.write_atomically(path, b"%d" % number, overwrite=False)
+
+        threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (winner,) = (number for number, success in results.items() if success)
+        assert (tmp_path / f"file-{attempt}").read_bytes() == b"%d" % winner
+
+
+def test_folders_are_made_with_their_parents(tmp_path):
+    storage.create_folder(tmp_path / "a" / "b")
+    storage.create_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InputError, match="a file of that name exists"):
+        storage.create_folder(tmp_path / "file")
+
+
+def test_free_space_is_checked_where_the_folder_will_be(tmp_path):
+    storage.require_free_space(tmp_path / "not" / "yet", 1)
+    with pytest.raises(InputError, match=r"needs 1000000000000\.0 MB of free disk space, but only .* MB are left\.$"):
+        storage.require_free_space(tmp_path / "not" / "yet", 10**18)
+
+
+def test_json_is_canonical(tmp_path):
+    storage.write_json(tmp_path / "a", {"b": [1, 2.5, None], "a": {"z": "ö", "y": True}})
+    storage.write_json(tmp_path / "b", {"a": {"y": True, "z": "ö"}, "b": [1, 2.5, None]})
+    expected = '{\n  "a": {\n    "y": true,\n    "z": "ö"\n  },\n  "b": [\n    1,\n    2.5,\n    null\n  ]\n}\n'
+    assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text() == expected
+    assert storage.read_json(tmp_path / "a") == {"a": {"y": True, "z": "ö"}, "b": [1, 2.5, None]}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        storage.write_json(tmp_path / "c", float("nan"))
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": 1} x', b'{"a": NaN}', b"-Infinity"])
+def test_bad_json_is_one_sentence(tmp_path, text):
+    (tmp_path / "file.json").write_bytes(text)
+    with pytest.raises(InputError, match=r"^File .*/file\.json is not valid JSON: .*\.$"):
+        storage.read_json(tmp_path / "file.json")
+
+
+def test_missing_files_are_named(tmp_path):
+    for read in (storage.read_json, storage.read_tensors, storage.sha256_of):
+        with pytest.raises(InputError, match=r"^File .*/none is missing\.$"):
+            read(tmp_path / "none")
+        with pytest.raises(InputError, match=r"^File .* cannot be read: .*\.$"):
+            read(tmp_path)
+
+
+def test_only_plain_files_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for read in (storage.read_json, storage.read_tensors, storage.sha256_of):
+        for path in (tmp_path / "pipe", "/dev/zero", tmp_path):
+            with pytest.raises(InputError, match=r"^File .* cannot be read: it is not a plain file\.$"):
+                read(path)
+
+
+DTYPES = [np.bool_, np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.uint64, np.int64]
+DTYPES += [np.float16, np.float32, np.float64]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    arrays=st.dictionaries(
+        st.text("abc_", min_size=1),
+        st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0))),
+        max_size=4,
+    ),
+    metadata=st.dictionaries(st.text(st.characters(codec="utf-8")), st.integers() | st.booleans()),
+)
+def test_tensors_come_back_bit_for_bit(tmp_path, arrays, metadata):
+    path = tmp_path / "tensors"
+    sha256 = storage.write_tensors(path, arrays, metadata)
+    assert sha256 == storage.sha256_of(path)
+    for tensors in (storage.read_tensors(path), storage.read_tensors(path, sha256)):
+        assert tensors.metadata == metadata
+        assert tensors.arrays.keys() == arrays.keys()
+        for name, array in arrays.items():
+            assert tensors.arrays[name].dtype == array.dtype
+            assert tensors.arrays[name].shape == array.shape
+            assert tensors.arrays[name].tobytes() == array.tobytes()
+
+
+def test_tensors_are_mapped_and_read_only(tmp_path):
+    storage.write_tensors(tmp_path / "tensors", {"a": np.arange(6.0).reshape(2, 3)})
+    array = storage.read_tensors(tmp_path / "tensors").arrays["a"]
+    assert isinstance(array.base, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+
+
+def test_equal_content_gives_equal_bytes(tmp_path):
+    a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([True, False])
+    metadata = {key: key for key in "zyxwvut"}
+    storage.write_tensors(tmp_path / "one", {"a": a, "b": b}, metadata)
+    fortran, swapped = np.asfortranarray(a), a.astype(">f4")
+    for array in (fortran, swapped, np.repeat(a, 2, axis=1)[:, ::2]):
+        storage.write_tensors(tmp_path / "other", {"b": b, "a": array}, dict(reversed(metadata.items())))
+        assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+def test_types_without_a_place_in_the_format_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"^Tensor a has type complex128, allowed are bool, uint8"):
+        storage.write_tensors(tmp_path / "tensors", {"a": np.zeros(2, complex)})
+
+
+@pytest.mark.parametrize("with_checksum", [False, True])
+def test_every_flipped_bit_and_every_truncation_is_noticed(tmp_path, with_checksum):
+    path = tmp_path / "tensors"
+    arrays = {"a": np.arange(5, dtype=np.float32), "b": np.array([[True], [False]]), "c": np.zeros((0, 2))}
+    sha256 = storage.write_tensors(path, arrays, {"block": 3})
+    good = path.read_bytes()
+    damaged = [good[:length] for length in range(len(good))] + [good + b"\0"]
+    for position in range(len(good)):
+        damaged += [good[:position] + bytes([good[position] ^ 1 << bit]) + good[position + 1 :] for bit in range(8)]
+    for data in damaged[:: 5 if with_checksum else 1]:
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=r"^File .*/tensors is damaged.*\.$") as error:
+            storage.read_tensors(path, sha256 if with_checksum else None)
+        assert "\n" not in str(error.value)
+
+
+def test_a_number_written_otherwise_is_damage_too(tmp_path):
+    path = tmp_path / "tensors"
+    storage.write_tensors(path, {"a": np.zeros(2)}, {"rate": 1e-9})
+    path.write_bytes(path.read_bytes().replace(b"1e-09", b"1E-09"))
+    with pytest.raises(InputError, match="is damaged: its content does not match the checksum in its header"):
+        storage.read_tensors(path)
+
+
+def test_a_header_that_cannot_be_is_not_read(tmp_path):
+    path = tmp_path / "tensors"
+    for length, rest in ((2**63, b"{}"), (3, b"{}"), (20 << 20, b" " * (20 << 20))):
+        path.write_bytes(length.to_bytes(8, "little") + rest)
+        with pytest.raises(InputError, match=rf"its header would end at byte {length + 8} of {8 + len(rest)}\.$"):
+            storage.read_tensors(path)
+
+
+def test_stamps():
+    found = storage.stamp("model") | {"more": 1}
+    storage.require_stamp(found, "model", "m", "fit it again")
+    for other, sentence in (
+        (found | {"version": 9}, "File m is a model of version 9, this metastep reads version 3: fit it again."),
+        ({"format": "metastep-model", "version": "1"}, "File m is a model of version 1, .*: fit it again."),
+        ({"kind": "model"}, "File m is a model of version 1, .*: fit it again."),
+        (storage.stamp("dataset"), "File m is not a metastep model."),
+        ([], "File m is not a metastep model."),
+    ):
+        with pytest.raises(InputError, match=f"^{sentence}$"):
+            storage.require_stamp(other, "model", "m", "fit it again")
+
+
+def test_foreign_tensor_files_are_refused(tmp_path):
+    from safetensors.numpy import save
+
+    wrong = ("[]", "{", '{"checksum": "", "metadata": 1}', '{"checksum": "", "metadata": {"a": NaN}}')
+    for metadata in (None, {"format": "pt"}, *({"metastep": text} for text in wrong)):
+        (tmp_path / "tensors").write_bytes(save({"a": np.zeros(2)}, metadata=metadata))
+        with pytest.raises(InputError, match=r"is damaged or was not written by metastep: .*\.$"):
+            storage.read_tensors(tmp_path / "tensors", verify=False)
+
+
+def test_the_environment_record_names_versions_and_device():
+    record = provenance.environment_record("cpu")
+    assert record["device"] == "cpu"
+    assert record["numpy"] == np.__version__
+    assert record["python"].split(".")[0] == "3"
+    assert record.keys() == {"python", "device", "metastep", "jax", "numpy", "scikit-learn", "numba"}
+    more = provenance.environment_record("cpu", ("scipy", "no such package"))
+    assert more.items() > record.items()
+    assert more["scipy"][0].isdigit()
+    assert more["no such package"] == "not installed"
+
+
+def test_files_can_be_read_without_loading_jax():
+    modules = ("storage", "tensors", "meta.history", "meta.tasks")
+    program = f"import sys, {', '.join(f'metastep.{name}' for name in modules)}; print(sorted(sys.modules))"
+    source = str(Path(storage.__file__).parents[1])
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not {"'jax'", "'sklearn'", "'pyarrow'", "'matplotlib'"} & set(result.stdout.strip("[]\n").split(", "))

@@ -1,0 +1,354 @@
+"""A collection stopped inside a block resumes there, to the same bytes, and leaves nothing behind."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from metastep._core import storage
+from metastep._core.crew import employed
+from metastep._core.errors import InputError
+from metastep.mdp import MetaMDP, begin, collection
+from metastep.mdp.blocks import Stream
+from metastep.mdp.collection import collect
+from metastep.mdp.controller import Exploration
+from metastep.mdp.history import joined
+from metastep.mdp.loop import follow, run
+from metastep.mdp.parts import Growth, Parts
+from metastep.rules import Adam
+from metastep.rules.spaces import HyperparameterSpace
+from metastep.simulation.engine import engine_of
+from tests.envs.host.twins import Twin
+from tests.mdp.test_collection import small_mdp
+
+DEVICE = engine_of(small_mdp().estimator.rollout.env)
+BATCH_STEPS = 16 * 8 * 5  # learners, episodes, horizon of `small_mdp`
+SETTINGS = {"num_episodes": 28, "num_updates": 7, "seed": 3, "config": {"a": 1}}  # two blocks, the second padded
+HALTS = 4  # of a block: after 2, 4, 6 and 7 updates
+
+
+class Stopped(Exception):
+    """The interruption."""
+
+
+class Watch:
+    """Records the progress, and stops the work after so many reports."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.total, self.reports, self.stop_after = 0.0, [], stop_after
+
+    @contextmanager
+    def stage(self, name, total, unit):
+        self.total = total
+        yield self
+
+    def advance(self, amount):
+        self.reports.append(amount)
+        if len(self.reports) == self.stop_after:
+            raise Stopped
+
+
+def on_host() -> MetaMDP:
+    mdp = small_mdp()
+    rollout = mdp.estimator.rollout
+    hosted = dataclasses.replace(rollout, env=Twin(rollout.env))
+    return dataclasses.replace(mdp, estimator=dataclasses.replace(mdp.estimator, rollout=hosted))
+
+
+def with_rule_state() -> MetaMDP:
+    return small_mdp(rule=Adam(), space=HyperparameterSpace((0.0,), (0.1,)))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def part_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("part-*"))
+
+
+def stop(folder: Path, after: int, mdp: MetaMDP | None = None, **changes) -> None:
+    """Collect until `after` halts have been reported."""
+    with pytest.raises(Stopped):
+        collect(mdp or small_mdp(), folder, **(SETTINGS | changes), tracker=Watch(after))
+
+
+def resume(folder: Path, mdp: MetaMDP | None = None, **changes) -> Watch:
+    watch = Watch()
+    collect(mdp or small_mdp(), folder, **(SETTINGS | changes), tracker=watch)
+    return watch
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> dict[str, bytes]:
+    """The dataset of a collection that neither halts nor is stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "data"
+    collect(small_mdp(), folder, **SETTINGS)
+    return files(folder)
+
+
+class InTurn:
+    """A crew that makes one call after the other, so that it is known which halt comes when."""
+
+    writes_here = True
+
+    def slots(self, here):
+        return 1
+
+    def submit(self, function, *arguments):
+        future = Future()
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def telling(self, listener):
+        return nullcontext(listener)
+
+
+@pytest.fixture(autouse=True)
+def in_turn():
+    with employed(InTurn()):
+        yield
+
+
+@pytest.fixture
+def short_stretches(monkeypatch):
+    """Halts after every second update, each of which leaves a part."""
+    monkeypatch.setattr(DEVICE, "steps_between_halts", 2 * BATCH_STEPS)
+    monkeypatch.setattr(collection, "PART_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("short_stretches")
+@pytest.mark.parametrize("after", [1, 3, HALTS, HALTS + 2])
+def test_a_stopped_collection_goes_on_inside_the_block(tmp_path, whole, after):
+    stop(tmp_path, after)
+    block, halts = divmod(after, HALTS)
+    assert part_names(tmp_path) == [f"part-0000{block}-0000{2 * halt}.safetensors" for halt in range(1, halts + 1)]
+    watch = resume(tmp_path)
+    assert files(tmp_path) == whole
+    batches = 2 * 8 - 8 * block - (2 * halts + 1 if halts else 0)
+    assert watch.total == sum(watch.reports) == batches * BATCH_STEPS
+
+
+@pytest.mark.usefixtures("short_stretches")
+@pytest.mark.parametrize("make", [small_mdp, on_host, with_rule_state])
+def test_stopped_at_every_halt_the_bytes_are_the_same(tmp_path, monkeypatch, make):
+    mdp = make()
+    halts = SETTINGS["num_updates"] if mdp.estimator.engine is not DEVICE else HALTS
+    for _ in range(2 * halts):
+        stop(tmp_path / "stopped", 1, mdp)
+    assert resume(tmp_path / "stopped", mdp).total == 0
+    monkeypatch.undo()
+    collect(mdp, tmp_path / "whole", **SETTINGS)
+    assert files(tmp_path / "stopped") == files(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("short_stretches")
+def test_a_part_that_cannot_be_written_stops_the_collection_and_is_made_up_for(tmp_path, whole, monkeypatch):
+    written = []
+
+    def full(file: int, data: memoryview) -> int:
+        written.append(file)
+        if len(written) == 4:  # the manifest and two parts were
+            raise OSError(28, "No space left on device")
+        return os.write(file, data)
+
+    monkeypatch.setattr(storage, "DISK", storage.Disk(write=full))
+    with pytest.raises(InputError, match=r"^File .*/part-00000-00006\.safetensors cannot be written: No space left"):
+        resume(tmp_path)
+    assert part_names(tmp_path) == ["part-00000-00002.safetensors", "part-00000-00004.safetensors"]
+    resume(tmp_path)
+    assert files(tmp_path) == whole
+
+
+def flip_a_bit(folder: Path) -> None:
+    path = folder / "part-00000-00004.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-50] ^= 1
+    path.write_bytes(data)
+
+
+def of_another_configuration(folder: Path) -> None:
+    stop(folder.parent / "other", 3, config={"a": 2})
+    name = "part-00000-00004.safetensors"
+    (folder / name).write_bytes((folder.parent / "other" / name).read_bytes())
+
+
+def under_another_number(folder: Path) -> None:
+    (folder / "part-00000-00004.safetensors").rename(folder / "part-00000-00003.safetensors")
+
+
+def missing(folder: Path) -> None:
+    (folder / "part-00000-00004.safetensors").unlink()
+
+
+@pytest.mark.usefixtures("short_stretches")
+@pytest.mark.parametrize(
+    ("harm", "named", "words"),
+    [
+        (flip_a_bit, "00004", "is damaged: its content does not match the checksum in its header"),
+        (of_another_configuration, "00004", "belongs to another dataset or block"),
+        (under_another_number, "00003", "belongs to another dataset or block"),
+        (missing, "00006", "or the part before it is missing"),
+    ],
+)
+def test_a_part_that_cannot_be_used_is_left_out_with_those_after_it(tmp_path, whole, capsys, harm, named, words):
+    folder = tmp_path / "data"
+    stop(folder, 3)
+    harm(folder)
+    stop(folder, 1)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert f"part-00000-{named}.safetensors" in lines[0]
+    assert words in lines[0]
+    assert part_names(folder) == ["part-00000-00002.safetensors", "part-00000-00004.safetensors"]
+    assert resume(folder).total == (16 - 5) * BATCH_STEPS
+    assert capsys.readouterr().err == ""
+    assert files(folder) == whole
+
+
+@pytest.mark.usefixtures("short_stretches")
+def test_parts_of_another_version_are_collected_again(tmp_path, whole, capsys):
+    stop(tmp_path, 2)
+    path = tmp_path / "part-00000-00004.safetensors"
+    arrays, metadata = storage.read_tensors(path)
+    del arrays["learners.estimate.gradient"]
+    storage.write_tensors(path, arrays, metadata)
+    assert resume(tmp_path).total == (16 - 3) * BATCH_STEPS
+    assert capsys.readouterr().err == (
+        f"File {path} does not hold what this version keeps. It is left out, with the parts after it.\n"
+    )
+    assert files(tmp_path) == whole
+
+
+@pytest.mark.usefixtures("short_stretches")
+def test_parts_of_complete_blocks_are_removed(tmp_path, whole):
+    stop(tmp_path, 3)
+    parts = {name: data for name, data in files(tmp_path).items() if name.startswith("part-")}
+    assert len(parts) == 3
+    stop(tmp_path, 2)  # block 0 is complete now, block 1 begun
+    for name, data in parts.items():
+        (tmp_path / name).write_bytes(data)
+    stop(tmp_path, 1)
+    assert part_names(tmp_path) == ["part-00001-00002.safetensors", "part-00001-00004.safetensors"]
+    resume(tmp_path)
+    for name, data in parts.items():
+        (tmp_path / name).write_bytes(data)
+    resume(tmp_path)
+    assert files(tmp_path) == whole
+
+
+@pytest.mark.usefixtures("short_stretches")
+def test_parts_without_a_manifest_are_not_replaced(tmp_path):
+    stop(tmp_path, 1)
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(InputError, match=r"holds part-00000-00002\.safetensors but no manifest\.json"):
+        resume(tmp_path)
+
+
+class Remembering(Exploration):
+    """Exploration by a controller that says that it is not memoryless."""
+
+    is_memoryless = False
+
+
+@pytest.mark.parametrize(
+    ("stretch_steps", "part_seconds", "controller", "reports"),
+    [
+        (7 * BATCH_STEPS, 0.0, None, 2),
+        (BATCH_STEPS, 1e9, None, 14),
+        (BATCH_STEPS, 0.0, Remembering(), 2),
+        (1, 1e9, None, 14),
+    ],
+    ids=["one stretch", "quick stretches", "controller with memory", "large batches"],
+)
+def test_where_parts_are_of_no_use_there_are_none(
+    tmp_path, whole, monkeypatch, stretch_steps, part_seconds, controller, reports
+):
+    def refuse(self: Parts, block: int, growth: Growth, since: int) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(DEVICE, "steps_between_halts", stretch_steps)
+    monkeypatch.setattr(collection, "PART_SECONDS", part_seconds)
+    monkeypatch.setattr(Parts, "write", refuse)
+    watch = resume(tmp_path, controller=controller)
+    assert len(watch.reports) == reports
+    assert sum(watch.reports) == watch.total == 16 * BATCH_STEPS
+    assert files(tmp_path) == whole
+
+
+def test_a_part_holds_all_that_happened_since_the_last(tmp_path, whole, monkeypatch):
+    now = iter(range(1000))
+    monkeypatch.setattr(DEVICE, "steps_between_halts", BATCH_STEPS)
+    monkeypatch.setattr(collection, "PART_SECONDS", 3.0)
+    monkeypatch.setattr(collection, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    stop(tmp_path, 6)
+    assert part_names(tmp_path) == ["part-00000-00003.safetensors", "part-00000-00006.safetensors"]
+    resume(tmp_path)
+    assert files(tmp_path) == whole
+
+
+WORKER = """
+import sys
+from pathlib import Path
+from metastep.mdp import collection
+from tests.mdp.test_parts import BATCH_STEPS, DEVICE, LONG, small_mdp
+DEVICE.steps_between_halts, collection.PART_SECONDS = BATCH_STEPS, 0.0
+collection.collect(small_mdp(), Path(sys.argv[1]), **LONG)
+"""
+LONG = SETTINGS | {"num_episodes": 16, "num_updates": 400}
+
+
+def test_a_killed_process_resumes_inside_the_block(tmp_path):
+    root = Path(__file__).parents[2]
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path / "killed")], cwd=root)
+    started = time.monotonic()
+    while worker.poll() is None and len(part_names(tmp_path / "killed")) < 5 and time.monotonic() - started < 120.0:
+        time.sleep(0.005)
+    worker.send_signal(signal.SIGKILL)
+    assert worker.wait() == -signal.SIGKILL
+    watch = Watch()
+    collect(small_mdp(), tmp_path / "killed", **LONG, tracker=watch)
+    assert 0 < watch.total <= (401 - 6) * BATCH_STEPS
+    collect(small_mdp(), tmp_path / "whole", **LONG)
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+
+
+def test_an_environment_on_the_host_reports_every_update(tmp_path):
+    watch = Watch()
+    collect(on_host(), tmp_path / "d", **SETTINGS, tracker=watch)
+    assert len(watch.reports) == 2 * SETTINGS["num_updates"]
+    assert sum(watch.reports) == watch.total
+
+
+def test_stretches_joined_are_the_run_and_a_run_is_one_transfer(monkeypatch):
+    mdp, controller = small_mdp(), Exploration()
+    tasks = mdp.tasks(0, Stream.TRAIN, 0)
+    transfers, device_get = [], jax.device_get
+    monkeypatch.setattr(jax, "device_get", lambda tree: transfers.append(tree) or device_get(tree))
+    record = ("theta", "natural_gradient")
+    expected, _ = run(mdp, controller, tasks, 5, record)
+    assert len(transfers) == 1
+    learners, pieces = begin(mdp, tasks), []
+    state = controller.init(mdp, learners)
+    for count in (2, 1, 2):
+        learners, state, piece = follow(mdp, controller, learners, state, count, from_start=not pieces, record=record)
+        pieces.append(piece)
+    assert [len(piece.features["theta"]) for piece in pieces] == [3, 1, 2]
+    found, wanted = joined(pieces).to_arrays(), expected.to_arrays()
+    assert found.keys() == wanted.keys()
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, wanted[name])
+        assert array.dtype == wanted[name].dtype

@@ -1,0 +1,141 @@
+"""Blocks run side by side, or in one batch, become what each becomes alone; plans get what they ask for."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from metastep._core import threads
+from metastep._core.crew import Threads
+from metastep._core.errors import InputError
+from metastep._core.threads import count_threads
+from metastep.controllers import HOOF, Fixed, Metagrad
+from metastep.mdp import batched_blocks as together_module
+from metastep.mdp import runs
+from metastep.mdp.blocks import Stream
+from metastep.mdp.loop import run_through
+from metastep.mdp.runs import BlockRun, carry_out, run_blocks, start_of
+from metastep.rules import NGA, Adam
+from metastep.simulation.engine import compiled
+from tests.mdp.test_collection import small_mdp
+
+MDP = small_mdp()
+
+
+def asked(controller, rule=None, block=0, num_updates=2, mdp=MDP):
+    start = start_of(mdp, 3, Stream.TEST, block)
+    return BlockRun(mdp.with_rule(rule or NGA()), controller, start, num_updates)
+
+
+# Two rules, two dampings, grid points in the lanes, a controller that looks at the episodes, and two blocks of tasks.
+MIXED = [
+    asked(Fixed(0.3)),
+    asked(Fixed(np.linspace(0.1, 0.9, 16)), block=1),
+    asked(Fixed(0.2), Adam()),
+    asked(Metagrad(0.2, 0.1), NGA(damping=0.1)),
+    asked(HOOF(0.05, num_candidates=5)),
+]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return [run_through(block.mdp, block.controller, block.start.tasks, 2) for block in MIXED]
+
+
+def test_a_batch_of_many_blocks_is_each_of_them_alone(alone):
+    together = run_blocks(MIXED, 0, lambda _: None)
+    for end, ran, block in zip(alone, together, MIXED, strict=True):
+        for name, array in end.piece.to_arrays().items():
+            np.testing.assert_allclose(ran.history.to_arrays()[name], array, rtol=2e-4, atol=2e-4)
+        np.testing.assert_allclose(ran.theta, end.learners.theta, rtol=2e-4, atol=2e-4)
+        report = block.controller.report(end.state)
+        assert ran.report.keys() == report.keys()
+        for name, array in report.items():
+            np.testing.assert_allclose(ran.report[name], array, rtol=1e-3)
+    # Tasks, first policies and the noise of the first batch are those of the block, whatever the method.
+    first, other = together[0].history, together[2].history
+    np.testing.assert_array_equal(first.context, other.context)
+    np.testing.assert_array_equal(first.mean_return[0], other.mean_return[0])
+    assert not np.array_equal(first.mean_return[0], together[1].history.mean_return[0])
+
+
+def test_batches_of_other_numbers_of_blocks_are_not_compiled_anew():
+    simulate = compiled(together_module._simulate)
+    run_blocks(MIXED[:4], 0, lambda _: None)
+    before = simulate._cache_size()
+    run_blocks(MIXED[:3], 0, lambda _: None)
+    assert simulate._cache_size() == before
+    run_blocks(MIXED[:2], 0, lambda _: None)
+    assert simulate._cache_size() == before + 1
+
+
+@pytest.mark.parametrize(("most", "sizes"), [(1, [1] * 5), (3, [2, 2, 1]), (4, [4, 1]), (8, [5])])
+def test_a_gpu_is_given_groups_of_no_more_than_it_may_simulate(alone, monkeypatch, most, sizes):
+    groups = []
+
+    def watched(blocks, *rest):
+        groups.append(len(blocks))
+        return run_blocks(blocks, *rest)
+
+    def plan():
+        ran = yield MIXED
+        return [block.history.mean_return for block in ran]
+
+    monkeypatch.setattr(runs, "run_blocks", watched)
+    monkeypatch.setattr(runs, "fills_batches", lambda env: True)
+    done = []
+    found = carry_out([plan()], done.append, together=most)[0]
+    assert sorted(groups, reverse=True) == sizes
+    assert sum(done) == pytest.approx(5.0)
+    for end, returns in zip(alone, found, strict=True):
+        np.testing.assert_allclose(returns, end.piece.mean_return, rtol=2e-4, atol=2e-4)
+
+
+def test_blocks_of_other_shapes_are_not_put_together(monkeypatch):
+    wider = dataclasses.replace(MDP, block_size=8)
+    blocks = [asked(Fixed(0.3)), asked(Fixed(0.3), mdp=wider), asked(Fixed(0.3), num_updates=1)]
+    ready = [(0, place, block) for place, block in enumerate(blocks)]
+    groups, rest = runs._grouped(ready, 3, whole=False)
+    assert [len(group) for group in groups] == [1, 1, 1]
+    assert rest == []
+    assert runs._grouped(ready, 3, whole=True) == ([], ready)
+
+
+def test_plans_may_ask_again_and_for_nothing():
+    def plan(step):
+        assert (yield []) == []
+        first = (yield [asked(Fixed(step), num_updates=1)])[0]
+        better = (yield [asked(Fixed(2 * step), num_updates=1), asked(Fixed(step), block=1, num_updates=1)])[0]
+        return first.history.hyperparameters.max(), better.history.hyperparameters.max()
+
+    def idle():
+        yield []
+        return "nothing"
+
+    found = carry_out([plan(0.1), idle(), plan(0.2)])
+    assert found == [pytest.approx((0.1, 0.2)), "nothing", pytest.approx((0.2, 0.4))]
+    assert carry_out([idle()]) == ["nothing"]
+
+
+def test_what_is_padding_is_cut():
+    ran = run_blocks([asked(HOOF(0.05, num_candidates=2))._replace(num_valid=3)], 0, lambda _: None)[0]
+    assert ran.history.context.shape[0] == 3
+    assert ran.report["effective_sample_size"].shape == (2, 3)
+
+
+def test_what_is_wrong_with_a_block_is_raised():
+    def plan():
+        yield [asked(Fixed(np.ones(3)))]
+
+    with pytest.raises(InputError, match=r"fixed\.stepsize"):
+        carry_out([plan()])
+
+
+def test_threads_divide_the_cores_among_the_calls(monkeypatch):
+    monkeypatch.setattr(threads, "_given", 6)
+    with Threads(3) as crew:
+        alone = crew.submit(count_threads, None).result()
+        assert alone == 6
+        with pytest.raises(InputError, match="threads is 0"):
+            crew.submit(count_threads, 0).result()
+    assert count_threads(None) == 6

@@ -1,0 +1,108 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from metastep._core.errors import InputError
+from metastep.mdp.tasks import load_tasks
+
+NAMES, LOW, HIGH = ("putter_length", "friction"), (0.7, 0.065), (1.0, 0.196)
+
+
+def load(folder, name, content):
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return load_tasks(path, NAMES, LOW, HIGH)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tasks.csv", "putter_length,friction\n0.7,0.065\n1,0.196\n"),
+        ("tasks.CSV", "\ufefffriction , putter_length\r\n0.065, 0.7\r\n\r\n1.96e-1, 1.0"),
+        ("tasks.json", '[{"putter_length": 0.7, "friction": 0.065}, {"friction": 0.196, "putter_length": 1}]'),
+    ],
+)
+def test_tasks_are_read_in_the_order_of_the_context_space(tmp_path, name, content):
+    tasks = load(tmp_path, name, content)
+    assert tasks.dtype == np.float32
+    np.testing.assert_array_equal(tasks, np.array([[0.7, 0.065], [1.0, 0.196]], np.float32))
+
+
+def test_bounds_that_were_rounded_to_float32_are_still_inclusive(tmp_path):
+    path = tmp_path / "tasks.csv"
+    path.write_text("friction\n0.196\n0.065\n")
+    assert load_tasks(path, ("friction",), np.float32([0.065]), np.float32([0.196])).shape == (2, 1)
+
+
+GOOD = '{"putter_length": 0.8, "friction": 0.1}'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", "putter_length,friction\n0.8,0.1\n0.8,0.2\n", "row 2 has friction = 0.2, allowed is [0.065, 0.196]."),
+        ("t.csv", "putter_length,friction\n0.8,nan\n", "row 1 has friction = nan, allowed is [0.065, 0.196]."),
+        ("t.csv", "putter_length,friction\n1e99,0.1\n", "row 1 has putter_length = 1e+99, allowed is [0.7, 1]."),
+        ("t.csv", "putter_length,friction\n0.8,slippery\n", "row 1 has friction = 'slippery', allowed is a number."),
+        ("t.csv", "putter_length,friction\n0.8\n", "row 1 has 1 values, the header has 2."),
+        (
+            "t.csv",
+            "putter_length,fricton\n0.8,0.1\n",
+            "row 1 has the unknown field 'fricton', did you mean 'friction'?",
+        ),
+        ("t.csv", "friction\n0.1\n", "row 1 lacks the field 'putter_length', needed are putter_length, friction."),
+        ("t.csv", "friction,friction\n0.1,0.1\n", " has the column 'friction' more than once."),
+        ("t.csv", "", " holds no tasks, at least one is needed."),
+        ("t.csv", "putter_length,friction\n", " holds no tasks, at least one is needed."),
+        ("t.csv", b"\xff\xfe\n", " is not valid CSV: "),
+        ("t.csv", 'a,"b\n', " is not valid CSV: "),
+        ("t.json", f'[{GOOD}, {{"putter_length": 0.5, "friction": 0.1}}]', "row 2 has putter_length = 0.5, allowed is"),
+        (
+            "t.json",
+            '[{"putter_length": true, "friction": 0.1}]',
+            "row 1 has putter_length = True, allowed is a number.",
+        ),
+        ("t.json", f"[{GOOD}, 3]", "row 2 is 3.0, allowed is an object with putter_length, friction."),
+        ("t.json", GOOD, " holds a dict, allowed is a list of objects."),
+        ("t.json", "[", " is not valid JSON: "),
+        ("t.json", "[]", " holds no tasks, at least one is needed."),
+        (
+            "t.json",
+            '[{"putter_length": 1' + "0" * 400 + ', "friction": 0.1}]',
+            "row 1 has putter_length = inf, allowed is [0.7, 1].",
+        ),
+        ("t.txt", "", " ends in '.txt', allowed are .csv and .json."),
+    ],
+)
+def test_bad_files_give_one_sentence(tmp_path, name, content, message):
+    with pytest.raises(InputError) as error:
+        load(tmp_path, name, content)
+    assert message in str(error.value)
+    assert f"Task file {tmp_path / name}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"^File .*none\.csv is missing\.$"):
+        load_tasks(tmp_path / "none.csv", NAMES, LOW, HIGH)
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([])
+ROWS = st.dictionaries(st.sampled_from([*NAMES, "fricton"]) | st.text(max_size=5), VALUES, max_size=3) | VALUES
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=40) | (st.lists(ROWS) | ROWS).map(lambda rows: json.dumps(rows).encode()))
+@pytest.mark.parametrize("name", ["t.csv", "t.json"])
+def test_any_content_gives_tasks_or_one_sentence(tmp_path, name, content):
+    message, tasks = "", None
+    try:
+        tasks = load(tmp_path, name, content)
+    except InputError as error:
+        message = str(error)
+    assert (tasks is None) == bool(message)
+    assert "\n" not in message
+    assert tasks is None or tasks.shape[1] == 2

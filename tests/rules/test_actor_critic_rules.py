@@ -1,0 +1,73 @@
+"""What the rules do with a batch, where Stable-Baselines3 says nothing about it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from metastep._core.errors import InputError
+from metastep.mdp import advance, begin
+from metastep.mdp.blocks import Stream
+from metastep.rules.actor_critic import PPO, TRPO
+from metastep.rules.ranges import Range
+from metastep.rules.spaces import MenuSpace
+from tests.controllers.problems import BLOCK, make_training_mdp
+
+KEY = jax.random.key(0)
+
+
+def rates(value: float) -> jax.Array:
+    return jnp.full((BLOCK, 1), value, jnp.float32)
+
+
+def test_trpo_improves_within_the_bound_and_moves_the_critic():
+    mdp = make_training_mdp(TRPO(minibatch_size=8, critic_epochs=1), num_steps=32)
+    learners = begin(mdp, mdp.tasks(0, Stream.TRAIN, 0))
+    for bound in (1e-3, 1e-2):
+        after = advance(mdp, learners, rates(bound))
+        spent = np.asarray(after.previous.divergence)
+        assert (spent <= bound).all()
+        assert (spent > 0.2 * bound).mean() > 0.5  # a shorter step would do little
+        before, now = (mdp.policy.split(each.theta) for each in (learners, after))
+        batch = learners.estimate
+
+        def gain(parts, batch=batch):
+            act = jax.vmap(lambda one, seen, done: mdp.policy.act(one, seen).log_density(done))
+            ratio = jnp.exp(act(parts, batch.observation, batch.action) - batch.log_density)
+            centred = batch.advantage - batch.advantage.mean(axis=1, keepdims=True)
+            return np.asarray((ratio * centred).mean(axis=1))
+
+        assert (gain(now) > gain(before)).all()
+        assert np.any(now["critic.0.weight"] != before["critic.0.weight"])
+
+
+def test_several_clip_ranges_are_chosen_among():
+    rule = PPO(epochs=2, minibatch_size=8, clip_range=(0.05, 0.4))
+    assert rule.directions == ("clip 0.05", "clip 0.4")
+    narrow, wide = (PPO(epochs=2, minibatch_size=8, clip_range=(value,)) for value in (0.05, 0.4))
+    mdp = make_training_mdp()
+    learners = begin(mdp, mdp.tasks(0, Stream.TRAIN, 0))
+    state, theta = rule.init(learners.theta), learners.theta
+    chosen = jnp.asarray([[index % 2, 0.01] for index in range(BLOCK)], jnp.float32)
+    both = rule.apply(mdp.policy, theta, learners.estimate, chosen, state, KEY).theta
+    apart = [one.apply(mdp.policy, theta, learners.estimate, rates(0.01), state, KEY).theta for one in (narrow, wide)]
+    expected = np.where(np.arange(BLOCK)[:, None] % 2 == 0, *apart)
+    np.testing.assert_allclose(both, expected, rtol=1e-6, atol=1e-7)
+    assert np.abs(apart[0] - apart[1]).max() > 1e-4
+    space = MenuSpace(rule.directions, (Range(1e-4, 1e-1, "log"),) * 2)
+    assert mdp.with_rule(rule, space).space.num_coordinates == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: PPO(clip_range=()), r"meta.rule.clip_range: \[\] must hold one positive number"),
+        (lambda: PPO(minibatch_size=1), r"meta.rule.minibatch_size: 1 must be at least 2"),
+        (lambda: PPO(gae_lambda=1.5), r"meta.rule.gae_lambda: 1.5 must be less than or equal to 1"),
+        (lambda: make_training_mdp(PPO(minibatch_size=7)), r"minibatch_size: 7 must divide the 24 steps of a batch"),
+        (lambda: TRPO(search_factor=1.0), r"meta.rule.search_factor: 1.0 must be less than 1"),
+    ],
+)
+def test_what_a_rule_refuses(make, sentence):
+    with pytest.raises(InputError, match=sentence):
+        make()

@@ -1,0 +1,140 @@
+"""Batches of steps: episodes end, are cut off and go on; returns are those of the episodes."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from metastep import envs
+from metastep._core.errors import InputError
+from metastep.envs import CartPoleV1, Pendulum
+from metastep.policies import ActorCritic
+from metastep.rules.actor_critic import Sampler
+
+LEARNERS, NUM_ENVS, NUM_STEPS, HORIZON = 2, 3, 20, 12
+KEYS = jax.random.key(1), jax.random.key(2)
+
+
+@pytest.fixture(scope="module")
+def batches():
+    """Two batches of CartPole that follow one another, and where the environments are after each."""
+    env = envs.make("cartpole-v1")
+    policy = ActorCritic(4, 1, 2, hidden=(4,))
+    sampler = Sampler(env, policy, NUM_ENVS, NUM_STEPS, HORIZON)
+    theta, context = policy.initial(KEYS[0], LEARNERS), env.context_space.sample(KEYS[0], LEARNERS)
+    simulate = jax.jit(sampler.simulate)
+    lanes, first = simulate(theta, context, sampler.start(context, KEYS[0]), KEYS[0])
+    after, second = simulate(theta, context, lanes, KEYS[1])
+    experience = jax.jit(sampler, static_argnums=4)(theta, context, lanes, KEYS[1], 0.95)
+    joined = jax.tree.map(lambda *each: np.concatenate(each, axis=1), first, second)
+    return joined, after, experience
+
+
+def test_episodes_end_at_the_horizon_or_before(batches):
+    steps, _, _ = batches
+    for learner in range(LEARNERS):
+        for lane in range(NUM_ENVS):
+            ends = np.flatnonzero(steps.ended[learner, :, lane])
+            lengths = np.diff(ends, prepend=-1)
+            assert lengths.max() <= HORIZON
+            terminated = steps.terminated[learner, ends, lane]
+            assert (terminated | (lengths == HORIZON)).all()  # an episode that is shorter has no future
+    assert (steps.ended & ~steps.terminated).any()
+    assert steps.terminated.any()
+
+
+def test_a_new_episode_begins_near_the_start(batches):
+    steps, _, _ = batches
+    begun = np.roll(steps.ended, 1, axis=1)
+    begun[:, 0] = True
+    assert np.abs(steps.observation[begun]).max() <= 0.05
+    assert np.abs(steps.observation[~begun]).max() > 0.05
+
+
+def test_returns_are_those_of_the_last_finished_episodes(batches):
+    steps, after, experience = batches
+    for learner in range(LEARNERS):
+        last = []
+        for lane in range(NUM_ENVS):
+            ends = np.flatnonzero(steps.ended[learner, :, lane])
+            last.append(ends[-1] - ends[-2] if len(ends) > 1 else ends[-1] + 1)  # every step pays 1
+        np.testing.assert_allclose(after.last_return[learner], last)
+        np.testing.assert_allclose(experience.mean_return[learner], np.mean(last), rtol=1e-6)
+        np.testing.assert_allclose(
+            experience.return_error[learner], np.std(last, ddof=1) / np.sqrt(NUM_ENVS), rtol=1e-5
+        )
+
+
+def test_before_an_episode_has_ended_its_rewards_so_far_count():
+    policy = ActorCritic(3, 1, hidden=(2,))
+    sampler = Sampler(Pendulum(), policy, 2, 3, horizon=200)
+    theta, context = policy.initial(KEYS[0], 1), jnp.asarray([[1.0, 1.0, 10.0]])
+    lanes = sampler.start(context, KEYS[0])
+    experience = sampler(theta, context, lanes, KEYS[0], 0.95)
+    steps = sampler.simulate(theta, context, lanes, KEYS[0])[1]
+    np.testing.assert_allclose(experience.mean_return, steps.reward.sum(axis=1).mean(axis=1), rtol=1e-5)
+
+
+def test_an_action_is_held_and_cut_off_at_its_range():
+    """On MountainCar a step pays -0.1 times the square of what was done, 100 at the goal."""
+    env, policy, num = envs.make("mountaincar"), ActorCritic(2, 1, hidden=(2,), log_std=1.0), 30
+    theta, context = policy.initial(KEYS[0], 1), jnp.asarray([[0.0015, 0.0025]])
+    held = {}
+    for hold in (1, 4):
+        sampler = Sampler(env, policy, 2, num, horizon=50, hold=hold)
+        simulate = jax.jit(sampler.simulate)
+        held[hold] = jax.device_get(simulate(theta, context, sampler.start(context, KEYS[0]), KEYS[0])[1])
+    for hold, steps in held.items():
+        done = np.clip(steps.action[..., 0], -1.0, 1.0)
+        assert np.abs(steps.action).max() > 1.5
+        length = np.where(steps.ended, 50 % hold or hold, hold)  # the time limit ends the last one early
+        np.testing.assert_allclose(steps.reward, -0.1 * length * done**2, rtol=1e-4, atol=1e-6)
+        assert np.flatnonzero(steps.ended[0, :, 0])[0] == -(-50 // hold) - 1 if hold > 1 else not steps.ended.any()
+
+
+def test_first_weights_are_orthogonal_with_the_usual_gains():
+    policy = ActorCritic(3, 2, hidden=(5, 4), log_std=-0.5)
+    parts = policy.split(policy.initial(KEYS[0], 2))
+    for network, last in (("actor", 0.01), ("critic", 1.0)):
+        for index, gain in enumerate((np.sqrt(2.0), np.sqrt(2.0), last)):
+            weight = np.asarray(parts[f"{network}.{index}.weight"][1])
+            small = weight.T @ weight if weight.shape[0] >= weight.shape[1] else weight @ weight.T
+            np.testing.assert_allclose(small, gain**2 * np.eye(len(small)), atol=1e-5)
+            assert not np.any(parts[f"{network}.{index}.bias"])
+    np.testing.assert_allclose(parts["log_std"], -0.5)
+    assert np.any(parts["actor.0.weight"][0] != parts["actor.0.weight"][1])
+
+
+def test_choices_are_drawn_as_often_as_they_should_be():
+    policy = ActorCritic(1, 1, num_choices=3, hidden=(2,))
+    parts = policy.split(policy.initial(KEYS[0], 1)[0])
+    parts["actor.1.bias"] = jnp.log(jnp.asarray([0.2, 0.5, 0.3]))
+    seen = jnp.zeros((20_000, 1))
+    distribution = policy.act(parts, seen)
+    drawn = distribution.sample(jax.random.normal(KEYS[1], (20_000, 1)))
+    np.testing.assert_allclose(np.bincount(drawn[:, 0]) / 20_000, [0.2, 0.5, 0.3], atol=0.015)
+    np.testing.assert_allclose(distribution.entropy()[0], -np.sum([p * np.log(p) for p in (0.2, 0.5, 0.3)]), rtol=1e-5)
+
+
+def test_what_cannot_be_sampled_is_refused():
+    with pytest.raises(InputError, match=r"rollout.num_steps: a batch of 1 step"):
+        Sampler(Pendulum(), ActorCritic(3, 1), 1, 1, 4)
+    with pytest.raises(InputError, match=r"policy.hidden: \[\]"):
+        ActorCritic(3, 1, hidden=())
+
+
+@pytest.mark.parametrize(
+    ("env", "policy", "message"),
+    [
+        (CartPoleV1(), ActorCritic(4, 1), "policy.num_choices: None, but the environment 'cartpole-v1' has 2."),
+        (CartPoleV1(), ActorCritic(4, 1, 3), "policy.num_choices: 3, but the environment 'cartpole-v1' has 2."),
+        (Pendulum(), ActorCritic(3, 1, 2), "policy.num_choices: 2, but the environment 'pendulum' has None."),
+        (Pendulum(), ActorCritic(4, 1), "policy.num_observations: 4, but the environment 'pendulum' has 3."),
+        (Pendulum(), ActorCritic(3, 2), "policy.num_actions: 2, but the environment 'pendulum' has 1."),
+    ],
+)
+def test_a_policy_must_fit_the_environment(env, policy, message):
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        Sampler(env, policy, 2, 3, horizon=4)

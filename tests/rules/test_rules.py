@@ -1,0 +1,301 @@
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+from numpy.typing import NDArray
+
+from metastep import rules
+from metastep._core.errors import InputError
+from metastep.rules import NGA, Adam, GradientAscent, RMSProp, Rule
+from metastep.simulation.gradients import Estimate
+
+Floats = NDArray[np.float64]
+NUM_LEARNERS, NUM_PARAMETERS, NUM_UPDATES = 3, 4, 20
+ALONG_A_LINE = [name for name in rules.names() if rules.make(name).is_along_a_line]
+
+
+def estimate(gradient: Array | Floats, natural: Array | Floats | None = None) -> Estimate:
+    gradient = jnp.asarray(gradient, jnp.float32)
+    nothing = jnp.zeros(gradient.shape[:1], jnp.float32)
+    other = gradient if natural is None else jnp.asarray(natural, jnp.float32)
+    return Estimate(nothing, nothing, gradient, other, nothing)
+
+
+def stepsizes(values: float | list[float] | Floats) -> Array:
+    return jnp.broadcast_to(jnp.asarray(values, jnp.float32), (NUM_LEARNERS,))[:, None]
+
+
+def keras_adam(theta: Floats, gradients: Floats, rates: Floats) -> Floats:
+    """Keras 3's Adam with its signs turned uphill, one update after the other in float64."""
+    first, second = np.zeros_like(theta), np.zeros_like(theta)
+    for t, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
+        alpha = rate * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+        first += (gradient - first) * (1 - 0.9)
+        second += (gradient**2 - second) * (1 - 0.999)
+        theta = theta + first * alpha[:, None] / (np.sqrt(second) + 1e-7)
+    return theta
+
+
+def textbook_adam(theta: Floats, gradients: Floats, rates: Floats) -> Floats:
+    """The formula of optax and of the paper that introduced Adam: both moments corrected before epsilon is added."""
+    first, second = np.zeros_like(theta), np.zeros_like(theta)
+    for t, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
+        theta = theta + rate[:, None] * (first / (1 - 0.9**t)) / (np.sqrt(second / (1 - 0.999**t)) + 1e-7)
+    return theta
+
+
+def keras_rmsprop(theta: Floats, gradients: Floats, rates: Floats) -> Floats:
+    """Keras 3's RMSprop without momentum: epsilon inside the root."""
+    square = np.zeros_like(theta)
+    for gradient, rate in zip(gradients, rates, strict=True):
+        square = 0.9 * square + 0.1 * gradient**2
+        theta = theta + rate[:, None] * gradient / np.sqrt(square + 1e-7)
+    return theta
+
+
+def run(rule: Rule, theta: Floats, gradients: Floats, rates: Floats) -> Floats:
+    current: Array = jnp.asarray(theta, jnp.float32)
+    state = rule.init(current)
+    apply = jax.jit(rule.apply)
+    for gradient, rate in zip(gradients, rates, strict=True):
+        # The natural gradient is noise: Adam and RMSprop must not look at it.
+        update = apply(current, estimate(gradient, 1e3 * np.ones_like(gradient)), stepsizes(rate), state)
+        assert not np.asarray(update.flagged).any()
+        current, state = update.theta, update.state
+    return np.asarray(current, np.float64)
+
+
+def history(scale: float) -> tuple[Floats, Floats, Floats]:
+    """A theta, 20 gradients of the given size, and step sizes that differ by learner and change from update to update."""
+    generator = np.random.default_rng(1)
+    theta = generator.normal(size=(NUM_LEARNERS, NUM_PARAMETERS)).astype(np.float32).astype(np.float64)
+    gradients = scale * generator.normal(size=(NUM_UPDATES, NUM_LEARNERS, NUM_PARAMETERS))
+    return theta, gradients, generator.uniform(0.01, 1.0, (NUM_UPDATES, NUM_LEARNERS))
+
+
+@pytest.mark.parametrize(
+    ("rule", "formula"), [(Adam(), keras_adam), (RMSProp(), keras_rmsprop)], ids=["adam", "rmsprop"]
+)
+@pytest.mark.parametrize("scale", [1e-7, 1e-3, 1.0, 1e4])
+def test_twenty_updates_equal_the_formula_of_keras(
+    rule: Rule, formula: Callable[[Floats, Floats, Floats], Floats], scale: float
+) -> None:
+    theta, gradients, rates = history(scale)
+    expected = formula(theta, gradients, rates)
+    np.testing.assert_allclose(run(rule, theta, gradients, rates), expected, rtol=2e-5, atol=2e-5)
+    assert np.abs(expected - theta).max() > 1e-3
+
+
+def test_the_textbook_formula_would_be_seen() -> None:
+    """With gradients as small as epsilon the two Adams part, so the comparison above tells them apart."""
+    theta, gradients, rates = history(1e-7)
+    apart = np.abs(textbook_adam(theta, gradients, rates) - keras_adam(theta, gradients, rates))
+    assert apart.max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("rule", "uses_natural", "is_normalised"),
+    [(NGA(), True, True), (GradientAscent(normalised=True), False, True), (GradientAscent(), False, False)],
+    ids=["nga", "normalised gradient", "gradient"],
+)
+def test_ascent_by_hand(rule: Rule, uses_natural: bool, is_normalised: bool) -> None:
+    theta, gradients, _ = history(1.0)
+    gradient, natural = gradients[:2]
+    sizes = np.array([0.0, 0.5, 8.0])
+    batch = estimate(gradient, natural)
+    update = rule.apply(jnp.asarray(theta, jnp.float32), batch, stepsizes(sizes), None)
+    direction = natural if uses_natural else gradient
+    np.testing.assert_array_equal(rule.direction(batch), batch.natural_gradient if uses_natural else batch.gradient)
+    if is_normalised:
+        direction = direction / np.linalg.norm(direction, axis=1, keepdims=True)
+    np.testing.assert_allclose(update.theta, theta + sizes[:, None] * direction, rtol=1e-5, atol=1e-6)
+    assert not np.asarray(update.flagged).any()
+    assert update.state is None
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-25, 1e25, 2e37])
+def test_normalising_survives_squares_outside_of_float32(scale: float) -> None:
+    gradient = scale * np.array([[3.0, 4.0, 0.0, 0.0]] * NUM_LEARNERS)
+    update = NGA().apply(jnp.zeros((NUM_LEARNERS, 4), jnp.float32), estimate(gradient), stepsizes(10.0), None)
+    np.testing.assert_allclose(update.theta, [[6.0, 8.0, 0.0, 0.0]] * NUM_LEARNERS, rtol=1e-6)
+
+
+def test_a_direction_too_large_to_be_normalised_is_flagged() -> None:
+    gradient = np.array([[3.0, 4.0, 0.0, 0.0], [1.5e38, 2e38, 0.0, 0.0], [0.0, 5.0, 0.0, 0.0]])
+    update = NGA().apply(jnp.zeros((NUM_LEARNERS, 4), jnp.float32), estimate(gradient), stepsizes(10.0), None)
+    np.testing.assert_array_equal(update.flagged, [False, True, False])
+    np.testing.assert_allclose(update.theta, [[6.0, 8.0, 0.0, 0.0], [0.0] * 4, [0.0, 10.0, 0.0, 0.0]], rtol=1e-6)
+
+
+BAD = {
+    "zero": [0.0, 0.0, 0.0, 0.0],
+    "nan": [1.0, np.nan, 1.0, 1.0],
+    "inf": [1.0, 1.0, np.inf, 1.0],
+    "-inf": [-np.inf, 1.0, 1.0, 1.0],
+}
+
+
+def warmed_up(rule: Rule) -> tuple[Array, object]:
+    """After one ordinary update, so that the state is not that of `init`."""
+    theta, gradients, _ = history(1.0)
+    start = jnp.asarray(theta, jnp.float32)
+    update = rule.apply(start, estimate(gradients[0]), stepsizes(0.1), rule.init(start))
+    return update.theta, update.state
+
+
+def check_that_only_the_middle_learner_stays(
+    rule: Rule, theta: Array, state: object, bad: Estimate, good: Estimate, sizes: Array
+) -> None:
+    update, usual = (jax.jit(rule.apply)(theta, batch, sizes, state) for batch in (bad, good))
+    np.testing.assert_array_equal(update.flagged, [False, True, False])
+    for after, before, expected in zip(
+        jax.tree.leaves((update.theta, update.state)),
+        jax.tree.leaves((theta, state)),
+        jax.tree.leaves((usual.theta, usual.state)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(after[1], before[1])
+        np.testing.assert_array_equal(after[np.array([0, 2])], expected[np.array([0, 2])])
+        assert (np.asarray(after)[[0, 2]] != np.asarray(before)[[0, 2]]).any()
+
+
+@pytest.mark.parametrize("name", ALONG_A_LINE)
+@pytest.mark.parametrize("kind", BAD)
+def test_a_zero_or_non_finite_direction_leaves_theta_and_state_and_is_flagged(name: str, kind: str) -> None:
+    rule = rules.make(name)
+    theta, state = warmed_up(rule)
+    gradient = np.ones((NUM_LEARNERS, NUM_PARAMETERS))
+    broken = gradient.copy()
+    broken[1] = BAD[kind]
+    check_that_only_the_middle_learner_stays(
+        rule, theta, state, estimate(broken), estimate(gradient), stepsizes([0.5, 0.5, 0.25])
+    )
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_a_gradient_whose_square_overflows_does_not_stop_the_learner_for_good(name: str) -> None:
+    rule = rules.make(name)
+    theta, state = warmed_up(rule)
+    gradient = np.ones((NUM_LEARNERS, NUM_PARAMETERS))
+    broken = gradient.copy()
+    broken[1, 2] = 1e25  # finite, but not its square
+    check_that_only_the_middle_learner_stays(
+        rule, theta, state, estimate(broken), estimate(gradient), stepsizes([0.5, 0.5, 0.25])
+    )
+
+
+@pytest.mark.parametrize("name", ALONG_A_LINE)
+def test_a_step_out_of_range_leaves_theta_and_is_flagged(name: str) -> None:
+    rule = rules.make(name)
+    theta, state = warmed_up(rule)
+    gradient = estimate(np.ones((NUM_LEARNERS, NUM_PARAMETERS)))
+    for size in (np.nan, np.inf):
+        update = rule.apply(theta, gradient, stepsizes([0.5, size, 0.5]), state)
+        np.testing.assert_array_equal(update.flagged, [False, True, False])
+        np.testing.assert_array_equal(update.theta[1], theta[1])
+
+
+@pytest.mark.parametrize("name", ALONG_A_LINE)
+def test_registered_rules_have_their_name_and_go_uphill(name: str) -> None:
+    """The rest of the contract is that of `check_rule`."""
+    rule = rules.make(name)
+    assert rule.name == name
+    assert rule.hyperparameters == ("stepsize",)
+    assert rule.is_along_a_line
+    assert hash(rule) == hash(rules.make(name))
+    theta = jnp.zeros((NUM_LEARNERS, NUM_PARAMETERS), jnp.float32)
+    update = rule.apply(theta, estimate(np.ones(theta.shape)), stepsizes(0.1), rule.init(theta))
+    assert (np.asarray(update.theta) > 0).all()
+
+
+@pytest.mark.parametrize("damping", [0.0, 1.0, float("nan")])
+def test_a_damping_out_of_range_is_refused(damping: float) -> None:
+    with pytest.raises(InputError, match=r"meta.rule.damping: .* must (lie in \(0, 1\)|be a finite number)"):
+        rules.make("nga", damping=damping)
+
+
+@pytest.mark.parametrize("name", ALONG_A_LINE)
+def test_a_step_of_zero_goes_nowhere_and_is_no_failure(name: str) -> None:
+    rule = rules.make(name)
+    theta, state = warmed_up(rule)
+    update = rule.apply(theta, estimate(np.ones(theta.shape)), stepsizes(0.0), state)
+    np.testing.assert_array_equal(update.theta, theta)
+    assert not np.asarray(update.flagged).any()
+
+
+def test_an_unknown_rule_gets_a_hint() -> None:
+    with pytest.raises(
+        InputError, match=r"meta.rule: 'adma' is not registered, allowed are a2c, adam, .* Did you mean 'adam'\?"
+    ):
+        rules.make("adma")
+
+
+MENU = rules.Menu(("nga damping=0.01", "rmsprop", "nga damping=0.5", "adam", "gradient normalised=true"))
+
+
+def chosen(directions: list[float], steps: list[float]) -> Array:
+    return jnp.stack([jnp.asarray(directions, jnp.float32), jnp.asarray(steps, jnp.float32)], axis=1)
+
+
+def test_every_direction_of_a_menu_is_the_update_of_its_rule_with_moments_that_run_on() -> None:
+    """After updates along another direction, each is where its own rule would be had it seen the same gradients."""
+    rng = np.random.default_rng(0)
+    theta = jnp.asarray(rng.normal(size=(NUM_LEARNERS, NUM_PARAMETERS)), jnp.float32)
+    gradients = rng.normal(size=(6, NUM_LEARNERS, NUM_PARAMETERS))
+    alone = [(rule, rule.init(theta)) for rule in MENU.rules]
+    state, where = MENU.init(theta), theta
+    for gradient in gradients:
+        both = estimate(gradient, gradient[:, ::-1])._replace(more=(jnp.asarray(gradient**3, jnp.float32),))
+        for index, (rule, memory) in enumerate(alone):
+            own = both._replace(natural_gradient=both.more[0]) if index == 2 else both
+            expected = rule.apply(where, own, stepsizes(0.25), memory)
+            found = MENU.apply(where, both, chosen([index] * 3, [0.25] * 3), state)
+            np.testing.assert_allclose(found.theta, expected.theta, rtol=1e-6, atol=1e-6)
+            alone[index] = rule, expected.state
+        np.testing.assert_allclose(
+            MENU.steps(both, state)[:, 4], both.gradient / jnp.linalg.norm(both.gradient, axis=1)[:, None], rtol=1e-5
+        )
+        update = MENU.apply(where, both, chosen([0, 3, 1], [0.5, 0.1, 0.2]), state)
+        where, state = update.theta, update.state
+
+
+def test_a_menu_needs_as_many_natural_gradients_as_it_has_dampings() -> None:
+    assert MENU.damping == (0.01, 0.5)
+    assert rules.Menu(("rmsprop",)).damping is None
+
+
+@pytest.mark.parametrize(
+    ("directions", "sentence"),
+    [
+        ((), r"\[\] must name one direction or more, each once"),
+        (("adam", "adam"), "must name one direction or more, each once"),
+        (("adma",), r"meta.rule.directions: 'adma' is not registered, .*Did you mean 'adam'"),
+        (("nga damping",), "must be the name of a rule and options like damping=0.1, each once"),
+        (("nga damping=much",), "must give numbers, true or false to its options, 'much' is neither"),
+        (("nga dampin=0.1",), "'dampin' is not an option of nga, .* Did you mean 'damping'"),
+        (("menu",), "'menu' must not be a menu itself"),
+        (("",), "is not registered"),
+    ],
+)
+def test_a_menu_that_cannot_be_is_refused(directions: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        rules.Menu(directions)
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_adam_and_rmsprop_may_follow_the_natural_gradient(name: str) -> None:
+    theta = jnp.zeros((NUM_LEARNERS, NUM_PARAMETERS), jnp.float32)
+    rising = estimate(np.ones(theta.shape))
+    both = rising._replace(natural_gradient=-3.0 * rising.gradient)
+    plain, natural = rules.make(name), rules.make(name, follows="natural_gradient")
+    expected = plain.apply(theta, rising._replace(gradient=both.natural_gradient), stepsizes(0.1), plain.init(theta))
+    found = natural.apply(theta, both, stepsizes(0.1), natural.init(theta))
+    np.testing.assert_array_equal(found.theta, expected.theta)
+    np.testing.assert_array_equal(natural.direction(both), both.natural_gradient)
+    with pytest.raises(InputError, match=r"meta.rule.follows: 'hessian' must be one of gradient, natural_gradient"):
+        rules.make(name, follows="hessian")

@@ -1,0 +1,181 @@
+"""The same batch gives the advantages, losses, gradients and updates of Stable-Baselines3."""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+
+from metastep import envs
+from metastep.envs.base import choices_of
+from metastep.policies.actor_critic import ActorCritic
+from metastep.rules.actor_critic import A2C, PPO, Experience, Sampler
+from metastep.rules.actor_critic.ppo import Minibatch
+from metastep.rules.actor_critic.steps import Steps
+
+pytest.importorskip("stable_baselines3")
+import stable_baselines3
+import torch
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import configure
+
+NUM_ENVS, NUM_STEPS, HORIZON = 3, 20, 12
+GYMNASIUM = {"cartpole-v1": "CartPole-v1", "pendulum": "Pendulum-v1"}
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+class Batch(NamedTuple):
+    """One learner's batch, as we have it."""
+
+    policy: ActorCritic
+    theta: Array  # (1, parameters)
+    steps: Steps
+    experience: Experience
+
+
+@cache
+def batch_of(name: str, gae_lambda: float) -> Batch:
+    """A batch in which episodes end, are cut off and go on; the second policy has learned a little, so that ratios are not 1."""
+    env = envs.make(name)
+    policy = ActorCritic(env.num_observations, env.num_actions, choices_of(env), hidden=(8, 8))
+    sampler = Sampler(env, policy, NUM_ENVS, NUM_STEPS, HORIZON)
+    key = jax.random.key(3)
+    theta = policy.initial(key, 1) + 0.3 * jax.random.normal(key, (1, policy.num_parameters))
+    context = env.context_space.sample(key, 1)
+
+    @jax.jit
+    def simulated() -> tuple[Steps, Experience]:
+        lanes = sampler.start(context, key)
+        return sampler.simulate(theta, context, lanes, key)[1], sampler(theta, context, lanes, key, gae_lambda)
+
+    return Batch(policy, theta, *simulated())
+
+
+def to_torch(policy: ActorCritic, theta: Array, model: Any) -> list[tuple[Any, str]]:
+    """Copy our parameters into a model; its parameters with our names for them."""
+    net, parts = model.policy, policy.split(theta)
+    layers = {
+        "actor": [net.mlp_extractor.policy_net[0], net.mlp_extractor.policy_net[2], net.action_net],
+        "critic": [net.mlp_extractor.value_net[0], net.mlp_extractor.value_net[2], net.value_net],
+    }
+    named = [
+        (getattr(layer, kind), f"{network}.{index}.{kind}")
+        for network, modules in layers.items()
+        for index, layer in enumerate(modules)
+        for kind in ("weight", "bias")
+    ]
+    named += [] if policy.is_discrete else [(net.log_std, "log_std")]
+    for parameter, name in named:
+        parameter.data = torch.tensor(np.asarray(parts[name]).T.copy())
+    return named
+
+
+def of_torch(policy: ActorCritic, values: dict[str, Any]) -> Array:
+    """A flat vector from tensors by our names."""
+    return policy.join({name: jnp.asarray(values[name].detach().numpy().T) for name in policy.shapes})
+
+
+def model_of(kind: Any, name: str, batch: Batch, **options: Any) -> Any:
+    """A model of Stable-Baselines3 with our batch in its buffer, its advantages its own."""
+    env = make_vec_env(GYMNASIUM[name], n_envs=NUM_ENVS)
+    layers = {"pi": [8, 8], "vf": [8, 8]}
+    model = kind("MlpPolicy", env, n_steps=NUM_STEPS, policy_kwargs={"net_arch": layers}, device="cpu", **options)
+    model.set_logger(configure(None, []))
+    model._current_progress_remaining = 1.0
+    steps: Any = jax.tree.map(lambda array: np.asarray(array[0]), batch.steps)
+    buffer, starts = model.rollout_buffer, np.ones(NUM_ENVS)
+    for t in range(NUM_STEPS):
+        cut_off = steps.ended[t] & ~steps.terminated[t]
+        reward = steps.reward[t] + np.where(cut_off, model.gamma * steps.next_value[t], 0.0)
+        tensors = (torch.tensor(values[t]) for values in (steps.value, steps.log_density))
+        buffer.add(steps.observation[t], steps.action[t], reward, starts, *tensors)
+        starts = steps.ended[t].astype(np.float32)
+    buffer.compute_returns_and_advantage(torch.tensor(steps.next_value[-1]), steps.ended[-1])
+    return model
+
+
+@pytest.mark.parametrize("name", GYMNASIUM)
+def test_ppo(name: str) -> None:
+    batch = batch_of(name, 0.95)
+    assert batch.steps.ended.sum() > batch.steps.terminated.sum() > (-1 if name == "pendulum" else 0)
+    size = NUM_ENVS * NUM_STEPS
+    options = {"ent_coef": 0.01, "clip_range": 0.1, "learning_rate": 1e-3, "n_epochs": 3, "batch_size": size}
+    model = model_of(stable_baselines3.PPO, name, batch, **options)
+    buffer, policy, experience = model.rollout_buffer, batch.policy, batch.experience
+    for ours, theirs in ((experience.advantage, buffer.advantages), (experience.target, buffer.returns)):
+        np.testing.assert_allclose(ours[0].reshape(NUM_STEPS, NUM_ENVS), theirs, **TOLERANCE)
+
+    # Losses and gradients of one minibatch, away from the policy that sampled it.
+    away = batch.theta + 0.05 * jax.random.normal(jax.random.key(5), batch.theta.shape)
+    named = to_torch(policy, away[0], model)
+    rule = PPO(epochs=3, minibatch_size=size, clip_range=(0.1,), entropy_weight=0.01)
+    minibatch = Minibatch(*(getattr(experience, field)[0] for field in Minibatch._fields))
+    grad = jax.value_and_grad(rule.loss, argnums=1, has_aux=True)
+    (loss, losses), slopes = grad(policy, policy.split(away[0]), minibatch, jnp.float32(0.1))
+    model.n_epochs, model.max_grad_norm, step = 1, 1e9, model.policy.optimizer.step
+    model.policy.optimizer.step = lambda: None
+    model.train()
+    told = model.logger.name_to_value
+    for ours, theirs in (
+        (loss, "loss"),
+        (losses.policy, "policy_gradient_loss"),
+        (losses.value, "value_loss"),
+        (losses.entropy, "entropy_loss"),
+        (losses.divergence, "approx_kl"),
+        (losses.clip_fraction, "clip_fraction"),
+    ):
+        np.testing.assert_allclose(ours, told[f"train/{theirs}"], err_msg=theirs, **TOLERANCE)
+    assert 0.1 < told["train/clip_fraction"] < 0.9
+    gradient = of_torch(policy, {own: parameter.grad for parameter, own in named})
+    np.testing.assert_allclose(policy.join(slopes), gradient, **TOLERANCE)
+
+    # A whole update: three epochs of Adam with gradients that are cut.
+    named = to_torch(policy, batch.theta[0], model)
+    model.n_epochs, model.max_grad_norm, model.policy.optimizer.step = 3, 0.5, step
+    model.train()
+    rate = jnp.full((1, 1), 1e-3, jnp.float32)
+    trained = rule.apply(policy, batch.theta, experience, rate, rule.init(batch.theta), jax.random.key(0))
+    np.testing.assert_allclose(trained.theta[0], of_torch(policy, {own: p for p, own in named}), **TOLERANCE)
+    np.testing.assert_allclose(trained.divergence[0], told["train/approx_kl"], **TOLERANCE)
+    assert not trained.flagged[0]
+    assert np.abs(trained.theta - batch.theta).max() > 1e-3
+
+
+def test_ppo_in_minibatches_with_a_critic_that_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same orders of the batch give the same update, with and without a bound on how far the critic moves."""
+    batch, size, epochs, rate = batch_of("cartpole-v1", 0.95), NUM_ENVS * NUM_STEPS, 2, 1e-2
+    policy, key = batch.policy, jax.random.key(4)
+    orders = [np.asarray(jax.random.permutation(one, size)) for one in jax.random.split(key, epochs)]
+
+    def theirs(most: float | None) -> Array:
+        options = {"learning_rate": rate, "n_epochs": epochs, "batch_size": size // 3, "clip_range_vf": most}
+        model = model_of(stable_baselines3.PPO, "cartpole-v1", batch, **options)
+        named = to_torch(policy, batch.theta[0], model)
+        # Our steps go by time and then by environment, theirs the other way round.
+        left = iter([order % NUM_ENVS * NUM_STEPS + order // NUM_ENVS for order in orders])
+        monkeypatch.setattr(np.random, "permutation", lambda _: next(left))
+        model.train()
+        return of_torch(policy, {own: parameter for parameter, own in named})
+
+    rule = PPO(epochs=epochs, minibatch_size=size // 3, value_clip_range=0.05)
+    proposed = jnp.full((1, 1), rate, jnp.float32)
+    trained = rule.apply(policy, batch.theta, batch.experience, proposed, rule.init(batch.theta), key)
+    held_back, free = theirs(0.05), theirs(None)
+    np.testing.assert_allclose(trained.theta[0], held_back, **TOLERANCE)
+    assert np.abs(held_back - free).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", GYMNASIUM)
+def test_a2c(name: str) -> None:
+    batch = batch_of(name, 1.0)
+    model = model_of(stable_baselines3.A2C, name, batch, learning_rate=1e-3)
+    named = to_torch(batch.policy, batch.theta[0], model)
+    model.train()
+    rule, rate = A2C(), jnp.full((1, 1), 1e-3, jnp.float32)
+    state = rule.init(batch.theta)
+    trained = rule.apply(batch.policy, batch.theta, batch.experience, rate, state, jax.random.key(0))
+    found = of_torch(batch.policy, {own: parameter for parameter, own in named})
+    np.testing.assert_allclose(trained.theta[0], found, **TOLERANCE)

@@ -1,0 +1,281 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+from numpy.typing import NDArray
+
+from metastep import envs
+from metastep._core.errors import InputError
+from metastep.envs import LQR, CartPole
+from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
+from metastep.policies import LinearGaussian, MLPGaussian
+from metastep.rules import NGA
+from metastep.simulation.gradients import DAMPING, Estimate, Estimator, FisherSolver
+from metastep.simulation.rollouts import Baseline, Rollout
+from tests import reference
+from tests.reference import CASES, Floats, draw_learners, exact, make_rollout, relative_error
+
+THETA, SCALE, SIGMA, HORIZON = (0.1, -0.3, -0.6), 1.0, 0.5, 10
+TRUTH = exact(LQR(), THETA, SCALE, sigma=SIGMA, horizon=HORIZON, discount=0.99)
+
+
+def lqr_estimates(baseline: Baseline, num_episodes: int, num_learners: int, num_batches: int) -> Estimate:
+    """Independent estimates for one policy in one task: every field (batches * learners, ...)."""
+    rollout = Rollout(LQR(), LinearGaussian(2, 1, SIGMA), num_episodes, HORIZON, baseline=baseline)
+    estimator = Estimator(rollout, damping=1e-7)
+    theta = jnp.tile(jnp.asarray([THETA], jnp.float32), (num_learners, 1))
+    context = jnp.full((num_learners, 1), SCALE, jnp.float32)
+    batches = [estimator(theta, context, jax.random.key(seed)) for seed in range(num_batches)]
+    return Estimate(*(np.concatenate(field).astype(np.float64) for field in zip(*batches, strict=True)))
+
+
+def deviations(samples: Floats, truth: float | Floats) -> Floats:
+    """How many standard errors the mean of the samples is from the truth."""
+    return np.abs(np.mean(samples, axis=0) - truth) / (np.std(samples, axis=0) / np.sqrt(len(samples)))
+
+
+@pytest.mark.parametrize("baseline", ["none", "mean"])
+def test_return_and_gradient_are_unbiased_on_the_probe(baseline: Baseline) -> None:
+    """4,000 estimates of 200 episodes.
+
+    A mean that includes the episode it is subtracted from shrinks the gradient by exactly 1 - 1/n, as scores have mean zero.
+    """
+    estimates = lqr_estimates(baseline, 200, 500, 8)
+    expected = TRUTH.gradient * (1.0 if baseline == "none" else 1.0 - 1.0 / 200)
+    off = deviations(estimates.gradient, expected)
+    error = np.std(estimates.gradient, axis=0) / np.sqrt(4000) / np.linalg.norm(TRUTH.gradient)
+    print(f"baseline {baseline}: {off.round(2)} standard errors off, one is {error.round(4)} of the gradient's length")
+    assert off.max() < 3.5
+    assert error.max() < 0.01
+    assert deviations(estimates.mean_return, TRUTH.mean_return) < 3.5
+
+
+def test_gradient_with_the_optimal_baseline_and_natural_gradient_on_the_probe() -> None:
+    """Both divide by statistics of their own batch, a bias of order 1/n: 600 estimates of 2,000 episodes."""
+    estimates = lqr_estimates("optimal", 2000, 100, 6)
+    assert deviations(estimates.gradient, TRUTH.gradient).max() < 3.5
+    assert deviations(estimates.natural_gradient, TRUTH.natural_gradient).max() < 3.5
+    assert deviations(estimates.mean_return, TRUTH.mean_return) < 3.5
+    for samples, truth in (
+        (estimates.gradient, TRUTH.gradient),
+        (estimates.natural_gradient, TRUTH.natural_gradient),
+        (estimates.mean_return, TRUTH.mean_return),
+    ):  # the intervals are narrow enough to mean something
+        assert (np.std(samples, axis=0) / np.sqrt(600) < 0.01 * np.linalg.norm(truth)).all()
+    # The standard error that comes with an estimate is the spread of estimates.
+    np.testing.assert_allclose(np.mean(estimates.return_error), np.std(estimates.mean_return), rtol=0.1)
+
+
+@pytest.mark.parametrize("name", ["cartpole", "nav2d"])
+def test_the_optimal_baseline_lowers_the_variance(name: str) -> None:
+    def variance(baseline: Baseline) -> float:
+        rollout = make_rollout(name, baseline)
+        theta, context, key = draw_learners(rollout, 1)
+        same = jnp.tile(theta, (200, 1)), jnp.tile(context, (200, 1))
+        return float(np.var(np.asarray(Estimator(rollout)(*same, key).gradient), axis=0).sum())
+
+    none, mean, optimal = (variance(baseline) for baseline in ("none", "mean", "optimal"))
+    print(
+        f"{name}: variance without baseline / with the optimal one = {none / optimal:.2f}, mean / optimal {mean / optimal:.2f}"
+    )
+    assert optimal < 0.8 * none
+    assert optimal < 1.1 * mean
+
+
+def damped_solution(fisher: Floats, gradient: Floats, damping: float) -> Floats:
+    size = fisher.shape[-1]
+    ridge = damping * np.trace(fisher, axis1=1, axis2=2) / size
+    return np.linalg.solve(fisher + ridge[:, None, None] * np.eye(size), gradient[..., None])[..., 0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_streaming_with_the_closed_form_and_trajectories_with_conjugate_gradient_agree(name: str) -> None:
+    """With each other, and with plain NumPy in float64 from the same trajectories."""
+    rollout = make_rollout(name)
+    learners = draw_learners(rollout, 3)
+    closed, iterated = (Estimator(rollout, fisher)(*learners) for fisher in ("closed", "cg"))  # type: ignore[arg-type]
+    expected = reference.estimate(rollout, Estimator(rollout).trajectories(*learners))
+    natural = damped_solution(expected.fisher, expected.gradient, DAMPING)
+    apart = relative_error(iterated.natural_gradient, closed.natural_gradient).max()
+    print(f"{name}: closed form and conjugate gradient {apart:.1e} apart, relative")
+    assert apart < 1e-3
+    assert relative_error(closed.natural_gradient, natural).max() < 1e-3
+    assert relative_error(iterated.natural_gradient, natural).max() < 1e-3
+    assert relative_error(iterated.gradient, closed.gradient).max() < 1e-4
+    for estimate in (closed, iterated):
+        assert relative_error(estimate.gradient, expected.gradient).max() < 1e-4
+        np.testing.assert_allclose(estimate.mean_return, expected.mean_return, rtol=1e-4)
+        np.testing.assert_allclose(estimate.return_error, expected.return_error, rtol=1e-3, atol=1e-6)
+        np.testing.assert_array_equal(estimate.num_steps, expected.num_steps)
+
+
+def test_conjugate_gradient_for_a_network_solves_with_the_dense_fisher_matrix() -> None:
+    rollout = make_rollout("nav2d", hidden=(3,))
+    estimator = Estimator(rollout, damping=1e-2, cg_iterations=60)
+    assert estimator.solver == "cg"
+    theta, context, key = draw_learners(rollout, 2)
+    estimate = estimator(theta, context, key)
+    episodes = estimator.trajectories(theta, context, key)
+    policy = rollout.policy
+
+    def jacobian(parameters: Array, observation: Array) -> Array:
+        """Of the mean action at one observation: (actions, parameters)."""
+        seen = tuple(observation[:, None, None])
+        return jax.jacrev(lambda values: jnp.stack(policy.mean(values[:, None], seen))[:, 0, 0])(parameters)
+
+    for learner in range(2):
+        observation = np.moveaxis(np.asarray(episodes.observation[..., learner]), 1, -1)[
+            np.asarray(episodes.alive[..., learner])
+        ]
+        rows = jax.jit(jax.vmap(jacobian, in_axes=(None, 0)))(theta[learner], jnp.asarray(observation))
+        rows = np.asarray(rows, np.float64)
+        fisher = np.einsum("nap,naq->pq", rows, rows) / (len(rows) * policy.sigma**2)
+        gradient = np.asarray(estimate.gradient[learner], np.float64)
+        expected = damped_solution(fisher[None], gradient[None], 1e-2)
+        assert relative_error(estimate.natural_gradient[learner][None], expected).max() < 1e-3
+
+
+def test_damping_is_relative_to_the_trace() -> None:
+    rollout = make_rollout("lqr")
+    learners = draw_learners(rollout, 2)
+    expected = reference.estimate(rollout, Estimator(rollout).trajectories(*learners))
+    natural = damped_solution(expected.fisher, expected.gradient, 0.5)
+    for fisher in ("closed", "cg"):
+        estimate = Estimator(rollout, fisher, damping=0.5)(*learners)  # type: ignore[arg-type]
+        assert relative_error(estimate.natural_gradient, natural).max() < 1e-3
+
+
+@pytest.mark.parametrize("fisher", ["closed", "cg", "truncated"])
+def test_absolute_damping_does_not_look_at_the_trace(fisher: FisherSolver) -> None:
+    rollout = make_rollout("lqr")
+    learners = draw_learners(rollout, 2)
+    expected = reference.estimate(rollout, Estimator(rollout).trajectories(*learners))
+    size = expected.fisher.shape[-1]
+    natural = np.linalg.solve(expected.fisher + 0.1 * np.eye(size), expected.gradient[..., None])[..., 0]
+    estimate = Estimator(rollout, fisher, damping=0.1, damping_kind="absolute")(*learners)
+    assert relative_error(estimate.natural_gradient, natural).max() < 1e-3
+
+
+def plain_conjugate_gradient(matrix: Floats, right: Floats, iterations: int) -> Floats:
+    """As textbooks have it, in float64."""
+    solution, residual, direction = np.zeros_like(right), right.copy(), right.copy()
+    for _ in range(iterations):
+        image = matrix @ direction
+        energy = residual @ residual
+        length = energy / (direction @ image)
+        solution, residual = solution + length * direction, residual - length * image
+        direction = residual + residual @ residual / energy * direction
+    return solution
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 10])
+def test_truncated_conjugate_gradient_stops_after_so_many_steps(iterations: int) -> None:
+    rollout = make_rollout("nav2d")  # two actions: one iteration for both, on the matrix of two equal blocks
+    learners = draw_learners(rollout, 3)
+    estimator = Estimator(rollout, "truncated", damping=0.01, damping_kind="absolute", cg_iterations=iterations)
+    estimate = estimator(*learners)
+    expected = reference.estimate(rollout, Estimator(rollout).trajectories(*learners))
+    for learner in range(3):
+        matrix = expected.fisher[learner] + 0.01 * np.eye(expected.fisher.shape[-1])
+        solved = plain_conjugate_gradient(matrix, expected.gradient[learner], min(iterations, 3))
+        assert relative_error(estimate.natural_gradient[learner][None], solved[None]).max() < 2e-3
+    exact = Estimator(rollout, "closed", damping=0.01, damping_kind="absolute")(*learners).natural_gradient
+    apart = relative_error(estimate.natural_gradient, exact).max()
+    assert apart > 1e-2 if iterations == 1 else apart < 0.5
+
+
+@pytest.mark.parametrize("fisher", ["closed", "cg"])
+def test_one_diverging_learner_is_alone_with_it(fisher: str) -> None:
+    rollout = make_rollout("lqr")
+    theta, context, key = draw_learners(rollout, 3)
+    estimator = Estimator(rollout, fisher)  # type: ignore[arg-type]
+    healthy = estimator(theta, context, key)
+    sick = estimator(theta.at[1].set(1e30), context, key)
+    for before, after in zip(jax.tree.leaves(healthy), jax.tree.leaves(sick), strict=True):
+        np.testing.assert_array_equal(before[np.array([0, 2])], after[np.array([0, 2])])
+    assert not np.isfinite(np.asarray(sick.gradient[1])).all()
+    update = NGA().apply(theta.at[1].set(1e30), sick, jnp.ones((3, 1), jnp.float32), None)
+    np.testing.assert_array_equal(update.flagged, [False, True, False])
+
+
+@pytest.mark.parametrize("fisher", ["closed", "cg"])
+def test_a_zero_gradient_has_a_zero_natural_gradient(fisher: str) -> None:
+    """A single episode minus its own mean is nothing."""
+    rollout = make_rollout("nav2d", "mean", num_episodes=1)
+    estimate = Estimator(rollout, fisher)(*draw_learners(rollout, 2))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(estimate.gradient, 0.0)
+    np.testing.assert_array_equal(estimate.natural_gradient, 0.0)
+
+
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """Collects an event for every function that JAX traces, lowers or compiles."""
+    events: list[str] = []
+
+    def listen(event: str, duration: float, **details: str | int) -> None:
+        if event.startswith("/jax/core/compile/"):
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield events
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize("policy", [LinearGaussian(4, 1, 1.001), MLPGaussian(4, 1, 1.001, (3,))], ids=["linear", "mlp"])
+def test_other_step_sizes_tasks_and_seeds_compile_nothing_new(policy: LinearGaussian | MLPGaussian) -> None:
+    def two_updates(seed: int, block: int, stepsize: float) -> NDArray[np.float32]:
+        estimator = Estimator(Rollout(envs.make("cartpole"), policy, 5, 8))  # a new object each time
+        key = block_key(seed, Stream.TRAIN, block)
+        context = estimator.rollout.env.context_space.sample(purpose_key(key, Purpose.CONTEXT), 4)
+        theta = jax.random.normal(purpose_key(key, Purpose.INITIAL_POLICY), (4, policy.num_parameters), jnp.float32)
+        for update in range(2):
+            estimate = estimator(theta, context, purpose_key(key, Purpose.SIMULATION, update))
+            theta = NGA().apply(theta, estimate, jnp.full((4, 1), stepsize, jnp.float32), None).theta
+        return np.asarray(theta)
+
+    with compilations() as first:
+        theta = two_updates(0, 0, 0.5)
+    assert first  # the listener hears compilations
+    with compilations() as second:
+        other = two_updates(17, 3, 2.25)
+    assert second == []
+    assert (theta != other).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"fisher": "dense"}, r"rollout.fisher: 'dense' must be one of closed, cg, truncated"),
+        ({"damping": 0.0}, r"rollout.damping: 0.0 must lie in \(0, 1\)"),
+        ({"damping": float("nan")}, r"rollout.damping: nan must lie in \(0, 1\)"),
+        ({"cg_iterations": 0}, r"rollout.cg_iterations: 0 must be greater than or equal to 1"),
+    ],
+)
+def test_a_bad_estimator_is_refused_with_a_sentence(changes: dict[str, float | str], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Estimator(make_rollout("lqr"), **changes)  # type: ignore[arg-type]
+
+
+def test_the_closed_form_is_for_linear_policies() -> None:
+    with pytest.raises(InputError, match=r"'closed' needs a linear policy, allowed here are 'truncated' and 'cg'"):
+        Estimator(make_rollout("lqr", hidden=(2,)), "closed")
+    assert Estimator(make_rollout("lqr", hidden=(2,)), "truncated").solver == "cg"
+
+
+@pytest.mark.parametrize("baseline", ["mean", "optimal"])
+def test_episodes_that_all_pay_the_same_have_no_gradient(baseline: Baseline) -> None:
+    """A pole that never falls: what is left must be zero, not rounding noise that NGA would follow at full length."""
+    env = CartPole(max_angle=10.0, max_position=100.0)
+    rollout = Rollout(env, LinearGaussian(4, 1, sigma=1.0), num_episodes=30, horizon=20, baseline=baseline)
+    theta, context, key = draw_learners(rollout, 4)
+    estimate = Estimator(rollout)(theta, context, key)
+    np.testing.assert_array_equal(estimate.num_steps, 600.0)
+    np.testing.assert_array_equal(estimate.gradient, 0.0)
+    np.testing.assert_array_equal(NGA().apply(theta, estimate, jnp.ones((4, 1)), None).theta, theta)
+    assert NGA().apply(theta, estimate, jnp.ones((4, 1)), None).flagged.all()

@@ -1,0 +1,350 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from metastep import envs
+from metastep._core.errors import InputError
+from metastep.envs import LQR, Env, Step
+from metastep.envs.cartpole import CartPoleState
+from metastep.envs.contexts import ContextSpace
+from metastep.envs.nav2d import Position
+from metastep.policies import LinearGaussian, Policy
+from metastep.simulation.rollouts import Baseline, Rollout, discounted_returns, trajectories
+from metastep.simulation.sums import stream, sums_of
+from tests import reference
+from tests.reference import CASES, draw_learners, make_rollout, relative_error
+
+# Every baseline where episodes end early, and two actions; tests/test_gradients.py compares estimates on all environments.
+ESTIMATES = [("cartpole", "none"), ("cartpole", "mean"), ("cartpole", "optimal"), ("nav2d", "optimal")]
+
+compiled_trajectories = jax.jit(trajectories, static_argnums=0)
+
+
+@pytest.mark.parametrize(("name", "baseline"), ESTIMATES)
+def test_streaming_and_trajectories_give_the_estimate_of_plain_numpy(name: str, baseline: Baseline) -> None:
+    rollout = make_rollout(name, baseline)
+    theta, context, key = draw_learners(rollout, 3)
+    streamed = jax.jit(partial(stream, rollout))(theta, context, key)
+    episodes = compiled_trajectories(rollout, theta, context, key)
+    summed = jax.jit(partial(sums_of, rollout))(theta, episodes)
+    expected = reference.estimate(rollout, episodes)
+    assert relative_error(streamed.gradient.T, summed.gradient.T).max() < 1e-4
+    for sums in (streamed, summed):
+        assert relative_error(sums.gradient.T, expected.gradient).max() < 1e-4
+        np.testing.assert_allclose(sums.mean_return, expected.mean_return, rtol=1e-4)
+        np.testing.assert_allclose(
+            sums.return_variance, rollout.num_episodes * expected.return_error**2, rtol=1e-3, atol=1e-9
+        )
+        np.testing.assert_array_equal(sums.num_steps, expected.num_steps)
+        # The moments are the Fisher matrix of the first action, times its number of steps and sigma^2.
+        size, num_actions = 1 + rollout.policy.num_observations, rollout.policy.num_actions
+        places = [0, *range(num_actions, num_actions + size - 1)]
+        block = expected.fisher[:, places][:, :, places] * (expected.num_steps * rollout.policy.sigma**2)[:, None, None]
+        np.testing.assert_allclose(np.moveaxis(np.asarray(sums.moments), -1, 0), block, rtol=1e-4, atol=1e-4)
+
+
+@dataclass(frozen=True)
+class Wide:
+    """Ten observations and three actions: beyond the sizes up to which sums are written out entry by entry."""
+
+    context_space: ContextSpace = ContextSpace(("decay",), (0.5,), (0.9,))
+    name: ClassVar[str] = "wide"
+    packages: ClassVar[tuple[str, ...]] = ()
+    num_observations: ClassVar[int] = 10
+    num_actions: ClassVar[int] = 3
+    reset_noise: ClassVar[int] = 10
+    step_noise: ClassVar[int] = 0
+
+    def reset(self, context: Any, noise: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        return noise
+
+    def observe(self, context: Any, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        return state
+
+    def step(self, context: Any, state: Any, action: tuple[jax.Array, ...], noise: tuple[jax.Array, ...]) -> Step:
+        after = tuple(context.decay * value + 0.1 * action[index % 3] for index, value in enumerate(state))
+        return Step(after, after[0] - jnp.abs(after[1]), after[2] > 1.0)
+
+
+def test_wide_observations_and_many_parameters_stream_the_same_estimate() -> None:
+    rollout = Rollout(Wide(), LinearGaussian(10, 3, 0.7), num_episodes=20, horizon=8)
+    theta = 0.1 * jax.random.normal(jax.random.key(0), (2, 33), jnp.float32)
+    arguments = theta, jnp.asarray([[0.5], [0.9]], jnp.float32), jax.random.key(1)
+    streamed = jax.jit(partial(stream, rollout))(*arguments)
+    expected = reference.estimate(rollout, compiled_trajectories(rollout, *arguments))
+    assert relative_error(streamed.gradient.T, expected.gradient).max() < 1e-4
+    places = [0, *range(3, 13)]
+    block = expected.fisher[:, places][:, :, places] * (expected.num_steps * 0.7**2)[:, None, None]
+    np.testing.assert_allclose(np.moveaxis(np.asarray(streamed.moments), -1, 0), block, rtol=1e-4, atol=1e-4)
+
+
+class Still(Wide):
+    """Starts always the same, and insists on being given no normals."""
+
+    reset_noise: ClassVar[int] = 0
+
+    def reset(self, context: Any, noise: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        assert noise == ()
+        return (jnp.float32(0.5),) * 10
+
+
+def test_an_environment_gets_as_many_normals_as_it_declares() -> None:
+    rollout = Rollout(Still(), LinearGaussian(10, 3, 0.7), num_episodes=2, horizon=2)
+    theta, context = jnp.zeros((2, 33), jnp.float32), jnp.asarray([[0.5], [0.9]], jnp.float32)
+    episodes = compiled_trajectories(rollout, theta, context, jax.random.key(1))
+    np.testing.assert_array_equal(episodes.observation[0], 0.5)
+
+
+def test_a_network_streams_the_same_estimate() -> None:
+    rollout = make_rollout("nav2d", hidden=(4, 3))
+    theta, context, key = draw_learners(rollout, 2)
+    streamed = jax.jit(partial(stream, rollout))(theta, context, key)
+    episodes = compiled_trajectories(rollout, theta, context, key)
+    assert streamed.moments is None
+
+    def score(parameters: jax.Array, observation: jax.Array, noise: jax.Array) -> jax.Array:
+        """Of one step of one learner, by automatic differentiation: (parameters,)."""
+
+        def mean(values: jax.Array) -> jax.Array:
+            return jnp.stack(rollout.policy.mean(values[:, None], tuple(observation[:, None, None])))[:, 0, 0]
+
+        return jax.vjp(mean, parameters)[1](noise / rollout.policy.sigma)[0]
+
+    over_learners = jax.vmap(score, in_axes=(0, -1, -1), out_axes=-1)
+    over_episodes = jax.vmap(over_learners, in_axes=(None, 1, 1), out_axes=1)
+    over_time = jax.jit(jax.vmap(over_episodes, in_axes=(None, 0, 0)))
+    scores = np.asarray(over_time(theta, episodes.observation, episodes.noise), np.float64)
+    expected = reference.estimate(rollout, episodes, scores)
+    assert relative_error(streamed.gradient.T, expected.gradient).max() < 1e-4
+    np.testing.assert_allclose(streamed.mean_return, expected.mean_return, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_shapes_termination_and_the_actions_of_the_policy(name: str) -> None:
+    rollout = make_rollout(name)
+    theta, context, key = draw_learners(rollout, 3)
+    episodes = compiled_trajectories(rollout, theta, context, key)
+    horizon, lanes = rollout.horizon, (rollout.num_episodes, 3)
+    assert episodes.observation.shape == (horizon, rollout.env.num_observations, *lanes)
+    assert episodes.action.shape == episodes.noise.shape == (horizon, rollout.env.num_actions, *lanes)
+    assert episodes.reward.shape == episodes.alive.shape == (horizon, *lanes)
+    alive, reward = np.asarray(episodes.alive), np.asarray(episodes.reward)
+    assert alive[0].all()
+    assert (alive[1:] <= alive[:-1]).all()  # nobody comes back
+    assert (reward[~alive] == 0.0).all()
+    # The first observation after the end is that of the last state; from there on nothing moves.
+    frozen = ~alive[:-1]
+    moved = np.abs(np.diff(np.asarray(episodes.observation), axis=0)).max(axis=1)
+    assert (moved[frozen] == 0.0).all()
+
+    observation, noise = (np.asarray(array, np.float64) for array in (episodes.observation, episodes.noise))
+    parameters, num_actions = np.asarray(theta, np.float64), rollout.env.num_actions
+    bias, weights = parameters[:, :num_actions], parameters[:, num_actions:].reshape(3, num_actions, -1)
+    mean = bias.T[None, :, None] + np.einsum("lao,toel->tael", weights, observation)
+    np.testing.assert_allclose(episodes.action, mean + rollout.policy.sigma * noise, rtol=1e-5, atol=1e-5)
+    assert scipy.stats.kstest(noise.ravel(), "norm").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("name", ["minigolf", "cartpole", "swingup"])
+def test_episodes_of_the_cases_do_end(name: str) -> None:
+    rollout = make_rollout(name)
+    alive = np.asarray(compiled_trajectories(rollout, *draw_learners(rollout, 3)).alive)
+    assert not alive[-1].all()
+
+
+@pytest.mark.parametrize(
+    ("name", "record"), [("cartpole", CartPoleState), ("swingup", CartPoleState), ("nav2d", Position)]
+)
+def test_trajectories_follow_the_environment(name: str, record: Any) -> None:
+    """Without noise in the dynamics and with the state in full view, each step can be replayed on its own."""
+    rollout = make_rollout(name)
+    theta, context, key = draw_learners(rollout, 3)
+    episodes = compiled_trajectories(rollout, theta, context, key)
+    env: Env = rollout.env  # type: ignore[assignment]
+
+    def step(task: jax.Array, observation: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
+        after = env.step(env.context_space.unpack(task), record(*observation), tuple(action), ())
+        return jnp.stack(after.state), jnp.float32(after.reward), after.terminated
+
+    over_learners = jax.vmap(step, in_axes=(0, -1, -1), out_axes=-1)
+    over_episodes = jax.vmap(over_learners, in_axes=(None, 1, 1), out_axes=(1, 0, 0))
+    over_time = jax.jit(jax.vmap(over_episodes, in_axes=(None, 0, 0)))
+    after, reward, terminated = (np.asarray(a) for a in over_time(context, episodes.observation, episodes.action))
+    alive = np.asarray(episodes.alive)
+    np.testing.assert_allclose(np.asarray(episodes.reward)[alive], reward[alive], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(alive[1:], alive[:-1] & ~terminated[:-1])
+    seen = np.moveaxis(np.asarray(episodes.observation), 1, -1)[1:]
+    expected = np.moveaxis(after, 1, -1)[:-1]
+    np.testing.assert_allclose(seen[alive[:-1]], expected[alive[:-1]], rtol=1e-5, atol=1e-5)
+
+
+def test_noise_of_the_dynamics_is_fresh_and_independent_of_the_actions() -> None:
+    env = LQR()
+    rollout = Rollout(env, LinearGaussian(2, 1, 0.5), num_episodes=100, horizon=30)
+    theta, context, key = draw_learners(rollout, 4)
+    episodes = compiled_trajectories(rollout, theta, context, key)
+    states = np.asarray(episodes.observation, np.float64)
+    drift = np.asarray(context, np.float64)[:, 0] * np.einsum("ij,tjel->tiel", env.dynamics, states[:-1])
+    push = np.asarray(env.control)[:, None, None] * np.asarray(episodes.action, np.float64)[:-1]
+    residual = ((states[1:] - drift - push) / env.noise).reshape(29, 2, -1)
+    action_noise = np.asarray(episodes.noise, np.float64).reshape(30, -1)
+    start = (states[0] - np.reshape(env.start, (2, 1, 1))).reshape(2, -1) / env.start_scale
+    assert scipy.stats.kstest(residual.ravel(), "norm").pvalue > 1e-3
+    assert scipy.stats.kstest(start.ravel(), "norm").pvalue > 1e-3
+    pairs = {
+        "coordinates": (residual[:, 0], residual[:, 1]),
+        "actions": (residual[:, 0], action_noise[:-1]),
+        "next actions": (residual[:, 1], action_noise[1:]),
+        "steps": (residual[1:], residual[:-1]),
+        "start": (residual[0], start),
+        "start and action": (start, np.stack([action_noise[0]] * 2)),
+    }
+    for what, (left, right) in pairs.items():
+        assert abs(np.mean(left * right)) < 4 / np.sqrt(left.size), what
+
+
+def test_a_learner_does_not_feel_the_others() -> None:
+    """Lanes of a block share one draw and nothing else: changing one learner leaves the others as they were, bit by bit."""
+    rollout = make_rollout("cartpole")
+    theta, context, key = draw_learners(rollout, 3)
+    before = jax.jit(partial(stream, rollout))(theta, context, key)
+    other = theta.at[1].set(5.0), context.at[1].set(jnp.asarray([2.0, 0.5], jnp.float32))
+    after = jax.jit(partial(stream, rollout))(*other, key)
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(old[..., [0, 2]], new[..., [0, 2]])
+        assert not np.array_equal(old[..., 1], new[..., 1])
+
+
+def test_returns_alone_are_those_of_the_trajectories() -> None:
+    rollout = make_rollout("cartpole", discount=0.9)
+    theta, context, key = draw_learners(rollout, 3)
+    returns = jax.jit(partial(discounted_returns, rollout))(theta, context, key)
+    reward = np.asarray(compiled_trajectories(rollout, theta, context, key).reward, np.float64)
+    np.testing.assert_allclose(returns, np.einsum("t,tel->el", 0.9 ** np.arange(rollout.horizon), reward), rtol=1e-5)
+
+
+def test_keys_change_everything_and_nothing_else_does() -> None:
+    rollout = make_rollout("nav2d")
+    theta, context, _ = draw_learners(rollout, 2)
+    first, again, other = (
+        np.asarray(compiled_trajectories(rollout, theta, context, jax.random.key(seed)).noise) for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).mean() > 0.999
+
+
+def test_a_longer_horizon_begins_like_a_shorter_one() -> None:
+    """However many steps' random numbers are drawn at once: 10 of 10, 7 of 7, 1 of 11."""
+    whole, *parts = (
+        compiled_trajectories(rollout, *draw_learners(rollout, 2))
+        for rollout in (make_rollout("lqr", horizon=horizon) for horizon in (11, 10, 7))
+    )
+    for part in parts:
+        steps = part.reward.shape[0]
+        np.testing.assert_array_equal(part.noise, whole.noise[:steps])
+        np.testing.assert_allclose(part.observation, whole.observation[:steps], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"num_episodes": 0}, r"rollout.num_episodes: 0 must be greater than or equal to 1"),
+        ({"horizon": 0}, r"rollout.horizon: 0 must be greater than or equal to 1"),
+        ({"discount": 1.5}, r"rollout.discount: 1.5 must be less than or equal to 1"),
+        ({"discount": float("nan")}, r"rollout.discount: nan must be a finite number"),
+        ({"baseline": "best"}, r"rollout.baseline: 'best' must be one of none, mean, optimal"),
+        ({"policy": LinearGaussian(3, 1, 1.0)}, r"policy.num_observations: 3, but the environment 'cartpole' has 4"),
+        ({"policy": LinearGaussian(4, 2, 1.0)}, r"policy.num_actions: 2, but the environment 'cartpole' has 1"),
+    ],
+)
+def test_a_bad_rollout_is_refused_with_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+    policy: Policy = LinearGaussian(4, 1, 1.0)
+    fields = {"env": envs.make("cartpole"), "policy": policy, "num_episodes": 10, "horizon": 10} | changes
+    with pytest.raises(InputError, match=sentence):
+        Rollout(**fields)
+
+
+MEMORY_PROBE = """
+import json, re, sys
+from functools import partial
+import jax, jax.numpy as jnp
+from metastep.envs import CartPole
+from metastep.policies import LinearGaussian
+from metastep.simulation.rollouts import Rollout, trajectories
+from metastep.simulation.sums import stream, sums_of
+
+def keep_everything(rollout, theta, context, key):
+    return sums_of(rollout, theta, trajectories(rollout, theta, context, key))
+
+def peak():
+    # Not ru_maxrss: a child inherits the peak that the process which started it had.
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read()).group(1)) * 1024
+
+theta, context = jnp.zeros((32, 5), jnp.float32), jnp.ones((32, 2), jnp.float32)
+programs, temporary = [], []
+for function, horizon in ((stream, 100), (stream, 1000), (keep_everything, 1000)):
+    rollout = Rollout(CartPole(), LinearGaussian(4, 1, 1.001), 100, horizon)
+    program = jax.jit(partial(function, rollout)).lower(theta, context, jax.random.key(0)).compile()
+    temporary.append(program.memory_analysis().temp_size_in_bytes)
+    programs.append(program)
+peaks = []  # all programs are compiled by now: what grows is the memory they run in
+for program in programs:
+    jax.block_until_ready(program(theta, context, jax.random.key(1)))
+    peaks.append(peak())
+json.dump({"temporary": temporary, "peaks": peaks}, sys.stdout)
+"""
+
+
+def test_memory_of_the_streaming_path_does_not_grow_with_the_horizon() -> None:
+    """32 learners of 100 episodes: keeping 1,000 steps takes more than 50 MB, which shows that the measure would see it."""
+    process = subprocess.run(
+        [sys.executable, "-c", MEMORY_PROBE], capture_output=True, text=True, check=True, env=dict(os.environ)
+    )
+    measured = json.loads(process.stdout)
+    short, long, whole = measured["temporary"]
+    growth, whole_growth = np.diff(measured["peaks"])
+    print(
+        f"temporary memory: H=100 {short / 1e6:.1f} MB, H=1000 {long / 1e6:.1f} MB, trajectories {whole / 1e6:.1f} MB"
+    )
+    print(f"growth of the peak: H=100 to H=1000 {growth / 1e6:.1f} MB, then trajectories {whole_growth / 1e6:.1f} MB")
+    assert long <= 1.01 * short
+    assert whole > short + 50e6
+    assert growth < 5e6
+    assert whole_growth > 50e6
+
+
+@pytest.mark.parametrize("baseline", ["none", "mean", "optimal"])
+def test_several_steps_at_once_give_the_same_sums(monkeypatch, baseline):
+    """What a GPU does: reductions over several steps, here on the CPU."""
+    env = envs.make("cartpole")
+    rollout = Rollout(env, LinearGaussian(4, 1, sigma=1.0), num_episodes=20, horizon=30, baseline=baseline)
+    key = jax.random.key(4)
+    theta, context = 0.3 * jax.random.normal(key, (8, 5)), env.context_space.sample(key, 8)
+    one = jax.jit(stream, static_argnums=0)(rollout, theta, context, key)
+    monkeypatch.setattr("metastep.simulation.sums.on_cpu", lambda: False)
+    monkeypatch.setattr("metastep.simulation.rollouts.on_cpu", lambda: False)
+    several = jax.jit(lambda *arguments: stream(rollout, *arguments))(theta, context, key)
+    for before, after in zip(one, several, strict=True):
+        np.testing.assert_allclose(after, before, rtol=2e-5, atol=1e-5 * float(np.abs(before).max()))
+
+
+@pytest.mark.parametrize("horizon", [1, 7, 13, 23])
+def test_any_horizon_steps_through_all_its_draws(horizon):
+    """Horizons that bunches of steps do not divide: streamed and whole episodes agree, and nothing is drawn twice."""
+    rollout = Rollout(LQR(), LinearGaussian(2, 1, sigma=0.5), num_episodes=6, horizon=horizon)
+    theta, context, key = draw_learners(rollout, 3)
+    episodes = trajectories(rollout, theta, context, key)
+    assert episodes.reward.shape == (horizon, 6, 3)
+    assert len(np.unique(np.asarray(episodes.noise))) == horizon * 6 * 3
+    streamed, replayed = stream(rollout, theta, context, key), sums_of(rollout, theta, episodes)
+    assert relative_error(streamed.gradient.T, replayed.gradient.T).max() < 1e-4
