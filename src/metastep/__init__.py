@@ -60,7 +60,11 @@ _HOMES = {
     "tune": "metastep.evaluation:tune",
 }
 
-__all__ = ["__version__", *_HOMES]
+__all__ = ["Comparison", "Estimator", "Experiment", "InputError", "MetaFQI", "MetaMDP", "Method", "MethodSpec", "Model"]
+__all__ += ["Rollout", "Stepper", "__version__"]
+__all__ += ["compare", "load", "load_comparison", "load_experiment", "load_model", "make_env", "run", "tune"]
+__all__ += ["baselines", "controllers", "envs", "evaluation", "features", "policies", "regressors", "report", "rules"]
+__all__ += ["testing"]
 
 
 def __getattr__(name: str) -> Any:
