@@ -24,17 +24,24 @@ SAVED = re.compile(r"[Ss]ave (?:it|this) as\s+`([\w.-]+)`")
 
 
 def commands(block: str) -> Iterator[list[str]]:
-    """Split the commands of `metastep` in a block into words; a redirection stays in."""
+    """Split the commands of `metastep` and `python -m paper` in a block into words; a redirection stays in."""
     for line in block.replace("\\\n", " ").splitlines():
         words = shlex.split(line.rstrip("& "), comments=True)
         if words[:1] == ["metastep"]:
             yield words[1:]
+        elif words[:3] == ["python", "-m", "paper"]:
+            yield words[2:]
 
 
 def parameters(words: list[str]) -> dict:
     """Parse a command; a misspelt option is an error."""
+    program = app
+    if words[0] == "paper":
+        from paper.__main__ import app as program
+
+        words = words[1:]
     verb, *rest = words
-    return get_command(app).commands[verb].make_context(verb, list(rest)).params
+    return get_command(program).commands[verb].make_context(verb, list(rest)).params
 
 
 def build(experiment: config.Experiment) -> None:

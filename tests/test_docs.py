@@ -13,6 +13,7 @@ import pytest
 
 from metastep.experiments.build import method_specs
 from metastep.experiments.config import list_presets, load
+from paper.registry import IDS
 from tests.processes import Running
 from tests.run_page import BLOCK, commands, parameters, run_page
 
@@ -112,10 +113,10 @@ def test_toml_blocks_are_toml(where, text):
 
 
 def shown_commands() -> Iterator[tuple[str, list[str]]]:
-    """Commands of `metastep` in blocks and in the text."""
+    """Commands of `metastep` and `python -m paper` in blocks and in the text."""
     for page in [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *PAGES]:
         text = page.read_text()
-        inline = re.findall(r"(?<!`)`(metastep [a-z]+ [^`]+)`", BLOCK.sub("", text))
+        inline = re.findall(r"(?<!`)`((?:metastep|python -m paper) [a-z]+ [^`]+)`", BLOCK.sub("", text))
         for block in [*(block for language, block in BLOCK.findall(text) if not language), *inline]:
             yield from ((page.name, words) for words in commands(block))
 
@@ -126,7 +127,10 @@ def test_shown_commands_parse():
     for page, words in shown:
         words = words[: words.index(">")] if ">" in words else words
         try:
-            assert words in (["--version"], ["envs"]) or parameters(words)
+            given = words in (["--version"], ["envs"]) or parameters(words)
+            assert given
+            if words[:2] == ["paper", "reproduce"]:
+                assert set(given["ids"]) <= {"all", *IDS}
         except Exception as error:
             pytest.fail(f"{page}: metastep {' '.join(words)}: {error}")
 
