@@ -13,7 +13,7 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, model_of
 from metastep.experiments.schema import EnvSection
 from metastep.fqi import Model, load_model
-from metastep.fqi.menu import MenuQ
+from metastep.fqi.qfunction import MenuQ
 from metastep.mdp import whole_episodes
 from metastep.mdp.dataset import Dataset
 from metastep.report.model import mean_importances, proposals

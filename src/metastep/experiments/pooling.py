@@ -20,9 +20,8 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import validate
 from metastep.experiments.origin import dataset_of
 from metastep.experiments.schema import Experiment
-from metastep.fqi import Branch, Model, ObservationPart, TrainingData, ValidationCurve, model_from
+from metastep.fqi import Branch, Model, ObservationPart, TrainingData, ValidationCurve, model_from, model_of_heads
 from metastep.fqi.forest import Forest
-from metastep.fqi.model import model_of_heads
 from metastep.mdp import Process
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.history import Transitions
