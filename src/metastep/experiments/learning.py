@@ -19,7 +19,7 @@ from metastep.experiments.folder import RunFolder
 from metastep.experiments.origin import dataset_of, keep, kept, model_of, round_model_of
 from metastep.experiments.schema import Experiment
 from metastep.experiments.times import Timed
-from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, model_from, save_model
+from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, save_model
 from metastep.mdp import Process
 from metastep.mdp.blocks import Stream
 from metastep.mdp.collection import collect, recorded_features
@@ -117,6 +117,7 @@ def fit_tuples(
         training_data=TrainingData(len(transitions.reward), config.seed, fingerprint),
         feature_names=features.columns(mdp, observation),
         configuration={"experiment": config.to_dict()},
+        branches=branches_of(mdp.space),
     )
     # As it was asked for: `module:name` says where a user's own regressor comes from.
     fitted_with = dataclasses.replace(model.record.regressor, name=config.fqi.regressor.name)

@@ -15,7 +15,7 @@ from metastep._core.settings import Count, Share, check_fields
 from metastep.fqi.qfunction import MenuQ, NumStepsizes, QFunction, Stepsizes, Weight, pick_iteration, q_function
 from metastep.fqi.regressors import Head, Regressor, resolve
 from metastep.mdp.history import Transitions
-from metastep.rules.ranges import Range, Scale
+from metastep.rules.spaces import Range, Scale
 
 
 class HasTransitions(Protocol):

@@ -17,7 +17,7 @@ from metastep._core.threads import map_threads
 from metastep.fqi.forest import Forest, as_inputs
 from metastep.fqi.maximise import Maximum, Plan, maximise, maximise_general, prepare, stepsize_cells
 from metastep.fqi.regressors import Head
-from metastep.rules.ranges import Range, Scale
+from metastep.rules.spaces import Range, Scale
 
 NumStepsizes = Annotated[int, Ge(2), Le(10_000)]
 """Of a grid; the continuous maximum is cheaper than a grid finer than that."""

@@ -12,7 +12,7 @@ from metastep._core.errors import InputError
 from metastep._core.settings import Count
 from metastep._core.storage import canonical_json
 from metastep.fqi.qfunction import NumStepsizes, Stepsizes, Weight
-from metastep.rules.ranges import Scale
+from metastep.rules.spaces import Scale
 
 STEP = "stepsize"
 """Name of the hyperparameter that is maximised over a range; with PPO and A2C it is the learning rate."""
@@ -113,7 +113,8 @@ def branches_of(space: Any) -> tuple[Branch, ...]:
     found = []
     for index, (name, step) in enumerate(space.branches.items()):
         row = np.array([index, step.low] if name else [step.low], np.float32)
-        values = {key: float(value) for key, value in space.named(row).items() if key != STEP}
+        # Spaces hold float32: 0.2 shall not become 0.20000000298.
+        values = {key: float(f"{value:.7g}") for key, value in space.named(row).items() if key != STEP}
         found.append(Branch(name, float(step.low), float(step.high), step.scale, values))
     return tuple(found)
 
