@@ -8,10 +8,11 @@ from matplotlib.axes import Axes
 from metastep._core.errors import InputError
 from metastep.experiments.build import build_mdp, build_regressor
 from metastep.experiments.config import variant
-from metastep.experiments.data import find_data, take_over
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import learn
+from metastep.experiments.provenance import copy_data as take_over
+from metastep.experiments.provenance import find_data
+from metastep.experiments.run import Run as RunFolder
 from metastep.experiments.schema import Experiment
+from metastep.experiments.stages import learn
 from metastep.fqi import Model
 from metastep.fqi.regressors import Regressor
 from metastep.mdp.collection import recorded_features

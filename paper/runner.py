@@ -21,7 +21,8 @@ from metastep._core.provenance import first_difference
 from metastep._core.threads import count_threads
 from metastep.evaluation import to_parquet
 from metastep.experiments.budget import require_affordable
-from metastep.experiments.build import build_fqi, build_mdp, method_specs, require_available
+from metastep.experiments.build import build_fqi, require_available
+from metastep.experiments.run import Run
 from metastep.experiments.times import add_time
 from metastep.report.document import Document, to_markdown, write_picture
 from paper.outcome import Outcome, Product
@@ -96,10 +97,10 @@ def _check_presets(wanted: Mapping[str, Sequence[str]], bench: Workbench, *, any
     if bench.overrides and not presets:
         raise InputError(f"--set: {bench.overrides[0]!r} changes nothing, no preset is run for {', '.join(wanted)}.")
     for config in map(bench.config, presets):
-        method_specs(config)
-        build_fqi(config)
-        require_available(build_mdp(config))
-        require_affordable(config, bench.out, anyway=anyway)
+        run = Run(bench.out, config)
+        build_fqi(config, run.mdp.space)
+        require_available(run.mdp)
+        require_affordable(run, anyway=anyway)
 
 
 def command_of(name: str, bench: Workbench, *, named: bool) -> str:

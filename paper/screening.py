@@ -15,8 +15,9 @@ from metastep._core.progress import Silent, Tracker
 from metastep.controllers import MetaFQIController, Run
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
 from metastep.experiments.build import build_mdp, build_regressor, method_spec, updates_collected
-from metastep.experiments.learning import fit_model, iteration_methods, select, validate
+from metastep.experiments.run import Run as RunFolder
 from metastep.experiments.schema import Experiment
+from metastep.experiments.stages import fit_model, iteration_methods, select, validate
 from metastep.fqi import Model
 from metastep.mdp import Process
 from metastep.mdp.blocks import Stream
@@ -117,8 +118,9 @@ def _collected(config: Experiment, mdp: Process, folder: Path, tracker: Tracker)
 
 
 def _selected(config: Experiment, dataset: Dataset, tracker: Tracker) -> Model:
-    model = fit_model(config, dataset, tracker=tracker)
-    return select(model, validate(config, model, tracker=tracker))
+    run = RunFolder(dataset.folder, config)
+    model = fit_model(run, dataset, tracker=tracker)
+    return select(model, validate(run, model, tracker=tracker))
 
 
 def blind_config(config: Experiment) -> Experiment:
@@ -175,7 +177,7 @@ def validated_iterations(config: Experiment, model: Model) -> list[Method]:
     scores = {curve.iteration: curve.score for curve in model.record.validation}
     return [
         dataclasses.replace(method, values={**method.values, "validated": scores[int(method.values["iteration"])]})
-        for method in iteration_methods(config, model)
+        for method in iteration_methods(RunFolder(Path(), config), model)
         if int(method.values["iteration"]) in scores
     ]
 

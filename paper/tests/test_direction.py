@@ -10,8 +10,8 @@ import pytest
 
 from metastep._core.errors import InputError
 from metastep.experiments.checking import check_folder
-from metastep.experiments.folder import RunFolder
 from metastep.experiments.pooling import for_family
+from metastep.experiments.run import Run as RunFolder
 from metastep.fqi import load_model
 from paper import direction, joint, recipe, reproduce
 from paper.recipe import MODEL, changes_nothing, setting

@@ -21,7 +21,7 @@ from metastep.evaluation import Comparison, MethodRecord, load, save
 from metastep.experiments.build import build_env
 from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load as load_config
-from metastep.experiments.folder import RunFolder
+from metastep.experiments.run import Run as RunFolder
 from metastep.report.tables import number
 from paper import IDS, reproduce, resolve
 from paper.ablations import run_in_one_task

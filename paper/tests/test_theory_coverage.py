@@ -10,9 +10,9 @@ from metastep.envs import make
 from metastep.envs.lqr import LQR
 from metastep.envs.nav2d import Nav2D
 from metastep.experiments.config import load
-from metastep.experiments.folder import RunFolder
 from metastep.experiments.inspection import inspect_coverage
-from metastep.experiments.learning import collect_data
+from metastep.experiments.run import Run as RunFolder
+from metastep.experiments.stages import collect as collect_data
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout
 from paper.theory import coverage as module
