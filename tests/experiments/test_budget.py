@@ -104,9 +104,3 @@ def test_the_block_of_a_network_grows_with_the_horizon():
         for h in (10, 1000)
     ]
     assert linear[0] == linear[1]
-
-
-def test_reproductions_are_estimated_too(tmp_path):
-    big = ["--set", f"rollout.block_size={BILLION}"]
-    assert "of memory" in refused(invoke("reproduce", "fig2", "--env", "nav2d", "--out", tmp_path / "run", *big))
-    assert not (tmp_path / "run").exists()

@@ -127,7 +127,7 @@ def test_without_a_learned_method_nothing_is_collected(tmp_path: Path) -> None:
     log = ["meta.stepsize_scale=log", "meta.stepsize_low=0.1"]
     folder = make_folder(tmp_path / "run", *log, 'compare.methods=["fixed", "adam"]')
     folder.run_all()
-    assert page.exists()
+    assert folder.report_file.exists()
     assert not folder.data_folder.exists()
     assert not folder.model_file.exists()
 
@@ -159,8 +159,8 @@ def test_a_run_in_which_every_tuple_is_flagged_says_so(tmp_path: Path, capsys: p
     print_outcome(folder)
     sentence = "Every one of the 48 training tuples is flagged"
     assert sentence in capsys.readouterr().out
-    assert sentence in page.read_text()
-    assert "distinguishable from" not in page.read_text()
+    assert sentence in folder.report_file.read_text()
+    assert "distinguishable from" not in folder.report_file.read_text()
 
 
 def test_data_without_a_finite_tuple_are_not_fitted(tmp_path: Path) -> None:
