@@ -17,8 +17,8 @@ from metastep import envs
 from metastep._core import storage
 from metastep._core.device import prepare_child, share_gpu
 from metastep._core.errors import InputError
+from metastep._core.parallel import count_threads
 from metastep._core.progress import Silent
-from metastep._core.threads import count_threads
 from metastep.evaluation import load, save
 from metastep.experiments.schema import Experiment
 from metastep.report.document import Document, Heading, Paragraph, Part, Table, to_markdown

@@ -12,13 +12,12 @@ from typing import Any, get_args
 import jax
 
 from metastep._core import storage
-from metastep._core.crew import who_is_employed
 from metastep._core.errors import InputError
 from metastep._core.locks import writing
 from metastep._core.outside import claim
+from metastep._core.parallel import cluster, count_threads
 from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import first_difference
-from metastep._core.threads import count_threads
 from metastep.evaluation import to_parquet
 from metastep.experiments.budget import require_affordable
 from metastep.experiments.build import build_fqi, build_mdp, method_specs, require_available
@@ -64,9 +63,9 @@ def reproduce(
     wanted = resolve(ids, environments)
     if scale not in get_args(Scale):
         raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
-    if jobs is not None and jobs > 1 and who_is_employed() is not None:
+    if jobs is not None and jobs > 1 and cluster() is not None:
         raise InputError(f"--jobs: {jobs} processes for readings cannot be had together with --workers or --scheduler.")
-    jobs = jobs or (1 if who_is_employed() is not None or jax.default_backend() == "cpu" else count_threads(None))
+    jobs = jobs or (1 if cluster() is not None or jax.default_backend() == "cpu" else count_threads(None))
     bench = Workbench(out, scale, seed, tuple(overrides), tracker or Silent(), jobs=jobs)
     _check_presets(wanted, bench, anyway=anyway)
     chosen = {"environments": sorted(set(environments))} if environments else {}

@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from metastep import cli
-from metastep._core import threads
-from metastep._core.crew import employed
+from metastep._core import parallel
 from metastep._core.errors import InputError
 from metastep.evaluation import load, save
 from metastep.experiments.build import method_spec
@@ -164,10 +163,13 @@ def test_processes_share_the_cores(made, monkeypatch, tmp_path):
             return done
 
     monkeypatch.setattr(screening_of, "ProcessPoolExecutor", Here)
-    monkeypatch.setattr(threads, "_given", 7)  # as --cores 7 does
+    monkeypatch.setattr(parallel, "_limit", 7)  # as --cores 7 does
     screening_of.screen_all(Workbench(tmp_path, "tiny", 3, jobs=3), TWO)
     assert given == [(2, "cpu", 3)] * 2
-    with employed(SimpleNamespace()), pytest.raises(InputError, match="--jobs: 2 processes for readings cannot be had"):
+    with (
+        parallel.using(SimpleNamespace()),
+        pytest.raises(InputError, match="--jobs: 2 processes for readings cannot be had"),
+    ):
         reproduce(["readings"], tmp_path / "both", "tiny", jobs=2)
     assert not (tmp_path / "both").exists()
 

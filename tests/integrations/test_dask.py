@@ -15,17 +15,17 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client, Scheduler, SpecCluster, Worker
+from metastep._core.crew import employed
+from metastep.integrations.processes import LOOPBACK, Processes
 
 from metastep._core import storage
-from metastep._core.crew import employed
 from metastep._core.errors import InputError
-from metastep._core.threads import count_threads
+from metastep._core.parallel import count_threads
 from metastep.experiments.config import load
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.learning import collect_data
 from metastep.integrations import dask as workers
 from metastep.integrations import processes
-from metastep.integrations.processes import LOOPBACK, Processes
 from metastep.mdp import collection
 from metastep.mdp.collection import collect, make_block
 from metastep.mdp.runs import carry_out, run_blocks
