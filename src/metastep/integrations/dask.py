@@ -27,6 +27,7 @@ import jax
 from distributed import Client, Nanny, Scheduler, SpecCluster, get_worker
 from distributed.comm.addressing import get_address_host
 from distributed.comm.core import CommClosedError
+from distributed.core import Status
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.scheduler import KilledWorker
 
@@ -42,7 +43,7 @@ LOOPBACK: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False, "dashboard_
 """Options of a scheduler or worker that only this machine can reach; TLS (`protocol`, `security`) would go here."""
 
 _SIMULATORS = tuple(name for name in ("mujoco", "gymnasium") if importlib.util.find_spec(name))
-_SECONDS_WITHOUT_WORKERS = 120.0
+_MOST_FAILURES = 3  # of workers that die while they start and no other is there: the next ones would, too
 
 
 class _Prepare(WorkerPlugin):
@@ -144,32 +145,32 @@ def workers(number: int) -> Iterator[Pool]:
         | ({"env": {"CUDA_VISIBLE_DEVICES": visible.split(",")[index % gpus]}} if gpus else {})
         for index in range(number)
     ]
-    started = {index: {"cls": Nanny, "options": options[index]} for index in range(number)}
     scheduler = {"cls": Scheduler, "options": {**LOOPBACK, "port": 0}}
-    try:
-        cluster = SpecCluster(workers=started, scheduler=scheduler, silence_logs=logging.CRITICAL)
-    except RuntimeError:
-        raise InputError(_NO_WORKERS) from None
-    seen = time.monotonic()
+    with SpecCluster(workers={}, scheduler=scheduler) as cluster, Client(cluster) as client:
+        cluster.worker_spec.update({index: {"cls": Nanny, "options": options[index]} for index in range(number)})
+        failures = 0
 
-    def keep() -> None:
-        nonlocal seen
-        cluster.scale(number)  # replaces a worker that was killed while it started; its nanny replaces others
-        if cluster.scheduler is not None and cluster.scheduler.workers:
-            seen = time.monotonic()
-        elif time.monotonic() - seen > _SECONDS_WITHOUT_WORKERS:
-            raise InputError(_NO_WORKERS)
+        def keep() -> None:
+            """Start what is missing: a nanny replaces its worker, but gives up if that dies while it starts."""
+            nonlocal failures
+            for name in [
+                name for name, nanny in cluster.workers.items() if nanny.status in (Status.closed, Status.failed)
+            ]:
+                del cluster.workers[name]
+                failures += 1
+            if client.nthreads():
+                failures = 0
+            if failures >= _MOST_FAILURES:
+                raise InputError(
+                    f"--workers: {failures} processes ended before they could work; a script that starts workers must do so "
+                    'below `if __name__ == "__main__":`, and the modules it imports must be installed.'
+                )
+            cluster.scale(number)
 
-    with cluster, Client(cluster) as client:
+        keep()
         client.register_plugin(_Prepare(jax.default_backend(), count_threads(None)))
         with _running(DaskPool(client, keep), f"--workers: the cluster of {number}") as pool:
             yield pool
-
-
-_NO_WORKERS = (
-    "--workers: no worker process could start; a script that starts workers must do so below "
-    '`if __name__ == "__main__":`, and the modules it imports must be installed.'
-)
 
 
 @contextmanager
