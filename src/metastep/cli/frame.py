@@ -14,7 +14,7 @@ import typer
 
 from metastep._core.device import prepare_jax, share_gpu
 from metastep._core.errors import InputError
-from metastep._core.threads import use_cores
+from metastep._core.parallel import use_cores
 from metastep.cli.options import Device, Scale
 
 app = typer.Typer(
