@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le
 from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
-from metastep._core.threads import map_threads
+from metastep._core.parallel import map_threads
 from metastep.fqi.forest import Forest, as_inputs
 from metastep.fqi.maximise import Maximum, Plan, maximise, maximise_general, prepare, stepsize_cells
 from metastep.fqi.regressors import Head

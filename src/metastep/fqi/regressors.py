@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from metastep._core.errors import InputError
+from metastep._core.parallel import count_threads
 from metastep._core.registry import Registry
-from metastep._core.threads import count_threads
 from metastep.fqi.extra_trees import ExtraTrees as ExtraTrees
 from metastep.fqi.forest import LEAF, Forest, join
 
