@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from metastep.cli import app
 from metastep.experiments import config
-from metastep.experiments.build import build_fqi, method_specs
+from metastep.experiments.run import Run
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.M | re.S)
 SAVED = re.compile(r"[Ss]ave (?:it|this) as\s+`([\w.-]+)`")
@@ -46,8 +46,7 @@ def parameters(words: list[str]) -> dict:
 
 def build(experiment: config.Experiment) -> None:
     """Build everything that a run builds before it starts."""
-    method_specs(experiment)
-    build_fqi(experiment)
+    Run(Path(), experiment).require_buildable()
 
 
 def build_toml(text: str) -> None:
