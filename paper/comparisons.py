@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 from metastep.evaluation import Comparison, join, require_alike
-from metastep.evaluation.resampling import mean_interval
+from metastep.evaluation.intervals import mean_interval
 from metastep.experiments.build import method_spec, updates_collected
 from metastep.experiments.comparing import on_test_tasks, prepared, tuned
 from metastep.experiments.learning import iteration_methods
