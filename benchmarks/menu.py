@@ -51,8 +51,7 @@ from metastep.mdp.controller import Exploration
 from metastep.mdp.history import Transitions, joined
 from metastep.mdp.loop import follow
 from metastep.rules import Menu
-from metastep.rules.ranges import Range
-from metastep.rules.spaces import MenuSpace
+from metastep.rules.spaces import MenuSpace, Range
 
 DIRECTIONS = ("nga damping=0.001", "nga damping=0.03", "nga damping=0.5", "gradient", "rmsprop", "adam")
 STEPS = Range(1e-4, 3.0, "divergence")

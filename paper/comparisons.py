@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep._core.errors import InputError
+from metastep import InputError
 from metastep.evaluation import Comparison, join, require_alike
 from metastep.evaluation.intervals import mean_interval
 from metastep.experiments.build import method_spec, updates_collected

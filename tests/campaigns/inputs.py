@@ -213,7 +213,7 @@ def commands(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
     return _summary("command lines", number, counts, failures, strays, began)
 
 
-VERBS = _split("run collect fit compare report export inspect check reproduce config results envs demo x")
+VERBS = _split("run collect fit compare report export inspect check config envs demo x")
 
 
 def command_line(generator: random.Random, given: Path) -> list[str]:
@@ -238,9 +238,7 @@ def command_line(generator: random.Random, given: Path) -> list[str]:
     words = [verb]
     if verb in ("run", "collect", "config"):
         words.append(generator.choice(presets))
-    elif verb == "reproduce":
-        words += generator.choices(["fig1", "fig2", "table1", "theory", "all", "x", ""], k=generator.randint(0, 2))
-    elif verb in ("fit", "compare", "report", "export", "inspect", "check", "results"):
+    elif verb in ("fit", "compare", "report", "export", "inspect", "check"):
         words += generator.choices(paths, k=generator.choice([0, 1, 1, 1, 1, 2]))
     known = [
         *generator.choices(sorted(options), k=generator.randint(0, 3)),
@@ -249,7 +247,7 @@ def command_line(generator: random.Random, given: Path) -> list[str]:
     for option in known:
         value = generator.choice(options[option])
         words += [option] if value is None else [option, value]
-    if verb in ("run", "collect", "reproduce"):
+    if verb in ("run", "collect"):
         words += ["--set", "rollout.block_size=1000000000"] if generator.random() < 0.97 else _tiny()
     if verb == "demo":
         words += ["--out", str(given / "file.txt")]

@@ -32,8 +32,6 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.parts import Parts, grow
-from paper.outcome import Outcome, Product
-from paper.runner import _claim_folder, _write, read_id
 from tests.campaigns.kills import SETTINGS
 
 JUNK: list[Any] = [
@@ -78,7 +76,7 @@ class Subject:
 
 
 def subjects(sandbox: Path) -> dict[str, Subject]:
-    """A small run, a block that has not grown up, and an outcome of a reproduction."""
+    """A small run, and a block that has not grown up."""
     folder = run("nav2d", sandbox / "run", overrides=SETTINGS)
     mdp = build_mdp(folder.config)
     tasks = mdp.tasks(0, Stream.TRAIN, 0)
@@ -99,11 +97,6 @@ def subjects(sandbox: Path) -> dict[str, Subject]:
             [np.asarray(growth.learners.theta), np.asarray(growth.learners.estimate.gradient)],
         )
 
-    paper = sandbox / "paper"
-    _claim_folder(paper, {"scale": "tiny", "seed": 0})
-    outcome = Outcome("nav2d", "claim", "effect", 1.5, 1.0, 2.0, 10, "tasks", "holds", id="fig1", command="metastep")
-    _write(paper, "fig1", Product([outcome]), [outcome])
-
     def blocks() -> Any:
         dataset = Dataset.open(folder.data)
         return dataset.transitions(), dataset.counts(), dataset.seed, dataset.config
@@ -121,8 +114,6 @@ def subjects(sandbox: Path) -> dict[str, Subject]:
         "results": Subject(folder.result("fixed"), lambda: load(folder.result("fixed"))),
         "comparison": Subject(folder.comparison, lambda: load(folder.comparison)),
         "config.json": Subject(folder.path / "config.json", configuration),
-        "outcome.json": Subject(paper / "fig1" / "outcome.json", lambda: read_id(paper, "fig1")[0]),
-        "settings.json": Subject(paper / "settings.json", lambda: read_id(paper, "fig1")[0]),
         "report.json": Subject(folder.path / "report.json", lambda: check_folder(folder.path)),
     }
 

@@ -10,7 +10,6 @@ import metastep
 from metastep.cli import app
 from metastep.envs.host.halfcheetah import load_model
 from metastep.experiments.learning import collect_data
-from paper import IDS
 from tests.experiments.tiny import make_folder
 
 
@@ -69,14 +68,6 @@ def test_a_description_is_whole_or_none(tmp_path):
     collect_data(folder)
     assert "48 tuples" in invoke("inspect", folder.path).stdout
     assert "nowhere.csv" in refused(invoke("inspect", folder.path, "--coverage", tmp_path / "nowhere.csv"))
-
-
-def test_the_help_of_reproduce_lists_every_id_and_the_right_folder():
-    text = " ".join(invoke("reproduce", "--help").stdout.split())
-    for name in IDS:
-        assert name in text
-    assert "runs/reproduce-SCALE" in text
-    assert "NAME-SCALE" not in text
 
 
 def test_the_version():

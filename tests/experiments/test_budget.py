@@ -101,9 +101,3 @@ def test_the_block_of_a_network_grows_with_the_horizon():
         budget.budget_of(load("nav2d", "quick", [*network[1:], f"rollout.horizon={h}"])).block for h in (10, 1000)
     ]
     assert linear[0] == linear[1]
-
-
-def test_reproductions_are_estimated_too(tmp_path):
-    big = ["--set", f"rollout.block_size={BILLION}"]
-    assert "of memory" in refused(invoke("reproduce", "fig2", "--env", "nav2d", "--out", tmp_path / "run", *big))
-    assert not (tmp_path / "run").exists()

@@ -213,14 +213,6 @@ def test_export_leaves_runs_alone(run: RunFolder, whole: RunFolder, tmp_path: Pa
     assert problems(run.path) == {}
 
 
-def test_the_page_of_results_replaces_only_when_told(run: RunFolder, tmp_path: Path) -> None:
-    page = tmp_path / "results.md"
-    assert invoke("results", run.path, "--out", page).exit_code == 0
-    assert "exists already" in refused(invoke("results", run.path, "--out", page))
-    assert invoke("results", run.path, "--out", page, "--force").exit_code == 0
-    assert "belongs to metastep" in refused(invoke("results", run.path, "--out", run.report, "--force"))
-
-
 def test_export_of_other_data_is_refused(run: RunFolder, tmp_path: Path) -> None:
     other = make_run(tmp_path / "other", "seed=1")
     shutil.copytree(run.data, other.data)
@@ -231,12 +223,4 @@ def test_export_of_other_data_is_refused(run: RunFolder, tmp_path: Path) -> None
 def test_no_verb_begins_in_a_folder_of_somebody_else(tmp_path: Path, verb: str) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     assert "holds thesis.tex and is not a folder of this command" in refused(invoke(verb, "nav2d", "--out", tmp_path))
-    assert "holds thesis.tex" in refused(invoke("reproduce", "theory", "--out", tmp_path))
     assert os.listdir(tmp_path) == ["thesis.tex"]
-
-
-def test_a_run_does_not_begin_in_a_reproduction_or_the_other_way_round(run: RunFolder, tmp_path: Path) -> None:
-    assert "is not a folder of this command" in refused(invoke("reproduce", "theory", "--out", run.path))
-    (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "settings.json").write_text("{}")
-    assert "is not a folder of this command" in refused(invoke("run", "nav2d", "--out", tmp_path / "paper"))

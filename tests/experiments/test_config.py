@@ -25,7 +25,7 @@ from metastep.experiments.build import (
 )
 from metastep.experiments.config import Experiment, list_presets, load, parse, variant
 from metastep.experiments.reference import configuration_markdown, to_toml
-from metastep.rules.ranges import Range
+from metastep.rules.spaces import Range
 
 METHODS = ("metastep", "metafqi", "fixed", "fixed-kl", "kl-adaptive", "decay", "rmsprop", "adam", "hoof", "metagrad")
 METHODS += ("single", "oracle", "menu-oracle")

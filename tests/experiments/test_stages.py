@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metastep._core import threads
+from metastep._core import parallel
 from metastep._core.errors import InputError
 from metastep.controllers import Fixed, single_action
 from metastep.evaluation import Comparison, Method, compare, join
@@ -142,7 +142,7 @@ def test_collecting_has_a_block_size_of_its_own(tmp_path: Path) -> None:
 def test_no_byte_of_a_run_depends_on_the_number_of_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for cores in (1, 3):
-        monkeypatch.setattr(threads, "_given", cores)
+        monkeypatch.setattr(parallel, "_limit", cores)
         folder = make_folder(tmp_path / str(cores), 'compare.methods=["metafqi", "fixed", "adam", "hoof", "single"]')
         run_experiment(folder)
         names = ("model", "validation", "comparison")

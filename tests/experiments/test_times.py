@@ -10,7 +10,6 @@ from metastep.experiments.checking import check_folder
 from metastep.experiments.folder import RunFolder
 from metastep.experiments.runner import print_outcome, write_report
 from metastep.experiments.times import Timed, in_words, read_times, times_file, times_of
-from paper.results import results_markdown
 
 
 def test_stages_are_timed_without_those_within_them(tmp_path, monkeypatch):
@@ -42,7 +41,6 @@ def test_a_run_tells_what_it_took_and_its_report_does_not(run: RunFolder, capsys
     before = run.report.read_bytes()
     print_outcome(run, run.report)
     assert f"what it took: {in_words(seconds)}\n" in capsys.readouterr().out
-    assert f"What it took: {in_words(seconds)}." in results_markdown([run.path])
     times.add_time(run.path, "fit", 1000.0)
     write_report(run)
     assert run.report.read_bytes() == before
@@ -59,4 +57,3 @@ def test_times_that_are_none_are_found_and_begun_anew(run: RunFolder, content):
     assert json.loads(times_file(run.path).read_text())["seconds"] == {"fit": 2.0}
     times_file(run.path).unlink()
     assert times_of(run) == {}
-    assert "What it took" not in results_markdown([run.path])

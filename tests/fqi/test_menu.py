@@ -27,7 +27,7 @@ from metastep.fqi.iteration import forest_seed
 from metastep.fqi.menu import MenuQ
 from metastep.fqi.record import record_from_json, record_to_json
 from metastep.mdp.history import Transitions
-from metastep.rules.ranges import Range
+from metastep.rules.spaces import Range
 from tests.fqi.problems import HIGH, all_actions, transitions
 
 MENU = {"natural": Range(1e-3, 1.0, "divergence"), "plain": Range(0.0, HIGH), "adam": Range(0.01, 2.0, "log")}

@@ -18,7 +18,7 @@ from metastep.report.distributions import performance_profile
 from metastep.report.document import Command, Document, Picture, write_document
 from metastep.report.findings import Findings, best_baseline, target_of, yardstick_of
 from metastep.report.methods import PAPER, about
-from metastep.rules.ranges import Range
+from metastep.rules.spaces import Range
 from tests.report.test_report import compared, findings, prose, small_model, table
 
 DIRECTIONS = ("natural", "plain", "never")

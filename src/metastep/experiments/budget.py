@@ -12,9 +12,9 @@ import jax
 
 from metastep import features
 from metastep._core.errors import InputError
+from metastep._core.parallel import count_threads
 from metastep._core.progress import human
 from metastep._core.storage import require_free_space
-from metastep._core.threads import count_threads
 from metastep.evaluation import MethodSpec
 from metastep.experiments.build import (
     build_mdp,

@@ -14,7 +14,7 @@ from metastep.fqi.regressors import Regressor
 from metastep.mdp import ActorCriticMDP, MetaMDP, Process
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.on_host import restartable
-from metastep.rules.ranges import Range
+from metastep.rules.spaces import Range
 from metastep.simulation.engine import engine_of
 from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout
@@ -60,7 +60,7 @@ def build_mdp(config: Experiment) -> Process:
     initial = config.initial.build()
     initial.require_for(policy)
     shared: dict[str, Any] = {
-        "space": meta.space(rule.hyperparameters, rule.directions),
+        "space": meta.space(rule),
         "initial": initial,
         "meta_discount": meta.meta_discount,
         "observation": meta.observation,

@@ -17,12 +17,10 @@ from metastep.experiments.learning import fitted
 from metastep.experiments.origin import dataset_of, kept, read_report, result_of, round_model_of
 from metastep.experiments.times import read_times, times_file
 from metastep.mdp.dataset import Dataset, block_checksums
-from paper.registry import IDS
-from paper.runner import collected, read_id, read_settings
 
 _Checks = dict[Path, Callable[[], object]]
 # Folders that a process which is stopped may leave empty.
-_OWN = {"data", "results", "figures", "extra", "runs", "rounds", "models", *IDS}
+_OWN = {"data", "results", "figures", "extra", "runs", "rounds", "models"}
 
 
 class Finding(NamedTuple):
@@ -33,15 +31,13 @@ class Finding(NamedTuple):
 
 
 def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
-    """Everything in the folder of a run, of a reproduction or of a dataset, in the order of the names."""
-    if (path / "settings.json").exists():
-        checks = _reproduction(path, allow_imports)
-    elif (path / "config.json").exists():
+    """Everything in the folder of a run or of a dataset, in the order of the names."""
+    if (path / "config.json").exists():
         checks = _run(path, allow_imports)
     elif (path / "manifest.json").exists():
         checks = _data(path, lambda: Dataset.open(path, verify=False))
     else:
-        raise InputError(f"check: {path} is not the folder of a run, of a reproduction or of a dataset.")
+        raise InputError(f"check: {path} is not the folder of a run or of a dataset.")
     busy = busy_in(path)
     strays = [file for file in _files(path) if file not in checks and not (busy and _leftover(file))]
     findings = [_verified(file, check) for file, check in checks.items()]
@@ -169,26 +165,3 @@ def _listed(folder: Path, read: Callable[[], dict[str, str]]) -> _Checks:
         return {folder / name: partial(require, folder / name, checksum) for name, checksum in read().items()}
     except InputError:
         return {}
-
-
-def _reproduction(path: Path, allow_imports: bool) -> _Checks:
-    checks: _Checks = {path / "settings.json": partial(read_settings, path), **_times(path)}
-    made = [name for name in IDS if (path / name / "outcome.json").exists()]
-
-    def same(name: str) -> None:
-        rows, page = collected(path)
-        expected = {"results.json": storage.canonical_json(rows), "results.md": page}
-        if storage.read_bytes(path / name) != expected[name]:
-            raise InputError(f"File {path / name} does not hold the outcomes of {', '.join(made)}.")
-
-    for name in made:
-        checks[path / name / "outcome.json"] = partial(read_id, path, name)
-        checks |= _listed(path / name, lambda name=name: read_id(path, name)[2])  # type: ignore[misc]
-    # What an id that is not finished keeps for the command that goes on with it.
-    for file in (file for name in IDS if name not in made for file in sorted((path / name).glob("*.safetensors"))):
-        checks[file] = partial(storage.read_tensors, file)
-    if made:
-        checks |= {path / name: partial(same, name) for name in ("results.json", "results.md")}
-    for run in sorted((path / "runs").glob("*/config.json")):
-        checks |= _run(run.parent, allow_imports)
-    return checks

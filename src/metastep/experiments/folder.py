@@ -82,7 +82,7 @@ class RunFolder:
         return str(_read(self.path / "config.json")["checksum"])
 
     def writing(self, work: str) -> AbstractContextManager[None]:
-        """Keep other writers out; a reproduction and its runs are one place."""
+        """Keep other writers out."""
         return writing(place_of_writing(self.path), work)
 
     def recorded(self) -> dict[str, Any]:
@@ -141,8 +141,6 @@ def place_of_writing(path: Path) -> Path:
     if place.name == "data" and is_stamped(place.parent / "config.json"):
         place = place.parent
     if place.parent.name == "models" and is_stamped(place.parent.parent / "config.json"):
-        place = place.parent.parent
-    if place.parent.name == "runs" and is_stamped(place.parent.parent / "settings.json"):
         return place.parent.parent
     return place
 

@@ -16,7 +16,7 @@ from metastep.fqi.menu import MenuQ, pick_iteration, q_function
 from metastep.fqi.qfunction import NumStepsizes, QFunction, Stepsizes, Weight
 from metastep.fqi.regressors import Head, Regressor, resolve
 from metastep.mdp.history import Transitions
-from metastep.rules.ranges import Range, Scale
+from metastep.rules.spaces import Range, Scale
 
 
 class HasTransitions(Protocol):

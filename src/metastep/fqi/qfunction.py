@@ -12,7 +12,7 @@ from metastep._core.errors import InputError
 from metastep.fqi.forest import Forest, as_inputs
 from metastep.fqi.maximise import Maximum, Plan, maximise, maximise_general, prepare, stepsize_cells, stepsize_grid
 from metastep.fqi.regressors import Head
-from metastep.rules.ranges import Range, Scale
+from metastep.rules.spaces import Range, Scale
 
 NumStepsizes = Annotated[int, Ge(2), Le(10_000)]
 """Of a grid; the continuous maximum is cheaper than a grid finer than that."""

@@ -11,7 +11,7 @@ from metastep._core.errors import InputError
 from metastep._core.settings import Count
 from metastep._core.storage import canonical_json
 from metastep.fqi.qfunction import NumStepsizes, Stepsizes, Weight
-from metastep.rules.ranges import Scale
+from metastep.rules.spaces import Scale
 
 _CLOSED = ConfigDict(extra="forbid", ser_json_inf_nan="constants")  # JSON refuses them, null would hide them
 

@@ -19,7 +19,7 @@ from metastep.report.document import Command, Heading, Paragraph, Part, Picture
 from metastep.report.figures import Layout, Panel, Values, alone, in_rows, picture, points
 from metastep.report.findings import Findings, Fitted
 from metastep.report.style import MAIN, Ink, label_lines, logarithmic, plain, tint
-from metastep.rules.ranges import Range
+from metastep.rules.spaces import Range
 
 _GRID = 41  # step sizes are mapped over this many values of each context coordinate
 _MOST_BARS = 12
