@@ -146,14 +146,26 @@ def _tested(
     values = np.stack([metric_values(comparison, metric, pair) for pair in pairs])  # (pairs, 2, tasks)
     apart = values[:, 0] - values[:, 1]
     test = paired_test(apart, seed=seed, num_resamples=num_resamples, confidence=confidence)
-    numbers = zip(*test, holm(test.p_value), *improvement_probability(apart, confidence=confidence), strict=True)
-    rows = []
-    for pair, row, (mean, low, high, p_value, p_holm, *probability) in zip(pairs, apart, numbers, strict=True):
-        found = verdict(low, high, p_value, confidence)
-        tested = map(float, (mean, low, high, p_value, p_holm))
-        counts = len(row), int((row != 0.0).sum())
-        rows.append(Difference(*pair, metric, *tested, found, *map(float, probability), *counts))
-    return tuple(rows)
+    corrected, improved = holm(test.p_value), improvement_probability(apart, confidence=confidence)
+    return tuple(
+        Difference(
+            target=target,
+            baseline=baseline,
+            metric=metric,
+            mean=float(test.mean[row]),
+            low=float(test.low[row]),
+            high=float(test.high[row]),
+            p_value=float(test.p_value[row]),
+            p_holm=float(corrected[row]),
+            verdict=verdict(test.low[row], test.high[row], test.p_value[row], confidence),
+            probability=float(improved.value[row]),
+            probability_low=float(improved.low[row]),
+            probability_high=float(improved.high[row]),
+            num_tasks=comparison.num_tasks,
+            num_differing=int((apart[row] != 0.0).sum()),
+        )
+        for row, (target, baseline) in enumerate(pairs)
+    )
 
 
 def oracle_scores(
@@ -187,16 +199,14 @@ def summary(
     A diverged return counts as the worst of any method on its task.
     """
     auc, final = (metric_values(comparison, metric) for metric in get_args(Metric))
-    columns = [
+    columns = (
         (auc.mean(axis=1), *mean_interval(auc, confidence=confidence)),
         interquartile_mean(auc, seed=seed, num_resamples=num_resamples, confidence=confidence),
         (final.mean(axis=1), *mean_interval(final, confidence=confidence)),
-    ]
-    intervals = zip(
-        *([Interval(*map(float, row)) for row in zip(*column, strict=True)] for column in columns), strict=True
     )
+    means, middles, ends = ([Interval(*map(float, row)) for row in zip(*column, strict=True)] for column in columns)
     diverged, flagged = comparison.num_diverged(), comparison.num_flagged()
     return tuple(
-        Summary(name, *row, diverged[name], flagged[name])
-        for name, row in zip(comparison.names, intervals, strict=True)
+        Summary(name, means[row], middles[row], ends[row], diverged[name], flagged[name])
+        for row, name in enumerate(comparison.names)
     )
