@@ -17,7 +17,6 @@ import metastep
 from metastep.cli import app
 from metastep.diagnostics import DIAGNOSTICS
 from metastep.experiments.reference import configuration_markdown
-from paper.points import POINTS
 
 _MARK = re.compile(r"^<!-- generated: (\w+) -->.*$", flags=re.M)
 _WIDTH = 100  # characters of the help texts
@@ -90,23 +89,6 @@ def _methods() -> Iterator[str]:
         yield f"| `{name}` | {spec.label} | {rule} | `{spec.controller}` | {grid} |"
 
 
-def points_markdown() -> str:
-    """What the paper leaves open, one table for each environment."""
-    tables = []
-    for env, points in POINTS.items():
-        rows = [
-            f"| {point.name} | {point.says} | "
-            + "; ".join(
-                f"{name}: {', '.join(f'`{one}`' for one in overrides)}" for name, overrides in point.choices.items()
-            )
-            + " |"
-            for point in points
-        ]
-        title = f"### {metastep.envs.REGISTRY.entry(env).label}"
-        tables.append("\n".join([title, "", "| point | what the paper says | choices |", "|---|---|---|", *rows]))
-    return "\n\n".join(tables)
-
-
 def diagnostics_markdown() -> str:
     """What a loop may tell a stepper."""
     rows = (f"| `{name}` | {meaning} |" for name, meaning in DIAGNOSTICS.items())
@@ -117,6 +99,5 @@ GENERATED: dict[str, Callable[[], str]] = {
     "configuration": configuration_markdown,
     "command_line": command_line_markdown,
     "parts": parts_markdown,
-    "points": points_markdown,
     "diagnostics": diagnostics_markdown,
 }

@@ -1,12 +1,5 @@
-"""The paper's figures and tables: each a claim, measured again, with a verdict.
+"""The paper's figures and tables: each is a claim, what was measured, and a verdict. It uses the public API of metastep only.
 
-Everything that several ids need is computed once under OUT/runs; each id writes its figure, its numbers and its outcomes
-under OUT/<id>, and OUT/results.md and OUT/results.json collect the outcomes of all ids there are.
+`python -m paper reproduce fig2` computes what several ids need once, under OUT/runs; each id writes its figure, its numbers and
+its outcomes to OUT/<id>, and OUT/results.md and OUT/results.json collect the outcomes of all ids.
 """
-
-from paper.outcome import Outcome, Verdict
-from paper.registry import IDS, resolve
-from paper.runner import reproduce
-from paper.workbench import Scale
-
-__all__ = ["IDS", "Outcome", "Scale", "Verdict", "reproduce", "resolve"]

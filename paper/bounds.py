@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from metastep.envs import REGISTRY, Env, make
+from metastep.experiments.coverage import Smoothness, measure_smoothness, steepest_of
 from metastep.policies import LinearGaussian
 from metastep.report.figures import Panel, picture
 from metastep.report.style import CONTRAST, MAIN, Ink, tint
@@ -14,7 +15,6 @@ from metastep.report.tables import number
 from metastep.simulation.rollouts import Rollout
 from paper.outcome import Outcome, Product
 from paper.theory.constants import Floats
-from paper.theory.coverage import Smoothness, measure_smoothness, steepest_of
 from paper.theory.estimate import estimate_constants, step_function, visited_samples
 from paper.theory.policy import policy_from_theta
 from paper.theory.table import BoundRow, Effort, measure_bounds

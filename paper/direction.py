@@ -5,17 +5,25 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from metastep import InputError
 from metastep.controllers import GreedyOracle
 from metastep.evaluation import Comparison, join, metric_values, oracle_scores
-from metastep.experiments.build import method_spec
+from metastep.experiments.build import build_regressor, method_spec
+from metastep.experiments.config import variant
+from metastep.experiments.provenance import copy_data, find_data
+from metastep.experiments.schema import Experiment
+from metastep.experiments.stages import learn
+from metastep.fqi import Model
+from metastep.fqi.regressors import Regressor
+from metastep.mdp.collection import recorded_features
 from metastep.report.figures import curves, line_of, picture, points, whiskers
 from metastep.report.tables import number
 from paper.claims import beats_every, outcome_of, paired
 from paper.columns import Column, Figure, shown
 from paper.outcome import Product, better
-from paper.recipe import MODEL, changes_nothing, learned, setting
 from paper.workbench import Run, Workbench
 
+MODEL = "metastep"
 BASELINES = ("fixed", "fixed-kl", "kl-adaptive", "decay", "rmsprop", "adam", "hoof", "metagrad", "metafqi")
 ORACLE = "menu-oracle"
 _SHOWN = ("fixed-kl", "rmsprop", "metafqi")  # learning curves; differences show them all
@@ -58,6 +66,12 @@ direction = Figure(
     _against_every_baseline,
 )
 
+
+def setting(name: str, value: object) -> str:
+    """Return an override of a setting of the model."""
+    return f"models.{MODEL}.{name}={value}"
+
+
 REMOVED: Mapping[str, tuple[str, ...]] = {
     "no menu": (),  # the paper's rule
     "no divergence": (setting("meta.stepsize_scale", '"log"'),),  # the paper's range, from a thousandth of its end
@@ -93,6 +107,32 @@ def _changes(run: Run, name: str) -> tuple[str, ...]:
 def best_baseline(comparison: Comparison) -> str:
     """Of the tuned baselines and metaFQI the one with the highest mean AUC."""
     return max(BASELINES, key=lambda name: metric_values(comparison, "auc", (name,))[0].mean())
+
+
+def changes_nothing(bench: Workbench, preset: str, changes: Sequence[str]) -> bool:
+    """Say whether the model of a preset has all these settings anyway: at the quick scale, data is collected in one round."""
+    return _settled(bench.config(preset, changes)) == _settled(bench.config(preset))
+
+
+def _settled(config: Experiment) -> tuple[Experiment, Regressor]:
+    """Return the settings of the model, with the regressor's defaults filled in."""
+    own = variant(config, MODEL)
+    return own.model_copy(update={"fqi": own.fqi.model_copy(update={"regressor": None})}), build_regressor(own)
+
+
+def learned(run: Run, others: Sequence[Run] = ()) -> Model:
+    """Return the model of a run; data that another run has collected with the same settings are copied."""
+    own = run.folder.of_model(MODEL)
+    own.prepare_folder()
+    for other in others:
+        try:
+            dataset = find_data(other.folder.of_model(MODEL).path, own.config, own.tasks)
+        except InputError:  # of other settings
+            continue
+        if set(recorded_features(own.mdp)) <= set(dataset.layout.features):
+            copy_data(dataset, own)
+            break
+    return learn(run.folder, MODEL, tracker=run.tracker)
 
 
 def _tested_as(run: Run, done: Sequence[Run], name: str) -> Comparison:

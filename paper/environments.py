@@ -11,6 +11,7 @@ class Environment(NamedTuple):
     is_shown_as_gain: bool = False  # returns differ more between its tasks than learning changes them
     needs_context: bool = False  # the claim is that a model without the context learns slower
     shows_greedy: bool = False  # figure 2 has the first FQI iteration, too
+    is_long: bool = False  # facts about more updates than metaFQI was trained on
     single_task: float = 0.5  # where in the range of every context coordinate the task of a run in one task lies
 
 
@@ -41,6 +42,7 @@ ENVIRONMENTS = {
         },
         needs_context=True,
         shows_greedy=True,
+        is_long=True,
     ),
     "swingup": Environment(),
     "halfcheetah": Environment(  # no decaying rate was tried on it

@@ -7,8 +7,8 @@ tasks where results are made.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from paper import course
 from paper import judging as by
+from paper import learning_facts as course
 from paper.environments import ENVIRONMENTS
 from paper.judging import Found, Judge, Measured, NotMeasured
 

@@ -5,18 +5,16 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from metastep._core import storage
-from metastep._core.errors import InputError
+from metastep import InputError
 from metastep.evaluation import Comparison, join
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import collect_data
 from metastep.experiments.pooling import data_of, for_family, measured, pooled
+from metastep.experiments.run import Run as RunFolder
+from metastep.experiments.stages import collect as collect_data
 from metastep.fqi import Model, load_model, save_model
 from metastep.report.figures import picture, whiskers
 from paper.claims import AUC, Judged, paired, small
-from paper.direction import BASELINES, best_baseline
+from paper.direction import BASELINES, MODEL, best_baseline
 from paper.outcome import Product, at_most
-from paper.recipe import MODEL
 from paper.workbench import Run, Workbench
 
 NAME = "joint"
@@ -69,7 +67,7 @@ def _fitted(file: Path, bench: Workbench, runs: Mapping[str, Run]) -> Model:
         folders.append(RunFolder.create(own.path, own.config, own.tasks))
         collect_data(folders[-1], tracker=run.tracker)
     if not file.exists():
-        storage.create_folder(file.parent)
+        file.parent.mkdir(parents=True, exist_ok=True)
         save_model(pooled(folders, known=True, tracker=bench.tracker), file)
     model = load_model(file)
     if model.record.training_data.fingerprint != data_of(folders):

@@ -1,35 +1,32 @@
-"""Make what was asked for, write it, and collect all outcomes in one table."""
+"""Make the ids that were asked for, write what they produce, and collect all outcomes in one table."""
 
 import csv
 import dataclasses
+import hashlib
 import io
+import json
+import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-import jax
+from filelock import FileLock, Timeout
 
-from metastep._core import storage
-from metastep._core.crew import who_is_employed
-from metastep._core.errors import InputError
-from metastep._core.locks import writing
-from metastep._core.outside import claim
+from metastep import InputError
 from metastep._core.progress import Silent, Tracker
-from metastep._core.provenance import first_difference
-from metastep._core.threads import count_threads
 from metastep.evaluation import to_parquet
 from metastep.experiments.budget import require_affordable
-from metastep.experiments.build import build_fqi, build_mdp, method_specs, require_available
-from metastep.experiments.times import add_time
+from metastep.experiments.build import require_available
+from metastep.experiments.checking import Finding, check_folder
+from metastep.experiments.run import Run as RunFolder
+from metastep.experiments.times import add_time, read_times
 from metastep.report.document import Document, to_markdown, write_picture
 from paper.outcome import Outcome, Product
 from paper.registry import IDS, REGISTRY, resolve
 from paper.results import HOW_TO_READ, claims_table
 from paper.workbench import Scale, Workbench
-
-_KIND = "reproduction"
 
 
 def reproduce(
@@ -42,69 +39,59 @@ def reproduce(
     environments: Sequence[str] = (),
     *,
     anyway: bool = False,
-    jobs: int | None = None,
 ) -> list[Outcome]:
-    """Make figures and tables of the paper; what is there already is neither simulated, fitted nor drawn again.
+    """Make figures and tables of the paper and return their outcomes; what exists is not computed again.
 
     Args:
         ids: some of `IDS`, or "all".
         out: folder of everything; it belongs to one scale, seed, set of overrides and choice of environments.
         scale: of the presets.
         seed: of everything random.
-        tracker: is told about the stages.
+        tracker: shows the progress of the stages.
         overrides: settings for all presets, like `rollout.block_size=3200`.
-        environments: those to make the ids for; by default each id's own, which leave HalfCheetah out.
+        environments: to make the ids for; by default each id's own, which leave HalfCheetah out.
         anyway: whether a run may take weeks.
-        jobs: processes that may work side by side and share the cores, where an id has independent parts (readings); by
-            default one for each processor where a GPU simulates, else one, or one where a cluster does the work.
-
-    Returns:
-        The outcomes of these ids.
     """
     wanted = resolve(ids, environments)
     if scale not in get_args(Scale):
         raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
-    if jobs is not None and jobs > 1 and who_is_employed() is not None:
-        raise InputError(f"--jobs: {jobs} processes for readings cannot be had together with --workers or --scheduler.")
-    jobs = jobs or (1 if who_is_employed() is not None or jax.default_backend() == "cpu" else count_threads(None))
-    bench = Workbench(out, scale, seed, tuple(overrides), tracker or Silent(), jobs=jobs)
+    bench = Workbench(out, scale, seed, tuple(overrides), tracker or Silent())
     _check_presets(wanted, bench, anyway=anyway)
     chosen = {"environments": sorted(set(environments))} if environments else {}
     _claim_folder(out, {"scale": scale, "seed": seed, "overrides": list(overrides)} | chosen)
     outcomes: list[Outcome] = []
-    with writing(out, "reproduce"):
-        for name, envs in wanted.items():
-            if not _outcome_file(out, name).exists():
-                own = dataclasses.replace(bench, environments=envs)
-                since = time.monotonic()
-                try:
-                    product = REGISTRY[name].make(own)
-                finally:  # what a stopped attempt took counts, too
-                    add_time(out, name, time.monotonic() - since)
-                command = command_of(name, own, named=bool(environments))
-                rows = [outcome._replace(id=name, command=command) for outcome in product.outcomes]
-                _write(out, name, product, rows)
+    try:
+        with FileLock(out / ".lock", timeout=0):
+            for name, envs in wanted.items():
+                if not _outcome_file(out, name).exists():
+                    own = dataclasses.replace(bench, environments=envs)
+                    since = time.monotonic()
+                    try:
+                        product = REGISTRY[name].make(own)
+                    finally:  # the time of a stopped attempt counts as well
+                        add_time(out, name, time.monotonic() - since)
+                    _write_product(out, name, product, command_of(name, own, named=bool(environments)))
+                outcomes += read_id(out, name)[0]
                 _collect(out)
-            outcomes += read_id(out, name)[0]
-        _collect(out)
+    except Timeout:
+        raise InputError(f"Folder {out} is in use by another process; wait for it or use another folder.") from None
     return outcomes
 
 
 def _check_presets(wanted: Mapping[str, Sequence[str]], bench: Workbench, *, anyway: bool) -> None:
-    """Build every preset with the overrides: what is wrong must be said before the folder belongs to it."""
+    """Build every preset with the overrides: errors must be reported before the folder is created."""
     presets = dict.fromkeys(env for envs in wanted.values() for env in envs)
     if bench.overrides and not presets:
         raise InputError(f"--set: {bench.overrides[0]!r} changes nothing, no preset is run for {', '.join(wanted)}.")
     for config in map(bench.config, presets):
-        method_specs(config)
-        build_fqi(config)
-        require_available(build_mdp(config))
-        require_affordable(config, bench.out, anyway=anyway)
+        run = RunFolder(bench.out, config).require_buildable()
+        require_available(run.mdp)
+        require_affordable(run, anyway=anyway)
 
 
 def command_of(name: str, bench: Workbench, *, named: bool) -> str:
-    """What to type to make an id again; the environments are in it where they were named."""
-    parts = ["metastep", "reproduce", name, "--scale", bench.scale, "--seed", str(bench.seed)]
+    """Return the command that makes an id; it contains the environments where they were named."""
+    parts = ["python", "-m", "paper", "reproduce", name, "--scale", bench.scale, "--seed", str(bench.seed)]
     for env in bench.environments if named else ():
         parts += ["--env", env]
     for override in bench.overrides if bench.environments else ():
@@ -113,81 +100,162 @@ def command_of(name: str, bench: Workbench, *, named: bool) -> str:
 
 
 def _claim_folder(out: Path, settings: dict[str, Any]) -> None:
-    """Rows of different settings must not meet in one table."""
-    file = claim(out, "settings.json")
-    content = storage.sealed(storage.stamp(_KIND) | {"settings": settings})
-    storage.write_atomically(file, storage.canonical_json(content), overwrite=False)
-    if difference := first_difference(read_settings(out)["settings"], settings):
-        key, before, now = difference
-        raise InputError(f"Folder {out} holds results with {key} = {before}, which is now {now}; use another folder.")
+    """Create the folder, or resume one of the same settings: rows of different settings must not meet in one table."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out: {out} is a file, a folder is needed.")
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "settings.json"
+    if not file.exists():
+        if found := sorted(os.listdir(out)):
+            raise InputError(f"--out: {out} holds {found[0]} and is not a folder of this command; name a new one.")
+        _write(file, _json(settings))
+    before = read_settings(out)
+    for key in sorted({*before, *settings}):
+        if before.get(key) != settings.get(key):
+            old, new = (json.dumps(values[key]) if key in values else "not set" for values in (before, settings))
+            raise InputError(f"Folder {out} holds results with {key} = {old}, which is now {new}; use another folder.")
 
 
 def read_settings(out: Path) -> dict[str, Any]:
-    """What a folder of reproductions belongs to."""
-    return storage.read_sealed(out / "settings.json", _KIND, "use another folder")
+    """Return the scale, seed, overrides and environments of a folder."""
+    return _read(out / "settings.json", dict, "use another folder")
 
 
 def _outcome_file(out: Path, name: str) -> Path:
     return out / name / "outcome.json"
 
 
-def _write(out: Path, name: str, product: Product, outcomes: Sequence[Outcome]) -> None:
+def _write_product(out: Path, name: str, product: Product, command: str) -> None:
     """Write everything an id made; the outcomes last, since they say that the rest is there."""
-    folder = out / name
-    storage.create_folder(folder)
+    folder, outcomes = out / name, [outcome._replace(id=name, command=command) for outcome in product.outcomes]
+    folder.mkdir(parents=True, exist_ok=True)
     files = [path for picture in product.pictures for path in write_picture(picture, folder)]
-    for table, rows in product.tables.items():
-        buffer = io.StringIO()
-        writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        files.append(folder / f"{table}.csv")
-        storage.write_atomically(files[-1], buffer.getvalue().encode())
     for curve, comparison in product.curves.items():
         files.append(folder / f"{curve}.parquet")
         to_parquet(comparison, files[-1])
-    for page, text in product.documents.items():
-        files.append(folder / f"{page}.md")
-        storage.write_atomically(files[-1], text.encode())
-    files += product.files
-    lines = "".join(f"{outcome.line()}\n" for outcome in outcomes)
-    files.append(folder / "outcome.txt")
-    storage.write_atomically(files[-1], lines.encode())
-    content = storage.stamp("outcome") | {
+    texts = {f"{table}.csv": _csv(rows) for table, rows in product.tables.items()}
+    texts["outcome.txt"] = "".join(f"{outcome.line()}\n" for outcome in outcomes)
+    for file, text in texts.items():
+        files.append(folder / file)
+        _write(files[-1], text.encode())
+    record = {
         "id": name,
-        "settings": read_settings(out)["checksum"],
+        "settings": read_settings(out),
         "outcomes": [outcome._asdict() for outcome in outcomes],
         "pictures": {picture.name: picture.caption for picture in product.pictures},
-        "files": {path.name: storage.sha256_of(path) for path in files},
+        "files": {path.name: _sha256(path) for path in [*files, *product.files]},
     }
-    storage.write_json(_outcome_file(out, name), storage.sealed(content))
+    _write(_outcome_file(out, name), _json(record))
 
 
 def read_id(out: Path, name: str) -> tuple[list[Outcome], dict[str, str], dict[str, str]]:
-    """The outcomes of an id, the captions of its pictures by their names, and the checksums of its files."""
+    """Return the outcomes of an id, the captions of its pictures by name, and the checksums of its files."""
     file, remedy = _outcome_file(out, name), f"remove it to make {name} again"
-    record = storage.read_sealed(file, "outcome", remedy)
-    if record.get("id") != name or record.get("settings") != read_settings(out)["checksum"]:
+    record = _read(file, dict, remedy)
+    if record.get("id") != name or record.get("settings") != read_settings(out):
         raise InputError(f"File {file} belongs to another id or to other settings than {out}; {remedy}.")
     try:
         return [Outcome(**row) for row in record["outcomes"]], dict(record["pictures"]), dict(record["files"])
     except (KeyError, TypeError, ValueError):
-        raise InputError(f"File {file} was not written by `metastep reproduce`; {remedy}.") from None
+        raise InputError(f"File {file} was not written by `python -m paper reproduce`; {remedy}.") from None
 
 
 def _collect(out: Path) -> None:
-    """Write all outcomes there are, of this run or an earlier one."""
-    rows, page = collected(out)
-    storage.write_json(out / "results.json", rows)
-    storage.write_atomically(out / "results.md", page)
+    """Write all outcomes of the folder, of this command or an earlier one, as rows and as a page with the pictures."""
+    for file, content in _collected(out).items():
+        _write(file, content)
 
 
-def collected(out: Path) -> tuple[list[dict[str, Any]], bytes]:
-    """All outcomes there are as rows, and as a page: one table with the pictures below."""
+def _collected(out: Path) -> dict[Path, bytes]:
     found = {name: read_id(out, name) for name in IDS if _outcome_file(out, name).exists()}
     outcomes = [outcome for own, _, _ in found.values() for outcome in own]
-    page = to_markdown(Document("The paper's claims, measured again", HOW_TO_READ, [claims_table(outcomes)]), ".")
+    page = to_markdown(
+        Document(
+            "The paper's claims, measured again", HOW_TO_READ, [claims_table([[outcome] for outcome in outcomes])]
+        ),
+        ".",
+    )
     for name, (_, captions, _) in found.items():
         for picture, caption in captions.items():
             page += f"\n![{caption}]({name}/{picture}.svg)\n\n*{picture}: {caption}*\n"
-    return [outcome._asdict() for outcome in outcomes], page.encode()
+    rows = [outcome._asdict() for outcome in outcomes]
+    return {out / "results.json": _json(rows), out / "results.md": page.encode()}
+
+
+def check_reproduction(out: Path) -> list[Finding]:
+    """Verify every file of a reproduction and of its runs, in the order of their names."""
+    if not (out / "settings.json").exists():
+        raise InputError(f"check: {out} is not a folder of `python -m paper reproduce`.")
+    findings = [_verified(out / "settings.json", lambda: read_settings(out))]
+    findings += [
+        finding for run in sorted((out / "runs").glob("*/config.json")) for finding in check_folder(run.parent)
+    ]
+    if (out / "times.json").exists():
+        findings.append(_verified(out / "times.json", lambda: read_times(out)))
+    finished = [name for name in IDS if _outcome_file(out, name).exists()]
+    for name in finished:
+        findings.append(_verified(_outcome_file(out, name), lambda name=name: read_id(out, name)))  # type: ignore[misc]
+        if not findings[-1].problem:
+            findings += _verified_files(out / name, read_id(out, name)[2])
+    if not any(problem for path, problem in findings if path.name == "outcome.json"):
+        for file, content in _collected(out).items() if finished else ():
+            is_same = file.exists() and file.read_bytes() == content
+            findings.append(Finding(file, "" if is_same else "does not hold the outcomes of this folder."))
+    # An id that is not finished may keep files for the command that resumes it; runs were checked above.
+    skipped, known = {"runs", ".lock", *IDS} - {*finished}, {path for path, _ in findings}
+    for path in out.rglob("*"):
+        if path.is_file() and path not in known and path.relative_to(out).parts[0] not in skipped:
+            findings.append(Finding(path, "was not written by `python -m paper reproduce`."))
+    return sorted(findings)
+
+
+def _verified(path: Path, read: Callable[[], object]) -> Finding:
+    try:
+        read()
+    except InputError as error:
+        return Finding(path, str(error))
+    return Finding(path)
+
+
+def _verified_files(folder: Path, checksums: Mapping[str, str]) -> list[Finding]:
+    findings = []
+    for name, checksum in checksums.items():
+        path = folder / name
+        problem = (
+            "is missing." if not path.exists() else "is damaged or was edited." if _sha256(path) != checksum else ""
+        )
+        findings.append(Finding(path, problem))
+    return findings
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def _json(content: Any) -> bytes:
+    return f"{json.dumps(content, indent=2)}\n".encode()
+
+
+def _read(file: Path, kind: type, remedy: str) -> Any:
+    try:
+        content = json.loads(file.read_bytes())
+    except ValueError:
+        content = None
+    if not isinstance(content, kind):
+        raise InputError(f"File {file} was not written by `python -m paper reproduce`; {remedy}.")
+    return content
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, so that a stopped command can be repeated."""
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_bytes(data)
+    os.replace(temporary, path)

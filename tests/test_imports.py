@@ -103,6 +103,14 @@ def test_a_module_imports_only_what_is_above_it(path: Path) -> None:
     assert violations(importer, imported(path.read_text(), ("metastep", *parts[:-1]), importer)) == []
 
 
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_the_library_never_imports_the_paper(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        modules += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        assert "paper" not in {module.partition(".")[0] for module in modules}
+
+
 @pytest.mark.parametrize(
     ("importer", "source", "wrong"),
     [

@@ -1,6 +1,5 @@
 """The ids on direction and step at a tiny scale: what each of them measures; and how they judge 40 tasks."""
 
-import csv
 import dataclasses
 import json
 
@@ -8,19 +7,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from metastep._core.errors import InputError
-from metastep.experiments.checking import check_folder
-from metastep.experiments.folder import RunFolder
+from metastep import InputError
 from metastep.experiments.pooling import for_family
+from metastep.experiments.run import Run as RunFolder
 from metastep.fqi import load_model
-from paper import direction, joint, recipe, reproduce
-from paper.recipe import MODEL, changes_nothing, setting
+from paper import direction, joint
+from paper.direction import MODEL, changes_nothing, setting
 from paper.registry import REGISTRY
+from paper.runner import check_reproduction, reproduce
 from paper.tests.test_reproduce import Watch, comparison_of, curves, run_of
 from paper.workbench import Run, Workbench
 
 FEW = ("fixed", "rmsprop", "metafqi")
-IDS = ("direction", "ablations", "growth", "search")
+IDS = ("direction", "ablations", "growth")
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +30,6 @@ def made(tmp_path_factory):
         patch.setattr(direction, "BASELINES", FEW)
         patch.setattr(direction, "_SHOWN", FEW[1:])
         patch.setattr(direction, "_TUPLES", (16, 64))
-        settings = {name: recipe.SEARCH[name] for name in ("the preset", "state first", "discount 1", "split 0.005")}
-        patch.setattr(recipe, "SEARCH", settings)
         outcomes = reproduce(IDS, out, "tiny", 3, environments=["nav2d"])
     return out, {name: [outcome for outcome in outcomes if outcome.id == name] for name in IDS}
 
@@ -49,7 +46,7 @@ def area(out, name, env, method):
 
 def test_every_id_leaves_outcomes_that_the_check_knows(made):
     out, outcomes = made
-    assert [problem for _, problem in check_folder(out) if problem] == []
+    assert [problem for _, problem in check_reproduction(out) if problem] == []
     assert {name for name, rows in outcomes.items() if rows} == {"direction", "ablations", "growth"}
 
 
@@ -94,19 +91,6 @@ def test_growth_has_the_tuples_it_says(made):
         assert fitted.record.training_data.tuples == tuples
 
 
-def test_the_search_scores_every_setting_that_changes_something_and_judges_nothing(made):
-    out, _ = made
-    with (out / "search" / "search.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["setting"] for row in rows] == ["the preset", "discount 1", "split 0.005"]
-    assert not (out / "runs" / "nav2d-search-01").exists()  # the preset has the state first anyway
-    assert {row["tuples"] for row in rows} == {"64"}
-    assert all(
-        float(row["score"]) >= float(row["first"]) for row in rows
-    )  # the best iteration is no worse than the first
-    assert not list((out / "runs" / "nav2d-search-02").rglob("results"))  # no test task was looked at
-
-
 def test_one_model_for_two_environments_is_kept(tmp_path, monkeypatch):
     for module in (direction, joint):
         monkeypatch.setattr(module, "BASELINES", FEW)
@@ -116,7 +100,7 @@ def test_one_model_for_two_environments_is_kept(tmp_path, monkeypatch):
     for outcome, env in zip(outcomes, both, strict=True):
         best = max((area(out, "joint", env, name) for name in FEW), key=np.mean)
         assert outcome.effect == pytest.approx(np.mean(best - area(out, "joint", env, "joint")), rel=1e-4)
-    assert [problem for _, problem in check_folder(out) if problem] == []
+    assert [problem for _, problem in check_reproduction(out) if problem] == []
     common = load_model(out / "joint" / "model.safetensors")
     own = {env: for_family(common, RunFolder.open(out / "runs" / env).of_model(MODEL).config) for env in both}
     assert [own[env].record.branches[0].high for env in both] == [10.0, 1e4]  # the longer one is the common model's
@@ -129,7 +113,9 @@ def test_one_model_for_two_environments_is_kept(tmp_path, monkeypatch):
     before = (out / "joint" / "outcome.json").read_bytes()
 
     (out / "joint" / "outcome.json").unlink()  # as a run that is stopped while it draws
-    assert {path.name: problem for path, problem in check_folder(out)}["model.safetensors"] == ""
+    assert [problem for _, problem in check_reproduction(out) if problem] == [
+        "does not hold the outcomes of this folder."
+    ] * 2
     watch = Watch()
     reproduce(["joint"], out, "tiny", 3, watch, environments=both)
     assert watch.stages == []
@@ -199,12 +185,9 @@ def test_as_good_as_the_best_baseline_leaves_open_what_cannot_be_told(gain, nois
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "name", [name for name, entry in REGISTRY.items() if not entry.is_in_all and name != "readings"]
-)
+@pytest.mark.parametrize("name", [name for name, entry in REGISTRY.items() if not entry.is_in_all])
 def test_every_id_can_be_made_for_all_of_its_environments(name, tmp_path, monkeypatch):
     monkeypatch.setattr(direction, "_TUPLES", (64, 256))
-    monkeypatch.setattr(recipe, "SEARCH", {key: value for key, value in recipe.SEARCH.items() if "learners" not in key})
     # Within 16 steps no pole falls, so that there would be nothing to learn on CartPole.
     outcomes = reproduce([name], tmp_path, "tiny", 3, overrides=["rollout.horizon=60"])
-    assert len({outcome.environment for outcome in outcomes}) == (0 if name == "search" else 4)
+    assert len({outcome.environment for outcome in outcomes}) == 4

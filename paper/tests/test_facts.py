@@ -8,8 +8,8 @@ import pytest
 from metastep.evaluation import Comparison, MethodRecord, TuningTable
 from metastep.experiments.build import method_spec
 from metastep.experiments.config import load
-from paper import course
 from paper import judging as by
+from paper import learning_facts as course
 from paper.environments import EVERY
 from paper.facts import FACTS, facts_of
 from paper.judging import Measured

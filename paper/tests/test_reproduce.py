@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import fcntl
 import json
 import re
 import shutil
@@ -14,16 +13,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from metastep._core import locks
-from metastep._core.errors import InputError
+from metastep import InputError
 from metastep._core.progress import Silent
 from metastep.evaluation import Comparison, MethodRecord, load, save
 from metastep.experiments.build import build_env
-from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load as load_config
-from metastep.experiments.folder import RunFolder
 from metastep.report.tables import number
-from paper import IDS, reproduce, resolve
 from paper.ablations import run_in_one_task
 from paper.claims import beats_every, gain, paired, small
 from paper.columns import handful, shown
@@ -31,10 +26,10 @@ from paper.comparisons import final_gain
 from paper.environments import USUAL
 from paper.iterations import best_validated
 from paper.outcome import Effect, Outcome, at_most, better, no_better, together, within
-from paper.registry import REGISTRY
+from paper.registry import IDS, REGISTRY, resolve
 from paper.results import results_markdown
 from paper.robust import has_random_states, spread_difference, standard_deviation
-from paper.runner import command_of
+from paper.runner import check_reproduction, command_of, reproduce
 from paper.workbench import Run, Workbench
 
 CHEETAHS = {
@@ -85,7 +80,7 @@ def test_an_id_leaves_figure_data_and_outcomes(made, name):
         assert np.isfinite(outcome.effect)
         if outcome.low is not None:
             assert outcome.low <= outcome.effect <= outcome.high
-        assert outcome.command == f"metastep reproduce {name} --scale tiny --seed 3"
+        assert outcome.command == f"python -m paper reproduce {name} --scale tiny --seed 3"
     record = json.loads((folder / "outcome.json").read_text())
     assert [Outcome(**row) for row in record["outcomes"]] == rows
     assert (folder / "outcome.txt").read_text().splitlines() == [outcome.line() for outcome in rows]
@@ -137,10 +132,10 @@ def test_one_page_shows_claims_and_methods_of_several_folders(made, cheetah):
 
 
 def test_a_page_needs_results(made, tmp_path):
-    with pytest.raises(InputError, match=r"was written neither by `metastep reproduce` nor by `metastep run`"):
+    with pytest.raises(InputError, match=r"was written neither by `python -m paper reproduce` nor by `metastep run`"):
         results_markdown([tmp_path])
     (tmp_path / "results.json").write_text('{"claim": 1}')
-    with pytest.raises(InputError, match=r"results.json was not written by `metastep reproduce`"):
+    with pytest.raises(InputError, match=r"results.json was not written by `python -m paper reproduce`"):
         results_markdown([tmp_path])
     run = made[0] / "runs" / "swingup"
     assert "## SwingUp\n" in results_markdown([run])  # a run of its own has no claims
@@ -178,8 +173,8 @@ def test_a_lost_result_is_made_again_and_nothing_else(made):
 
 
 def wrong(folder):
-    """What `metastep check` finds wrong, by the file's place."""
-    return {str(path.relative_to(folder)): problem for path, problem in check_folder(folder) if problem}
+    """What `python -m paper check` finds wrong, by the file's place."""
+    return {str(path.relative_to(folder)): problem for path, problem in check_reproduction(folder) if problem}
 
 
 def test_a_whole_reproduction_is_checked(made, tmp_path):
@@ -203,29 +198,14 @@ def test_a_whole_reproduction_is_checked(made, tmp_path):
         assert "is not in its own place" in found[f"runs/cartpole/extra/robust-double-{state}.safetensors"]
     assert "damaged or was edited" in found["fig3/fig3.svg"]
     assert found["fig2/outcome.txt"] == "is missing."
-    assert found["notes.txt"] == "was not written by metastep."
+    assert found["notes.txt"] == "was not written by `python -m paper reproduce`."
     assert "belongs to another id" in found["theory/outcome.json"]
     (copy / "fig-robust" / "outcome.json").unlink()
     with pytest.raises(InputError, match="is not in its own place"):
         reproduce(["fig-robust"], copy, "tiny", 3)
     (copy / "settings.json").write_text((copy / "settings.json").read_text().replace('"seed": 3', '"seed": 4'))
-    with pytest.raises(InputError, match=r"settings.json is damaged or was edited"):
+    with pytest.raises(InputError, match=r"belongs to another id or to other settings"):
         reproduce(["fig1"], copy, "tiny", 4)
-
-
-def test_a_reproduction_and_its_runs_are_one_place(made, monkeypatch):
-    out, _ = made
-    monkeypatch.setattr(locks, "_ATTEMPTS", 1)
-    lock = out / ".lock.0123456789abcdef"
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        for work in (
-            lambda: reproduce(["fig1"], out, "tiny", 3),
-            lambda: RunFolder.open(out / "runs" / "nav2d").writing("fit").__enter__(),
-        ):
-            with pytest.raises(InputError, match="is in use by another process"):
-                work()
-    lock.unlink()
 
 
 def test_a_folder_belongs_to_one_setting(made, tmp_path):
@@ -265,7 +245,7 @@ def test_a_wrong_override_leaves_no_folder(tmp_path, ids, override, words):
 def test_commands_name_overrides_only_where_there_is_a_preset(tmp_path):
     bench = Workbench(tmp_path, "tiny", 0, ("fqi.regressor.trees=2",))
     without = dataclasses.replace(bench, environments=REGISTRY["theory"].usual)
-    assert command_of("theory", without, named=False) == "metastep reproduce theory --scale tiny --seed 0"
+    assert command_of("theory", without, named=False) == "python -m paper reproduce theory --scale tiny --seed 0"
     assert command_of("fig2", bench, named=False).endswith("--set fqi.regressor.trees=2")
 
 
@@ -278,7 +258,6 @@ def test_the_presets_of_ids_without_a_choice_are_known(made):
 
 
 def test_ids():
-    assert "readings" not in resolve(["all"])  # on tuning tasks, before results
     assert tuple(resolve(["all"])) == tuple(name for name in IDS if REGISTRY[name].is_in_all)
     assert tuple(resolve(["theory", "fig3", "fig3"])) == ("fig3", "theory")
     with pytest.raises(InputError, match="'fig4' does not exist, did you mean 'fig"):
@@ -313,7 +292,7 @@ def test_halfcheetah_has_its_figures(cheetah):
     out, outcomes = cheetah
     assert {outcome.id for outcome in outcomes} == CHEETAHS
     assert {outcome.environment for outcome in outcomes} == {"HalfCheetah"}
-    assert outcomes[0].command == "metastep reproduce fig2 --scale tiny --seed 0 --env halfcheetah"
+    assert outcomes[0].command == "python -m paper reproduce fig2 --scale tiny --seed 0 --env halfcheetah"
     for name in ("fig2", "fig3", "fig-iterations", "fig-robust"):
         drawing = (out / name / f"{name}.svg").read_text()
         assert "mean return gain" in drawing

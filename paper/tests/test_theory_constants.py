@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metastep._core.errors import InputError
+from metastep import InputError
 from paper.tests import finite_cmdp as finite
 from paper.theory.constants import Bounds, CmdpConstants, PolicyConstants, ScoreConstants
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from metastep._core.errors import InputError
+from metastep import InputError
 from metastep.envs import make
 from metastep.envs.lqr import LQR
 from metastep.envs.nav2d import Nav2D

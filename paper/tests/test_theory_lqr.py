@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metastep._core.errors import InputError
+from metastep import InputError
 from metastep.envs.lqr import LQR
 from paper.theory.constants import Bounds, per_coordinate
 from paper.theory.lqr import (

@@ -8,16 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metastep._core.errors import InputError
+from metastep import InputError
 from metastep.envs import make
 from metastep.envs.lqr import LQR
 from metastep.envs.nav2d import Nav2D
+from metastep.experiments.coverage import Difference, known_price, return_differences
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout, trajectories
 from paper.theory import table
-from paper.theory.coverage import Price, known_price
+from paper.theory.constants import Bounds
 from paper.theory.estimate import step_function, visited_samples
-from paper.theory.measure import Difference, FromPair, measure_return_differences
+from paper.theory.measure import FromPair
 from paper.theory.nav2d import nav2d_constants
 from paper.theory.policy import policy_from_theta
 from paper.theory.table import BoundRow, Effort, measure_bounds
@@ -75,10 +76,11 @@ def test_nav2d_bound_is_attained_in_the_limit() -> None:
     rollout = Rollout(FromPair(env), LinearGaussian(2, 2, 1.0), 50, 10, 0.99, "none")
     theta = np.zeros(6)
     pair = np.array([[[0.1, 0.0, -50.0, 0.0, 0.0, 0.0], [0.4, 0.0, -50.0, 0.0, 0.0, 0.0]]])
-    change = measure_return_differences(rollout, theta, pair, num_blocks=1, seed=0)
-    price = known_price(replace(rollout, env=env), theta)
-    assert price == Price(pytest.approx(sum(0.99**t for t in range(10))), "bound")
-    assert abs(change.mean[0]) == pytest.approx(0.3 * price.constant, rel=1e-3)
+    change = return_differences(rollout, theta, pair, num_blocks=1, seed=0)
+    constants = nav2d_constants(env, policy_from_theta(theta, 2, 2, 1.0), 0.99, 10)
+    bound = Bounds(*constants[:2], horizon=10).L_omega_Q
+    assert known_price(replace(rollout, env=env)).constant == pytest.approx(bound)
+    assert abs(change.mean[0]) == pytest.approx(0.3 * bound, rel=1e-3)
 
 
 def test_nav2d_constants_bound_what_policies_reach() -> None:
@@ -121,7 +123,7 @@ def test_what_is_not_a_number_does_not_hold() -> None:
     nothing = np.full((1, 3), np.nan)
     pairs = np.array([[[0.0], [1.0]]])
     sizes = {"num_points": 1, "num_parameters": 1}
-    rows = table._rows("lqr", 0, pairs, Difference(nothing, nothing, 10), np.ones((1, 3)), nothing, **sizes)
+    rows = table._rows("lqr", 0, pairs, Difference(nothing, nothing), np.ones((1, 3)), nothing, **sizes)
     assert [(row.quantity, row.holds) for row in rows] == [("Q", False), ("J", False), ("gradient[0]", False)]
 
 
@@ -148,4 +150,4 @@ def test_an_unknown_environment_is_refused() -> None:
 
 def test_a_policy_of_another_size_is_named() -> None:
     with pytest.raises(InputError, match="theta: 5 numbers, expected 6"):
-        known_price(Rollout(Nav2D(), LinearGaussian(2, 2, 1.0), 2, 3, 0.9, "none"), np.zeros(5))
+        policy_from_theta(np.zeros(5), 2, 2, 1.0)

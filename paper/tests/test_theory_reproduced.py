@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from metastep.experiments.coverage import Smoothness
 from metastep.report.document import write_picture
 from metastep.report.figures import picture
 from paper import bounds
-from paper.theory.coverage import Smoothness
 from paper.theory.table import BoundRow, Effort
 from paper.workbench import Workbench
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep._core.errors import InputError
+from metastep import InputError
 
 Floats = NDArray[np.float64]
 Number = float | Floats

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from metastep._core.errors import InputError
+from metastep import InputError
 from metastep.envs.base import Env
 from metastep.policies import Policy
 from paper.theory.constants import Floats

@@ -15,14 +15,11 @@ from jax import Array, lax
 from jax.tree_util import PyTreeDef
 from numpy.typing import ArrayLike
 
-from metastep._core.errors import InputError
 from metastep.envs.base import Context, Env, State, Step
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.wrapper import Wrapper
+from metastep.experiments.coverage import Difference, paired_difference
 from metastep.simulation.rollouts import Rollout, trajectories
-from paper.theory.constants import Floats
-
-Z_99 = 2.5758293035489004  # two-sided 99 % of a normal
 
 
 def state_structure(env: Env) -> PyTreeDef:
@@ -98,79 +95,38 @@ class Occupied(Wrapper):
         return self.env.step(context, state, action, noise)._replace(reward=seen)
 
 
-class Difference(NamedTuple):
-    """Means of paired differences, second context minus first, with their standard errors."""
-
-    mean: Floats  # (pairs, ...)
-    standard_error: Floats  # (pairs, ...)
-    num_episodes: int
-
-
-def context_pairs(rng: np.random.Generator, space: ContextSpace, num_pairs: int) -> Floats:
-    """Random contexts (pairs, 2, coordinates); half of the pairs are neighbours at a tenth of the distance."""
-    pairs = rng.uniform(space.low, space.high, size=(num_pairs, 2, space.num_coordinates))
-    pairs[::2, 1] = pairs[::2, 0] + 0.1 * (pairs[::2, 1] - pairs[::2, 0])
-    # What the simulation sees is float32; the distance must be that of the contexts it sees.
-    return pairs.astype(np.float32).astype(np.float64)
-
-
-def measure_differences(
-    rollout: Rollout, theta: ArrayLike, pairs: ArrayLike, *, num_blocks: int, seed: int, with_gradient: bool = True
-) -> Difference:
-    """Differences of the return and of its gradient between the contexts of each pair: (pairs, 1 + parameters).
-
-    The gradient is GPOMDP with a leave-one-out mean baseline, which is unbiased.
-
-    Args:
-        rollout: environment, policy (a linear one for the gradient), episodes of a block, horizon and discount.
-        theta: (parameters,).
-        pairs: (pairs, 2, coordinates).
-        num_blocks: independent blocks of `rollout.num_episodes` episodes.
-        seed: of the noise, which all contexts share.
-        with_gradient: without it the return alone is measured, (pairs, 1).
-    """
-    if num_blocks < 1 or rollout.num_episodes < 2:
-        raise InputError(f"num_blocks: {num_blocks} and num_episodes: {rollout.num_episodes} must be at least 1 and 2.")
-    policy = jnp.asarray(theta, jnp.float32)
-    contexts = jnp.asarray(pairs, jnp.float32)
-    contexts = contexts.reshape(2 * len(contexts), -1)
-    total, square, num = np.zeros(()), np.zeros(()), num_blocks * rollout.num_episodes
-    for block in range(num_blocks):
-        key = jax.random.fold_in(jax.random.key(seed), block)
-        values = np.asarray(_episodes(rollout, with_gradient, policy, contexts, key), np.float64)
-        change = values[1::2] - values[::2]
-        total = total + change.sum(axis=-1)
-        square = square + (change**2).sum(axis=-1)
-    mean = total / num
-    variance = np.maximum(square / num - mean**2, 0.0)
-    return Difference(mean, np.sqrt(variance / num), num)
-
-
-def measure_return_differences(
+def gradient_differences(
     rollout: Rollout, theta: ArrayLike, pairs: ArrayLike, *, num_blocks: int, seed: int
 ) -> Difference:
-    """Differences of the return alone (pairs,), for any policy; of Q where the environment is a `FromPair`."""
-    found = measure_differences(rollout, theta, pairs, num_blocks=num_blocks, seed=seed, with_gradient=False)
-    return Difference(found.mean[:, 0], found.standard_error[:, 0], found.num_episodes)
+    """Measure differences of the return and of its gradient between the contexts of each pair: (pairs, 1 + parameters).
+
+    The gradient is GPOMDP with a leave-one-out mean baseline, which is unbiased. Arguments are those of `return_differences`;
+    the policy must be linear.
+    """
+    policy, contexts = jnp.asarray(theta, jnp.float32), jnp.asarray(pairs, jnp.float32)
+    contexts = contexts.reshape(2 * len(contexts), -1)
+    blocks = [
+        _episodes(rollout, policy, contexts, jax.random.fold_in(jax.random.key(seed), block))
+        for block in range(num_blocks)
+    ]
+    values = np.concatenate([np.asarray(block, np.float64) for block in blocks], axis=-1)
+    return paired_difference(values[1::2] - values[::2])
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _episodes(rollout: Rollout, with_gradient: bool, theta: Array, contexts: Array, key: Array) -> Array:
-    """Returns and gradient samples of every episode, (contexts, 1 + parameters, episodes), the same noise in all contexts."""
+@partial(jax.jit, static_argnums=0)
+def _episodes(rollout: Rollout, theta: Array, contexts: Array, key: Array) -> Array:
+    """Simulate returns and gradient samples, (contexts, 1 + parameters, episodes), with the same noise in all contexts."""
     weight = rollout.discount ** jnp.arange(rollout.horizon, dtype=jnp.float32)
 
     def one(context: Array) -> Array:
         steps = trajectories(rollout, theta[None], context[None], key)
         payoff = weight[:, None] * steps.reward[..., 0]  # (horizon, episodes)
-        returns = jnp.sum(payoff, axis=0, keepdims=True)
-        if not with_gradient:
-            return returns
         observation, noise = (tuple(jnp.moveaxis(array[..., 0], 1, 0)) for array in (steps.observation, steps.noise))
         score = jnp.stack(rollout.policy.score(theta[:, None], observation, noise))  # (parameters, horizon, episodes)
         running = jnp.cumsum(jnp.where(steps.alive[..., 0], score, 0.0), axis=1)
         # A baseline from the other episodes only: (n / (n - 1)) (x - mean) leaves the mean where it was.
         unbiased = rollout.num_episodes / (rollout.num_episodes - 1)
         centred = (payoff - jnp.mean(payoff, axis=1, keepdims=True)) * unbiased
-        return jnp.concatenate([returns, jnp.sum(running * centred, axis=1)])
+        return jnp.concatenate([jnp.sum(payoff, axis=0, keepdims=True), jnp.sum(running * centred, axis=1)])
 
     return lax.map(one, contexts)

@@ -5,22 +5,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metastep._core.errors import InputError
+from metastep import InputError
 from metastep.envs.lqr import LQR
 from metastep.envs.nav2d import Nav2D
+from metastep.experiments.coverage import Z_99, Difference, context_pairs, return_differences
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout
 from paper.theory import lqr
 from paper.theory.constants import Bounds, Constants, Floats, per_coordinate
-from paper.theory.measure import (
-    Z_99,
-    Difference,
-    FromPair,
-    Occupied,
-    context_pairs,
-    measure_differences,
-    measure_return_differences,
-)
+from paper.theory.measure import FromPair, Occupied, gradient_differences
 from paper.theory.nav2d import nav2d_constants
 from paper.theory.policy import LinearPolicy, policy_from_theta
 
@@ -93,20 +86,19 @@ def _measure_policy(
 
     blocks, seed = effort.num_blocks, seed + index
     forced = replace(rollout, env=FromPair(env))
-    of_q = measure_return_differences(forced, theta, _at_points(pairs, points), num_blocks=blocks, seed=seed)
-    of_task = measure_differences(rollout, theta, pairs, num_blocks=blocks, seed=seed)
+    of_q = return_differences(forced, theta, _at_points(pairs, points), num_blocks=blocks, seed=seed)
+    of_task = gradient_differences(rollout, theta, pairs, num_blocks=blocks, seed=seed)
     occupied = [
-        measure_return_differences(
+        return_differences(
             replace(rollout, env=Occupied(env, coordinate=coordinate)), theta, pairs, num_blocks=blocks, seed=seed
         )
         for coordinate in range(env.num_observations)
     ]
     mass = float(np.sum(setting.gamma ** np.arange(horizon)))  # the occupancy of the theorem has mass one
-    of_place = [np.stack([getattr(one, part) / mass for one in occupied], axis=1) for part in Difference._fields[:2]]
+    of_place = [np.stack([getattr(one, part) / mass for one in occupied], axis=1) for part in Difference._fields]
     difference = Difference(
         np.concatenate([of_q.mean.reshape(points.shape[:2]), of_task.mean, of_place[0]], axis=1),
         np.concatenate([of_q.standard_error.reshape(points.shape[:2]), of_task.standard_error, of_place[1]], axis=1),
-        of_q.num_episodes,
     )
     constants = np.empty_like(exact)
     values, rest = np.split(constants, [effort.num_points + 1], axis=1)

@@ -8,14 +8,15 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from metastep import controllers, envs, features, policies, rules, testing
+    from metastep import controllers, envs, evaluation, features, policies, report, rules, testing
     from metastep._core.errors import InputError
     from metastep.envs import make_env
-    from metastep.evaluation import baselines
+    from metastep.evaluation import Comparison, Method, MethodSpec, baselines, compare, tune
     from metastep.evaluation import load as load_comparison
     from metastep.experiments.config import load as load_experiment
-    from metastep.experiments.runner import run
+    from metastep.experiments.run import Run
     from metastep.experiments.schema import Experiment
+    from metastep.experiments.start import run
     from metastep.fqi import MetaFQI, Model, Stepper, load_model, regressors
     from metastep.mdp import MetaMDP
     from metastep.pretrained import load
@@ -29,17 +30,23 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 
 # Where each public name is, as module or module:name.
 _HOMES = {
+    "Comparison": "metastep.evaluation:Comparison",
     "Estimator": "metastep.simulation.gradients:Estimator",
     "Experiment": "metastep.experiments.schema:Experiment",
     "InputError": "metastep._core.errors:InputError",
     "MetaFQI": "metastep.fqi:MetaFQI",
     "MetaMDP": "metastep.mdp:MetaMDP",
+    "Method": "metastep.evaluation:Method",
+    "MethodSpec": "metastep.evaluation:MethodSpec",
     "Model": "metastep.fqi:Model",
+    "Run": "metastep.experiments.run:Run",
     "Stepper": "metastep.fqi:Stepper",
     "Rollout": "metastep.simulation.rollouts:Rollout",
     "baselines": "metastep.evaluation.baselines",
+    "compare": "metastep.evaluation:compare",
     "controllers": "metastep.controllers",
     "envs": "metastep.envs",
+    "evaluation": "metastep.evaluation",
     "features": "metastep.features",
     "load": "metastep.pretrained:load",
     "load_comparison": "metastep.evaluation:load",
@@ -48,14 +55,18 @@ _HOMES = {
     "make_env": "metastep.envs:make_env",
     "policies": "metastep.policies",
     "regressors": "metastep.fqi.regressors",
+    "report": "metastep.report",
     "rules": "metastep.rules",
-    "run": "metastep.experiments.runner:run",
+    "run": "metastep.experiments.start:run",
     "testing": "metastep.testing",
+    "tune": "metastep.evaluation:tune",
 }
 
-__all__ = ["Estimator", "Experiment", "InputError", "MetaFQI", "MetaMDP", "Model", "Rollout", "Stepper", "__version__"]
-__all__ += ["load", "load_comparison", "load_experiment", "load_model", "make_env", "run"]
-__all__ += ["baselines", "controllers", "envs", "features", "policies", "regressors", "rules", "testing"]
+__all__ = ["Comparison", "Estimator", "Experiment", "InputError", "MetaFQI", "MetaMDP", "Method", "MethodSpec", "Model"]
+__all__ += ["Rollout", "Run", "Stepper", "__version__"]
+__all__ += ["compare", "load", "load_comparison", "load_experiment", "load_model", "make_env", "run", "tune"]
+__all__ += ["baselines", "controllers", "envs", "evaluation", "features", "policies", "regressors", "report", "rules"]
+__all__ += ["testing"]
 
 
 def __getattr__(name: str) -> Any:

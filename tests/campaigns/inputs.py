@@ -24,9 +24,8 @@ from metastep._core.errors import InputError
 from metastep.cli import app
 from metastep.experiments.budget import budget_of
 from metastep.experiments.config import list_presets
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.runner import run, run_experiment
-from metastep.experiments.start import start_run
+from metastep.experiments.run import Run
+from metastep.experiments.start import run, start_run
 from tests.campaigns.kills import SETTINGS, digests
 
 
@@ -121,11 +120,11 @@ def configurations(number: int, seed: int, sandbox: Path, runs: float = 0.1) -> 
                 folder = start_run(preset, None, out, command="", overrides=settings)
                 outcome = "accepted"
                 written = [path.name for path in out.rglob("*")]
-                if written != ["config.json"] or RunFolder.open(out).config != folder.config:
+                if written != ["config.json"] or Run.open(out).config != folder.config:
                     failures.append(f"{settings}: wrote {written}")
-                if generator.random() < runs and budget_of(folder.config).steps < 2e6:
+                if generator.random() < runs and budget_of(folder).steps < 2e6:
                     outcome = "stopped with a sentence"
-                    run_experiment(folder)
+                    folder.run_all()
                     outcome = "run to the end"
         except InputError as error:
             if "\n" in str(error) or str(error)[-1] not in ".?":
@@ -213,7 +212,7 @@ def commands(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
     return _summary("command lines", number, counts, failures, strays, began)
 
 
-VERBS = _split("run collect fit compare report export inspect check reproduce config results envs demo x")
+VERBS = _split("run collect fit compare report export inspect check config envs demo x")
 
 
 def command_line(generator: random.Random, given: Path) -> list[str]:
@@ -238,9 +237,7 @@ def command_line(generator: random.Random, given: Path) -> list[str]:
     words = [verb]
     if verb in ("run", "collect", "config"):
         words.append(generator.choice(presets))
-    elif verb == "reproduce":
-        words += generator.choices(["fig1", "fig2", "table1", "theory", "all", "x", ""], k=generator.randint(0, 2))
-    elif verb in ("fit", "compare", "report", "export", "inspect", "check", "results"):
+    elif verb in ("fit", "compare", "report", "export", "inspect", "check"):
         words += generator.choices(paths, k=generator.choice([0, 1, 1, 1, 1, 2]))
     known = [
         *generator.choices(sorted(options), k=generator.randint(0, 3)),
@@ -249,7 +246,7 @@ def command_line(generator: random.Random, given: Path) -> list[str]:
     for option in known:
         value = generator.choice(options[option])
         words += [option] if value is None else [option, value]
-    if verb in ("run", "collect", "reproduce"):
+    if verb in ("run", "collect"):
         words += ["--set", "rollout.block_size=1000000000"] if generator.random() < 0.97 else _tiny()
     if verb == "demo":
         words += ["--out", str(given / "file.txt")]

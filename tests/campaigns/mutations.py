@@ -24,16 +24,14 @@ from metastep._core.tensors import decode, encode
 from metastep.evaluation import load
 from metastep.experiments.build import build_mdp
 from metastep.experiments.checking import check_folder
-from metastep.experiments.folder import RunFolder
 from metastep.experiments.inspection import inspect_path
-from metastep.experiments.runner import run
+from metastep.experiments.run import Run
+from metastep.experiments.start import run
 from metastep.fqi import load_model
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.parts import Parts, grow
-from paper.outcome import Outcome, Product
-from paper.runner import _claim_folder, _write, read_id
 from tests.campaigns.kills import SETTINGS
 
 JUNK: list[Any] = [
@@ -78,7 +76,7 @@ class Subject:
 
 
 def subjects(sandbox: Path) -> dict[str, Subject]:
-    """A small run, a block that has not grown up, and an outcome of a reproduction."""
+    """A small run, and a block that has not grown up."""
     folder = run("nav2d", sandbox / "run", overrides=SETTINGS)
     mdp = build_mdp(folder.config)
     tasks = mdp.tasks(0, Stream.TRAIN, 0)
@@ -99,30 +97,23 @@ def subjects(sandbox: Path) -> dict[str, Subject]:
             [np.asarray(growth.learners.theta), np.asarray(growth.learners.estimate.gradient)],
         )
 
-    paper = sandbox / "paper"
-    _claim_folder(paper, {"scale": "tiny", "seed": 0})
-    outcome = Outcome("nav2d", "claim", "effect", 1.5, 1.0, 2.0, 10, "tasks", "holds", id="fig1", command="metastep")
-    _write(paper, "fig1", Product([outcome]), [outcome])
-
     def blocks() -> Any:
-        dataset = Dataset.open(folder.data)
+        dataset = Dataset.open(folder.data_folder)
         return dataset.transitions(), dataset.counts(), dataset.seed, dataset.config
 
     def configuration() -> Any:
-        opened = RunFolder.open(folder.path)
+        opened = Run.open(folder.path)
         return opened.config.to_dict(), opened.tasks
 
     return {
-        "block": Subject(folder.data / "block-00001.safetensors", blocks),
-        "manifest": Subject(folder.data / "manifest.json", blocks),
+        "block": Subject(folder.data_folder / "block-00001.safetensors", blocks),
+        "manifest": Subject(folder.data_folder / "manifest.json", blocks),
         "part": Subject(part, take_up),
-        "model": Subject(folder.model, lambda: load_model(folder.model)),
-        "validation": Subject(folder.validation, lambda: load(folder.validation)),
-        "results": Subject(folder.result("fixed"), lambda: load(folder.result("fixed"))),
-        "comparison": Subject(folder.comparison, lambda: load(folder.comparison)),
+        "model": Subject(folder.model_file, lambda: load_model(folder.model_file)),
+        "validation": Subject(folder.validation_file, lambda: load(folder.validation_file)),
+        "results": Subject(folder.result_file("fixed"), lambda: load(folder.result_file("fixed"))),
+        "comparison": Subject(folder.comparison_file, lambda: load(folder.comparison_file)),
         "config.json": Subject(folder.path / "config.json", configuration),
-        "outcome.json": Subject(paper / "fig1" / "outcome.json", lambda: read_id(paper, "fig1")[0]),
-        "settings.json": Subject(paper / "settings.json", lambda: read_id(paper, "fig1")[0]),
         "report.json": Subject(folder.path / "report.json", lambda: check_folder(folder.path)),
     }
 

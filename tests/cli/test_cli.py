@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 import metastep
 from metastep.cli import app
 from metastep.envs.host.halfcheetah import load_model
-from metastep.experiments.learning import collect_data
-from paper import IDS
+from metastep.experiments.stages import collect
 from tests.experiments.tiny import make_folder
 
 
@@ -66,17 +65,9 @@ def test_an_environment_that_is_not_installed_leaves_no_folder(tmp_path, monkeyp
 
 def test_a_description_is_whole_or_none(tmp_path):
     folder = make_folder(tmp_path / "run")
-    collect_data(folder)
+    collect(folder)
     assert "48 tuples" in invoke("inspect", folder.path).stdout
     assert "nowhere.csv" in refused(invoke("inspect", folder.path, "--coverage", tmp_path / "nowhere.csv"))
-
-
-def test_the_help_of_reproduce_lists_every_id_and_the_right_folder():
-    text = " ".join(invoke("reproduce", "--help").stdout.split())
-    for name in IDS:
-        assert name in text
-    assert "runs/reproduce-SCALE" in text
-    assert "NAME-SCALE" not in text
 
 
 def test_the_version():

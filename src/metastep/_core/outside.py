@@ -38,8 +38,8 @@ def stream_new(path: str | Path, fill: Callable[[storage.Growing], object], *, f
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a run, a dataset or a reproduction lives in a folder; whatever else is there does not matter."""
-    return any(is_stamped(folder / name) for name in ("config.json", "manifest.json", "settings.json"))
+    """Whether a run or a dataset lives in a folder; whatever else is there does not matter."""
+    return any(is_stamped(folder / name) for name in ("config.json", "manifest.json"))
 
 
 def is_stamped(file: Path) -> bool:

@@ -1,7 +1,6 @@
 """The command line: parses, calls one function, prints. Heavy imports happen inside the verbs, so `--help` is quick."""
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 from metastep import __version__
 from metastep._core.device import prepare_jax
 from metastep._core.errors import InputError
-from metastep.cli.frame import WithIds, app, finish_run, main, start_run, verb, watch
+from metastep.cli.frame import app, finish_run, main, start_run, verb, watch
 from metastep.cli.options import (
     CoresOption,
     Device,
@@ -20,7 +19,6 @@ from metastep.cli.options import (
     ImportsOption,
     OutOption,
     PresetArgument,
-    Scale,
     ScaleOption,
     SchedulerOption,
     SeedOption,
@@ -120,9 +118,7 @@ def collect(
     """Collect training data. A stopped collection resumes where it was."""
     terminal = watch(device, cores, workers, scheduler)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
-    from metastep.experiments.learning import collect_data
-
-    dataset = collect_data(folder, tracker=terminal)
+    dataset = folder.collect(tracker=terminal)
     counts = dataset.counts()
     print(
         f"{out}: {counts.transitions} tuples in {len(dataset.layout.blocks)} blocks, {counts.flagged} flagged, "
@@ -143,10 +139,10 @@ def fit(
 ) -> None:
     """Fit the models of a run and select their iterations. Validation tasks decide; further models collect their data here."""
     terminal = watch(device, cores, workers, scheduler)
-    from metastep.experiments.folder import RunFolder
-    from metastep.experiments.learning import fit_all
+    from metastep.experiments.run import Run
+    from metastep.experiments.stages import fit_all
 
-    opened = RunFolder.open(folder).importing(allow_imports).check_tasks()
+    opened = Run.open(folder).importing(allow_imports)
     for name, model in fit_all(opened, tracker=terminal).items():
         if name:
             print(f"{name}:")
@@ -166,22 +162,20 @@ def compare(
 ) -> None:
     """Tune the baselines and compare all methods of a run. They meet on its test tasks."""
     terminal = watch(device, cores, workers, scheduler)
-    from metastep.experiments.comparing import compare_methods
-    from metastep.experiments.folder import RunFolder
-    from metastep.experiments.runner import print_comparison
+    from metastep.experiments.reporting import print_comparison
+    from metastep.experiments.run import Run
 
-    opened = RunFolder.open(folder).importing(allow_imports).check_tasks()
-    print_comparison(compare_methods(opened, tracker=terminal), opened.config)
+    opened = Run.open(folder).importing(allow_imports)
+    print_comparison(opened.compare(tracker=terminal), opened.config)
 
 
 @verb
 def report(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
     """Write a run's report from what its stages left."""
     prepare_jax(None)
-    from metastep.experiments.folder import RunFolder
-    from metastep.experiments.runner import write_report
+    from metastep.experiments.run import Run
 
-    print(write_report(RunFolder.open(folder).importing(allow_imports)))
+    print(Run.open(folder).importing(allow_imports).report())
 
 
 @verb
@@ -194,12 +188,11 @@ def export(
     force: ForceOption = False,
 ) -> None:
     """Export a run's training data for other tools, to a new file."""
-    from metastep.experiments.folder import RunFolder
-    from metastep.experiments.origin import dataset_of
+    from metastep.experiments.run import Run
 
     if parquet is None and minari is None:
         raise InputError("export: nothing to do, give --parquet FILE or --minari NAME.")
-    data = dataset_of(RunFolder.open(folder))
+    data = Run.open(folder).dataset
     if parquet is not None:
         from metastep.mdp.parquet import to_parquet
 
@@ -223,7 +216,8 @@ def inspect(
 ) -> None:
     """Say what a model or a dataset is; every file is verified."""
     prepare_jax(Device.cpu)
-    from metastep.experiments.inspection import inspect_coverage, inspect_path
+    from metastep.experiments.coverage import inspect_coverage
+    from metastep.experiments.inspection import inspect_path
 
     # Both before anything is printed: half a description would read like a whole one.
     parts = [inspect_path(path, allow_imports=allow_imports)]
@@ -251,67 +245,17 @@ def check(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
     print(f"all {len(findings)} files are as they should be.")
 
 
-@partial(verb, cls=WithIds)
-def reproduce(
-    ids: Annotated[list[str], typer.Argument(help="What to reproduce: some of the ids below, or all.")],
-    out: Annotated[Path | None, typer.Option(help="Folder; default: runs/reproduce-SCALE and the named --env.")] = None,
-    scale: Annotated[Scale, typer.Option(help="Minutes, or the paper's settings.")] = Scale.quick,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
-    env: Annotated[
-        list[str] | None, typer.Option(help="Environment (repeat for more); halfcheetah only if named.")
-    ] = None,
-    overrides: SetOption = None,
-    device: DeviceOption = None,
-    cores: CoresOption = None,
-    workers: WorkersOption = None,
-    scheduler: SchedulerOption = None,
-    jobs: Annotated[
-        int, typer.Option(help="Processes for readings; default: one for each processor on a GPU, else one.", min=0)
-    ] = 0,
-    yes: YesOption = False,
-) -> None:
-    """Make figures and tables of the paper. Each has a claim, the measured effect and a verdict."""
-    terminal = watch(device, cores, workers, scheduler, shares_gpu="readings" in ids and jobs != 1)
-    import paper
-    from metastep.experiments.times import in_words, read_times
-
-    folder = out or Path("runs") / "-".join(["reproduce", scale.value, *sorted(set(env or ()))])
-    outcomes = paper.reproduce(
-        ids, folder, scale.value, seed, terminal, overrides or [], env or [], anyway=yes, jobs=jobs or None
-    )
-    for outcome in outcomes:
-        print(outcome.line())
-    if seconds := read_times(folder):
-        print(f"what it took: {in_words(seconds)}")
-    print(f"all rows: {folder / 'results.md'}")
-
-
 @verb
 def config(preset: PresetArgument, scale: ScaleOption = None, overrides: SetOption = None) -> None:
     """Print every setting of a preset as TOML. Each has its sentence: a start for a file of your own."""
     prepare_jax(Device.cpu)
-    from metastep.experiments.build import require_buildable
     from metastep.experiments.config import load
     from metastep.experiments.reference import to_toml
+    from metastep.experiments.run import Run
 
     found = load(preset, scale.value if scale else None, overrides or ())
-    require_buildable(found)
+    Run(Path(), found).require_buildable()
     print(to_toml(found, f"{preset}, {scale.value if scale else 'quick where there is such a table'}"), end="")
-
-
-@verb
-def results(
-    folders: Annotated[list[Path], typer.Argument(help="Folders that `metastep reproduce` wrote.")],
-    out: Annotated[Path, typer.Option(help="The Markdown file to write.")],
-    force: ForceOption = False,
-) -> None:
-    """Write one page on what was reproduced. It has claims with verdicts, and every method's numbers."""
-    from metastep._core.outside import require_new, write_new
-    from paper.results import results_markdown
-
-    require_new(out, force=force)
-    write_new(out, results_markdown(folders).encode(), force=force)
-    print(out)
 
 
 @verb

@@ -4,7 +4,6 @@ import functools
 import os
 import shlex
 import sys
-import textwrap
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from io import TextIOWrapper
@@ -12,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
 
 from metastep._core.device import prepare_jax, share_gpu
 from metastep._core.errors import InputError
-from metastep._core.threads import use_cores
+from metastep._core.parallel import use_cores
 from metastep.cli.options import Device, Scale
 
 app = typer.Typer(
@@ -34,24 +32,16 @@ _AT_THE_END = ExitStack()
 """What has to be closed when a verb is through."""
 
 
-class WithIds(TyperCommand):
-    """Lists the ids of `reproduce` below its help; only there, since their registry imports everything that makes them."""
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """The last lines of the help."""
-        from paper.registry import IDS
-
-        with formatter.section("Ids"):
-            indent = " " * formatter.current_indent
-            lines = textwrap.wrap(", ".join((*IDS, "all")), formatter.width - len(indent), break_on_hyphens=False)
-            formatter.write("".join(f"{indent}{line}\n" for line in lines))
+def verb(function: Callable[..., None]) -> Callable[..., None]:
+    """Register a verb of `metastep`."""
+    return app.command()(guarded(function))
 
 
-def verb(function: Callable[..., None], cls: type[TyperCommand] | None = None) -> Callable[..., None]:
-    """Register a verb: bad input is one sentence and exit code 2, and Ctrl-C says how to go on."""
+def guarded(function: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a verb: bad input is one sentence and exit code 2, and Ctrl-C says how to resume."""
 
     @functools.wraps(function)
-    def guarded(*args: Any, **kwargs: Any) -> None:
+    def call(*args: Any, **kwargs: Any) -> None:
         try:
             with _AT_THE_END:
                 function(*args, **kwargs)
@@ -68,7 +58,7 @@ def verb(function: Callable[..., None], cls: type[TyperCommand] | None = None) -
         except OSError as error:
             raise refused(error) from None
 
-    return app.command(cls=cls)(guarded)
+    return call
 
 
 def refused(error: OSError) -> typer.Exit:
@@ -97,30 +87,25 @@ def start_run(source: str, out: Path | None, scale: Scale | None = None, **setti
 
 def finish_run(folder: Any, terminal: Any) -> None:
     """Run every stage of a folder and print the outcome."""
-    from metastep.experiments.runner import print_outcome, run_experiment
+    from metastep.experiments.reporting import print_outcome
 
-    print_outcome(folder, run_experiment(folder, tracker=terminal))
+    folder.run_all(tracker=terminal)
+    print_outcome(folder)
 
 
 def watch(
-    device: Device | None,
-    cores: int | None = None,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    *,
-    shares_gpu: bool = False,
+    device: Device | None, cores: int | None = None, workers: int | None = None, scheduler: str | None = None
 ) -> Any:
     """Choose the device and who does the work, and return what shows progress.
 
     First of all: an environment may choose its engine by the device, and what is refused must leave no folder behind.
-    `shares_gpu` says that the verb starts processes of its own.
     """
     from metastep._core.progress import Terminal
 
     use_cores(cores)
     if workers is not None and scheduler is not None:
         raise InputError(f"--workers: {workers} of them cannot be started where --scheduler names a cluster that runs.")
-    if workers is not None or shares_gpu:
+    if workers is not None:
         share_gpu()
     prepare_jax(device)
     if workers is not None or scheduler is not None:
@@ -161,11 +146,11 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def main() -> None:
-    """Read and obey the command line, once `__main__` has seen to where modules come from and to Ctrl-C."""
+def main(program: typer.Typer = app) -> None:
+    """Run the command line of a program."""
     prepare_streams()
     try:
-        app()
+        program()
     except OSError as error:  # outside the verbs: `--help` onto a full disk
         raise SystemExit(refused(error).exit_code) from None
     except SystemExit as end:

@@ -3,8 +3,10 @@
 from metastep.evaluation.comparison import Comparison, compare, join, require_alike
 from metastep.evaluation.files import differences_to_csv, load, save, to_parquet
 from metastep.evaluation.methods import Method, MethodRecord, MethodSpec
+from metastep.evaluation.resampling import bootstrap_interval, holm, mean_interval, paired_test, verdict
 from metastep.evaluation.statistics import (
     Difference,
+    Metric,
     OracleScore,
     Summary,
     all_differences,
@@ -21,3 +23,4 @@ __all__ += ["Method", "MethodRecord", "MethodSpec", "TuningTable", "tune"]
 __all__ += ["differences_to_csv", "load", "save", "to_parquet"]
 __all__ += ["Difference", "OracleScore", "Summary", "all_differences", "differences"]
 __all__ += ["filled_returns", "metric_values", "oracle_scores", "summary"]
+__all__ += ["Metric", "bootstrap_interval", "holm", "mean_interval", "paired_test", "verdict"]

@@ -10,19 +10,15 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.locks import described, is_lock, writers
 from metastep._core.provenance import first_difference
-from metastep.experiments.build import models_needed
-from metastep.experiments.comparing import compared, method_names
-from metastep.experiments.folder import RunFolder, place_of_writing
-from metastep.experiments.learning import fitted
-from metastep.experiments.origin import dataset_of, kept, read_report, result_of, round_model_of
+from metastep.experiments.provenance import read_comparison, read_dataset, read_report, read_result, read_round_model
+from metastep.experiments.run import Run, lock_folder
+from metastep.experiments.stages import read_compared, read_fitted
 from metastep.experiments.times import read_times, times_file
 from metastep.mdp.dataset import Dataset, block_checksums
-from paper.registry import IDS
-from paper.runner import collected, read_id, read_settings
 
 _Checks = dict[Path, Callable[[], object]]
 # Folders that a process which is stopped may leave empty.
-_OWN = {"data", "results", "figures", "extra", "runs", "rounds", "models", *IDS}
+_OWN = {"data", "results", "figures", "extra", "runs", "rounds", "models"}
 
 
 class Finding(NamedTuple):
@@ -33,15 +29,13 @@ class Finding(NamedTuple):
 
 
 def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
-    """Everything in the folder of a run, of a reproduction or of a dataset, in the order of the names."""
-    if (path / "settings.json").exists():
-        checks = _reproduction(path, allow_imports)
-    elif (path / "config.json").exists():
+    """Everything in the folder of a run or of a dataset, in the order of the names."""
+    if (path / "config.json").exists():
         checks = _run(path, allow_imports)
     elif (path / "manifest.json").exists():
         checks = _data(path, lambda: Dataset.open(path, verify=False))
     else:
-        raise InputError(f"check: {path} is not the folder of a run, of a reproduction or of a dataset.")
+        raise InputError(f"check: {path} is not the folder of a run or of a dataset.")
     busy = busy_in(path)
     strays = [file for file in _files(path) if file not in checks and not (busy and _leftover(file))]
     findings = [_verified(file, check) for file, check in checks.items()]
@@ -50,7 +44,7 @@ def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
 
 def busy_in(path: Path) -> list[str]:
     """Who writes in a folder now; what they have not finished is not damaged."""
-    return [described(record) for record in writers(place_of_writing(path))] if path.is_dir() else []
+    return [described(record) for record in writers(lock_folder(path))] if path.is_dir() else []
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -85,45 +79,48 @@ def _leftover(path: Path) -> str:
 
 
 def _run(path: Path, allow_imports: bool) -> _Checks:
-    checks: _Checks = {path / "config.json": partial(RunFolder.open, path)}
+    checks: _Checks = {path / "config.json": partial(Run.open, path)}
     try:
-        folder = RunFolder.open(path)
+        folder = Run.open(path)
     except InputError:
         return dict.fromkeys(_files(path), _untold) | checks
     folder.importing(allow_imports)  # whose refusal says nothing of the files
-    command, has_comparison = path / "command.txt", folder.comparison.exists()
+    command, has_comparison = path / "command.txt", folder.comparison_file.exists()
     if command.exists():
         checks[command] = partial(_require_command, command)
     checks |= _times(path)
-    if has_comparison or folder.report.exists():
-        checks[folder.comparison] = partial(compared, folder)
-    for method in method_names(folder):
-        if has_comparison or folder.result(method).exists():
-            checks[folder.result(method)] = partial(result_of, folder, method)
+    if has_comparison or folder.report_file.exists():
+        checks[folder.comparison_file] = partial(read_compared, folder)
+    for method in folder.config.compare.names:
+        if has_comparison or folder.result_file(method).exists():
+            checks[folder.result_file(method)] = partial(read_result, folder, method)
     for extra in sorted((path / "extra").glob("*.safetensors")):
-        checks[extra] = partial(kept, folder, extra)
-    followed = models_needed(folder.config) if has_comparison or folder.report.exists() else ()
+        checks[extra] = partial(read_comparison, folder, extra)
+    followed = folder.models_needed if has_comparison or folder.report_file.exists() else ()
     for name in ("", *folder.config.models):
         own = folder.of_model(name)
         if name and own.path.exists():
             checks |= _run(own.path, allow_imports) | {own.path / "config.json": partial(_require_model, own)}
-        if name in followed or (not name and (own.model.exists() or own.validation.exists())):
-            checks |= {own.model: partial(fitted, own), own.validation: partial(kept, own, own.validation)}
-            checks |= _data(own.data, partial(dataset_of, own, verify=False))
-        elif own.data.exists():
-            checks |= _data(own.data, partial(dataset_of, own, verify=False))
+        if name in followed or (not name and (own.model_file.exists() or own.validation_file.exists())):
+            checks |= {
+                own.model_file: partial(read_fitted, own),
+                own.validation_file: partial(read_comparison, own, own.validation_file),
+            }
+            checks |= _data(own.data_folder, partial(read_dataset, own, verify=False))
+        elif own.data_folder.exists():
+            checks |= _data(own.data_folder, partial(read_dataset, own, verify=False))
     for index in range(1, folder.config.collect.rounds):
-        if folder.round_model(index).exists():
-            checks[folder.round_model(index)] = partial(round_model_of, folder, index)
-    if folder.report.exists() or (path / "report.json").exists():
+        if folder.round_file(index).exists():
+            checks[folder.round_file(index)] = partial(read_round_model, folder, index)
+    if folder.report_file.exists() or (path / "report.json").exists():
         checks[path / "report.json"] = partial(read_report, folder)
         checks |= _listed(path, lambda: read_report(folder)["files"])
     return checks
 
 
-def _require_model(own: RunFolder) -> None:
+def _require_model(own: Run) -> None:
     """The run of a model within a run must be what the configuration of the whole says of it."""
-    if difference := first_difference(RunFolder.open(own.path).config.to_dict(), own.config.to_dict()):
+    if difference := first_difference(Run.open(own.path).config.to_dict(), own.config.to_dict()):
         key, before, now = difference
         raise InputError(f"File {own.path / 'config.json'} has {key} = {before}, but in this run it is {now}.")
 
@@ -169,26 +166,3 @@ def _listed(folder: Path, read: Callable[[], dict[str, str]]) -> _Checks:
         return {folder / name: partial(require, folder / name, checksum) for name, checksum in read().items()}
     except InputError:
         return {}
-
-
-def _reproduction(path: Path, allow_imports: bool) -> _Checks:
-    checks: _Checks = {path / "settings.json": partial(read_settings, path), **_times(path)}
-    made = [name for name in IDS if (path / name / "outcome.json").exists()]
-
-    def same(name: str) -> None:
-        rows, page = collected(path)
-        expected = {"results.json": storage.canonical_json(rows), "results.md": page}
-        if storage.read_bytes(path / name) != expected[name]:
-            raise InputError(f"File {path / name} does not hold the outcomes of {', '.join(made)}.")
-
-    for name in made:
-        checks[path / name / "outcome.json"] = partial(read_id, path, name)
-        checks |= _listed(path / name, lambda name=name: read_id(path, name)[2])  # type: ignore[misc]
-    # What an id that is not finished keeps for the command that goes on with it.
-    for file in (file for name in IDS if name not in made for file in sorted((path / name).glob("*.safetensors"))):
-        checks[file] = partial(storage.read_tensors, file)
-    if made:
-        checks |= {path / name: partial(same, name) for name in ("results.json", "results.md")}
-    for run in sorted((path / "runs").glob("*/config.json")):
-        checks |= _run(run.parent, allow_imports)
-    return checks

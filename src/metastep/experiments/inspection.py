@@ -9,18 +9,15 @@ from numpy.typing import NDArray
 from metastep import envs
 from metastep._core.errors import InputError
 from metastep._core.registry import require_modules
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.origin import dataset_of, model_of
+from metastep.experiments.run import Run
 from metastep.experiments.schema import EnvSection
 from metastep.fqi import Model, load_model
-from metastep.fqi.menu import MenuQ
-from metastep.mdp import whole_episodes
+from metastep.fqi.qfunction import MenuQ
 from metastep.mdp.dataset import Dataset
 from metastep.report.model import mean_importances, proposals
 
 _SLICE = 5  # contexts along each coordinate
 _STARTS = 64
-_POLICIES = 10  # whose returns say what a distance between tasks costs
 
 
 def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
@@ -31,11 +28,11 @@ def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
         return "\n".join(_describe_dataset(Dataset.open(path)))
     if not path.is_dir():
         raise InputError(f"inspect: {path} does not exist; a model file or the folder of a run or dataset is needed.")
-    folder = RunFolder.open(path).importing(allow_imports)
-    dataset = dataset_of(folder)
+    folder = Run.open(path).importing(allow_imports)
+    dataset = folder.dataset
     lines = list(_describe_dataset(dataset))
-    if folder.model.exists():
-        lines += ["", *_describe_model(model_of(folder), dataset)]
+    if folder.model_file.exists():
+        lines += ["", *_describe_model(folder.model, dataset)]
     further = [own.path for own in map(folder.of_model, folder.config.models) if own.path.exists()]
     return "\n".join([*lines, *(f"further model: metastep inspect {own}" for own in further)])
 
@@ -141,7 +138,7 @@ def _printable(text: str) -> str:
 def _starts(model: Model, dataset: Dataset | None) -> NDArray[np.float32]:
     """First observations of the training data, or, without it, a policy at zero with unit gradients, both ways."""
     if dataset is not None:
-        from metastep.experiments.runner import observations
+        from metastep.experiments.reporting import observations
 
         return observations(dataset, tuple(part.name for part in model.record.observation), num=_STARTS)
     size = {part.name: part.size for part in model.record.observation}
@@ -152,33 +149,3 @@ def _starts(model: Model, dataset: Dataset | None) -> NDArray[np.float32]:
     columns = {"natural_gradient": directions}
     rows = [columns.get(name, np.zeros((len(directions), num), np.float32)) for name, num in size.items()]
     return np.concatenate(rows, axis=1)
-
-
-def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False) -> str:
-    """How far test contexts lie from the training contexts of a run, and what that may cost.
-
-    Tests may lie anywhere: those outside the environment's range are the ones to be warned of.
-    """
-    from metastep.experiments.build import build_mdp
-    from metastep.mdp.tasks import load_tasks
-    from paper.theory.coverage import coverage_report
-
-    folder = RunFolder.open(path).importing(allow_imports)
-    # Also where all training happened in one context, the environment's own range is the measure of distances.
-    section = folder.config.env.model_copy(update={"fixed_context": None})
-    mdp = build_mdp(folder.config.model_copy(update={"env": section}))
-    rollout = whole_episodes(mdp, "inspect: the coverage").estimator.rollout
-    space = rollout.env.context_space
-    largest = (float(np.finfo(np.float32).max),) * space.num_coordinates
-    tests = load_tasks(task_file, space.names, tuple(-bound for bound in largest), largest)
-    dataset = dataset_of(folder)
-    train = np.concatenate([block.context for block in dataset.blocks()])
-    return "\n".join(coverage_report(rollout, _some_policies(dataset), train, tests)[1])
-
-
-def _some_policies(dataset: Dataset) -> NDArray[np.float32]:
-    """Up to `_POLICIES` finite policies of any learners and updates, drawn with a seed: (policies, parameters)."""
-    thetas = [history.features["theta"] for history in dataset.blocks()]
-    policies = np.concatenate([theta[np.isfinite(theta).all(axis=-1)] for theta in thetas])
-    chosen = np.random.default_rng(0).choice(len(policies), min(_POLICIES, len(policies)), replace=False)
-    return policies[np.sort(chosen)]

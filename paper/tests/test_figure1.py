@@ -3,7 +3,7 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from metastep.fqi import ExtraTrees, MetaFQI
-from paper import hills
+from paper import figure1 as hills
 
 
 def test_gradient_is_that_of_the_landscape():

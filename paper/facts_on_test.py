@@ -8,9 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from metastep.evaluation import Comparison, join
-from metastep.experiments.comparing import on_test_tasks, tuned
-from metastep.experiments.learning import fit_model, select, validate
+from metastep.experiments.build import method_spec
 from metastep.experiments.schema import Experiment
+from metastep.experiments.stages import fit_model, on_test_tasks, select, validate
+from metastep.experiments.stages import tune_method as tuned
 from metastep.report.figures import Layout, Panel, picture
 from metastep.report.style import Ink
 from paper.ablations import for_four_times_as_long, run_in_one_task, without_context
@@ -19,7 +20,6 @@ from paper.facts import Fact, facts_of
 from paper.judging import Found, Measured
 from paper.outcome import COLOURS, Outcome, Product
 from paper.robust import has_random_states, random_states
-from paper.screening import SCREENS, natural_variants
 from paper.workbench import Run, Workbench
 
 
@@ -57,7 +57,7 @@ def outcome_of(environment: str, fact: Fact, found: Found) -> Outcome:
 
 def measured_on_test_tasks(bench: Workbench, run: Run) -> Measured:
     """What the facts about a run's environment are judged by, made where the run does not hold it yet."""
-    screen, is_usual = SCREENS[run.preset], bool(run.environment.tuned) and not run.environment.is_shown_as_gain
+    is_usual = bool(run.environment.tuned) and not run.environment.is_shown_as_gain
     parts = [with_fixed_grid(run), _validated(run)]
     if run.environment.tuned:
         parts += [run.tested(*run.environment.tuned, "hoof"), _on_natural_gradients(run)]
@@ -65,7 +65,7 @@ def measured_on_test_tasks(bench: Workbench, run: Run) -> Measured:
         parts += [run.tested("single"), without_context(run), _other_settings(run)]
     return Measured(
         join(parts),
-        longer=for_four_times_as_long(run) if screen.is_longer else None,
+        longer=for_four_times_as_long(run) if run.environment.is_long else None,
         one_task=run_in_one_task(bench, run.preset).tested("metafqi", "fixed") if is_usual else None,
         states=random_states(run) if has_random_states(run) else None,
     )
@@ -83,9 +83,18 @@ def _on_natural_gradients(run: Run) -> Comparison:
     """RMSprop and Adam on the natural gradient, tuned like the plain ones."""
 
     def make() -> Comparison:
-        found = [tuned(run.config, spec, tracker=run.tracker) for spec in natural_variants(run.config)]
+        found = []
+        for spec in (method_spec(run.config, name) for name in ("rmsprop", "adam")):
+            own = dataclasses.replace(
+                spec,
+                name=f"{spec.name}-natural",
+                label=f"{spec.label} on the natural gradient",
+                rule_options={**spec.rule_options, "follows": "natural_gradient"},
+                colour="",
+            )
+            found.append(tuned(run.folder, own, tracker=run.tracker))
         methods, tables = [method for method, _ in found], [table for _, table in found]
-        return on_test_tasks(run.config, methods, tuning=tables, tracker=run.tracker)
+        return on_test_tasks(run.folder, methods, tuning=tables, tracker=run.tracker)
 
     return run.kept("natural", make)
 
@@ -110,10 +119,11 @@ def _other_settings(run: Run) -> Comparison:
         methods = []
         for name, change in changes.items():
             config: Experiment = run.config.model_copy(update={"fqi": fqi.model_copy(update=change)})
-            model = fit_model(config, run.dataset(), tracker=run.tracker)
-            selected = select(model, validate(config, model, tracker=run.tracker))
+            other = run.folder.with_config(config)
+            model = fit_model(other, run.dataset(), tracker=run.tracker)
+            selected = select(model, validate(other, model, tracker=run.tracker))
             methods.append(run.following(selected, f"other {name}", f"other {name}"))
-        return on_test_tasks(run.config, methods, tracker=run.tracker)
+        return on_test_tasks(run.folder, methods, tracker=run.tracker)
 
     return run.kept("other-settings", make, ["data"])
 

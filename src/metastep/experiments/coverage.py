@@ -1,0 +1,273 @@
+"""How far test tasks lie from the training tasks, and what that can cost in return.
+
+If the return of every policy is L-Lipschitz in the context, a policy that earns j in a training task earns at least `j - L d` in
+a task at distance d, and the best policy of the training task is at most `2 L d` worse than the best of the other: L d for each
+of the two policies to change tasks. On Nav2D L follows from the reward. Elsewhere it is estimated from pairs of tasks, for some
+policies of the training data; the best policies may be steeper, and the text says so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial import cKDTree
+
+from metastep.envs.contexts import ContextSpace
+from metastep.envs.nav2d import Nav2D
+from metastep.experiments.build import build_mdp
+from metastep.experiments.provenance import read_dataset
+from metastep.experiments.run import Run
+from metastep.mdp import whole_episodes
+from metastep.mdp.dataset import Dataset
+from metastep.mdp.tasks import load_tasks
+from metastep.simulation.engine import engine_of
+from metastep.simulation.rollouts import Rollout, discounted_returns
+
+Floats = NDArray[np.float64]
+
+Z_99 = 2.5758293035489004  # two-sided 99 % of a normal
+_POLICIES = 10  # of the training data, to measure the return of
+_LEAST_EPISODES = 100  # fewer may agree by chance, and seem to be without noise
+
+
+class Price(NamedTuple):
+    """How much the return may change for a unit of distance between tasks."""
+
+    constant: float
+    num_policies: int | None  # of which it is the measured maximum; None: a bound for every policy
+    without_endings: bool = False  # the bound leaves out that episodes may end at the goal
+
+
+class Difference(NamedTuple):
+    """Means of paired differences, second context minus first, with their standard errors."""
+
+    mean: Floats  # (pairs, ...)
+    standard_error: Floats  # (pairs, ...)
+
+
+class Smoothness(NamedTuple):
+    """How the return of one policy changes between pairs of tasks; distances in widths of the context box."""
+
+    distance: Floats  # (pairs,)
+    difference: Floats  # (pairs,): |J - J'|
+    half_width: Floats  # (pairs,): of its 99 % interval
+    num_resolved: int  # pairs whose difference is positive and at least twice the half-width
+    steepest: float  # largest difference / distance over resolved pairs: estimates the Lipschitz constant from below
+    steepest_low: float  # the same with every difference at the lower end of its interval
+    median: float  # of difference / distance over all pairs
+
+
+def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False) -> str:
+    """Describe how far test contexts lie from the training contexts of a run, and what that may cost.
+
+    Test contexts may lie outside the environment's range: those are the ones to be warned of.
+    """
+    folder = Run.open(path).importing(allow_imports)
+    # Also where all training happened in one context, the environment's own range is the measure of distances.
+    section = folder.config.env.model_copy(update={"fixed_context": None})
+    mdp = build_mdp(folder.config.model_copy(update={"env": section}))
+    rollout = whole_episodes(mdp, "inspect: the coverage").estimator.rollout
+    space = rollout.env.context_space
+    largest = (float(np.finfo(np.float32).max),) * space.num_coordinates
+    tests = load_tasks(task_file, space.names, tuple(-bound for bound in largest), largest)
+    dataset = read_dataset(folder)
+    train = np.concatenate([block.context for block in dataset.blocks()])
+    return "\n".join(coverage_report(rollout, _some_policies(dataset), train, tests))
+
+
+def _some_policies(dataset: Dataset) -> NDArray[np.float32]:
+    """Return some finite policies of any learners and updates, drawn with a seed: (policies, parameters)."""
+    thetas = [history.features["theta"] for history in dataset.blocks()]
+    policies = np.concatenate([theta[np.isfinite(theta).all(axis=-1)] for theta in thetas])
+    chosen = np.random.default_rng(0).choice(len(policies), min(_POLICIES, len(policies)), replace=False)
+    return policies[np.sort(chosen)]
+
+
+def coverage_report(
+    rollout: Rollout,
+    policies: ArrayLike,
+    train_contexts: ArrayLike,
+    test_contexts: ArrayLike,
+    *,
+    num_pairs: int = 32,
+    seed: int = 0,
+) -> list[str]:
+    """Describe the distances of test tasks to training tasks in a few sentences, with their price in return.
+
+    Args:
+        rollout: the environment with its own context box, and how its policies are run.
+        policies: of the training data, (policies, parameters); their returns are measured where no bound is known.
+        train_contexts, test_contexts: (tasks, coordinates), inside the box or not.
+        num_pairs, seed: of the measurement, for each policy; its pairs of tasks come from the box.
+    """
+    space = rollout.env.context_space
+    train, test = np.asarray(train_contexts, np.float64), np.asarray(test_contexts, np.float64)
+    price = known_price(rollout) or measured_price(rollout, policies, num_pairs=num_pairs, seed=seed)
+    is_bound = price is not None and price.num_policies is None
+    width = np.ones(space.num_coordinates) if is_bound else box_widths(space)
+    distance = np.asarray(cKDTree(train / width).query(test / width)[0], np.float64)
+    num, worst, outside = len(test), int(np.argmax(distance)), _num_outside(test, train.min(axis=0), train.max(axis=0))
+    spacing = _spacing(train / width)
+    unit = "" if is_bound else " (1 is the width of the environment's range)"
+    apart = f"training tasks lie {spacing:.3g} apart" if spacing else "there is one training task"
+    lines = [
+        f"{num} test {'task' if num == 1 else 'tasks'} in {', '.join(space.names)}: distance to the nearest training "
+        f"task{unit} median {np.median(distance):.3g}, largest {distance[worst]:.3g} (task {worst}); {apart}.",
+        f"{outside} of {num} lie outside the range of the training tasks.",
+        _describe_price(price, distance),
+    ]
+    # In float32, the simulation's type: 0.7 is within a bound that was itself rounded from 0.7.
+    beyond = _num_outside(*(np.asarray(values, np.float32) for values in (test, space.low, space.high)))
+    if price is not None and not is_bound and beyond:
+        lines.append(f"{beyond} of {num} lie outside the environment's range, where nothing was measured.")
+    return lines
+
+
+def _describe_price(price: Price | None, distance: Floats) -> str:
+    """Describe what the farthest test task may cost, in words that promise no more than the constant does."""
+    if price is None:
+        return "No constant is known for this environment, so distances have no price in return."
+    change = price.constant * distance
+    lost = f"{2.0 * change.max():.3g} there"
+    if price.num_policies is None:
+        source = "The bound says"
+        if price.without_endings:
+            source += " for episodes that do not end at the goal (an end is a jump, with no bound)"
+        least, whose = "at most", "a policy's return"
+        loser = f"the best policy of the nearest training task loses at most {lost}"
+    else:
+        source, least = "Measured smoothness (an estimate, not a guarantee) says", "about"
+        policies = "the policy" if price.num_policies == 1 else f"the steepest of {price.num_policies} policies"
+        whose = f"the return of {policies} of the training data"
+        loser = f"the best policies may be steeper; if not, that of the nearest training task loses about {lost}"
+    return (
+        f"{source}: {whose} changes by {least} {price.constant:.3g} a unit of distance, so by {least} {change.max():.3g} "
+        f"for the farthest test task (median {np.median(change):.3g}); {loser}."
+    )
+
+
+def known_price(rollout: Rollout) -> Price | None:
+    """Return the Lipschitz constant of the return on Nav2D, for Euclidean contexts and every policy; None elsewhere.
+
+    The goal does not move the states, and moving it by d changes every reward by at most d: `L = sum_{t<H} gamma^t`.
+    """
+    if not isinstance(rollout.env, Nav2D):
+        return None
+    constant = float(np.sum(rollout.discount ** np.arange(rollout.horizon)))
+    return Price(constant, None, without_endings=rollout.env.goal_radius > 0.0)
+
+
+def measured_price(rollout: Rollout, policies: ArrayLike, *, num_pairs: int, seed: int) -> Price | None:
+    """Return the steepest measured change of any policy's return; None where returns are not finite or never change."""
+    if not engine_of(rollout.env).is_compiled:
+        return None
+    enough = replace(rollout, num_episodes=max(rollout.num_episodes, _LEAST_EPISODES))
+    with np.errstate(invalid="ignore"):  # returns that overflowed
+        found = [
+            measure_smoothness(enough, policy, num_pairs=num_pairs, num_blocks=1, seed=seed)
+            for policy in np.atleast_2d(np.asarray(policies, np.float64))
+        ]
+    finite = [policy for policy in found if np.isfinite(policy.steepest)]
+    constant = steepest_of(finite) if finite else 0.0
+    return Price(constant, len(finite)) if constant > 0.0 else None
+
+
+def measure_smoothness(rollout: Rollout, theta: ArrayLike, *, num_pairs: int, num_blocks: int, seed: int) -> Smoothness:
+    """Measure |J - J'| over `context_pairs` with common random numbers.
+
+    A pair is resolved when it differs at all and the half-width of its interval is at most half of the difference. Other pairs
+    count with the lower end of their interval or, where none is resolved, all with the upper one.
+    """
+    space = rollout.env.context_space
+    pairs = context_pairs(np.random.default_rng(seed), space, num_pairs)
+    change = return_differences(rollout, theta, pairs, num_blocks=num_blocks, seed=seed)
+    distance = np.linalg.norm((pairs[:, 1] - pairs[:, 0]) / box_widths(space), axis=1)
+    difference, half = np.abs(change.mean), Z_99 * change.standard_error
+    safe = np.maximum(distance, 1e-9)
+    low = np.maximum(difference - half, 0.0)
+    # Neighbours differ by little, so their noise divided by a small distance would win the maximum. Two equal returns, as of
+    # policies that always miss, have no noise at all and still say nothing about the others.
+    resolved = (difference > 0.0) & (half <= 0.5 * difference)
+    steepest = np.where(resolved, difference, low) if resolved.any() else difference + half
+    return Smoothness(
+        distance,
+        difference,
+        half,
+        num_resolved=int(resolved.sum()),
+        steepest=float(np.max(steepest / safe)),
+        steepest_low=float(np.max(low / safe)),
+        median=float(np.median(difference / safe)),
+    )
+
+
+def steepest_of(policies: Sequence[Smoothness]) -> float:
+    """Return the steepest of several policies, by the same rule as among the pairs of one."""
+    if not any(policy.num_resolved for policy in policies):
+        return max(policy.steepest for policy in policies)
+    return max(policy.steepest if policy.num_resolved else policy.steepest_low for policy in policies)
+
+
+def context_pairs(rng: np.random.Generator, space: ContextSpace, num_pairs: int) -> Floats:
+    """Draw random contexts (pairs, 2, coordinates); half of the pairs are neighbours at a tenth of the distance."""
+    pairs = rng.uniform(space.low, space.high, size=(num_pairs, 2, space.num_coordinates))
+    pairs[::2, 1] = pairs[::2, 0] + 0.1 * (pairs[::2, 1] - pairs[::2, 0])
+    # What the simulation sees is float32; the distance must be that of the contexts it sees.
+    return pairs.astype(np.float32).astype(np.float64)
+
+
+def return_differences(
+    rollout: Rollout, theta: ArrayLike, pairs: ArrayLike, *, num_blocks: int, seed: int
+) -> Difference:
+    """Measure differences of the return (pairs,) between the contexts of each pair, with the same noise in both.
+
+    Args:
+        rollout: environment, policy, episodes of a block, horizon and discount.
+        theta: (parameters,).
+        pairs: (pairs, 2, coordinates).
+        num_blocks: independent blocks of `rollout.num_episodes` episodes.
+        seed: of the noise, which all contexts share.
+    """
+    policy, contexts = jnp.asarray(theta, jnp.float32), jnp.asarray(pairs, jnp.float32)
+    contexts = contexts.reshape(2 * len(contexts), -1)
+    blocks = [
+        _returns(rollout, policy, contexts, jax.random.fold_in(jax.random.key(seed), block))
+        for block in range(num_blocks)
+    ]
+    returns = np.concatenate([np.asarray(block, np.float64) for block in blocks], axis=1)
+    return paired_difference(returns[1::2] - returns[::2])
+
+
+def paired_difference(change: Floats) -> Difference:
+    """Return the mean and standard error of differences (..., episodes)."""
+    return Difference(change.mean(axis=-1), np.sqrt(change.var(axis=-1) / change.shape[-1]))
+
+
+@partial(jax.jit, static_argnums=0)
+def _returns(rollout: Rollout, theta: Array, contexts: Array, key: Array) -> Array:
+    """Simulate every context with the same noise, (contexts, episodes)."""
+    return lax.map(lambda context: discounted_returns(rollout, theta[None], context[None], key)[:, 0], contexts)
+
+
+def box_widths(space: ContextSpace) -> Floats:
+    """Return the widths of a context box; a coordinate that does not vary counts as it is."""
+    width = np.subtract(space.high, space.low)
+    return np.where(width > 0.0, width, 1.0)
+
+
+def _num_outside(tasks: NDArray[np.floating], low: NDArray[np.floating], high: NDArray[np.floating]) -> int:
+    return int(np.any((tasks < low) | (tasks > high), axis=1).sum())
+
+
+def _spacing(tasks: Floats) -> float:
+    """Return the median distance of a task to the nearest other one, 0 where there is none."""
+    distinct = np.unique(tasks, axis=0)  # learners may share tasks, and a task is not a neighbour of itself
+    if len(distinct) < 2:
+        return 0.0
+    return float(np.median(np.asarray(cKDTree(distinct).query(distinct, k=2)[0])[:, 1]))
