@@ -100,18 +100,17 @@ def stages_once(asked: dict[str, Any]) -> dict[str, Any]:
     if asked["kind"] == "cores":
         use_cores(asked["number"])
     prepare()
-    from metastep.experiments.comparing import compare_methods
-    from metastep.experiments.folder import RunFolder
-    from metastep.experiments.learning import collect_data
+    from metastep.experiments.run import Run
+    from metastep.experiments.stages import collect, compare_methods
 
-    stages: dict[str, Callable[[Any], Any]] = {"collect": collect_data, "compare": compare_methods}
+    stages: dict[str, Callable[[Any], Any]] = {"collect": collect, "compare": compare_methods}
     config, found = no_learned_methods(asked["preset"], asked["scale"], asked["set"]), {}
     with tempfile.TemporaryDirectory() as place, doing(asked["kind"], asked["number"]):
         for name in asked["stage"]:
             took = {}
             # In between all who help start and compile, where the first time was over before they could.
             for attempt in ("first", "again") if asked["number"] == 1 else ("first", "between", "again"):
-                folder = RunFolder.create(Path(place) / f"{name}-{attempt}", config)
+                folder = Run.create(Path(place) / f"{name}-{attempt}", config)
                 took[attempt], _ = timed(lambda name=name, folder=folder: stages[name](folder))
                 os.environ["METASTEP_PATIENCE"] = "0"
             found[name] = {**took, "digest": digest(folder.path)}
@@ -312,8 +311,8 @@ def part_tasks(arguments: argparse.Namespace) -> dict[str, Any]:
 
     from metastep._core.parallel import completed
     from metastep.controllers import Fixed, MetaFQIController
-    from metastep.experiments.folder import RunFolder
-    from metastep.experiments.learning import collect_data, fit_model
+    from metastep.experiments.run import Run
+    from metastep.experiments.stages import collect, fit_model
     from metastep.integrations.dask import workers
     from metastep.mdp.blocks import Stream
     from metastep.mdp.runs import BlockRun, run_blocks, start_of
@@ -325,9 +324,9 @@ def part_tasks(arguments: argparse.Namespace) -> dict[str, Any]:
     start = start_of(mdp, 0, Stream.TEST, 0)
     plain = BlockRun(mdp, Fixed(0.5), start, config.compare.num_updates)
     with tempfile.TemporaryDirectory() as place:
-        folder = RunFolder.create(Path(place) / "run", config)
-        dataset = collect_data(folder)
-        model = fit_model(config, dataset)
+        folder = Run.create(Path(place) / "run", config)
+        dataset = collect(folder)
+        model = fit_model(folder, dataset)
         blocks = sorted(dataset.folder.glob("block-*"))
         size = blocks[0].stat().st_size
     learned = plain._replace(controller=MetaFQIController(model, 1))

@@ -19,8 +19,7 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.parallel import count_threads, report, using
 from metastep.experiments.config import load
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import collect_data
+from metastep.experiments.run import Run
 from metastep.integrations import dask as workers
 from metastep.integrations.dask import LOOPBACK
 from metastep.mdp import collection
@@ -163,7 +162,7 @@ def refused(process: subprocess.Popen[str]) -> str:
 def test_a_killed_worker_is_replaced_and_no_byte_differs(tmp_path):
     """A small share of the campaign of `make soak`."""
     small = ["rollout.num_episodes=4", "rollout.block_size=8", "meta.num_updates=2", "collect.num_meta_episodes=64"]
-    here = collect_data(RunFolder.create(tmp_path / "here", load("nav2d", None, small)))
+    here = Run.create(tmp_path / "here", load("nav2d", None, small)).collect()
     given = [word for setting in small for word in ("--set", setting)]
     process, killed = metastep(tmp_path / "run", "--workers", "1", *given), []
     while process.poll() is None and not killed:
@@ -187,7 +186,7 @@ def test_a_worker_that_hangs_is_replaced(tmp_path, monkeypatch):
     _, error = process.communicate(timeout=300.0)
     assert process.returncode == 0, error
     assert not Path(f"/proc/{stopped}").exists()
-    assert files(data) == files(collect_data(RunFolder.create(tmp_path / "here", load("nav2d", None, []))).folder)
+    assert files(data) == files(Run.create(tmp_path / "here", load("nav2d", None, [])).collect().folder)
 
 
 @pytest.mark.soak
