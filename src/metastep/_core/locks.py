@@ -28,10 +28,10 @@ _SECONDS_TO_WAIT = 0.5  # a holder that is just leaving removes its file
 def writing(folder: Path) -> Iterator[None]:
     """Keep other writers out of a folder, and remove temporary files of killed processes; blocks may be nested."""
     place = folder.resolve()
-    lock = FileLock(place / LOCK, _SECONDS_TO_WAIT, thread_local=False, is_singleton=True)
+    lock = _lock_of(place)
     is_outermost = not lock.is_locked
     try:
-        lock.acquire()
+        lock.acquire(_SECONDS_TO_WAIT)
     except Timeout:
         holder = writer(folder) or "another process"
         raise InputError(
@@ -61,14 +61,20 @@ def writing(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def _lock_of(place: Path) -> FileLock:
+    return FileLock(place / LOCK, thread_local=False, is_singleton=True)  # one for all blocks of this process
+
+
 def writer(folder: Path) -> str:
     """Describe the process that writes in a folder now; empty if there is none."""
-    file = folder.resolve() / LOCK
+    file, lock = folder.resolve() / LOCK, _lock_of(folder.resolve())
     if not file.exists():
         return ""
-    probe = FileLock(file, 0.0, thread_local=False, is_singleton=True)
-    if not probe.is_locked:
-        with suppress(Timeout, OSError), probe:  # an OSError: of another user, or read-only, so that nothing is known
+    if not lock.is_locked:
+        with (
+            suppress(Timeout, OSError),
+            lock.acquire(0.0),
+        ):  # an OSError if the file is another user's: assume the worst
             return ""
     try:
         record: dict[str, Any] = dict(storage.read_json(file))

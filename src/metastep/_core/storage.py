@@ -91,12 +91,12 @@ def temporary(path: Path) -> Iterator[Path]:
             if os.fstat(descriptor).st_nlink > 0:
                 break
             os.close(descriptor)  # another process took it for a leftover in the moment before it was locked
-    try:
-        yield file
-    finally:
-        with suppress(OSError):  # as a rule it has been renamed
-            os.unlink(file)
-        os.close(descriptor)
+    with os.fdopen(descriptor, "wb"):  # which holds the lock
+        try:
+            yield file
+        finally:
+            with suppress(OSError):  # as a rule it has been renamed
+                os.unlink(file)
 
 
 def fill_atomically(path: str | Path, fill: Callable[[Path], object], *, overwrite: bool = True) -> bool:
