@@ -43,8 +43,7 @@ from metastep.experiments.build import build_mdp
 from metastep.experiments.config import load
 from metastep.features import SETS, meta_observation
 from metastep.fqi import ExtraTrees
-from metastep.fqi.menu import MenuQ
-from metastep.fqi.qfunction import QFunction, Stepsizes
+from metastep.fqi.qfunction import MenuQ, QFunction, Stepsizes
 from metastep.mdp import Learners, MetaMDP, begin
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration

@@ -21,7 +21,7 @@ from metastep.evaluation.tuning import num_blocks, tuning
 from metastep.experiments import provenance
 from metastep.experiments.build import build_fqi, build_regressor, learners_collected, updates_collected
 from metastep.experiments.times import Timed
-from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, model_from, save_model
+from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, save_model
 from metastep.mdp import collection, with_budget
 from metastep.mdp.blocks import Stream
 from metastep.mdp.dataset import Dataset, DatasetWriter, all_transitions
@@ -108,6 +108,7 @@ def _fit(
         training_data=TrainingData(len(transitions.reward), config.seed, fingerprint),
         feature_names=features.columns(mdp, observation),
         configuration={"experiment": config.to_dict()},
+        branches=branches_of(mdp.space),
     )
     # As in the configuration: `module:name` says where a user's own regressor comes from.
     fitted_with = dataclasses.replace(model.record.regressor, name=config.fqi.regressor.name)
