@@ -141,8 +141,8 @@ def evaluate(
     require_modules(config.part_names(), f"File {path}", allow_imports=allow_imports)
     mdp = _of_one_learner(config)
     space, theta = mdp.env.context_space, arrays.get("theta")
-    is_policy = theta is not None and (theta.shape, theta.dtype) == ((mdp.num_parameters,), np.float32)
-    if theta is None or not is_policy or set(own) != set(space.names):
+    fits = theta is not None and theta.shape == (mdp.num_parameters,) and theta.dtype == np.float32
+    if theta is None or not fits or set(own) != set(space.names):
         raise InputError(f"File {path} does not hold a policy of its experiment.")
     if task is not None:
         context = parse_task(task, space)[None, :]
