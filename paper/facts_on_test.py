@@ -1,7 +1,7 @@
 """Every fact of the paper on test tasks: what the figures of an environment measured, and what only a fact needs."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,43 +16,33 @@ from metastep.report.figures import Layout, Panel, picture
 from metastep.report.style import Ink
 from paper.ablations import for_four_times_as_long, run_in_one_task, without_context
 from paper.comparisons import by_iteration, with_fixed_grid
-from paper.facts import Fact, facts_of
-from paper.judging import Found, Measured
-from paper.outcome import COLOURS, Outcome, Product
+from paper.facts import facts_of
+from paper.judging import Measured
+from paper.outcome import Outcome, Product, Verdict
 from paper.robust import has_random_states, random_states
 from paper.workbench import Run, Workbench
 
+_COLOURS: dict[Verdict, str] = {"holds": "#009E73", "not distinguishable": "#F0E442", "does not hold": "#D55E00"}
+
 
 def facts(bench: Workbench) -> Product:
-    """All facts about the environments of a bench; those about random states only beside `fig-robust`, which fits the models."""
+    """Judge all facts about the environments of a bench; those about random states only where `fig-robust` fitted the models."""
     outcomes: list[Outcome] = []
     rows: list[dict[str, Any]] = []
     panels: list[Panel] = []
     for env in bench.environments:
         run = bench.run(env)
         measured = measured_on_test_tasks(bench, run)
-        found = {fact: judged for fact in facts_of(env) if (judged := fact.judged(measured)) is not None}
-        outcomes += [outcome_of(run.title, fact, judged) for fact, judged in found.items()]
-        rows += [{"environment": env, "fact": fact.id, **judged._asdict()} for fact, judged in found.items()]
-        panels.append(_panel(run.title, env, found))
-    caption = "Facts of the paper on test tasks: they hold (green), do not hold (red), or it cannot be told (yellow)."
-    return Product(outcomes, [picture("facts", caption, [panels], Layout((3.4, 6.0)))], {"facts": rows})
-
-
-def outcome_of(environment: str, fact: Fact, found: Found) -> Outcome:
-    """A judged fact as a row of the results table."""
-    return Outcome(
-        environment=environment,
-        claim=fact.claim,
-        quantity=found.quantity,
-        effect=found.effect,
-        low=found.low,
-        high=found.high,
-        num=found.num,
-        counted=found.counted,
-        verdict=found.verdict,
-        detail=found.detail,
+        found = {fact.id: judged for fact in facts_of(env) if (judged := fact.judged(measured, run.title)) is not None}
+        outcomes += found.values()
+        for name, judged in found.items():
+            row = {key: value for key, value in judged._asdict().items() if key not in ("id", "command", "claim")}
+            rows.append(row | {"environment": env, "fact": name})
+        panels.append(_panel(run.title, {name.replace(f".{env}", ""): row.verdict for name, row in found.items()}))
+    caption = (
+        "Facts of the paper on test tasks: they hold (green), do not hold (red), or are not distinguishable (yellow)."
     )
+    return Product(outcomes, [picture("facts", caption, [panels], Layout((3.4, 6.0)))], {"facts": rows})
 
 
 def measured_on_test_tasks(bench: Workbench, run: Run) -> Measured:
@@ -127,14 +117,12 @@ def _other_settings(run: Run) -> Comparison:
     return run.kept("other-settings", make, ["data"])
 
 
-def _panel(title: str, env: str, found: dict[Fact, Found]) -> Panel:
-    names: Sequence[str] = [fact.id.replace(f".{env}", "") for fact in found]
-
+def _panel(title: str, verdicts: Mapping[str, Verdict]) -> Panel:
     def draw(axes: Axes, ink: Ink) -> None:
-        colours = [COLOURS[judged.verdict] for judged in found.values()]
-        heights = np.arange(len(names))[::-1]
-        axes.barh(heights, np.ones(len(names)), color=colours, height=0.9)
-        axes.set_yticks(heights, names, fontsize=6)
+        heights = np.arange(len(verdicts))[::-1]
+        colours = [_COLOURS[verdict] for verdict in verdicts.values()]
+        axes.barh(heights, np.ones(len(verdicts)), color=colours, height=0.9)
+        axes.set_yticks(heights, list(verdicts), fontsize=6)
         axes.set_xticks([])
         axes.set_xlim(0.0, 1.0)
         axes.grid(visible=False)

@@ -15,13 +15,6 @@ from metastep.report.document import Picture
 from metastep.report.tables import interval, number
 
 Verdict = Literal["holds", "does not hold", "not distinguishable"]
-COLOURS: dict[Verdict | None, str] = {
-    "holds": "#009E73",
-    "not distinguishable": "#F0E442",
-    "does not hold": "#D55E00",
-    None: "#BBBBBB",
-}
-"""In figures that show many verdicts; the last is what was not measured."""
 
 
 class Effect(NamedTuple):

@@ -197,7 +197,9 @@ def check_reproduction(out: Path) -> list[Finding]:
         if not findings[-1].problem:
             findings += _verified_files(out / name, read_id(out, name)[2])
     if not any(problem for path, problem in findings if path.name == "outcome.json"):
-        for file, content in _collected(out).items() if finished else ():
+        for file, content in _collected(out).items():
+            if not finished and not file.exists():
+                continue
             is_same = file.exists() and file.read_bytes() == content
             findings.append(Finding(file, "" if is_same else "does not hold the outcomes of this folder."))
     # An id that is not finished may keep files for the command that resumes it; runs were checked above.
