@@ -25,8 +25,7 @@ from metastep.experiments.config import load
 from metastep.mdp import MetaMDP, advance, begin
 from metastep.mdp.blocks import Stream
 from metastep.rules import Menu
-from metastep.rules.ranges import Range
-from metastep.rules.spaces import MenuSpace
+from metastep.rules.spaces import MenuSpace, Range
 from shared import save
 
 DIRECTIONS = (*(f"nga damping={value}" for value in (0.001, 0.01, 0.1, 0.9)), "rmsprop", "adam")

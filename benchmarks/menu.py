@@ -43,16 +43,14 @@ from metastep.experiments.build import build_mdp
 from metastep.experiments.config import load
 from metastep.features import SETS, meta_observation
 from metastep.fqi import ExtraTrees
-from metastep.fqi.menu import MenuQ
-from metastep.fqi.qfunction import QFunction, Stepsizes
+from metastep.fqi.qfunction import MenuQ, QFunction, Stepsizes
 from metastep.mdp import Learners, MetaMDP, begin
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.history import Transitions, joined
 from metastep.mdp.loop import follow
 from metastep.rules import Menu
-from metastep.rules.ranges import Range
-from metastep.rules.spaces import MenuSpace
+from metastep.rules.spaces import MenuSpace, Range
 
 DIRECTIONS = ("nga damping=0.001", "nga damping=0.03", "nga damping=0.5", "gradient", "rmsprop", "adam")
 STEPS = Range(1e-4, 3.0, "divergence")

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from metastep.evaluation import Comparison, bootstrap_interval, join, metric_values, verdict
-from metastep.experiments.comparing import on_test_tasks
-from metastep.experiments.learning import fit_model
+from metastep.experiments.stages import fit_model
 from metastep.report.figures import Line, Panel, curves, ink_of
 from metastep.report.style import CONTRAST, MAIN, Ink
 from metastep.report.tables import number
@@ -41,9 +40,8 @@ def _one_state(run: Run, kind: str, state: int) -> Comparison:
     variant = config.model_copy(update={"fqi": config.fqi.model_copy(update=changes)})
 
     def make() -> Comparison:
-        model = fit_model(variant, run.dataset(), tracker=run.tracker, random_state=state)
-        method = run.following(model, f"{kind}-{state}", f"{kind} Q, random state {state}")
-        return on_test_tasks(config, [method], tracker=run.tracker)
+        model = fit_model(run.with_config(variant), run.collect(), tracker=run.tracker, random_state=state)
+        return run.test([run.following(model, f"{kind}-{state}", f"{kind} Q, random state {state}")])
 
     return run.kept(f"robust-{kind}-{state}", make, ["data"])
 

@@ -17,7 +17,7 @@ def test_the_search_prices_each_step_with_the_estimator_on_the_controllers_episo
     steps = jnp.linspace(0.0, 2.0, 11, dtype=jnp.float32)
     found = line_search(mdp, learners, steps[:, None])
     for step, row in zip(steps, found, strict=True):
-        proposal = jnp.full((BLOCK, 1), step)
+        proposal = {"stepsize": jnp.full(BLOCK, step)}
         moved = mdp.rule.apply(learners.theta, learners.estimate, proposal, None).theta
         expected = mdp.estimator(moved, learners.context, learners.controller_key).mean_return
         np.testing.assert_allclose(row, expected, rtol=1e-4)
@@ -28,7 +28,7 @@ def test_the_proposal_is_the_best_step_of_the_search() -> None:
     learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
     controller = GreedyOracle(num_stepsizes=21)
     proposal = np.asarray(controller.propose(controller.init(mdp, learners), learners))[:, 0]
-    grid = mdp.space.grid(21)
+    grid = mdp.space.candidates(21)[:, 0]
     returns = np.asarray(line_search(mdp, learners, jnp.asarray(grid)[:, None]))
     np.testing.assert_array_equal(proposal, grid[returns.argmax(axis=0)])
 

@@ -30,8 +30,8 @@ class Quadratic(Rule):
     def direction(self, estimate: Estimate) -> Array:
         return estimate.natural_gradient
 
-    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: None) -> Update:
-        moved = theta + hyperparameters**2 * estimate.natural_gradient
+    def apply(self, theta: Array, estimate: Estimate, values: dict[str, Array], state: None) -> Update:
+        moved = theta + values["stepsize"][:, None] ** 2 * estimate.natural_gradient
         return Update(moved, None, jnp.zeros(theta.shape[0], bool))
 
 
@@ -69,7 +69,9 @@ def reference_prices(
     )
     value, divergence, size = (np.zeros(candidates.shape[:2]) for _ in range(3))
     for z, proposal in enumerate(candidates):
-        moved = mdp.rule.apply(learners.theta, learners.estimate, jnp.asarray(proposal), learners.rule_state).theta
+        moved = mdp.rule.apply(
+            learners.theta, learners.estimate, mdp.space.named(jnp.asarray(proposal)), learners.rule_state
+        ).theta
         for learner in range(BLOCK):
             old, new = (np.asarray(theta[learner], np.float64) for theta in (learners.theta, moved))
             weights, returns, divergences = [], [], []

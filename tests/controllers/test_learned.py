@@ -118,7 +118,7 @@ def test_learning_gives_a_controller_that_stays_on_the_grid() -> None:
     assert controller.training_steps == constant_runs(make_run(64, seed=0)).num_steps
     learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
     proposal = np.asarray(controller.propose(controller.init(mdp, learners), learners))[:, 0]
-    assert set(proposal) <= set(mdp.space.grid(11))
+    assert set(proposal) <= set(mdp.space.candidates(11)[:, 0])
     with pytest.raises(InputError, match="'single-action' has not been trained"):
         SingleAction().init(mdp, learners)
 

@@ -28,7 +28,7 @@ def step_sizes_on_a_bowl(controller: Metagrad, start: float, num_updates: int) -
     distances, steps = [], []
     for _ in range(num_updates):
         proposal = controller.propose(state, learners)
-        moved = mdp.rule.apply(learners.theta, learners.estimate, proposal, None).theta
+        moved = mdp.rule.apply(learners.theta, learners.estimate, mdp.space.named(proposal), None).theta
         after = on_a_bowl(template, np.asarray(moved))
         state = controller.observe(state, learners, proposal, after)
         distances.append(np.linalg.norm(learners.theta, axis=1))

@@ -13,7 +13,7 @@ import pytest
 import metastep
 from metastep._core import filesystem, storage
 from metastep._core.errors import InputError
-from tests.sandbox import own, unprivileged
+from tests.sandbox import unprivileged
 
 ALWAYS = [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS]
 
@@ -82,24 +82,6 @@ print(forest.predict(np.array([[0.0], [1.0]], np.float32)).tolist())
 """
 
 
-# Only what is tried here is imported: the rest takes seconds.
-SUM = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("kernel", sys.argv[1])
-spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
-
-@module.kernel
-def total(number):
-    result = 0
-    for i in range(number):
-        result += i
-    return result
-
-print(total(10))
-print(total.stats.cache_hits and not total.stats.cache_misses)
-"""
-
-
 def alone(words: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
     """A program of a user who may not write to the installation."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA", "XDG", "HOME"))}
@@ -128,24 +110,3 @@ def package(tmp_path) -> Path:
 def test_a_read_only_installation_without_a_cache_works(package):
     done = alone(["-c", FOREST], HOME="/nonexistent", NUMBA_CACHE_DIR="", PYTHONPATH=str(package.parent))
     assert (done.returncode, done.stdout) == (0, "[3.0, 5.0]\n"), done.stderr
-
-
-def test_damaged_caches_are_replaced(tmp_path):
-    folder = own(tmp_path / "own")
-    (folder / "sum.py").write_text(SUM)
-
-    def hit() -> bool:
-        file = Path(metastep.__file__).parent / "fqi" / "kernel.py"
-        done = alone([str(folder / "sum.py"), str(file)], NUMBA_CACHE_DIR=str(folder))
-        assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        assert done.stdout.startswith("45\n")
-        return done.stdout.endswith("True\n")
-
-    assert [hit(), hit()] == [False, True]
-    for number, pattern in enumerate(("*.nbi", "*.nbc", "*.sha256")):
-        for path in list(folder.rglob(pattern)):  # one of the function, others of what Numba itself keeps
-            content = bytearray(path.read_bytes())
-            content[len(content) // 2] ^= 4
-            path.write_bytes(content[: len(content) - number])
-        assert not hit()
-    assert hit()

@@ -18,8 +18,7 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import TaskSource
 from metastep.mdp.loop import run
 from metastep.rules import NGA, Adam, Menu, RMSProp
-from metastep.rules.ranges import Range
-from metastep.rules.spaces import MenuSpace
+from metastep.rules.spaces import MenuSpace, Range
 from tests.controllers.problems import BLOCK, make_mdp, make_training_mdp
 
 

@@ -10,7 +10,7 @@ import pytest
 from metastep.experiments.inspection import inspect_path
 from metastep.fqi import ExtraTrees, MetaFQI, ObservationPart, TrainingData, model_from, save_model
 from metastep.mdp.history import Transitions
-from metastep.rules.ranges import Range
+from metastep.rules.spaces import Range
 
 
 def describe(path: Path, sizes: dict[str, int], menu: dict[str, Range] | None = None, **record: Any) -> str:

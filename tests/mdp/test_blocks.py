@@ -32,7 +32,7 @@ def run_block(block: int, stream: Stream = Stream.TRAIN, seed: int = SEED) -> ND
     columns = [context, theta]
     for update in range(3):
         estimate = ESTIMATOR(theta, context, purpose_key(key, Purpose.SIMULATION, update))
-        theta = NGA().apply(theta, estimate, stepsize, None).theta
+        theta = NGA().apply(theta, estimate, {"stepsize": stepsize[:, 0]}, None).theta
         columns += [estimate.mean_return[:, None], estimate.gradient, estimate.natural_gradient, theta]
     return np.concatenate(columns, axis=1)
 

@@ -37,8 +37,8 @@ class SignAscent(metastep.rules.Rule):
     def direction(self, estimate):
         return estimate.gradient
 
-    def apply(self, theta, estimate, hyperparameters, state):
-        moved = theta + hyperparameters[:, :1] * jnp.sign(estimate.gradient)
+    def apply(self, theta, estimate, values, state):
+        moved = theta + values["stepsize"][:, None] * jnp.sign(estimate.gradient)
         return metastep.rules.guard(theta, moved, estimate.gradient)
 
 

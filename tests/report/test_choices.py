@@ -18,7 +18,7 @@ from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Picture, write_document
 from metastep.report.findings import Findings, best_baseline, target_of, yardstick_of
 from metastep.report.methods import PAPER, about
-from metastep.rules.ranges import Range
+from metastep.rules.spaces import Range
 from tests.report.test_report import compared, findings, prose, small_model, table
 
 DIRECTIONS = ("natural", "plain", "never")
@@ -177,12 +177,8 @@ def test_values_of_a_menu_have_a_line_for_each_direction_and_a_ring_at_the_choic
     ("model", "given", "answers"),
     [
         (small_model(), {"theta": np.zeros(2), "context": np.zeros(1)}, {"stepsize"}),
-        (menu_model(), {"theta": np.zeros(2), "context": np.zeros(1)}, {"stepsize", "direction"}),
-        (
-            menu_model(("theta", "return")),
-            {"observation": {"theta": np.zeros(2), "return": np.zeros(1)}},
-            {"stepsize", "direction"},
-        ),
+        (menu_model(), {"theta": np.zeros(2), "context": np.zeros(1)}, {"proposal"}),
+        (menu_model(("theta", "return")), {"observation": {"theta": np.zeros(2), "return": np.zeros(1)}}, {"proposal"}),
     ],
     ids=["step", "menu", "a keyword"],
 )
@@ -202,9 +198,9 @@ def test_the_five_lines_run(
     names: dict[str, Any] = dict(given)
     exec(code, names)
     assert answers <= names.keys()
-    assert str(names["stepsize"]) in capsys.readouterr().out
-    if "direction" in answers:
-        assert names["direction"] in DIRECTIONS
+    assert str(names[answers.copy().pop()]) in capsys.readouterr().out
+    if "proposal" in answers:
+        assert names["proposal"].direction in DIRECTIONS
 
 
 def test_what_each_method_cost() -> None:

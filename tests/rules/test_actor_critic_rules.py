@@ -9,8 +9,7 @@ from metastep._core.errors import InputError
 from metastep.mdp import advance, begin
 from metastep.mdp.blocks import Stream
 from metastep.rules.actor_critic import PPO, TRPO
-from metastep.rules.ranges import Range
-from metastep.rules.spaces import MenuSpace
+from metastep.rules.spaces import HyperparameterSpace, Range, space_for
 from tests.controllers.problems import BLOCK, make_training_mdp
 
 KEY = jax.random.key(0)
@@ -41,21 +40,42 @@ def test_trpo_improves_within_the_bound_and_moves_the_critic():
         assert np.any(now["critic.0.weight"] != before["critic.0.weight"])
 
 
-def test_several_clip_ranges_are_chosen_among():
-    rule = PPO(epochs=2, minibatch_size=8, clip_range=(0.05, 0.4))
-    assert rule.directions == ("clip 0.05", "clip 0.4")
-    narrow, wide = (PPO(epochs=2, minibatch_size=8, clip_range=(value,)) for value in (0.05, 0.4))
+def test_a_clip_range_is_chosen_by_name_among_several_numbers_or_from_a_range():
     mdp = make_training_mdp()
     learners = begin(mdp, mdp.tasks(0, Stream.TRAIN, 0))
-    state, theta = rule.init(learners.theta), learners.theta
-    chosen = jnp.asarray([[index % 2, 0.01] for index in range(BLOCK)], jnp.float32)
-    both = rule.apply(mdp.policy, theta, learners.estimate, chosen, state, KEY).theta
-    apart = [one.apply(mdp.policy, theta, learners.estimate, rates(0.01), state, KEY).theta for one in (narrow, wide)]
+    state, theta, clips = PPO().init(learners.theta), learners.theta, (0.05, 0.4)
+
+    def moved(rule, values):
+        return rule.apply(mdp.policy, theta, learners.estimate, values, state, KEY).theta
+
+    rates = {"stepsize": jnp.full(BLOCK, 0.01, jnp.float32)}
+    apart = [moved(PPO(epochs=2, minibatch_size=8, clip_range=(clip,)), rates) for clip in clips]
     expected = np.where(np.arange(BLOCK)[:, None] % 2 == 0, *apart)
-    np.testing.assert_allclose(both, expected, rtol=1e-6, atol=1e-7)
     assert np.abs(apart[0] - apart[1]).max() > 1e-4
-    space = MenuSpace(rule.directions, (Range(1e-4, 1e-1, "log"),) * 2)
-    assert mdp.with_rule(rule, space).space.num_coordinates == 2
+    step = Range(1e-4, 1e-1, "log")
+    menu = PPO(epochs=2, minibatch_size=8, clip_range=clips)
+    box = PPO(epochs=2, minibatch_size=8)
+    positions = jnp.asarray([[index % 2, 0.01] for index in range(BLOCK)], jnp.float32)
+    numbers = jnp.asarray([[0.01, clips[index % 2]] for index in range(BLOCK)], jnp.float32)
+    ranges = {"clip_range": Range(0.01, 0.5)}
+    for rule, space, rows in (
+        (menu, space_for(menu, step, {}), positions),
+        (box, space_for(box, step, ranges), numbers),
+    ):
+        values = space.named(rows)
+        assert sorted(values) == ["clip_range", "stepsize"]
+        np.testing.assert_allclose(moved(rule, values), expected, rtol=1e-6, atol=1e-7)
+        own = mdp.with_rule(rule, space)
+        after = own.advance(learners, own.space.sample(KEY, BLOCK))
+        assert np.isfinite(after.theta).all()
+    with pytest.raises(
+        InputError, match="it names stepsize, momentum, but the rule 'ppo' takes stepsize, and may take clip_range"
+    ):
+        mdp.with_rule(box, HyperparameterSpace((0.1, 0.1), (1.0, 1.0), ("log", "log"), ("stepsize", "momentum")))
+    with pytest.raises(
+        InputError, match=r"meta.ranges: 'momentum' must be a coordinate that the rule takes, .*clip_range"
+    ):
+        space_for(box, step, {"momentum": step})
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.loop import run
 from metastep.rules import NGA, Menu, RMSProp
-from metastep.rules.ranges import Range
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range
 from tests.controllers.problems import BLOCK, make_mdp
 
 MENU = Menu(("nga damping=0.01", "rmsprop", "nga damping=0.5", "adam"))

@@ -24,8 +24,8 @@ def estimate(gradient: Array | Floats, natural: Array | Floats | None = None) ->
     return Estimate(nothing, nothing, gradient, other, nothing)
 
 
-def stepsizes(values: float | list[float] | Floats) -> Array:
-    return jnp.broadcast_to(jnp.asarray(values, jnp.float32), (NUM_LEARNERS,))[:, None]
+def stepsizes(values: float | list[float] | Floats) -> dict[str, Array]:
+    return {"stepsize": jnp.broadcast_to(jnp.asarray(values, jnp.float32), (NUM_LEARNERS,))}
 
 
 def keras_adam(theta: Floats, gradients: Floats, rates: Floats) -> Floats:
@@ -238,8 +238,8 @@ def test_an_unknown_rule_gets_a_hint() -> None:
 MENU = rules.Menu(("nga damping=0.01", "rmsprop", "nga damping=0.5", "adam", "gradient normalised=true"))
 
 
-def chosen(directions: list[float], steps: list[float]) -> Array:
-    return jnp.stack([jnp.asarray(directions, jnp.float32), jnp.asarray(steps, jnp.float32)], axis=1)
+def chosen(directions: list[int], steps: list[float]) -> dict[str, Array]:
+    return {"direction": jnp.asarray(directions, jnp.int32), "stepsize": jnp.asarray(steps, jnp.float32)}
 
 
 def test_every_direction_of_a_menu_is_the_update_of_its_rule_with_moments_that_run_on() -> None:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from metastep._core.errors import InputError
-from metastep.rules.ranges import Range
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range
 
 MENU = MenuSpace(("flat", "steep"), (Range(0.0, 2.0), Range(1e-4, 10.0, "divergence")))
 
@@ -85,3 +84,23 @@ def test_menus_that_cannot_be_are_refused():
         MenuSpace(("a",), MENU.ranges)
     with pytest.raises(InputError, match="named once each"):
         MenuSpace(("a", "a"), MENU.ranges)
+
+
+BOX = HyperparameterSpace((1e-4, 0.1), (1e-1, 0.5), ("log", "linear"), ("stepsize", "clip_range"))
+CLIPS = MenuSpace(("clip 0.1", "clip 0.4"), (Range(1e-4, 1e-1, "log"),) * 2, "clip_range", (0.1, 0.4))
+
+
+def test_values_have_names_on_the_unit_cube_and_back():
+    unit = jnp.asarray([[0.0, 0.0], [0.5, 1.0], [1.0, 0.5]], jnp.float32)
+    values = BOX.values(unit)
+    assert tuple(values) == BOX.names
+    np.testing.assert_allclose(values["stepsize"], [1e-4, 10**-2.5, 1e-1], rtol=1e-5)
+    np.testing.assert_allclose(values["clip_range"], [0.1, 0.5, 0.3], rtol=1e-6)
+    np.testing.assert_allclose(BOX.to_unit(BOX.from_unit(unit)), unit, atol=1e-5)
+    assert BOX.candidates(3).shape == (9, 2)
+    assert list(BOX.branches) == [""]
+    clips = CLIPS.values(unit)
+    assert tuple(clips) == CLIPS.names == ("clip_range", "stepsize")
+    np.testing.assert_allclose(clips["clip_range"], [0.1, 0.4, 0.4])
+    np.testing.assert_allclose(CLIPS.to_unit(CLIPS.from_unit(unit)), [[0.25, 0.0], [0.75, 1.0], [0.75, 0.5]], atol=1e-5)
+    assert MENU.values(unit)["direction"].tolist() == [0, 1, 1]

@@ -136,7 +136,7 @@ def test_ppo(name: str) -> None:
     named = to_torch(policy, batch.theta[0], model)
     model.n_epochs, model.max_grad_norm, model.policy.optimizer.step = 3, 0.5, step
     model.train()
-    rate = jnp.full((1, 1), 1e-3, jnp.float32)
+    rate = {"stepsize": jnp.full(1, 1e-3, jnp.float32)}
     trained = rule.apply(policy, batch.theta, experience, rate, rule.init(batch.theta), jax.random.key(0))
     np.testing.assert_allclose(trained.theta[0], of_torch(policy, {own: p for p, own in named}), **TOLERANCE)
     np.testing.assert_allclose(trained.divergence[0], told["train/approx_kl"], **TOLERANCE)
@@ -161,7 +161,7 @@ def test_ppo_in_minibatches_with_a_critic_that_is_held_back(monkeypatch: pytest.
         return of_torch(policy, {own: parameter for parameter, own in named})
 
     rule = PPO(epochs=epochs, minibatch_size=size // 3, value_clip_range=0.05)
-    proposed = jnp.full((1, 1), rate, jnp.float32)
+    proposed = {"stepsize": jnp.full(1, rate, jnp.float32)}
     trained = rule.apply(policy, batch.theta, batch.experience, proposed, rule.init(batch.theta), key)
     held_back, free = theirs(0.05), theirs(None)
     np.testing.assert_allclose(trained.theta[0], held_back, **TOLERANCE)
@@ -174,7 +174,7 @@ def test_a2c(name: str) -> None:
     model = model_of(stable_baselines3.A2C, name, batch, learning_rate=1e-3)
     named = to_torch(batch.policy, batch.theta[0], model)
     model.train()
-    rule, rate = A2C(), jnp.full((1, 1), 1e-3, jnp.float32)
+    rule, rate = A2C(), {"stepsize": jnp.full(1, 1e-3, jnp.float32)}
     state = rule.init(batch.theta)
     trained = rule.apply(batch.policy, batch.theta, batch.experience, rate, state, jax.random.key(0))
     found = of_torch(batch.policy, {own: parameter for parameter, own in named})

@@ -198,7 +198,7 @@ def test_one_diverging_learner_is_alone_with_it(fisher: str) -> None:
     for before, after in zip(jax.tree.leaves(healthy), jax.tree.leaves(sick), strict=True):
         np.testing.assert_array_equal(before[np.array([0, 2])], after[np.array([0, 2])])
     assert not np.isfinite(np.asarray(sick.gradient[1])).all()
-    update = NGA().apply(theta.at[1].set(1e30), sick, jnp.ones((3, 1), jnp.float32), None)
+    update = NGA().apply(theta.at[1].set(1e30), sick, {"stepsize": jnp.ones(3, jnp.float32)}, None)
     np.testing.assert_array_equal(update.flagged, [False, True, False])
 
 
@@ -236,7 +236,7 @@ def test_other_step_sizes_tasks_and_seeds_compile_nothing_new(policy: LinearGaus
         theta = jax.random.normal(purpose_key(key, Purpose.INITIAL_POLICY), (4, policy.num_parameters), jnp.float32)
         for update in range(2):
             estimate = estimator(theta, context, purpose_key(key, Purpose.SIMULATION, update))
-            theta = NGA().apply(theta, estimate, jnp.full((4, 1), stepsize, jnp.float32), None).theta
+            theta = NGA().apply(theta, estimate, {"stepsize": jnp.full(4, stepsize, jnp.float32)}, None).theta
         return np.asarray(theta)
 
     with compilations() as first:
@@ -277,5 +277,5 @@ def test_episodes_that_all_pay_the_same_have_no_gradient(baseline: Baseline) -> 
     estimate = Estimator(rollout)(theta, context, key)
     np.testing.assert_array_equal(estimate.num_steps, 600.0)
     np.testing.assert_array_equal(estimate.gradient, 0.0)
-    np.testing.assert_array_equal(NGA().apply(theta, estimate, jnp.ones((4, 1)), None).theta, theta)
-    assert NGA().apply(theta, estimate, jnp.ones((4, 1)), None).flagged.all()
+    np.testing.assert_array_equal(NGA().apply(theta, estimate, {"stepsize": jnp.ones(4)}, None).theta, theta)
+    assert NGA().apply(theta, estimate, {"stepsize": jnp.ones(4)}, None).flagged.all()

@@ -40,9 +40,9 @@ class Momentum(Rule):
     def init(self, theta: Any) -> Any:
         return Velocity(jnp.zeros_like(theta))
 
-    def apply(self, theta: Any, estimate: Any, hyperparameters: Any, state: Any) -> Any:
-        after = Velocity(hyperparameters[:, 1:] * state.velocity + estimate.gradient)
-        return guard(theta, theta + hyperparameters[:, :1] * after.velocity, estimate.gradient, state, after)
+    def apply(self, theta: Any, estimate: Any, values: Any, state: Any) -> Any:
+        after = Velocity(values["decay"][:, None] * state.velocity + estimate.gradient)
+        return guard(theta, theta + values["stepsize"][:, None] * after.velocity, estimate.gradient, state, after)
 
 
 def test_a_rule_with_two_hyperparameters_passes() -> None:
@@ -127,9 +127,9 @@ class DropsState(Momentum):
 
 
 class SharesVelocity(Momentum):
-    def apply(self, theta: Any, estimate: Any, hyperparameters: Any, state: Any) -> Any:
+    def apply(self, theta: Any, estimate: Any, values: Any, state: Any) -> Any:
         shared = Velocity(jnp.broadcast_to(jnp.mean(state.velocity, axis=0), theta.shape))
-        return super().apply(theta, estimate, hyperparameters, shared)
+        return super().apply(theta, estimate, values, shared)
 
 
 class Draws(Momentum):
@@ -153,8 +153,8 @@ class NeverFlags(Momentum):
 class MovesAnyway(Momentum):
     """The state goes on to decay."""
 
-    def apply(self, theta: Any, estimate: Any, hyperparameters: Any, state: Any) -> Any:
-        after = super().apply(theta, estimate, hyperparameters, state)
+    def apply(self, theta: Any, estimate: Any, values: Any, state: Any) -> Any:
+        after = super().apply(theta, estimate, values, state)
         return after._replace(state=Velocity(jnp.where(after.flagged[:, None], 0.5, 1.0) * after.state.velocity))
 
 
@@ -164,8 +164,8 @@ class LosesItsWay(Momentum):
     def direction(self, estimate: Any) -> Any:
         return jnp.ones_like(estimate.gradient)
 
-    def apply(self, theta: Any, estimate: Any, hyperparameters: Any, state: Any) -> Any:
-        moved = theta + hyperparameters[:, :1] * estimate.gradient
+    def apply(self, theta: Any, estimate: Any, values: Any, state: Any) -> Any:
+        moved = theta + values["stepsize"][:, None] * estimate.gradient
         return Update(moved, state, jnp.zeros(len(theta), bool))
 
 
@@ -180,17 +180,17 @@ class Offset(Line):
 
 
 class Squares(Line):
-    def apply(self, theta: Any, estimate: Any, hyperparameters: Any, state: Any) -> Any:
-        return super().apply(theta, estimate, hyperparameters**2, state)
+    def apply(self, theta: Any, estimate: Any, values: Any, state: Any) -> Any:
+        return super().apply(theta, estimate, {"stepsize": values["stepsize"] ** 2}, state)
 
 
 class Shrinks(Line):
     """Weight decay: the move depends on theta."""
 
-    def apply(self, theta: Any, estimate: Any, hyperparameters: Any, state: Any) -> Any:
-        after = super().apply(theta, estimate, hyperparameters, state)
+    def apply(self, theta: Any, estimate: Any, values: Any, state: Any) -> Any:
+        after = super().apply(theta, estimate, values, state)
         return after._replace(
-            theta=jnp.where(after.flagged[:, None], theta, after.theta - 0.1 * hyperparameters * theta)
+            theta=jnp.where(after.flagged[:, None], theta, after.theta - 0.1 * values["stepsize"][:, None] * theta)
         )
 
 

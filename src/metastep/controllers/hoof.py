@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from metastep._core.errors import InputError
 from metastep.controllers.per_learner import PerLearner, check, column
-from metastep.mdp import Learners, MetaMDP, Process, simulated, updated, whole_episodes, with_lengths
+from metastep.mdp import Learners, MetaMDP, Process, rule_values, simulated, updated, whole_episodes
 from metastep.mdp.controller import Controller
 from metastep.policies import Pieces
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold, fold_over
@@ -93,11 +93,11 @@ def _price_all(mdp: MetaMDP, learners: Learners, candidates: Array, episodes: Tr
     rollout, rule = mdp.estimator.rollout, mdp.rule
     policy, estimate, state = rollout.policy, learners.estimate, learners.rule_state
     if _is_along_a_line(mdp):
-        origin, one = jnp.zeros_like(learners.theta), jnp.ones_like(candidates[0])
+        origin, one = jnp.zeros_like(learners.theta), mdp.space.named(jnp.ones_like(candidates[0]))
         direction = rule.apply(origin, estimate, one, state).theta.T
         tilt = _tilt(rollout, learners, lambda observation: policy.mean(direction, observation), episodes)
-        lengths = jax.vmap(partial(with_lengths, mdp, learners))(candidates)
-        return jax.vmap(partial(_price, tilt))(lengths[:, :, 0])
+        values = jax.vmap(partial(rule_values, mdp, learners))(candidates)
+        return jax.vmap(partial(_price, tilt))(values["stepsize"])
 
     def price_one(candidate: Array) -> Prices:
         theta = updated(mdp, learners, candidate).theta.T

@@ -9,7 +9,7 @@ from typing import Any
 
 from metastep._core.registry import Registry
 from metastep.evaluation.methods import MethodSpec
-from metastep.rules.ranges import Range
+from metastep.rules.spaces import Range
 
 REGISTRY: Registry[MethodSpec] = Registry("compare.methods")
 register, names = REGISTRY.register, REGISTRY.names

@@ -13,8 +13,7 @@ from metastep._core.errors import InputError
 from metastep.mdp import AnyRule, Process
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Controller, TaskSource
-from metastep.rules.ranges import Range, Scale
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Space
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range, Scale, Space
 
 Grid = Mapping[str, Sequence[float]]
 

@@ -13,14 +13,13 @@ from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from metastep import features
-from metastep._core.errors import InputError, shown
+from metastep._core.errors import shown
 from metastep._core.settings import Count, Float, Positive, Several, Share, settings_of
 from metastep.fqi import MetaFQI
 from metastep.fqi.qfunction import Stepsizes
 from metastep.mdp import InitialPolicy, MetaMDP
 from metastep.rules.actor_critic import Sampler
-from metastep.rules.ranges import Range, Scale
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range, Scale, space_for
 from metastep.simulation.gradients import DampingKind, Estimator, FisherSolver
 from metastep.simulation.rollouts import Baseline, Rollout
 
@@ -175,7 +174,7 @@ class RolloutSection(_Section):
 
 
 class RangeSection(_Section):
-    """The range of the step along one direction of a menu."""
+    """The range of the step along one direction of a menu, or of a further coordinate."""
 
     low: Float = Field(ge=0.0, description="Smallest step.")
     high: Float = Field(gt=0.0, le=1e9, description="Largest step.")
@@ -198,21 +197,16 @@ class MetaSection(_Section):
     )
     ranges: dict[str, RangeSection] = Field(
         default={},
-        description="Of a menu, the range of the step along a direction, where it is not that of all others.",
+        description="By name: of a menu, the range of the step along one direction; of other rules, the range of a further "
+        "coordinate, as PPO's clip_range.",
     )
     observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(MetaMDP, "observation")
 
-    def space(
-        self, names: tuple[str, ...] = ("stepsize",), directions: tuple[str, ...] = ()
-    ) -> HyperparameterSpace | MenuSpace:
-        """The updates to choose from."""
-        if unknown := [direction for direction in self.ranges if direction not in directions]:
-            raise InputError(f"meta.ranges: {shown(unknown[0])} must be a direction of the rule, {list(directions)}.")
-        if not directions:
-            return HyperparameterSpace((self.stepsize_low,), (self.stepsize_high,), (self.stepsize_scale,), names)
-        usual = RangeSection(low=self.stepsize_low, high=self.stepsize_high, scale=self.stepsize_scale)
-        ranges = (self.ranges.get(direction, usual) for direction in directions)
-        return MenuSpace(directions, tuple(Range(one.low, one.high, one.scale) for one in ranges))
+    def space(self, rule: Any) -> HyperparameterSpace | MenuSpace:
+        """Return the updates to choose from."""
+        step = Range(self.stepsize_low, self.stepsize_high, self.stepsize_scale)
+        others = {name: Range(one.low, one.high, one.scale) for name, one in self.ranges.items()}
+        return space_for(rule, step, others)
 
 
 class CollectSection(_Section):
@@ -323,13 +317,17 @@ class CompareSection(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        names = [method.own_name for method in self.methods]
-        if len(set(names)) != len(names):
-            raise ValueError(f"methods: {shown(names)} must name each method once")
+        if len(set(self.names)) != len(self.names):
+            raise ValueError(f"methods: {shown(list(self.names))} must name each method once")
         return self
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the methods."""
+        return tuple(method.own_name for method in self.methods)
+
     def method(self, name: str) -> MethodSection | None:
-        """One method by its name."""
+        """Return one method by its name."""
         return next((method for method in self.methods if method.own_name == name), None)
 
 

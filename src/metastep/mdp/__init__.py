@@ -11,13 +11,13 @@ from metastep.mdp.episodes import (
     MetaMDP,
     Previous,
     divergence,
+    rule_values,
     simulated,
     updated,
     whole_episodes,
-    with_lengths,
 )
 from metastep.mdp.initial import InitialPolicy
 
 __all__ = ["DEFAULT_OBSERVATION", "ActorCriticMDP", "AnyRule", "InitialPolicy", "LastUpdate", "Learners", "MetaMDP"]
 __all__ += ["Previous", "Process", "Tasks", "advance", "begin", "divergence", "simulated", "updated", "whole_episodes"]
-__all__ += ["with_budget", "with_lengths"]
+__all__ += ["rule_values", "with_budget"]

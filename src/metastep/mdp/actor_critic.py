@@ -20,7 +20,7 @@ from metastep.mdp.initial import InitialPolicy
 from metastep.policies import ActorCritic
 from metastep.rules import RuleState
 from metastep.rules.actor_critic import PPO, ActorCriticRule, Experience, Lanes, Sampler, Trained
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Scale
 from metastep.simulation.engine import engine_of
 
 _DEFAULT_OBSERVATION = ("last_divergence", "clip_fraction", "change_in_errors", "last_rate", "budget")
@@ -159,13 +159,14 @@ class ActorCriticMDP:
 
 def _simulated(mdp: ActorCriticMDP) -> ActorCriticMDP:
     """Without what only models, controllers or first policies depend on: it selects the same program whatever that is."""
-    one = (1.0,) * (1 if not mdp.rule.directions else 2)
     if isinstance(mdp.space, MenuSpace):
         space: HyperparameterSpace | MenuSpace = dataclasses.replace(
             mdp.space, ranges=tuple(dataclasses.replace(bounds, low=1.0, high=2.0) for bounds in mdp.space.ranges)
         )
     else:
-        space = HyperparameterSpace(one, tuple(2.0 * bound for bound in one), names=mdp.space.names)
+        one = (1.0,) * mdp.space.num_coordinates
+        linear: Scale = "linear"
+        space = HyperparameterSpace(one, tuple(2.0 * bound for bound in one), (linear,) * len(one), mdp.space.names)
     return ActorCriticMDP(mdp.sampler, space, mdp.rule, block_size=mdp.block_size)
 
 
@@ -199,7 +200,8 @@ def _trained(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) ->
     """An update, and what is remembered of it."""
     batch: Experience = learners.estimate
     key = purpose_key(learners.key, Purpose.UPDATE, learners.update)
-    after = mdp.rule.apply(mdp.policy, learners.theta, batch, hyperparameters, learners.rule_state, key)
+    values = mdp.space.named(hyperparameters)
+    after = mdp.rule.apply(mdp.policy, learners.theta, batch, values, learners.rule_state, key)
     step, last = after.theta - learners.theta, learners.previous
     turn = diagnostics.turn(step, last.step, jnp)
     return after, LastUpdate(
@@ -207,7 +209,7 @@ def _trained(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) ->
         step=step,
         divergence=after.divergence,
         clip_fraction=after.clip_fraction,
-        rate=hyperparameters[:, -1],
+        rate=values["stepsize"],
         ratio=turn.ratio(jnp),
         cosine=turn.cosine,
         first_entropy=last.first_entropy,

@@ -66,6 +66,10 @@ class AnyRule(Protocol):
         """The numbers a controller chooses for every update."""
 
     @property
+    def optional(self) -> tuple[str, ...]:
+        """Fields that a space may have as coordinates, beside the hyperparameters."""
+
+    @property
     def directions(self) -> tuple[str, ...]:
         """What is chosen among before the step, by name; none where there is no choice."""
 
@@ -192,10 +196,11 @@ def draw_tasks(
 
 def check_choices(mdp: Process) -> None:
     """Refuse a space that is not the rule's, and an observation that names nothing or something twice."""
-    if mdp.space.names != mdp.rule.hyperparameters:
+    needed, known = mdp.rule.hyperparameters, (*mdp.rule.hyperparameters, *mdp.rule.optional)
+    if not set(needed) <= set(mdp.space.names) <= set(known):
+        further = f", and may take {', '.join(mdp.rule.optional)}" if mdp.rule.optional else ""
         raise InputError(
-            f"space: it names {', '.join(mdp.space.names)}, but the rule {mdp.rule.name!r} takes "
-            f"{', '.join(mdp.rule.hyperparameters)}."
+            f"space: it names {', '.join(mdp.space.names)}, but the rule {mdp.rule.name!r} takes {', '.join(needed)}{further}."
         )
     named = mdp.space.directions if isinstance(mdp.space, MenuSpace) else ()
     if mdp.rule.directions != named:

@@ -18,8 +18,7 @@ from metastep.mdp.blocks import Purpose, Stream, purpose_key
 from metastep.mdp.initial import InitialPolicy
 from metastep.policies import Policy
 from metastep.rules import NGA, Rule, RuleState, Update, unusable
-from metastep.rules.ranges import Range
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace, position_of
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range, Values
 from metastep.simulation.gradients import Batch, Estimate, Estimator, curvatures, estimate_of
 
 DEFAULT_OBSERVATION = ("theta", "natural_gradient", "context")
@@ -200,29 +199,26 @@ def _chosen_curvature(mdp: MetaMDP, learners: Learners, hyperparameters: Array) 
     """v'Fv along the direction that was chosen: (learners, 1)."""
     if not isinstance(mdp.space, MenuSpace):
         return learners.curvature[:, :1]
-    index = position_of(hyperparameters, len(mdp.space.directions))
-    return jnp.take_along_axis(learners.curvature, index[:, None], axis=1)
+    return jnp.take_along_axis(learners.curvature, mdp.space.position(hyperparameters)[:, None], axis=1)
 
 
-def with_lengths(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Array:
-    """The hyperparameters as the rule takes them: a step that was given as a divergence as a length, h = sqrt(2 KL / v'Fv)."""
+def rule_values(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Values:
+    """The values that the rule takes: a step that was given as a divergence becomes a length, h = sqrt(2 KL / v'Fv)."""
+    values = mdp.space.named(hyperparameters)
     is_divergence = [bounds.scale == "divergence" for bounds in mdp.space.branches.values()]
     if not any(is_divergence):
-        return hyperparameters
-    curvature = _chosen_curvature(mdp, learners, hyperparameters)
-    place = int(isinstance(mdp.space, MenuSpace))  # of the step
-    step = hyperparameters[:, place : place + 1]
+        return values
+    curvature, step = _chosen_curvature(mdp, learners, hyperparameters)[:, 0], values["stepsize"]
     length = jnp.where(curvature > 0.0, jnp.sqrt(2.0 * step / jnp.where(curvature > 0.0, curvature, 1.0)), 0.0)
-    if not all(is_divergence):
-        index = position_of(hyperparameters, len(is_divergence))
-        length = jnp.where(jnp.asarray(is_divergence)[index][:, None], length, step)
-    return jnp.concatenate([hyperparameters[:, :place], length, hyperparameters[:, place + 1 :]], axis=1)
+    if isinstance(mdp.space, MenuSpace):
+        length = jnp.where(jnp.asarray(is_divergence)[mdp.space.position(hyperparameters)], length, step)
+    return values | {"stepsize": length}
 
 
 def updated(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Update:
     """Only the update: what the rule makes of every theta."""
-    chosen = with_lengths(mdp, learners, hyperparameters)
-    return mdp.rule.apply(learners.theta, learners.estimate, chosen, learners.rule_state)
+    values = rule_values(mdp, learners, hyperparameters)
+    return mdp.rule.apply(learners.theta, learners.estimate, values, learners.rule_state)
 
 
 def divergence(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Array:
@@ -232,8 +228,7 @@ def divergence(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Arra
     """
     if not learners.curvature.shape[1]:
         return jnp.zeros(len(learners.theta), jnp.float32)
-    chosen = with_lengths(mdp, learners, hyperparameters)
-    length = chosen[:, int(isinstance(mdp.space, MenuSpace))]
+    length = rule_values(mdp, learners, hyperparameters)["stepsize"]
     return 0.5 * length**2 * _chosen_curvature(mdp, learners, hyperparameters)[:, 0]
 
 
@@ -270,7 +265,7 @@ def without_ranges(mdp: MetaMDP) -> MetaMDP:
     """The same for an update that was chosen: where choices lie does not matter any more, but what they mean does."""
     space = mdp.space
     if isinstance(space, MenuSpace):
-        space = MenuSpace(space.directions, tuple(Range(1.0, 2.0, bounds.scale) for bounds in space.ranges))
+        space = dataclasses.replace(space, ranges=tuple(Range(1.0, 2.0, bounds.scale) for bounds in space.ranges))
     else:
         ones = (1.0,) * space.num_coordinates
         space = HyperparameterSpace(ones, tuple(2.0 * one for one in ones), space.scales, space.names)

@@ -20,7 +20,8 @@ def setting_of(mdp: Process) -> dict[str, Any]:
         "policy": describe(mdp.policy),
         "rule": {"name": mdp.rule.name, **describe(mdp.rule)},
         "observation": [[name, size] for name, size in observed.items()],
-        "space": describe(mdp.space),
+        # The rule, which is described as well, says what a menu's categories are.
+        "space": {name: value for name, value in describe(mdp.space).items() if name not in ("category", "numbers")},
         **mdp.facts,
     }
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.rules.base import Followed, GradientRule, Update, guard
+from metastep.rules.spaces import Values
 from metastep.simulation.gradients import Estimate
 
 
@@ -41,11 +42,11 @@ class Adam(GradientRule):
     def init(self, theta: Array) -> AdamState:
         return AdamState(jnp.zeros_like(theta), jnp.zeros_like(theta), jnp.zeros(theta.shape[:1], jnp.float32))
 
-    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: AdamState) -> Update:
+    def apply(self, theta: Array, estimate: Estimate, values: Values, state: AdamState) -> Update:
         gradient = self.direction(estimate)
         first = self.first_decay * state.first + (1.0 - self.first_decay) * gradient
         second = self.second_decay * state.second + (1.0 - self.second_decay) * gradient**2
         count = state.updates + 1.0
         correction = jnp.sqrt(1.0 - self.second_decay**count) / (1.0 - self.first_decay**count)
-        moved = theta + hyperparameters[:, :1] * correction[:, None] * first / (jnp.sqrt(second) + self.epsilon)
+        moved = theta + values["stepsize"][:, None] * correction[:, None] * first / (jnp.sqrt(second) + self.epsilon)
         return guard(theta, moved, gradient, state, AdamState(first, second, count))

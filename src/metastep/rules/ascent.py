@@ -8,6 +8,7 @@ from jax import Array
 
 from metastep._core.errors import InputError
 from metastep.rules.base import GradientRule, Rule, Update, guard
+from metastep.rules.spaces import Values
 from metastep.simulation.gradients import DAMPING, Estimate
 
 
@@ -46,8 +47,8 @@ class NGA(Rule):
     def direction(self, estimate: Estimate) -> Array:
         return estimate.natural_gradient
 
-    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: None) -> Update:
-        return _step(theta, estimate.natural_gradient, hyperparameters[:, :1], normalised=True)
+    def apply(self, theta: Array, estimate: Estimate, values: Values, state: None) -> Update:
+        return _step(theta, estimate.natural_gradient, values["stepsize"][:, None], normalised=True)
 
 
 @dataclass(frozen=True)
@@ -62,5 +63,5 @@ class GradientAscent(GradientRule):
 
     name: ClassVar[str] = "gradient"
 
-    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: None) -> Update:
-        return _step(theta, estimate.gradient, hyperparameters[:, :1], self.normalised)
+    def apply(self, theta: Array, estimate: Estimate, values: Values, state: None) -> Update:
+        return _step(theta, estimate.gradient, values["stepsize"][:, None], self.normalised)

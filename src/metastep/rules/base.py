@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from metastep.rules.spaces import Values
 from metastep.simulation.gradients import Estimate
 
 RuleState = Any
@@ -28,6 +29,9 @@ class Rule(ABC):
     name: ClassVar[str]  # identifier in the registry
     hyperparameters: ClassVar[tuple[str, ...]] = ("stepsize",)  # the numbers a controller chooses for every update
     is_along_a_line: ClassVar[bool] = False  # theta' - theta is h times a vector that depends on neither h nor theta
+
+    optional: ClassVar[tuple[str, ...]] = ()  # fields that a space may have as coordinates, beside the hyperparameters
+    numbers: ClassVar[tuple[float, ...]] = ()  # what the directions stand for, where they are numbers
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -53,8 +57,8 @@ class Rule(ABC):
         return None
 
     @abstractmethod
-    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: RuleState) -> Update:
-        """One update of every learner; hyperparameters is (learners, len(self.hyperparameters))."""
+    def apply(self, theta: Array, estimate: Estimate, values: Values, state: RuleState) -> Update:
+        """Update every learner; `values` has one array (learners,) for each of the hyperparameters."""
 
     def steps(self, estimate: Estimate, state: RuleState) -> Array:
         """What an update adds to theta at h = 1, along each direction there is to choose: (learners, directions, parameters).
@@ -63,7 +67,7 @@ class Rule(ABC):
         """
         if not self.is_along_a_line:
             return jnp.zeros((len(estimate.gradient), 0, estimate.gradient.shape[1]), jnp.float32)
-        one = jnp.ones((len(estimate.gradient), 1), jnp.float32)
+        one = {"stepsize": jnp.ones(len(estimate.gradient), jnp.float32)}
         return self.apply(jnp.zeros_like(estimate.gradient), estimate, one, state).theta[:, None]
 
 

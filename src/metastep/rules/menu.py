@@ -9,7 +9,7 @@ from jax import Array
 
 from metastep._core.errors import InputError, shown
 from metastep.rules.base import Rule, RuleState, Update, guard
-from metastep.rules.spaces import position_of
+from metastep.rules.spaces import Values
 from metastep.simulation.gradients import Estimate
 
 Numbers = int | float | bool
@@ -57,12 +57,11 @@ class Menu(Rule):
     def init(self, theta: Array) -> tuple[RuleState, ...]:
         return tuple(rule.init(theta) for rule in self.rules)
 
-    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: tuple[RuleState, ...]) -> Update:
+    def apply(self, theta: Array, estimate: Estimate, values: Values, state: tuple[RuleState, ...]) -> Update:
         unit = self._unit_updates(estimate, state)
         vectors = jnp.stack([update.theta for update in unit], axis=1)
-        index = position_of(hyperparameters, len(self.rules))
-        vector = jnp.take_along_axis(vectors, index[:, None, None], axis=1)[:, 0]
-        moved = guard(theta, theta + hyperparameters[:, 1:2] * vector, vector)
+        vector = jnp.take_along_axis(vectors, values["direction"][:, None, None], axis=1)[:, 0]
+        moved = guard(theta, theta + values["stepsize"][:, None] * vector, vector)
         return moved._replace(state=tuple(update.state for update in unit))
 
     def steps(self, estimate: Estimate, state: tuple[RuleState, ...]) -> Array:
@@ -70,7 +69,7 @@ class Menu(Rule):
 
     def _unit_updates(self, estimate: Estimate, state: tuple[RuleState, ...]) -> list[Update]:
         """What every rule does from the origin with h = 1; those that follow a natural gradient see theirs."""
-        origin, one = jnp.zeros_like(estimate.gradient), jnp.ones((len(estimate.gradient), 1), jnp.float32)
+        origin, one = jnp.zeros_like(estimate.gradient), {"stepsize": jnp.ones(len(estimate.gradient), jnp.float32)}
         naturals = iter(estimate.natural_gradients)
         updates = []
         for rule, memory in zip(self.rules, state, strict=True):

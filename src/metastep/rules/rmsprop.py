@@ -8,6 +8,7 @@ import optax
 from jax import Array
 
 from metastep.rules.base import Followed, GradientRule, Update, guard
+from metastep.rules.spaces import Values
 from metastep.simulation.gradients import Estimate
 
 
@@ -36,9 +37,9 @@ class RMSProp(GradientRule):
     def init(self, theta: Array) -> RMSPropState:
         return RMSPropState(jnp.zeros_like(theta))
 
-    def apply(self, theta: Array, estimate: Estimate, hyperparameters: Array, state: RMSPropState) -> Update:
+    def apply(self, theta: Array, estimate: Estimate, values: Values, state: RMSPropState) -> Update:
         scaling = optax.scale_by_rms(decay=self.decay, eps=self.epsilon, eps_in_sqrt=True)
         gradient = self.direction(estimate)
         direction, after = scaling.update(gradient, optax.ScaleByRmsState(nu=state.square))
-        moved = theta + hyperparameters[:, :1] * direction
+        moved = theta + values["stepsize"][:, None] * direction
         return guard(theta, moved, gradient, state, RMSPropState(after.nu))

@@ -1,67 +1,163 @@
-"""Hyperparameter spaces: the actions of the meta-MDP."""
+"""Hyperparameter spaces: the actions of the meta-MDP, as named coordinates on the unit cube.
 
+A point of a space is a row of numbers, one for each coordinate, as datasets hold it; `named` turns rows into the values by name
+that an update rule reads.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from metastep._core.errors import InputError
-from metastep.rules.ranges import Range
-from metastep.rules.ranges import Scale as Scale
+from metastep._core.errors import InputError, shown
 
-_NEAR = 0.1
+Scale = Literal["linear", "log", "divergence"]
+"""Of a step: its length, along numbers or logarithms, or the KL divergence that it may cost, along logarithms."""
+
+Values = dict[str, Array]
+"""Hyperparameters of an update by name, each (learners,)."""
+
+_NEAR = 0.1  # standard deviation of `Space.near`, as a share of a scale's length
 
 
-class Space(Protocol):
-    """What a controller may propose for an update."""
+@dataclass(frozen=True)
+class Range:
+    """The interval of one coordinate and its scale.
+
+    Args:
+        low, high: bounds; all scales except "linear" need a positive lower bound.
+        scale: whether the interval is sampled, gridded and shown to a regressor along its numbers or along their logarithm. On
+            the scale "divergence" a number is the KL divergence between the policies before and after, instead of a length.
+        name: of the coordinate, for error messages.
+    """
+
+    low: float
+    high: float
+    scale: Scale = "linear"
+    name: str = "stepsize"
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
+            raise InputError(
+                f"meta.{self.name}_low: {self.low} must lie below {self.name}_high = {self.high}, and both be finite."
+            )
+        if self.scale not in get_args(Scale):
+            raise InputError(f"{self.name}: the scale {self.scale!r} must be one of {', '.join(get_args(Scale))}.")
+        if self.scale != "linear" and self.low <= 0.0:
+            raise InputError(f"meta.{self.name}_low: {self.low} must be positive on a {self.scale} scale.")
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """What the update rule calls the coordinates."""
-        ...
+    def is_linear(self) -> bool:
+        """Whether numbers are their own coordinates."""
+        return self.scale == "linear"
+
+    @property
+    def axis(self) -> tuple[float, float]:
+        """The bounds as a regressor sees them."""
+        return (self.low, self.high) if self.is_linear else (float(np.log10(self.low)), float(np.log10(self.high)))
+
+    def to_axis(self, values: ArrayLike) -> NDArray[np.float32]:
+        """Return numbers as a regressor sees them: unchanged, or their decimal logarithm."""
+        numbers: NDArray[Any] = np.asarray(values, np.float32)
+        if self.is_linear:
+            return numbers
+        with np.errstate(divide="ignore", invalid="ignore"):  # numbers that are not positive lie outside
+            return np.clip(np.log10(numbers.astype(np.float64)), *self.axis).astype(np.float32)
+
+    def from_axis(self, coordinates: ArrayLike) -> NDArray[np.float32]:
+        """Invert `to_axis`."""
+        given: NDArray[Any] = np.asarray(coordinates, np.float32)
+        if self.is_linear:
+            return given
+        # The ends are exact, although their logarithms are not.
+        first, last = np.asarray(self.axis, np.float32)
+        between = np.clip(10.0 ** given.astype(np.float64), self.low, self.high)
+        return np.where(given <= first, self.low, np.where(given >= last, self.high, between)).astype(np.float32)
+
+    def grid(self, num: int) -> NDArray[np.float32]:
+        """Return `num` numbers, evenly spaced along the scale."""
+        return self.from_axis(np.linspace(*self.axis, num))
+
+    def from_unit(self, share: Array) -> Array:
+        """Map [0, 1] onto the interval, along the scale."""
+        if self.is_linear:
+            return self.low + (self.high - self.low) * share
+        return jnp.exp(np.log(self.low) + (np.log(self.high) - np.log(self.low)) * share)
+
+    def to_unit(self, number: Array) -> Array:
+        """Invert `from_unit`."""
+        if self.is_linear:
+            return (number - self.low) / (self.high - self.low)
+        return (jnp.log(number) - np.log(self.low)) / (np.log(self.high) - np.log(self.low))
+
+    def shifted(self, number: Array, share: Array) -> Array:
+        """Move numbers by a share of the scale's length."""
+        if self.is_linear:
+            return number + (self.high - self.low) * share
+        return number * jnp.exp((np.log(self.high) - np.log(self.low)) * share)
+
+
+class Space(ABC):
+    """What a controller may propose for an update: named coordinates on the unit cube; learning works on the cube."""
+
+    names: tuple[str, ...]  # of the coordinates, as the update rule calls them; one of them is "stepsize"
 
     @property
     def num_coordinates(self) -> int:
         """How many numbers a controller proposes for an update."""
-        ...
+        return len(self.names)
 
     @property
-    def branches(self) -> "dict[str, Range]":
-        """The range of the step along each direction, by the direction's name; one without a name where there is no choice."""
-        ...
+    @abstractmethod
+    def branches(self) -> dict[str, Range]:
+        """The range of the step along each direction, by the direction's name; the name is "" without a choice."""
+
+    @abstractmethod
+    def from_unit(self, unit: Array) -> Array:
+        """Map (..., coordinates) in [0, 1] to points of the space, along each coordinate's scale."""
+
+    @abstractmethod
+    def to_unit(self, rows: Array) -> Array:
+        """Invert `from_unit`; a category maps to the middle of its share."""
+
+    @abstractmethod
+    def named(self, rows: Array) -> Values:
+        """Return points (..., coordinates) as values by name."""
+
+    @abstractmethod
+    def near(self, key: Array, rows: Array) -> Array:
+        """Draw points around others, with a tenth of each scale's length as standard deviation: (num, coordinates)."""
+
+    @abstractmethod
+    def clip(self, rows: Array) -> Array:
+        """Return the nearest points of the space."""
+
+    @abstractmethod
+    def candidates(self, num: int) -> NDArray[np.float32]:
+        """Return `num` evenly spaced steps along every direction: (candidates, coordinates)."""
+
+    def values(self, unit: Array) -> Values:
+        """Return the values by name at points (..., coordinates) of the unit cube."""
+        return self.named(self.from_unit(unit))
 
     def sample(self, key: Array, num: int) -> Array:
-        """Uniform along each scale, and among the directions: (num, coordinates)."""
-        ...
-
-    def near(self, key: Array, hyperparameters: Array) -> Array:
-        """Proposals a little away from others along their scales: (num, coordinates)."""
-        ...
-
-    def clip(self, hyperparameters: Array) -> Array:
-        """The nearest point of the space."""
-        ...
-
-    def from_unit(self, unit: Array) -> Array:
-        """Map (..., coordinates) in [0, 1] onto the space, along each coordinate's scale."""
-        ...
-
-    def candidates(self, num: int) -> NDArray[np.float32]:
-        """`num` evenly spaced steps along every direction: (candidates, coordinates)."""
-        ...
+        """Draw points uniformly on the unit cube: (num, coordinates)."""
+        return self.from_unit(jax.random.uniform(key, (num, self.num_coordinates), jnp.float32))
 
 
 @dataclass(frozen=True)
-class HyperparameterSpace:
+class HyperparameterSpace(Space):
     """A box whose coordinates have scales of their own; the paper's experiments have one linear step size.
 
     Args:
-        low, high: bounds; all scales but the linear one need a positive lower one.
-        scales: how a coordinate is sampled and gridded.
+        low, high: bounds; all scales except "linear" need a positive lower bound.
+        scales: how each coordinate is sampled and gridded.
         names: as the update rule calls them.
     """
 
@@ -75,7 +171,7 @@ class HyperparameterSpace:
             raise InputError(
                 "HyperparameterSpace: low, high, scales and names must have one entry for each coordinate."
             )
-        _ = self.ranges  # which refuse what cannot be
+        _ = self.ranges  # validates the bounds
 
     @property
     def ranges(self) -> tuple[Range, ...]:
@@ -84,67 +180,60 @@ class HyperparameterSpace:
 
     @property
     def branches(self) -> dict[str, Range]:
-        """The range of the step, which is the first coordinate."""
-        return {"": self.ranges[0]}
+        return {"": self.ranges[self.names.index("stepsize") if "stepsize" in self.names else 0]}
 
-    @property
-    def num_coordinates(self) -> int:
-        """How many numbers a controller proposes for an update."""
-        return len(self.names)
+    def named(self, rows: Array) -> Values:
+        return {name: rows[..., index] for index, name in enumerate(self.names)}
 
     def from_unit(self, unit: Array) -> Array:
-        """Map (..., coordinates) in [0, 1] onto the box, along each coordinate's scale."""
-        columns = [_from_unit(bounds, unit[..., index]) for index, bounds in enumerate(self.ranges)]
+        columns = [bounds.from_unit(unit[..., index]) for index, bounds in enumerate(self.ranges)]
         return self.clip(jnp.stack(columns, axis=-1))
 
-    def sample(self, key: Array, num: int) -> Array:
-        """Uniform along each scale: (num, coordinates)."""
-        return self.from_unit(jax.random.uniform(key, (num, self.num_coordinates), jnp.float32))
+    def to_unit(self, rows: Array) -> Array:
+        return jnp.stack([bounds.to_unit(rows[..., index]) for index, bounds in enumerate(self.ranges)], axis=-1)
 
-    def near(self, key: Array, hyperparameters: Array) -> Array:
-        """Normal around others along each scale, with a tenth of its length as the deviation: (num, coordinates)."""
-        shifts = _NEAR * jax.random.normal(key, hyperparameters.shape, jnp.float32)
-        columns = [_shifted(bounds, hyperparameters[:, i], shifts[:, i]) for i, bounds in enumerate(self.ranges)]
+    def near(self, key: Array, rows: Array) -> Array:
+        shifts = _NEAR * jax.random.normal(key, rows.shape, jnp.float32)
+        columns = [bounds.shifted(rows[:, i], shifts[:, i]) for i, bounds in enumerate(self.ranges)]
         return self.clip(jnp.stack(columns, axis=-1))
 
-    def clip(self, hyperparameters: Array) -> Array:
-        """The nearest point of the box."""
-        return jnp.clip(hyperparameters, jnp.asarray(self.low, jnp.float32), jnp.asarray(self.high, jnp.float32))
-
-    def grid(self, num: int) -> NDArray[np.float32]:
-        """`num` evenly spaced values of a one-coordinate space, along its scale: (num,)."""
-        if self.num_coordinates != 1:
-            raise InputError(f"grid: needs a space of one coordinate, this one has {', '.join(self.names)}.")
-        return self.ranges[0].grid(num)
+    def clip(self, rows: Array) -> Array:
+        return jnp.clip(rows, jnp.asarray(self.low, jnp.float32), jnp.asarray(self.high, jnp.float32))
 
     def candidates(self, num: int) -> NDArray[np.float32]:
-        """The grid as proposals: (num, 1)."""
-        return self.grid(num)[:, np.newaxis]
+        """Return a grid with `num` numbers for each coordinate: (num ** coordinates, coordinates)."""
+        grids = np.meshgrid(*(bounds.grid(num) for bounds in self.ranges), indexing="ij")
+        return np.stack([grid.ravel() for grid in grids], axis=1)
 
 
 @dataclass(frozen=True)
-class MenuSpace:
-    """A direction, by its position, and a step along it, which has a range of its own for each direction.
+class MenuSpace(Space):
+    """A category, by its position, and a step, which has a range of its own for each category.
 
     Args:
-        directions: their names.
-        ranges: of the step, one for each direction.
+        directions: the names of the categories.
+        ranges: of the step, one for each category.
+        category: the name of the first coordinate, as the update rule calls it.
+        numbers: what the categories stand for where they are numbers (PPO's clip ranges); else their positions.
     """
 
     directions: tuple[str, ...]
     ranges: tuple[Range, ...]
-
-    names = ("direction", "stepsize")
-    num_coordinates = 2
+    category: str = "direction"
+    numbers: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.directions or len(self.directions) != len(self.ranges):
             raise InputError(
-                f"MenuSpace: {len(self.directions)} directions and {len(self.ranges)} ranges, allowed are as many, and one at "
-                "least."
+                f"MenuSpace: {len(self.directions)} directions and {len(self.ranges)} ranges; give as many of both, and at "
+                "least one."
             )
         if len(set(self.directions)) < len(self.directions):
             raise InputError(f"MenuSpace: directions {list(self.directions)} must be named once each.")
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]  # a field in the box
+        return self.category, "stepsize"
 
     @property
     def low(self) -> tuple[float, ...]:
@@ -158,57 +247,68 @@ class MenuSpace:
 
     @property
     def branches(self) -> dict[str, Range]:
-        """The range of the step along each direction."""
         return dict(zip(self.directions, self.ranges, strict=True))
 
+    def position(self, rows: Array) -> Array:
+        """Return the nearest category of each point: (...,)."""
+        return jnp.clip(jnp.round(rows[..., 0]), 0.0, float(len(self.directions) - 1)).astype(jnp.int32)
+
+    def named(self, rows: Array) -> Values:
+        position = self.position(rows)
+        chosen = jnp.asarray(self.numbers, jnp.float32)[position] if self.numbers else position
+        return {self.category: chosen, "stepsize": rows[..., 1]}
+
     def from_unit(self, unit: Array) -> Array:
-        """Map (..., 2) in [0, 1]: equal shares of the first coordinate are the directions, the second follows the scale."""
+        """Map (..., 2) in [0, 1]: equal shares of the first coordinate are the categories, the second follows the scale."""
         last = len(self.directions) - 1
-        direction = jnp.minimum(jnp.floor(unit[..., 0] * len(self.directions)), float(last)).astype(jnp.int32)
-        steps = jnp.stack([_from_unit(bounds, unit[..., 1]) for bounds in self.ranges])
-        chosen = jnp.take_along_axis(steps, direction[None], axis=0)[0]
-        return self.clip(jnp.stack([direction.astype(jnp.float32), chosen], axis=-1))
+        position = jnp.minimum(jnp.floor(unit[..., 0] * len(self.directions)), float(last)).astype(jnp.int32)
+        return self._joined(position, [bounds.from_unit(unit[..., 1]) for bounds in self.ranges])
 
-    def sample(self, key: Array, num: int) -> Array:
-        """A direction at random, and a step uniform along its scale: (num, 2)."""
-        return self.from_unit(jax.random.uniform(key, (num, 2), jnp.float32))
+    def to_unit(self, rows: Array) -> Array:
+        position = self.position(rows)
+        steps = jnp.stack([bounds.to_unit(rows[..., 1]) for bounds in self.ranges])
+        middle = (position.astype(jnp.float32) + 0.5) / len(self.directions)
+        return jnp.stack([middle, jnp.take_along_axis(steps, position[None], axis=0)[0]], axis=-1)
 
-    def near(self, key: Array, hyperparameters: Array) -> Array:
-        """The same directions; steps normal around others, a tenth of the scale's length being the deviation: (num, 2)."""
-        index, step = position_of(hyperparameters, len(self.directions)), hyperparameters[:, 1]
-        shift = _NEAR * jax.random.normal(key, step.shape, jnp.float32)
-        steps = jnp.stack([_shifted(bounds, step, shift) for bounds in self.ranges])
-        chosen = jnp.take_along_axis(steps, index[None], axis=0)[0]
-        return self.clip(jnp.stack([index.astype(jnp.float32), chosen], axis=-1))
+    def near(self, key: Array, rows: Array) -> Array:
+        """Draw steps around others along their scales; the categories stay."""
+        shift = _NEAR * jax.random.normal(key, rows[:, 1].shape, jnp.float32)
+        return self._joined(self.position(rows), [bounds.shifted(rows[:, 1], shift) for bounds in self.ranges])
 
-    def clip(self, hyperparameters: Array) -> Array:
-        """The nearest direction, and the nearest step that is allowed along it."""
-        index = position_of(hyperparameters, len(self.directions))
+    def _joined(self, position: Array, steps: list[Array]) -> Array:
+        """Return points with these categories and, of the steps of all categories, their own."""
+        chosen = jnp.take_along_axis(jnp.stack(steps), position[None], axis=0)[0]
+        return self.clip(jnp.stack([position.astype(jnp.float32), chosen], axis=-1))
+
+    def clip(self, rows: Array) -> Array:
+        position = self.position(rows)
         low, high = (
             jnp.asarray([getattr(bounds, side) for bounds in self.ranges], jnp.float32) for side in ("low", "high")
         )
-        step = jnp.clip(hyperparameters[..., 1], low[index], high[index])
-        return jnp.stack([index.astype(jnp.float32), step], axis=-1)
+        step = jnp.clip(rows[..., 1], low[position], high[position])
+        return jnp.stack([position.astype(jnp.float32), step], axis=-1)
 
     def candidates(self, num: int) -> NDArray[np.float32]:
-        """`num` evenly spaced steps along every direction: (directions * num, 2)."""
         rows = [np.stack([np.full(num, index), bounds.grid(num)], 1) for index, bounds in enumerate(self.ranges)]
         return np.concatenate(rows).astype(np.float32)
 
 
-def position_of(hyperparameters: Array, num: int) -> Array:
-    """The direction that the first coordinate stands for, the nearest of `num`: (...,)."""
-    return jnp.clip(jnp.round(hyperparameters[..., 0]), 0.0, float(num - 1)).astype(jnp.int32)
+def space_for(rule: Any, step: Range, others: Mapping[str, Range]) -> HyperparameterSpace | MenuSpace:
+    """Return the space of an update rule.
 
-
-def _from_unit(bounds: Range, share: Array) -> Array:
-    if bounds.is_linear:
-        return bounds.low + (bounds.high - bounds.low) * share
-    return jnp.exp(np.log(bounds.low) + (np.log(bounds.high) - np.log(bounds.low)) * share)
-
-
-def _shifted(bounds: Range, step: Array, share: Array) -> Array:
-    """Steps moved by a share of the length of their scale."""
-    if bounds.is_linear:
-        return step + (bounds.high - bounds.low) * share
-    return step * jnp.exp((np.log(bounds.high) - np.log(bounds.low)) * share)
+    Args:
+        rule: says which coordinates there are.
+        step: the range of the step size.
+        others: ranges by name: of the step along single directions or, for a rule without directions, of further coordinates.
+    """
+    further = [name for name in (*rule.hyperparameters, *rule.optional) if name != "stepsize"]
+    allowed = list(rule.directions) or further
+    if unknown := [name for name in others if name not in allowed]:
+        what = "a direction of the rule" if rule.directions else "a coordinate that the rule takes"
+        raise InputError(f"meta.ranges: {shown(unknown[0])} must be {what}, {allowed}.")
+    if rule.directions:
+        ranges = tuple(others.get(direction, step) for direction in rule.directions)
+        return MenuSpace(rule.directions, ranges, rule.hyperparameters[0], rule.numbers)
+    named = {"stepsize": step} | {name: others[name] for name in further if name in others}
+    low, high, scales = zip(*((bounds.low, bounds.high, bounds.scale) for bounds in named.values()), strict=True)
+    return HyperparameterSpace(low, high, scales, tuple(named))

@@ -9,6 +9,7 @@ from jax import Array
 
 from metastep.policies import ActorCritic
 from metastep.rules.actor_critic import ActorCriticRule, Experience, Lanes, Trained
+from metastep.rules.spaces import Values
 from metastep.testing.subject import Subject, named, same
 
 _LEARNERS, _BATCH = 3, 256
@@ -24,19 +25,19 @@ def check_actor_critic_rule(rule: ActorCriticRule, seed: int = 0) -> None:
     """
     subject = named("rule", rule)
     names: Any = getattr(rule, "hyperparameters", None)
-    expected = ("direction", "stepsize") if rule.directions else ("stepsize",)
-    subject.require(names == expected, f"`hyperparameters` must be {expected!r} with these directions, got {names!r}")
+    subject.words("hyperparameters", names)
+    subject.require("stepsize" in names, f"`hyperparameters` must have 'stepsize' among them, got {names!r}")
     subject.methods("init", "apply", "require_batch")
     subject.hashable()
     key = jax.random.key(seed)
     theta, batch = _TINY.initial(key, _LEARNERS), _batch(key)
-    chosen = jnp.full((_LEARNERS, len(names)), 0.01, jnp.float32).at[:, 0].set(0.0 if rule.directions else 0.01)
+    chosen = {name: jnp.full(_LEARNERS, 0.01, jnp.float32) for name in names}
     state = subject.trace("init", rule.init, theta)
     for leaf in jax.tree.leaves(state):
         first = leaf.shape[:1] == theta.shape[:1]
         subject.require(first, f"an array of the state has shape {leaf.shape}, its first axis must be the learners'")
 
-    def evaluate(theta: Array, batch: Experience, chosen: Array) -> tuple[Any, ...]:
+    def evaluate(theta: Array, batch: Experience, chosen: Values) -> tuple[Any, ...]:
         start = rule.init(theta)
         return start, rule.apply(_TINY, theta, batch, chosen, start, key)
 

@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 
 from metastep.rules import ActorCriticRule, Rule, Update, unusable
+from metastep.rules.spaces import Values
 from metastep.simulation.gradients import Estimate
 from metastep.testing.actor_critic import check_actor_critic_rule
 from metastep.testing.subject import Subject, named, same
@@ -46,10 +47,12 @@ def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
     mean_return, return_error, num_steps = jax.random.uniform(keys[3], (3, _LEARNERS), jnp.float32, 0.1, 1.0)
     more = tuple(natural * (2.0 + index) for index in range(len(values) - 1))
     estimate = Estimate(mean_return, return_error, gradient, natural, num_steps, more)
-    chosen = jax.random.uniform(keys[4], (_LEARNERS, len(names)), jnp.float32, 0.1, 0.9)
+    drawn = jax.random.uniform(keys[4], (_LEARNERS, len(names)), jnp.float32, 0.1, 0.9)
+    choices = jnp.zeros(_LEARNERS, jnp.int32)
+    chosen = {name: choices if name == "direction" else drawn[:, index] for index, name in enumerate(names)}
     _check_shapes(subject, rule, theta, estimate, chosen)
 
-    def evaluate(theta: Array, estimate: Estimate, chosen: Array) -> tuple[Any, ...]:
+    def evaluate(theta: Array, estimate: Estimate, chosen: Values) -> tuple[Any, ...]:
         """Two updates, so that the state is not the one it starts as."""
         start = rule.init(theta)
         first = rule.apply(theta, estimate, chosen, start)
@@ -57,14 +60,14 @@ def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
         return start, rule.direction(estimate), second
 
     inputs = theta, estimate, chosen
-    others = jax.tree.map(lambda array: array.at[0].add(0.5), inputs)
+    others = jax.tree.map(lambda array: array.at[0].add(jnp.float32(0.5).astype(array.dtype)), inputs)
     *_, last = subject.apart(("init", "direction", "apply"), evaluate, inputs, others)
     _check_unusable(subject, rule, last, estimate, chosen)
     if rule.is_along_a_line:
         _check_line(subject, rule, last, estimate)
 
 
-def _check_shapes(subject: Subject, rule: Rule, theta: Array, estimate: Estimate, chosen: Array) -> None:
+def _check_shapes(subject: Subject, rule: Rule, theta: Array, estimate: Estimate, chosen: Values) -> None:
     direction = subject.trace("direction", rule.direction, estimate)
     subject.array("what `direction` returns", direction, theta.shape)
     state = subject.trace("init", rule.init, theta)
@@ -78,7 +81,7 @@ def _check_shapes(subject: Subject, rule: Rule, theta: Array, estimate: Estimate
     subject.alike("what `apply` returns", after.state, state)
 
 
-def _check_unusable(subject: Subject, rule: Rule, last: Update, estimate: Estimate, chosen: Array) -> None:
+def _check_unusable(subject: Subject, rule: Rule, last: Update, estimate: Estimate, chosen: Values) -> None:
     """The first learner has no gradient, the next ones have gradients that are not finite."""
     values = jnp.asarray([0.0, jnp.nan, jnp.inf], jnp.float32)[:, None]
     gradients = {name: getattr(estimate, name).at[:3].set(values) for name in ("gradient", "natural_gradient")}
@@ -95,7 +98,7 @@ def _check_unusable(subject: Subject, rule: Rule, last: Update, estimate: Estima
 
 def _check_line(subject: Subject, rule: Rule, last: Update, estimate: Estimate) -> None:
     def moved(theta: Array, stepsize: float) -> Any:
-        chosen = jnp.full((_LEARNERS, len(rule.hyperparameters)), stepsize, jnp.float32)
+        chosen = {name: jnp.full(_LEARNERS, stepsize, jnp.float32) for name in rule.hyperparameters}
         return np.asarray(rule.apply(theta, estimate, chosen, last.state).theta - theta)
 
     origin = jnp.zeros_like(last.theta)

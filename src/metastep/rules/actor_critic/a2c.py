@@ -19,6 +19,7 @@ from metastep.rules.actor_critic.rule import (
     kept_finite,
     standardised,
 )
+from metastep.rules.spaces import Values
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,7 @@ class A2C(ActorCriticRule):
         return towards - self.entropy_weight * jnp.mean(distribution.entropy()) + self.value_weight * error
 
     def apply(
-        self,
-        policy: ActorCritic,
-        theta: Array,
-        experience: Experience,
-        hyperparameters: Array,
-        state: Moments,
-        key: Array,
+        self, policy: ActorCritic, theta: Array, experience: Experience, values: Values, state: Moments, key: Array
     ) -> Trained:
         def train_one(theta: Array, batch: Experience, rate: Array, moments: Moments) -> Trained:
             gradient = policy.join(jax.grad(self.loss, argnums=1)(policy, policy.split(theta), batch))
@@ -75,4 +70,4 @@ class A2C(ActorCriticRule):
             after = Moments(moments.first, second, moments.steps + 1.0)
             return Trained(moved, after, jnp.bool_(False), divergence, jnp.float32(0.0))
 
-        return kept_finite(theta, state, jax.vmap(train_one)(theta, experience, hyperparameters[:, -1], state))
+        return kept_finite(theta, state, jax.vmap(train_one)(theta, experience, values["stepsize"], state))

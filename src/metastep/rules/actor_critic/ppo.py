@@ -22,7 +22,7 @@ from metastep.rules.actor_critic.rule import (
     standardised,
 )
 from metastep.rules.actor_critic.steps import steps_at_once
-from metastep.rules.spaces import position_of
+from metastep.rules.spaces import Values
 
 
 class Minibatch(NamedTuple):
@@ -54,8 +54,8 @@ class PPO(ActorCriticRule):
         epochs: passes through the batch (n_epochs).
         minibatch_size: steps of each gradient (batch_size), which must divide the batch.
         gae_lambda: lambda of the advantages.
-        clip_range: how far from 1 ratios of densities count. Where there are several, one is chosen for each update, beside
-            the learning rate.
+        clip_range: how far from 1 ratios of densities count. With several, one of them is chosen for each update. A space with
+            a coordinate of this name chooses any number of its range.
         value_clip_range: how far the critic may move in an update (clip_range_vf); None for any distance.
         normalise_advantages: whether those of a minibatch have mean 0 and standard deviation 1.
         entropy_weight: of the policy's entropy in the loss (ent_coef).
@@ -74,6 +74,7 @@ class PPO(ActorCriticRule):
     max_gradient_norm: Positive = 0.5
 
     name: ClassVar[str] = "ppo"
+    optional: ClassVar[tuple[str, ...]] = ("clip_range",)
 
     def __post_init__(self) -> None:
         check_fields(self, "meta.rule")
@@ -85,9 +86,17 @@ class PPO(ActorCriticRule):
             raise InputError(f"meta.rule.minibatch_size: {self.minibatch_size} must be at least 2.")
 
     @property
+    def hyperparameters(self) -> tuple[str, ...]:
+        return ("clip_range", "stepsize") if self.numbers else ("stepsize",)
+
+    @property
     def directions(self) -> tuple[str, ...]:
+        return tuple(f"clip {value:g}" for value in self.numbers)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
         """The clip ranges where there are several."""
-        return tuple(f"clip {value:g}" for value in self.clip_range) if len(self.clip_range) > 1 else ()
+        return self.clip_range if len(self.clip_range) > 1 else ()
 
     def loss(self, policy: ActorCritic, parts: Parts, batch: Minibatch, clip_range: Array) -> tuple[Array, Losses]:
         """What is made small, for one learner."""
@@ -108,29 +117,23 @@ class PPO(ActorCriticRule):
         return losses.policy + self.entropy_weight * losses.entropy + self.value_weight * losses.value, losses
 
     def apply(
-        self,
-        policy: ActorCritic,
-        theta: Array,
-        experience: Experience,
-        hyperparameters: Array,
-        state: Moments,
-        key: Array,
+        self, policy: ActorCritic, theta: Array, experience: Experience, values: Values, state: Moments, key: Array
     ) -> Trained:
         batch = Minibatch(*(getattr(experience, name) for name in Minibatch._fields))
         size = batch.value.shape[1]
         # One order for all learners: their steps have nothing to do with each other.
         orders = jax.vmap(lambda one: jax.random.permutation(one, size))(jax.random.split(key, self.epochs))
-        choices = jnp.asarray(self.clip_range, jnp.float32)
-        clip_range = choices[position_of(hyperparameters, len(choices))] if self.directions else choices[:1]
+        usual = jnp.broadcast_to(jnp.float32(self.clip_range[0]), (len(theta),))
+        values = {"clip_range": usual, **values}
 
-        def train_one(theta: Array, batch: Minibatch, rate: Array, clip_range: Array, moments: Moments) -> Trained:
+        def train_one(theta: Array, batch: Minibatch, values: Values, moments: Moments) -> Trained:
             def step(carry: tuple[Array, Moments], minibatch: Minibatch) -> tuple[tuple[Array, Moments], Losses]:
                 theta, moments = carry
                 slopes, losses = jax.grad(self.loss, argnums=1, has_aux=True)(
-                    policy, policy.split(theta), minibatch, clip_range
+                    policy, policy.split(theta), minibatch, values["clip_range"]
                 )
                 gradient = clipped(policy.join(slopes), self.max_gradient_norm)
-                return adam_step(theta, gradient, rate, moments), losses
+                return adam_step(theta, gradient, values["stepsize"], moments), losses
 
             def epoch(carry: tuple[Array, Moments], order: Array) -> tuple[tuple[Array, Moments], Losses]:
                 shuffled = jax.tree.map(
@@ -143,5 +146,4 @@ class PPO(ActorCriticRule):
             # As Stable-Baselines3 tells them: the divergence of the last epoch, clip fractions of all.
             return Trained(theta, moments, jnp.bool_(False), losses.divergence[-1], jnp.mean(losses.clip_fraction))
 
-        rates, clips = hyperparameters[:, -1], jnp.broadcast_to(clip_range, (len(theta),))
-        return kept_finite(theta, state, jax.vmap(train_one)(theta, batch, rates, clips, state))
+        return kept_finite(theta, state, jax.vmap(train_one)(theta, batch, values, state))

@@ -10,6 +10,7 @@ from jax import Array
 from metastep._core.errors import InputError
 from metastep.policies.actor_critic import ActorCritic
 from metastep.rules.actor_critic.experience import Experience
+from metastep.rules.spaces import Values
 
 
 class Moments(NamedTuple):
@@ -40,15 +41,22 @@ class ActorCriticRule(ABC):
     gae_lambda: float = 0.95  # of the advantages
     minibatch_size: int | None = None  # steps of each gradient; None where it takes the whole batch
 
-    @property
-    def directions(self) -> tuple[str, ...]:
-        """Ways to go that are chosen among before the step, by name; none where there is no choice."""
-        return ()
+    optional: ClassVar[tuple[str, ...]] = ()  # fields that a space may have as coordinates, beside the step
 
     @property
     def hyperparameters(self) -> tuple[str, ...]:
-        """The numbers a controller chooses for every update."""
-        return ("direction", "stepsize") if self.directions else ("stepsize",)
+        """The numbers that every space has as coordinates."""
+        return ("stepsize",)
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Names of categories to choose from before the step; none without a choice."""
+        return ()
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """What these categories stand for."""
+        return ()
 
     def require_batch(self, batch_size: int) -> None:
         """Refuse a number of steps that the rule cannot learn from."""
@@ -64,15 +72,9 @@ class ActorCriticRule(ABC):
 
     @abstractmethod
     def apply(
-        self,
-        policy: ActorCritic,
-        theta: Array,
-        experience: Experience,
-        hyperparameters: Array,
-        state: Moments,
-        key: Array,
+        self, policy: ActorCritic, theta: Array, experience: Experience, values: Values, state: Moments, key: Array
     ) -> Trained:
-        """One update of every learner; hyperparameters is (learners, len(self.hyperparameters))."""
+        """Update every learner; `values` has one array (learners,) for each coordinate of the space."""
 
 
 def clipped(gradient: Array, most: float) -> Array:

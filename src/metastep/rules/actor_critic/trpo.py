@@ -12,6 +12,7 @@ from metastep._core.settings import Count, Positive, Share, check_fields
 from metastep.policies.actor_critic import ActorCritic
 from metastep.rules.actor_critic.experience import Experience
 from metastep.rules.actor_critic.rule import ActorCriticRule, Moments, Trained, adam_step, kept_finite, standardised
+from metastep.rules.spaces import Values
 from metastep.simulation.gradients import conjugate_gradient
 
 
@@ -52,13 +53,7 @@ class TRPO(ActorCriticRule):
             raise InputError(f"meta.rule.search_factor: {self.search_factor} must be less than 1.")
 
     def apply(
-        self,
-        policy: ActorCritic,
-        theta: Array,
-        experience: Experience,
-        hyperparameters: Array,
-        state: Moments,
-        key: Array,
+        self, policy: ActorCritic, theta: Array, experience: Experience, values: Values, state: Moments, key: Array
     ) -> Trained:
         orders = jax.vmap(lambda one: jax.random.permutation(one, experience.value.shape[1]))(
             jax.random.split(key, self.critic_epochs)
@@ -69,7 +64,7 @@ class TRPO(ActorCriticRule):
             moved, after = self._follow_returns(policy, moved, batch, moments, orders)
             return Trained(moved, after, jnp.bool_(False), divergence, jnp.float32(0.0))
 
-        return kept_finite(theta, state, jax.vmap(train_one)(theta, experience, hyperparameters[:, -1], state))
+        return kept_finite(theta, state, jax.vmap(train_one)(theta, experience, values["stepsize"], state))
 
     def _improve(self, policy: ActorCritic, theta: Array, batch: Experience, bound: Array) -> tuple[Array, Array]:
         """The actor of one learner after its step, and what that cost."""
