@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from metastep.evaluation import Comparison, join
-from metastep.experiments.build import method_spec
-from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import fit_model, on_test_tasks, select, validate
-from metastep.experiments.stages import tune_method as tuned
+from metastep import Comparison
+from metastep.evaluation import join
 from metastep.report.figures import Layout, Panel, picture
 from metastep.report.style import Ink
 from paper.ablations import for_four_times_as_long, run_in_one_task, without_context
@@ -20,7 +17,7 @@ from paper.facts import facts_of
 from paper.judging import Measured
 from paper.outcome import Outcome, Product, Verdict
 from paper.robust import has_random_states, random_states
-from paper.workbench import Run, Workbench
+from paper.workbench import PresetRun, Workbench
 
 _COLOURS: dict[Verdict, str] = {"holds": "#009E73", "not distinguishable": "#F0E442", "does not hold": "#D55E00"}
 
@@ -45,14 +42,16 @@ def facts(bench: Workbench) -> Product:
     return Product(outcomes, [picture("facts", caption, [panels], Layout((3.4, 6.0)))], {"facts": rows})
 
 
-def measured_on_test_tasks(bench: Workbench, run: Run) -> Measured:
-    """What the facts about a run's environment are judged by, made where the run does not hold it yet."""
+def measured_on_test_tasks(bench: Workbench, run: PresetRun) -> Measured:
+    """Return what the facts about a run's environment are judged by, made where the run does not hold it yet."""
     is_usual = bool(run.environment.tuned) and not run.environment.is_shown_as_gain
     parts = [with_fixed_grid(run), _validated(run)]
     if run.environment.tuned:
-        parts += [run.tested(*run.environment.tuned, "hoof"), _on_natural_gradients(run)]
+        natural = run.kept("natural", lambda: _on_natural_gradients(run))
+        parts += [run.tested(*run.environment.tuned, "hoof"), natural]
     if is_usual:
-        parts += [run.tested("single"), without_context(run), _other_settings(run)]
+        others = run.kept("other-settings", lambda: _with_other_settings(run), ["data"])
+        parts += [run.tested("single"), without_context(run), others]
     return Measured(
         join(parts),
         longer=for_four_times_as_long(run) if run.environment.is_long else None,
@@ -61,61 +60,38 @@ def measured_on_test_tasks(bench: Workbench, run: Run) -> Measured:
     )
 
 
-def _validated(run: Run) -> Comparison:
-    """Every iteration with its score on the validation tasks on the record."""
+def _validated(run: PresetRun) -> Comparison:
+    """Test every iteration, with its score on the validation tasks in the record."""
     comparison = by_iteration(run)
-    scores = {f"N={curve.iteration}": curve.score for curve in run.model().record.validation}
+    scores = {f"N={curve.iteration}": curve.score for curve in run.learn().record.validation}
     records = (m._replace(values={**m.values, "validated": scores[m.name]}) for m in comparison.methods)
     return dataclasses.replace(comparison, methods=tuple(records))
 
 
-def _on_natural_gradients(run: Run) -> Comparison:
-    """RMSprop and Adam on the natural gradient, tuned like the plain ones."""
-
-    def make() -> Comparison:
-        found = []
-        for spec in (method_spec(run.config, name) for name in ("rmsprop", "adam")):
-            own = dataclasses.replace(
-                spec,
-                name=f"{spec.name}-natural",
-                label=f"{spec.label} on the natural gradient",
-                rule_options={**spec.rule_options, "follows": "natural_gradient"},
-                colour="",
-            )
-            found.append(tuned(run.folder, own, tracker=run.tracker))
-        methods, tables = [method for method, _ in found], [table for _, table in found]
-        return on_test_tasks(run.folder, methods, tuning=tables, tracker=run.tracker)
-
-    return run.kept("natural", make)
+def _on_natural_gradients(run: PresetRun) -> Comparison:
+    """Test RMSprop and Adam on the natural gradient, tuned like the plain ones."""
+    tuned = []
+    for spec in (run.methods["rmsprop"], run.methods["adam"]):
+        options = {**spec.rule_options, "follows": "natural_gradient"}
+        name, label = f"{spec.name}-natural", f"{spec.label} on the natural gradient"
+        tuned.append(run.tune(dataclasses.replace(spec, name=name, label=label, rule_options=options, colour="")))
+    return run.test([method for method, _ in tuned], tuning=[table for _, table in tuned])
 
 
-def _other_settings(run: Run) -> Comparison:
-    """metaFQI refitted on the same data with a third of the trees, half the minimum split, and another lambda."""
+def _with_other_settings(run: PresetRun) -> Comparison:
+    """Test metaFQI refitted on the same data with a third of the trees, half the minimum split, and another lambda."""
     fqi = run.config.fqi
     options = {"trees": 100, "min_samples_split": 0.01} | fqi.regressor.options
     split = options["min_samples_split"]
     halved = split / 2 if isinstance(split, float) else max(split // 2, 2)
-    regressors = {
-        "trees": {**options, "trees": max(options["trees"] // 3, 1)},
-        "split": {**options, "min_samples_split": halved},
-    }
+    regressors = {"trees": {"trees": max(options["trees"] // 3, 1)}, "split": {"min_samples_split": halved}}
     changes: dict[str, dict[str, Any]] = {
-        name: {"regressor": fqi.regressor.model_validate({"name": fqi.regressor.name, **changed})}
+        name: {"regressor": fqi.regressor.model_validate({"name": fqi.regressor.name, **options, **changed})}
         for name, changed in regressors.items()
     }
     changes["lambda"] = {"lam": 0.75 if fqi.lam > 0.8 else 1.0}
-
-    def make() -> Comparison:
-        methods = []
-        for name, change in changes.items():
-            config: Experiment = run.config.model_copy(update={"fqi": fqi.model_copy(update=change)})
-            other = run.folder.with_config(config)
-            model = fit_model(other, run.dataset(), tracker=run.tracker)
-            selected = select(model, validate(other, model, tracker=run.tracker))
-            methods.append(run.following(selected, f"other {name}", f"other {name}"))
-        return on_test_tasks(run.folder, methods, tracker=run.tracker)
-
-    return run.kept("other-settings", make, ["data"])
+    labels = {f"other {name}": change for name, change in changes.items()}
+    return run.test([run.refitted(run.changed("fqi", **change), name, name) for name, change in labels.items()])
 
 
 def _panel(title: str, verdicts: Mapping[str, Verdict]) -> Panel:

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from metastep.evaluation import Comparison, bootstrap_interval, join, metric_values, verdict
-from metastep.experiments.stages import fit_model
 from metastep.report.figures import Line, Panel, curves, ink_of
 from metastep.report.style import CONTRAST, MAIN, Ink
 from metastep.report.tables import number
@@ -16,7 +15,7 @@ from paper.claims import AUC, Judged, outcome_of
 from paper.columns import Column, Figure, shown
 from paper.judging import MARGIN, found
 from paper.outcome import Effect, Outcome, at_most, better
-from paper.workbench import Run
+from paper.workbench import PresetRun
 
 KINDS = ("double", "single")
 _NUM_STATES = 5
@@ -24,29 +23,23 @@ _ITERATIONS = 3
 """Planned updates, as in the paper's experiment."""
 
 
-def random_states(run: Run) -> Comparison:
+def random_states(run: PresetRun) -> Comparison:
     """Test forests of five random states, of both kinds of Q: `double-0`, ..., `single-4`."""
     return join([_one_state(run, kind, state) for kind in KINDS for state in range(_NUM_STATES)])
 
 
-def has_random_states(run: Run) -> bool:
+def has_random_states(run: PresetRun) -> bool:
     """Say whether a run holds all of them: ten models take longer to fit than all else about HalfCheetah."""
-    return all(run.holds(f"robust-{kind}-{state}") for kind in KINDS for state in range(_NUM_STATES))
+    return all(run.extra_file(f"robust-{kind}-{state}").exists() for kind in KINDS for state in range(_NUM_STATES))
 
 
-def _one_state(run: Run, kind: str, state: int) -> Comparison:
-    config = run.config
-    changes = {"double": kind == "double", "iterations": min(_ITERATIONS, config.fqi.iterations)}
-    variant = config.model_copy(update={"fqi": config.fqi.model_copy(update=changes)})
-
-    def make() -> Comparison:
-        model = fit_model(run.with_config(variant), run.collect(), tracker=run.tracker, random_state=state)
-        return run.test([run.following(model, f"{kind}-{state}", f"{kind} Q, random state {state}")])
-
-    return run.kept(f"robust-{kind}-{state}", make, ["data"])
+def _one_state(run: PresetRun, kind: str, state: int) -> Comparison:
+    other = run.changed("fqi", double=kind == "double", iterations=min(_ITERATIONS, run.config.fqi.iterations))
+    name, label = f"{kind}-{state}", f"{kind} Q, random state {state}"
+    return run.kept(f"robust-{name}", lambda: run.test([run.refitted(other, name, label, state)]), ["data"])
 
 
-def _random_states(run: Run) -> Column:
+def _random_states(run: PresetRun) -> Column:
     comparison = random_states(run)
     # Everything is judged in what is shown: the spread over tasks of HalfCheetah's returns is that of its first ones.
     drawn, quantity, note = shown(run, comparison)
@@ -84,7 +77,7 @@ def _states_panel(name: str, means: NDArray[np.float64], ylabel: str) -> Panel:
     return Panel(name, draw)
 
 
-def _outcomes(run: Run, auc: NDArray[np.float64], returns: NDArray[np.float64]) -> list[Outcome]:
+def _outcomes(run: PresetRun, auc: NDArray[np.float64], returns: NDArray[np.float64]) -> list[Outcome]:
     margin = MARGIN * max(float((auc[0] - returns[0, :, :, 0]).mean()), 0.0)
     over_states, over_tasks = auc.std(axis=1, ddof=1), auc.mean(axis=1)  # (kinds, tasks)
     spread = standard_deviation(auc[0].mean(axis=1))
