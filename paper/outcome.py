@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from metastep.evaluation import Comparison, Difference
-from metastep.evaluation.resampling import Verdict as Direction
+from metastep.evaluation.intervals import Verdict as Direction
 from metastep.report.document import Picture
 from metastep.report.tables import interval, number
 
