@@ -16,8 +16,8 @@ from rich.table import Table
 
 from metastep._core.progress import Terminal
 from metastep.evaluation import differences, summary
-from metastep.experiments.folder import RunFolder
 from metastep.experiments.pooling import judged, pooled
+from metastep.experiments.run import Run
 from shared import save
 
 NAME = "other families"
@@ -26,7 +26,7 @@ NAME = "other families"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
-    folders = [RunFolder.open(path) for path in parser.parse_args().runs]
+    folders = [Run.open(path) for path in parser.parse_args().runs]
     console, figures = Console(), {}
     for left in folders:
         family, seed = left.config.env.name, left.config.seed

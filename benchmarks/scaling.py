@@ -95,23 +95,22 @@ def doing(kind: str, number: int) -> Iterator[None]:
 
 def stages_once(asked: dict[str, Any]) -> dict[str, Any]:
     """Seconds and digest of each stage: for the first time, as a command has it, and once all processes are there."""
-    from metastep._core.threads import use_cores
+    from metastep._core.parallel import use_cores
 
     if asked["kind"] == "cores":
         use_cores(asked["number"])
     prepare()
-    from metastep.experiments.comparing import compare_methods
-    from metastep.experiments.folder import RunFolder
-    from metastep.experiments.learning import collect_data
+    from metastep.experiments.run import Run
+    from metastep.experiments.stages import collect, compare_methods
 
-    stages: dict[str, Callable[[Any], Any]] = {"collect": collect_data, "compare": compare_methods}
+    stages: dict[str, Callable[[Any], Any]] = {"collect": collect, "compare": compare_methods}
     config, found = no_learned_methods(asked["preset"], asked["scale"], asked["set"]), {}
     with tempfile.TemporaryDirectory() as place, doing(asked["kind"], asked["number"]):
         for name in asked["stage"]:
             took = {}
             # In between all who help start and compile, where the first time was over before they could.
             for attempt in ("first", "again") if asked["number"] == 1 else ("first", "between", "again"):
-                folder = RunFolder.create(Path(place) / f"{name}-{attempt}", config)
+                folder = Run.create(Path(place) / f"{name}-{attempt}", config)
                 took[attempt], _ = timed(lambda name=name, folder=folder: stages[name](folder))
                 os.environ["METASTEP_PATIENCE"] = "0"
             found[name] = {**took, "digest": digest(folder.path)}
@@ -310,10 +309,10 @@ def part_tasks(arguments: argparse.Namespace) -> dict[str, Any]:
     prepare()
     import cloudpickle
 
-    from metastep._core.crew import Queue
+    from metastep._core.parallel import completed
     from metastep.controllers import Fixed, MetaFQIController
-    from metastep.experiments.folder import RunFolder
-    from metastep.experiments.learning import collect_data, fit_model
+    from metastep.experiments.run import Run
+    from metastep.experiments.stages import collect, fit_model
     from metastep.integrations.dask import workers
     from metastep.mdp.blocks import Stream
     from metastep.mdp.runs import BlockRun, run_blocks, start_of
@@ -325,16 +324,16 @@ def part_tasks(arguments: argparse.Namespace) -> dict[str, Any]:
     start = start_of(mdp, 0, Stream.TEST, 0)
     plain = BlockRun(mdp, Fixed(0.5), start, config.compare.num_updates)
     with tempfile.TemporaryDirectory() as place:
-        folder = RunFolder.create(Path(place) / "run", config)
-        dataset = collect_data(folder)
-        model = fit_model(config, dataset)
+        folder = Run.create(Path(place) / "run", config)
+        dataset = collect(folder)
+        model = fit_model(folder, dataset)
         blocks = sorted(dataset.folder.glob("block-*"))
         size = blocks[0].stat().st_size
     learned = plain._replace(controller=MetaFQIController(model, 1))
-    ran = run_blocks([plain], 0, len)
+    ran = run_blocks([plain], 0)
 
     def task(block: BlockRun) -> int:
-        return len(cloudpickle.dumps((run_blocks, ([block], 0, len))))
+        return len(cloudpickle.dumps((run_blocks, ([block], 0))))
 
     rows: list[dict[str, Any]] = [
         {"what": "bytes of a task of a baseline", "figure": task(plain)},
@@ -342,14 +341,12 @@ def part_tasks(arguments: argparse.Namespace) -> dict[str, Any]:
         {"what": "bytes of the result of a block of the comparison", "figure": len(cloudpickle.dumps(ran))},
         {"what": "bytes of a block of data, where there is no shared folder", "figure": size},
     ]
-    with workers(2) as crew:
+    with workers(2) as pool:
         number, payload = 1000, cloudpickle.dumps(([plain], 0))
-        crew.submit(len, b"").result()  # the workers are there
-        queue = Queue(crew, 1)
-        for index in range(number):
-            queue.add(0, index, len, payload)
+        pool.submit(len, b"").result()  # the workers are there
+        calls = ((index, len, payload) for index in range(number))
         before = time.process_time()
-        took, _ = timed(lambda: [list(queue.take()) for _ in iter(lambda: bool(queue), False)])
+        took, _ = timed(lambda: list(completed(pool, lambda _: next(calls, None))))
         busy = time.process_time() - before
     rows.append({"what": "milliseconds of a task that does nothing, two workers", "figure": 1000.0 * took / number})
     rows.append({"what": "of these, of this processor with its scheduler", "figure": 1000.0 * busy / number})

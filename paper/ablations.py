@@ -4,8 +4,7 @@ import numpy as np
 
 from metastep.evaluation import Comparison, join
 from metastep.experiments.build import build_env
-from metastep.experiments.comparing import on_test_tasks
-from metastep.experiments.learning import fit_model, select, validate
+from metastep.experiments.stages import fit_model, on_test_tasks, select, validate
 from metastep.report.figures import curves, line_of
 from metastep.report.style import CONTRAST
 from paper import columns
@@ -45,10 +44,11 @@ def without_context(run: Run) -> Comparison:
 def _without_context(run: Run) -> Comparison:
     seen = tuple(name for name in run.config.meta.observation if name != "context")
     blind = run.config.model_copy(update={"meta": run.config.meta.model_copy(update={"observation": seen})})
-    model = fit_model(blind, run.dataset(), tracker=run.tracker)
-    selected = select(model, validate(blind, model, tracker=run.tracker))
+    other = run.folder.with_config(blind)
+    model = fit_model(other, run.dataset(), tracker=run.tracker)
+    selected = select(model, validate(other, model, tracker=run.tracker))
     method = run.following(selected, "without context", "metaFQI without context")
-    return on_test_tasks(blind, [method], tracker=run.tracker)
+    return on_test_tasks(other, [method], tracker=run.tracker)
 
 
 def _single_action(run: Run) -> Column:

@@ -10,8 +10,9 @@ from metastep import InputError
 from metastep.evaluation import Comparison, join, require_alike
 from metastep.evaluation.resampling import mean_interval
 from metastep.experiments.build import method_spec, updates_collected
-from metastep.experiments.comparing import on_test_tasks, prepared, tuned
-from metastep.experiments.learning import iteration_methods
+from metastep.experiments.stages import iteration_methods, on_test_tasks
+from metastep.experiments.stages import prepare_method as prepared
+from metastep.experiments.stages import tune_method as tuned
 from metastep.report.figures import Line, curves, line_of, whiskers
 from metastep.report.style import CONTRAST
 from metastep.report.tables import interval
@@ -34,16 +35,16 @@ def fixed_grid(run: Run) -> Sequence[float]:
 def with_fixed_grid(run: Run) -> Comparison:
     """metaFQI, the tuned fixed step, and every fixed step of the grid on the test tasks."""
     methods = [run.with_values("fixed", {"stepsize": step}, step_name(step)) for step in fixed_grid(run)]
-    steps = run.kept("fixed-grid", lambda: on_test_tasks(run.config, methods, tracker=run.tracker))
+    steps = run.kept("fixed-grid", lambda: on_test_tasks(run.folder, methods, tracker=run.tracker))
     return join([run.tested("metafqi", "fixed"), steps])
 
 
 def by_iteration(run: Run) -> Comparison:
     """Every iteration of a run's model on its test tasks; the method N=i is iteration i."""
-    methods = iteration_methods(run.config, run.model())
+    methods = iteration_methods(run.folder, run.model())
     if len(methods) < 2:
         raise InputError(f"fqi.iterations: {len(methods)} must be at least 2 to compare iterations.")
-    return run.kept("iterations", lambda: on_test_tasks(run.config, methods, tracker=run.tracker), ["model"])
+    return run.kept("iterations", lambda: on_test_tasks(run.folder, methods, tracker=run.tracker), ["model"])
 
 
 def for_longer(run: Run, num_updates: int, choose: Callable[[float], Sequence[float]]) -> Comparison:
@@ -53,11 +54,11 @@ def for_longer(run: Run, num_updates: int, choose: Callable[[float], Sequence[fl
     def make() -> Comparison:
         run.model()
         followed = prepared(run.folder, method_spec(config, "metafqi"))
-        best, table = tuned(config, method_spec(config, "fixed"), num_updates=num_updates, tracker=run.tracker)
+        best, table = tuned(run.folder, method_spec(config, "fixed"), num_updates=num_updates, tracker=run.tracker)
         steps = choose(table.chosen["stepsize"])
         others = [run.with_values("fixed", {"stepsize": step}, step_name(step)) for step in steps]
         methods = [followed, best, *others]
-        return on_test_tasks(config, methods, num_updates=num_updates, tuning=[table], tracker=run.tracker)
+        return on_test_tasks(run.folder, methods, num_updates=num_updates, tuning=[table], tracker=run.tracker)
 
     return run.kept("longer", make, ["model"])
 
@@ -101,7 +102,7 @@ def known_task(run: Run, beside: Comparison) -> tuple[Line, str]:
     num_updates = max(_LONG * config.compare.num_updates, _AT_LEAST * (num_points - 1))
     method = run.with_values("fixed", {"stepsize": tuned_step(beside)}, "known task")
     trained = run.kept(
-        "known-task", lambda: on_test_tasks(config, [method], num_updates=num_updates, tracker=run.tracker)
+        "known-task", lambda: on_test_tasks(run.folder, [method], num_updates=num_updates, tracker=run.tracker)
     )
     require_alike(beside, trained, but=("num_updates",))
     gain = final_gain(trained.returns[0].astype(np.float64))

@@ -8,12 +8,11 @@ import numpy as np
 from metastep import InputError
 from metastep.controllers import GreedyOracle
 from metastep.evaluation import Comparison, join, metric_values, oracle_scores
-from metastep.experiments.build import build_mdp, build_regressor, method_spec
+from metastep.experiments.build import build_regressor, method_spec
 from metastep.experiments.config import variant
-from metastep.experiments.data import find_data, take_over
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import learn
+from metastep.experiments.provenance import copy_data, find_data
 from metastep.experiments.schema import Experiment
+from metastep.experiments.stages import learn
 from metastep.fqi import Model
 from metastep.fqi.regressors import Regressor
 from metastep.mdp.collection import recorded_features
@@ -124,14 +123,14 @@ def _settled(config: Experiment) -> tuple[Experiment, Regressor]:
 def learned(run: Run, others: Sequence[Run] = ()) -> Model:
     """Return the model of a run; data that another run has collected with the same settings are copied."""
     own = run.folder.of_model(MODEL)
-    folder = RunFolder.create(own.path, own.config, own.tasks)
+    own.prepare_folder()
     for other in others:
         try:
             dataset = find_data(other.folder.of_model(MODEL).path, own.config, own.tasks)
         except InputError:  # of other settings
             continue
-        if set(recorded_features(build_mdp(own.config))) <= set(dataset.layout.features):
-            take_over(dataset, folder)
+        if set(recorded_features(own.mdp)) <= set(dataset.layout.features):
+            copy_data(dataset, own)
             break
     return learn(run.folder, MODEL, tracker=run.tracker)
 

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 
 from metastep.evaluation import Comparison, join
 from metastep.experiments.build import method_spec
-from metastep.experiments.comparing import on_test_tasks, tuned
-from metastep.experiments.learning import fit_model, select, validate
 from metastep.experiments.schema import Experiment
+from metastep.experiments.stages import fit_model, on_test_tasks, select, validate
+from metastep.experiments.stages import tune_method as tuned
 from metastep.report.figures import Layout, Panel, picture
 from metastep.report.style import Ink
 from paper.ablations import for_four_times_as_long, run_in_one_task, without_context
@@ -92,9 +92,9 @@ def _on_natural_gradients(run: Run) -> Comparison:
                 rule_options={**spec.rule_options, "follows": "natural_gradient"},
                 colour="",
             )
-            found.append(tuned(run.config, own, tracker=run.tracker))
+            found.append(tuned(run.folder, own, tracker=run.tracker))
         methods, tables = [method for method, _ in found], [table for _, table in found]
-        return on_test_tasks(run.config, methods, tuning=tables, tracker=run.tracker)
+        return on_test_tasks(run.folder, methods, tuning=tables, tracker=run.tracker)
 
     return run.kept("natural", make)
 
@@ -119,10 +119,11 @@ def _other_settings(run: Run) -> Comparison:
         methods = []
         for name, change in changes.items():
             config: Experiment = run.config.model_copy(update={"fqi": fqi.model_copy(update=change)})
-            model = fit_model(config, run.dataset(), tracker=run.tracker)
-            selected = select(model, validate(config, model, tracker=run.tracker))
+            other = run.folder.with_config(config)
+            model = fit_model(other, run.dataset(), tracker=run.tracker)
+            selected = select(model, validate(other, model, tracker=run.tracker))
             methods.append(run.following(selected, f"other {name}", f"other {name}"))
-        return on_test_tasks(run.config, methods, tracker=run.tracker)
+        return on_test_tasks(run.folder, methods, tracker=run.tracker)
 
     return run.kept("other-settings", make, ["data"])
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from metastep import InputError
 from metastep.evaluation import Comparison, join
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import collect_data
 from metastep.experiments.pooling import data_of, for_family, measured, pooled
+from metastep.experiments.run import Run as RunFolder
+from metastep.experiments.stages import collect as collect_data
 from metastep.fqi import Model, load_model, save_model
 from metastep.report.figures import picture, whiskers
 from paper.claims import AUC, Judged, paired, small

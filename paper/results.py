@@ -7,9 +7,10 @@ from typing import Any
 
 from metastep import InputError, envs
 from metastep.evaluation import Comparison, differences, join
-from metastep.experiments.comparing import compared, method_names
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.origin import model_of, result_of
+from metastep.experiments.provenance import read_model as model_of
+from metastep.experiments.provenance import read_result as result_of
+from metastep.experiments.run import Run as RunFolder
+from metastep.experiments.stages import read_compared as compared
 from metastep.experiments.times import in_words, read_times, times_of
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.findings import target_of
@@ -176,7 +177,7 @@ def _methods(run: RunFolder) -> list[Part]:
     tested = differences_table(comparison, target, differences(comparison, target, **drawn))
     against = {row[0]: row[1:] for row in tested.rows}
     tuned = {row[0]: row[1] for row in tuning_table(comparison).rows}
-    if target == "metafqi" and run.model.exists():
+    if target == "metafqi" and run.model_file.exists():
         tuned[comparison.label(target)] = f"N = {model_of(run).record.selected_iteration}"
     blank = [""] * (len(tested.header) - 1)
     rows = [(row[0], tuned.get(row[0], ""), *row[1:], *against.get(row[0], blank)) for row in table.rows]
@@ -195,7 +196,7 @@ def _methods(run: RunFolder) -> list[Part]:
 
 def _tested(run: RunFolder) -> Comparison | None:
     """Return all methods on the test tasks, or those that have results, in the order of the configuration."""
-    if run.comparison.exists():
+    if run.comparison_file.exists():
         return compared(run)
-    found = [result_of(run, name) for name in method_names(run) if run.result(name).exists()]
+    found = [result_of(run, name) for name in run.config.compare.names if run.result_file(name).exists()]
     return join(found) if found else None

@@ -9,8 +9,7 @@ from scipy import stats
 
 from metastep.evaluation import Comparison, join, metric_values
 from metastep.evaluation.resampling import bootstrap_interval, paired_test, verdict
-from metastep.experiments.comparing import on_test_tasks
-from metastep.experiments.learning import fit_model
+from metastep.experiments.stages import fit_model, on_test_tasks
 from metastep.report.figures import Line, Panel, curves, ink_of
 from metastep.report.style import CONTRAST, MAIN, Ink
 from metastep.report.tables import number
@@ -61,9 +60,9 @@ def _one_state(run: Run, kind: str, state: int) -> Comparison:
     variant = config.model_copy(update={"fqi": config.fqi.model_copy(update=changes)})
 
     def make() -> Comparison:
-        model = fit_model(variant, run.dataset(), tracker=run.tracker, random_state=state)
+        model = fit_model(run.folder.with_config(variant), run.dataset(), tracker=run.tracker, random_state=state)
         method = run.following(model, f"{kind}-{state}", f"{kind} Q, random state {state}")
-        return on_test_tasks(config, [method], tracker=run.tracker)
+        return on_test_tasks(run.folder, [method], tracker=run.tracker)
 
     return run.kept(_kept_as(kind, state), make, ["data"])
 

@@ -18,8 +18,9 @@ from metastep import InputError
 from metastep._core.progress import Silent, Tracker
 from metastep.evaluation import to_parquet
 from metastep.experiments.budget import require_affordable
-from metastep.experiments.build import build_mdp, require_available, require_buildable
+from metastep.experiments.build import require_available
 from metastep.experiments.checking import Finding, check_folder
+from metastep.experiments.run import Run as RunFolder
 from metastep.experiments.times import add_time, read_times
 from metastep.report.document import Document, to_markdown, write_picture
 from paper.outcome import Outcome, Product
@@ -83,9 +84,9 @@ def _check_presets(wanted: Mapping[str, Sequence[str]], bench: Workbench, *, any
     if bench.overrides and not presets:
         raise InputError(f"--set: {bench.overrides[0]!r} changes nothing, no preset is run for {', '.join(wanted)}.")
     for config in map(bench.config, presets):
-        require_buildable(config)
-        require_available(build_mdp(config))
-        require_affordable(config, bench.out, anyway=anyway)
+        run = RunFolder(bench.out, config).require_buildable()
+        require_available(run.mdp)
+        require_affordable(run, anyway=anyway)
 
 
 def command_of(name: str, bench: Workbench, *, named: bool) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from metastep.evaluation import Comparison, TuningTable, join
-from metastep.experiments.comparing import on_test_tasks
+from metastep.experiments.stages import on_test_tasks
 from metastep.report.figures import Panel, ink_of
 from metastep.report.style import Ink
 from paper.claims import AUC, paired, small
@@ -19,7 +19,7 @@ def _beside_the_papers(run: Run) -> Column:
     """Each method of the paper's table with our tuned values and with the paper's, on the test tasks."""
     paper = run.environment.tuned
     theirs = [run.with_values(name, values, f"{name}-paper") for name, values in paper.items()]
-    with_theirs = run.kept("paper-values", lambda: on_test_tasks(run.config, theirs, tracker=run.tracker))
+    with_theirs = run.kept("paper-values", lambda: on_test_tasks(run.folder, theirs, tracker=run.tracker))
     comparison = join([run.tested(*paper), with_theirs])
     tables = {table.method: table for table in comparison.tuning}
     values = [(tables[name], parameter, value) for name in paper for parameter, value in paper[name].items()]

@@ -11,12 +11,15 @@ from metastep._core.progress import Named, Silent, Tracker
 from metastep.controllers import MetaFQIController
 from metastep.evaluation import Comparison, Method, join
 from metastep.experiments.build import build_mdp, method_spec, some_controller, unlisted_spec
-from metastep.experiments.comparing import method_results, on_test_tasks, prepared, tuned
 from metastep.experiments.config import Experiment
 from metastep.experiments.config import load as load_config
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import collect_data, learn
-from metastep.experiments.origin import keep, kept
+from metastep.experiments.provenance import read_comparison as kept
+from metastep.experiments.provenance import write_comparison as keep
+from metastep.experiments.run import Run as RunFolder
+from metastep.experiments.stages import collect as collect_data
+from metastep.experiments.stages import learn, method_results, on_test_tasks
+from metastep.experiments.stages import prepare_method as prepared
+from metastep.experiments.stages import tune_method as tuned
 from metastep.fqi import Model
 from metastep.mdp.dataset import Dataset
 from paper.environments import ENVIRONMENTS, USUAL, Environment
@@ -78,7 +81,7 @@ class Run:
         listed = [name for name in names if self.config.compare.method(name) is not None]
         for name in listed:
             spec = method_spec(self.config, name)
-            if some_controller(spec).needs_model and not self.folder.result(name).exists():
+            if some_controller(spec).needs_model and not self.folder.result_file(name).exists():
                 learn(self.folder, spec.model, tracker=self.tracker)
         results = dict(zip(listed, method_results(self.folder, listed, tracker=self.tracker), strict=True))
         return join([results[name] if name in results else self._unlisted(name) for name in names])
@@ -89,10 +92,10 @@ class Run:
         def make() -> Comparison:
             if not spec.grid:
                 return on_test_tasks(
-                    self.config, [prepared(self.folder, spec, tracker=self.tracker)], tracker=self.tracker
+                    self.folder, [prepared(self.folder, spec, tracker=self.tracker)], tracker=self.tracker
                 )
-            method, table = tuned(self.config, spec, tracker=self.tracker)
-            return on_test_tasks(self.config, [method], tuning=[table], tracker=self.tracker)
+            method, table = tuned(self.folder, spec, tracker=self.tracker)
+            return on_test_tasks(self.folder, [method], tuning=[table], tracker=self.tracker)
 
         return self.kept(f"method-{name}", make)
 

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from metastep.cli import app
 from metastep.experiments import config
-from metastep.experiments.build import build_fqi, method_specs
+from metastep.experiments.run import Run
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.M | re.S)
 SAVED = re.compile(r"[Ss]ave (?:it|this) as\s+`([\w.-]+)`")
@@ -41,8 +41,7 @@ def parameters(words: list[str]) -> dict:
 
 def build(experiment: config.Experiment) -> None:
     """Everything that a run builds before it starts."""
-    method_specs(experiment)
-    build_fqi(experiment)
+    Run(Path(), experiment).require_buildable()
 
 
 def build_toml(text: str) -> None:
@@ -79,12 +78,12 @@ def follow(words: list[str], page: str) -> None:
 
 def fit_small(source: str, out: Path, overrides: list[str]) -> None:
     """A run up to its model, without the choice of the iteration."""
-    from metastep.experiments.learning import collect_data, fit_model
+    from metastep.experiments.stages import fit_model
     from metastep.experiments.start import start_run
     from metastep.fqi import save_model
 
     folder = start_run(source, None, out, command="", overrides=overrides)
-    save_model(fit_model(folder.config, collect_data(folder)), folder.model)
+    save_model(fit_model(folder, folder.collect()), folder.model_file)
 
 
 def run_page(page: str) -> None:

@@ -8,10 +8,9 @@ from safetensors.numpy import load_file
 
 from metastep.controllers import HOOF, Decay, Fixed, Metagrad
 from metastep.evaluation import Method
-from metastep.experiments.comparing import on_test_tasks
 from metastep.experiments.config import load
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import collect_data, fit_model
+from metastep.experiments.run import Run
+from metastep.experiments.stages import collect, fit_model
 from metastep.mdp.history import History
 from metastep.rules import NGA, Adam, RMSProp
 
@@ -43,7 +42,7 @@ def close(found, wanted, tolerance=5e-4):
 
 def test_the_training_data_are_the_same(case):
     config, before, folder = case
-    found = collect_data(RunFolder.create(folder / "run", config)).block(0)
+    found = collect(Run.create(folder / "run", config)).block(0)
     close(found.context, before["data/context"], 1e-6)
     close(found.hyperparameters, before["data/stepsize"], 1e-6)
     # Under large steps the contacts of HalfCheetah magnify last bits: there, half of the numbers are held to rounding.
@@ -63,7 +62,7 @@ def test_the_training_data_are_the_same(case):
 def test_the_models_are_the_same_to_the_bit(case, monkeypatch):
     """Fitted on the very data of before: trees know no rounding."""
     config, before, folder = case
-    dataset = collect_data(RunFolder.create(folder / "run", config))
+    dataset = collect(Run.create(folder / "run", config))
     recorded = History(
         context=before["data/context"],
         mean_return=before["data/mean_return"],
@@ -73,7 +72,7 @@ def test_the_models_are_the_same_to_the_bit(case, monkeypatch):
         features={"theta": before["data/theta"], "natural_gradient": before["data/gradient"]},
     )
     monkeypatch.setattr(type(dataset), "blocks", lambda self: iter([recorded]))
-    model = fit_model(config, dataset)
+    model = fit_model(Run(dataset.folder, config), dataset)
     for iteration, function in enumerate(model.q_functions):
         for number, head in enumerate(function.heads):
             for name in ("feature", "threshold", "value"):
@@ -95,6 +94,6 @@ def test_the_learning_curves_are_the_same(case):
     ]
     # Every rule is a program of its own to compile: all of them on Minigolf, the natural gradient's on all presets.
     kept = [index for index, method in enumerate(methods) if config.env.name == "minigolf" or index in (0, 1, 4)]
-    found = on_test_tasks(config, [methods[index] for index in kept])
+    found = Run(Path(), config).test([methods[index] for index in kept])
     close(found.returns, before["returns"][kept])
     close(found.hyperparameters, before["hyperparameters"][kept])

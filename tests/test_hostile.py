@@ -15,7 +15,7 @@ import pytest
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.experiments.config import load
-from metastep.experiments.runner import print_comparison
+from metastep.experiments.reporting import print_comparison
 from metastep.mdp.dataset import Dataset, DatasetWriter, Layout
 from metastep.mdp.history import History
 from metastep.mdp.tasks import load_tasks

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from metastep import InputError
-from metastep.experiments.folder import RunFolder
 from metastep.experiments.pooling import for_family
+from metastep.experiments.run import Run as RunFolder
 from metastep.fqi import load_model
 from paper import direction, joint
 from paper.direction import MODEL, changes_nothing, setting

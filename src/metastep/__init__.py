@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from metastep.evaluation import Comparison, Method, MethodSpec, baselines, compare, tune
     from metastep.evaluation import load as load_comparison
     from metastep.experiments.config import load as load_experiment
-    from metastep.experiments.runner import run
+    from metastep.experiments.run import Run
     from metastep.experiments.schema import Experiment
+    from metastep.experiments.start import run
     from metastep.fqi import MetaFQI, Model, Stepper, load_model, regressors
     from metastep.mdp import MetaMDP
     from metastep.pretrained import load
@@ -38,6 +39,7 @@ _HOMES = {
     "Method": "metastep.evaluation:Method",
     "MethodSpec": "metastep.evaluation:MethodSpec",
     "Model": "metastep.fqi:Model",
+    "Run": "metastep.experiments.run:Run",
     "Stepper": "metastep.fqi:Stepper",
     "Rollout": "metastep.simulation.rollouts:Rollout",
     "baselines": "metastep.evaluation.baselines",
@@ -55,13 +57,13 @@ _HOMES = {
     "regressors": "metastep.fqi.regressors",
     "report": "metastep.report",
     "rules": "metastep.rules",
-    "run": "metastep.experiments.runner:run",
+    "run": "metastep.experiments.start:run",
     "testing": "metastep.testing",
     "tune": "metastep.evaluation:tune",
 }
 
 __all__ = ["Comparison", "Estimator", "Experiment", "InputError", "MetaFQI", "MetaMDP", "Method", "MethodSpec", "Model"]
-__all__ += ["Rollout", "Stepper", "__version__"]
+__all__ += ["Rollout", "Run", "Stepper", "__version__"]
 __all__ += ["compare", "load", "load_comparison", "load_experiment", "load_model", "make_env", "run", "tune"]
 __all__ += ["baselines", "controllers", "envs", "evaluation", "features", "policies", "regressors", "report", "rules"]
 __all__ += ["testing"]

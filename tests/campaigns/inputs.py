@@ -24,9 +24,8 @@ from metastep._core.errors import InputError
 from metastep.cli import app
 from metastep.experiments.budget import budget_of
 from metastep.experiments.config import list_presets
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.runner import run, run_experiment
-from metastep.experiments.start import start_run
+from metastep.experiments.run import Run
+from metastep.experiments.start import run, start_run
 from tests.campaigns.kills import SETTINGS, digests
 
 
@@ -121,11 +120,11 @@ def configurations(number: int, seed: int, sandbox: Path, runs: float = 0.1) -> 
                 folder = start_run(preset, None, out, command="", overrides=settings)
                 outcome = "accepted"
                 written = [path.name for path in out.rglob("*")]
-                if written != ["config.json"] or RunFolder.open(out).config != folder.config:
+                if written != ["config.json"] or Run.open(out).config != folder.config:
                     failures.append(f"{settings}: wrote {written}")
-                if generator.random() < runs and budget_of(folder.config).steps < 2e6:
+                if generator.random() < runs and budget_of(folder).steps < 2e6:
                     outcome = "stopped with a sentence"
-                    run_experiment(folder)
+                    folder.run_all()
                     outcome = "run to the end"
         except InputError as error:
             if "\n" in str(error) or str(error)[-1] not in ".?":

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from metastep import cli
 from metastep._core import progress, storage
-from metastep.experiments import runner
+from metastep.experiments import reporting
 from metastep.experiments.checking import check_folder
 from tests.processes import CHILDREN
 
@@ -89,7 +89,7 @@ class Child:
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         storage.DISK = storage.Disk(*(self.watched(name, call) for name, call in storage.Disk()._asdict().items()))
         progress.Terminal.stage = self.announced(progress.Terminal.stage)  # type: ignore[method-assign]
-        runner.write_report = self.announced(runner.write_report, "report")
+        reporting.write_report = self.announced(reporting.write_report, "report")
         sys.argv = ["metastep", *arguments]
         try:
             cli.main()

@@ -24,9 +24,9 @@ from metastep._core.tensors import decode, encode
 from metastep.evaluation import load
 from metastep.experiments.build import build_mdp
 from metastep.experiments.checking import check_folder
-from metastep.experiments.folder import RunFolder
 from metastep.experiments.inspection import inspect_path
-from metastep.experiments.runner import run
+from metastep.experiments.run import Run
+from metastep.experiments.start import run
 from metastep.fqi import load_model
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
@@ -98,21 +98,21 @@ def subjects(sandbox: Path) -> dict[str, Subject]:
         )
 
     def blocks() -> Any:
-        dataset = Dataset.open(folder.data)
+        dataset = Dataset.open(folder.data_folder)
         return dataset.transitions(), dataset.counts(), dataset.seed, dataset.config
 
     def configuration() -> Any:
-        opened = RunFolder.open(folder.path)
+        opened = Run.open(folder.path)
         return opened.config.to_dict(), opened.tasks
 
     return {
-        "block": Subject(folder.data / "block-00001.safetensors", blocks),
-        "manifest": Subject(folder.data / "manifest.json", blocks),
+        "block": Subject(folder.data_folder / "block-00001.safetensors", blocks),
+        "manifest": Subject(folder.data_folder / "manifest.json", blocks),
         "part": Subject(part, take_up),
-        "model": Subject(folder.model, lambda: load_model(folder.model)),
-        "validation": Subject(folder.validation, lambda: load(folder.validation)),
-        "results": Subject(folder.result("fixed"), lambda: load(folder.result("fixed"))),
-        "comparison": Subject(folder.comparison, lambda: load(folder.comparison)),
+        "model": Subject(folder.model_file, lambda: load_model(folder.model_file)),
+        "validation": Subject(folder.validation_file, lambda: load(folder.validation_file)),
+        "results": Subject(folder.result_file("fixed"), lambda: load(folder.result_file("fixed"))),
+        "comparison": Subject(folder.comparison_file, lambda: load(folder.comparison_file)),
         "config.json": Subject(folder.path / "config.json", configuration),
         "report.json": Subject(folder.path / "report.json", lambda: check_folder(folder.path)),
     }

@@ -93,10 +93,10 @@ def test_the_list_of_environments_needs_no_device():
 POOL = """
 import os
 from pathlib import Path
-from metastep._core import threads
+from metastep._core import parallel
 from metastep._core import device
 
-threads._offered = lambda: 4
+parallel._available = lambda: 4
 {prepare}
 import jax.numpy as jnp
 jnp.ones(3).block_until_ready()
@@ -108,7 +108,7 @@ print(os.environ["PJRT_NPROC"], sum(name.startswith("tf_XLAEigen") for name in n
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted by their names in /proc")
 @pytest.mark.parametrize(
     ("prepare", "inherited"),
-    [("threads.use_cores(2); device.prepare_jax('cpu')", {}), ("device.prepare_child('cpu', 2)", {"PJRT_NPROC": "4"})],
+    [("parallel.use_cores(2); device.prepare_jax('cpu')", {}), ("device.prepare_child('cpu', 2)", {"PJRT_NPROC": "4"})],
 )
 def test_xla_has_one_thread_for_sums_however_many_cores_are_given(prepare, inherited):
     kept = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}

@@ -5,21 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.runner import run_experiment
+from metastep.experiments.run import Run
 from tests.experiments.tiny import make_run
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A complete run."""
     folder = make_run(tmp_path_factory.mktemp("tiny") / "whole")
-    run_experiment(folder)
+    folder.run_all()
     return folder
 
 
 @pytest.fixture
-def run(whole: RunFolder, tmp_path: Path) -> RunFolder:
+def run(whole: Run, tmp_path: Path) -> Run:
     """A copy of it."""
     shutil.copytree(whole.path, tmp_path / "run")
-    return RunFolder.open(tmp_path / "run")
+    return Run.open(tmp_path / "run")

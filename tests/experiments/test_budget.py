@@ -9,6 +9,7 @@ import pytest
 from metastep._core.errors import InputError
 from metastep.experiments import budget
 from metastep.experiments.config import list_presets, load
+from metastep.experiments.run import Run
 from metastep.experiments.start import start_run
 from tests.cli.test_cli import invoke, refused
 
@@ -18,7 +19,7 @@ BILLION = 10**9
 @pytest.mark.parametrize("preset", list_presets())
 @pytest.mark.parametrize("scale", ["quick", "full"])
 def test_every_preset_is_within_reach(preset, scale):
-    found = budget.budget_of(load(preset, scale))
+    found = budget.budget_of(Run(Path("run"), load(preset, scale)))
     assert max(found.block, found.fit, found.results) < 1e9
     pace = "with learning" if preset.endswith("-ppo") else "on the host" if preset == "halfcheetah" else "in JAX"
     # Learning with networks at the scale of `full` is for GPUs.
@@ -73,13 +74,13 @@ def test_weeks_need_a_yes(tmp_path):
     assert float(days[1]) > 10.0
     assert not (tmp_path / "run").exists()
     config = load("nav2d", "quick", [word for word in long if word != "--set"])
-    assert budget.require_affordable(config, Path("run"), anyway=True).steps > 1e13
+    assert budget.require_affordable(Run(Path("run"), config), anyway=True).steps > 1e13
 
 
 def test_simulators_on_the_host_are_slower():
     config = load("halfcheetah", "full", ["compare.num_tasks=100000", 'compare.methods=["fixed", "adam"]'])
     with pytest.raises(InputError, match=r"simulates [\d.]+ Gsteps on the host, about [\d.]+ days at 100.0 ksteps/s;"):
-        budget.require_affordable(config, Path("run"))
+        budget.require_affordable(Run(Path("run"), config))
 
 
 def test_learning_with_networks_is_priced():
@@ -88,16 +89,18 @@ def test_learning_with_networks_is_priced():
     with pytest.raises(
         InputError, match=r"simulates [\d.]+ [GT]steps with learning, about [\d.]+ days at 100.0 ksteps/s;"
     ):
-        budget.require_affordable(config, Path("run"))
+        budget.require_affordable(Run(Path("run"), config))
 
 
 def test_the_block_of_a_network_grows_with_the_horizon():
     network = ["policy={name='mlp', sigma=1.0}", 'compare.methods=["fixed"]', "initial={mean=0.0, variance=0.1}"]
     short, long = (
-        budget.budget_of(load("nav2d", "quick", [*network, f"rollout.horizon={h}"])).block for h in (10, 1000)
+        budget.budget_of(Run(Path("run"), load("nav2d", "quick", [*network, f"rollout.horizon={h}"]))).block
+        for h in (10, 1000)
     )
     assert long > 20 * short
     linear = [
-        budget.budget_of(load("nav2d", "quick", [*network[1:], f"rollout.horizon={h}"])).block for h in (10, 1000)
+        budget.budget_of(Run(Path("run"), load("nav2d", "quick", [*network[1:], f"rollout.horizon={h}"]))).block
+        for h in (10, 1000)
     ]
     assert linear[0] == linear[1]

@@ -10,8 +10,8 @@ import pytest
 
 from metastep._core import storage
 from metastep._core.locks import writing
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.runner import write_report
+from metastep.experiments.reporting import write_report
+from metastep.experiments.run import Run
 from tests.cli.test_cli import invoke, refused
 from tests.experiments.tiny import make_run
 
@@ -25,7 +25,7 @@ def problems(folder: Path) -> dict[str, str]:
     return found
 
 
-def test_a_whole_run_has_no_problems(whole: RunFolder) -> None:
+def test_a_whole_run_has_no_problems(whole: Run) -> None:
     result = invoke("check", whole.path)
     assert result.exit_code == 0, result.stdout
     files = sorted(str(path.relative_to(whole.path)) for path in whole.path.rglob("*") if path.is_file())
@@ -60,7 +60,7 @@ def flipped(path: Path) -> None:
         "figures/learning-curves.svg",
     ],
 )
-def test_a_changed_or_missing_file_is_named(run: RunFolder, name: str) -> None:
+def test_a_changed_or_missing_file_is_named(run: Run, name: str) -> None:
     flipped(run.path / name)
     assert name in problems(run.path)
     (run.path / name).unlink()
@@ -68,14 +68,14 @@ def test_a_changed_or_missing_file_is_named(run: RunFolder, name: str) -> None:
         assert "is missing" in problems(run.path)[name]
 
 
-def test_swapped_files_are_named(run: RunFolder) -> None:
-    shutil.copy(run.result("adam"), run.result("fixed"))
+def test_swapped_files_are_named(run: Run) -> None:
+    shutil.copy(run.result_file("adam"), run.result_file("fixed"))
     found = problems(run.path)
     assert "was written as 'results/adam'" in found["results/fixed.safetensors"]
     assert "another results/fixed" in found["comparison.safetensors"]
 
 
-def test_a_command_is_the_one_of_the_report(run: RunFolder) -> None:
+def test_a_command_is_the_one_of_the_report(run: Run) -> None:
     command = run.path / "command.txt"
     for content in ("rm -rf /\n", "metastep run nav2d\nrm -rf /\n", ""):
         command.write_text(content)
@@ -88,42 +88,42 @@ def test_a_command_is_the_one_of_the_report(run: RunFolder) -> None:
     assert "is damaged or was edited" in problems(run.path)["command.txt"]
 
 
-def test_a_run_that_is_written_now_is_not_damaged(run: RunFolder) -> None:
-    run.report.unlink()
+def test_a_run_that_is_written_now_is_not_damaged(run: Run) -> None:
+    run.report_file.unlink()
     (run.path / "report.json").unlink()
-    begun = json.loads((run.data / "manifest.json").read_text()) | {"blocks": None}
+    begun = json.loads((run.data_folder / "manifest.json").read_text()) | {"blocks": None}
     del begun["checksum"]
-    storage.write_json(run.data / "manifest.json", storage.sealed(begun))
-    for file in (run.model, run.validation, run.comparison, run.data / "block-00002.safetensors"):
+    storage.write_json(run.data_folder / "manifest.json", storage.sealed(begun))
+    for file in (run.model_file, run.validation_file, run.comparison_file, run.data_folder / "block-00002.safetensors"):
         file.unlink()
     shutil.rmtree(run.path / "results")
     for listed in ("report.md", "results.parquet", "differences.csv"):
         (run.path / listed).unlink()
     shutil.rmtree(run.path / "figures")
-    (run.data / "part-00002-00001.safetensors").write_text("")
+    (run.data_folder / "part-00002-00001.safetensors").write_text("")
     with writing(run.path, "collect"):
-        (run.data / ".block-00002.safetensors.0123456789abcdef.tmp").write_text("half")
-        for place in (run.path, run.data):
+        (run.data_folder / ".block-00002.safetensors.0123456789abcdef.tmp").write_text("half")
+        for place in (run.path, run.data_folder):
             result = invoke("check", place)
             assert result.exit_code == 0, result.stdout
             assert f"(process {os.getpid()} on " in result.stdout
             assert "is writing here now; check again when it has ended." in result.stdout
             assert "block-00001.safetensors: ok" in result.stdout
-        flipped(run.data / "block-00001.safetensors")
-        assert "block-00001.safetensors" in problems(run.data)
+        flipped(run.data_folder / "block-00001.safetensors")
+        assert "block-00001.safetensors" in problems(run.data_folder)
     found = problems(run.path)
     assert "2 of 3 blocks are there" in found["data/manifest.json"]
     assert "leftover" in found["data/.block-00002.safetensors.0123456789abcdef.tmp"]
     assert "data/block-00000.safetensors" not in found
 
 
-def test_leftovers_and_foreign_files_are_named(run: RunFolder) -> None:
+def test_leftovers_and_foreign_files_are_named(run: Run) -> None:
     (run.path / "notes.txt").write_text("mine")
     (run.path / "photos" / "2020").mkdir(parents=True)
     (run.path / "extra").mkdir()
     (run.path / "results" / ".fixed.safetensors.0123456789abcdef.tmp").write_text("half")
     (run.path / ".lock.0123456789abcdef").write_text("")
-    (run.data / "part-00000-00001.safetensors").write_text("")
+    (run.data_folder / "part-00000-00001.safetensors").write_text("")
     (run.path / "linked").symlink_to(run.path / "data")
     found = problems(run.path)
     assert found.pop("notes.txt") == "was not written by metastep."
@@ -138,24 +138,24 @@ def test_leftovers_and_foreign_files_are_named(run: RunFolder) -> None:
     assert not list(run.path.rglob("*.tmp"))
 
 
-def test_what_a_model_or_a_report_needs_is_missed(run: RunFolder) -> None:
-    shutil.rmtree(run.data)
-    run.comparison.unlink()
+def test_what_a_model_or_a_report_needs_is_missed(run: Run) -> None:
+    shutil.rmtree(run.data_folder)
+    run.comparison_file.unlink()
     found = problems(run.path)
     assert found["data/manifest.json"] == "is missing."
     assert found["comparison.safetensors"] == "is missing."
 
 
-def test_stages_that_are_not_done_are_not_missed(run: RunFolder) -> None:
+def test_stages_that_are_not_done_are_not_missed(run: Run) -> None:
     shutil.rmtree(run.path / "figures")
     for name in ("report.html", "report.md", "report.json", "results.parquet", "differences.csv"):
         (run.path / name).unlink()
-    run.comparison.unlink()
-    run.result("adam").unlink()
+    run.comparison_file.unlink()
+    run.result_file("adam").unlink()
     assert problems(run.path) == {}
 
 
-def test_an_edited_configuration_is_a_problem_of_everything(run: RunFolder) -> None:
+def test_an_edited_configuration_is_a_problem_of_everything(run: Run) -> None:
     file = run.path / "config.json"
     file.write_text(file.read_text().replace('"trees": 3', '"trees": 30'))
     found = problems(run.path)
@@ -168,7 +168,7 @@ def test_what_is_not_ours_is_bad_input(tmp_path: Path) -> None:
     assert "is not the folder of a run" in refused(invoke("check", tmp_path / "nowhere"))
 
 
-def test_a_report_that_lists_other_places_is_no_traceback(run: RunFolder) -> None:
+def test_a_report_that_lists_other_places_is_no_traceback(run: Run) -> None:
     record = json.loads((run.path / "report.json").read_text())
     del record["checksum"]
     record["files"]["/etc/hostname"] = "0" * 64
@@ -184,7 +184,7 @@ def export(folder: Path, target: Path, *more: str) -> str:
     return ""
 
 
-def test_export_writes_new_plain_files_only(run: RunFolder, tmp_path: Path) -> None:
+def test_export_writes_new_plain_files_only(run: Run, tmp_path: Path) -> None:
     target = tmp_path / "tuples.parquet"
     (tmp_path / ".tuples.parquet.0123456789abcdef.tmp").write_text("half")
     assert export(run.path, target) == ""
@@ -205,17 +205,23 @@ def test_export_writes_new_plain_files_only(run: RunFolder, tmp_path: Path) -> N
     assert "there is no folder" in export(run.path, tmp_path / "nowhere" / "tuples.parquet")
 
 
-def test_export_leaves_runs_alone(run: RunFolder, whole: RunFolder, tmp_path: Path) -> None:
+def test_export_leaves_runs_alone(run: Run, whole: Run, tmp_path: Path) -> None:
     (tmp_path / "in").symlink_to(run.path)
-    targets = [run.model, whole.model, run.path / "new.parquet", run.data / "new", tmp_path / "in" / "new.parquet"]
+    targets = [
+        run.model_file,
+        whole.model_file,
+        run.path / "new.parquet",
+        run.data_folder / "new",
+        tmp_path / "in" / "new.parquet",
+    ]
     for target in targets:
         assert "belongs to metastep; write it somewhere else" in export(run.path, target, "--force")
     assert problems(run.path) == {}
 
 
-def test_export_of_other_data_is_refused(run: RunFolder, tmp_path: Path) -> None:
+def test_export_of_other_data_is_refused(run: Run, tmp_path: Path) -> None:
     other = make_run(tmp_path / "other", "seed=1")
-    shutil.copytree(run.data, other.data)
+    shutil.copytree(run.data_folder, other.data_folder)
     assert "was collected with seed = 0, but in this run it is 1" in export(other.path, tmp_path / "tuples.parquet")
 
 

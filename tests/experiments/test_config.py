@@ -2,6 +2,7 @@ import copy
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,15 +17,14 @@ from metastep.experiments import schema
 from metastep.experiments.build import (
     build_mdp,
     build_regressor,
-    config_of,
     learners_collected,
     method_spec,
     method_specs,
-    require_buildable,
     some_controller,
 )
 from metastep.experiments.config import Experiment, list_presets, load, parse, variant
 from metastep.experiments.reference import configuration_markdown, to_toml
+from metastep.experiments.run import Run
 from metastep.rules.spaces import Range
 
 METHODS = ("metastep", "metafqi", "fixed", "fixed-kl", "kl-adaptive", "decay", "rmsprop", "adam", "hoof", "metagrad")
@@ -167,7 +167,7 @@ def environment_steps(config: Experiment) -> int:
     )
     selected = config.fqi.iterations * config.selection.num_tasks * (config.meta.num_updates + 1)
     tries = sum(
-        some_controller(spec).num_trials(spec.on(build_mdp(config_of(config, spec))).space) or 101
+        some_controller(spec).num_trials(spec.on(build_mdp(variant(config, spec.model))).space) or 101
         for spec in specs
         if some_controller(spec).is_yardstick
     )
@@ -462,7 +462,7 @@ def test_parts_that_do_not_exist_are_named_before_anything_runs(override, messag
     if not message:
         assert method_specs(config)
         return
-    found = error_of(require_buildable, config)
+    found = error_of(lambda: Run(Path(), config).require_buildable())
     assert found.startswith(message)
     assert is_one_sentence(found)
 
@@ -502,7 +502,7 @@ def test_baselines_of_one_clip_range_stand_beside_a_choice_of_several():
     ],
 )
 def test_what_does_not_go_with_batches_of_steps_is_named(override, message):
-    found = error_of(lambda: method_specs(load("pendulum-ppo", "quick", [override])))
+    found = error_of(lambda: Run(Path(), load("pendulum-ppo", "quick", [override])).require_buildable())
     assert found.startswith(message)
     assert is_one_sentence(found)
 

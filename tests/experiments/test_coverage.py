@@ -23,8 +23,8 @@ from metastep.experiments.coverage import (
     return_differences,
     steepest_of,
 )
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import collect_data
+from metastep.experiments.run import Run
+from metastep.experiments.stages import collect
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout
 
@@ -139,8 +139,8 @@ TINY = [
 def covered(path: Path, preset: str, tests: str, *overrides: str, tasks: list[list[float]] | None = None) -> str:
     """What `inspect --coverage` prints on a tiny run for a file of test tasks."""
     listed = None if tasks is None else np.array(tasks, np.float32)
-    folder = RunFolder.create(path / "run", load(preset, "quick", [*TINY, *overrides]), listed)
-    collect_data(folder)
+    folder = Run.create(path / "run", load(preset, "quick", [*TINY, *overrides]), listed)
+    collect(folder)
     (path / "tests.csv").write_text(tests)
     return inspect_coverage(path / "run", path / "tests.csv")
 

@@ -8,9 +8,9 @@ import pytest
 
 from metastep._core.errors import InputError
 from metastep.experiments.config import load
-from metastep.experiments.data import data_settings, find_data, recorded_with, take_over
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import collect_data
+from metastep.experiments.provenance import copy_data, data_settings, find_data, recorded_with_data
+from metastep.experiments.run import Run
+from metastep.experiments.stages import collect
 
 SMALL = [
     "collect.num_meta_episodes=16",
@@ -21,14 +21,14 @@ SMALL = [
 ]
 
 
-def make_folder(path: Path, *overrides: str, tasks: np.ndarray | None = None) -> RunFolder:
-    return RunFolder.create(path, load("nav2d", "quick", [*SMALL, *overrides]), tasks)
+def make_folder(path: Path, *overrides: str, tasks: np.ndarray | None = None) -> Run:
+    return Run.create(path, load("nav2d", "quick", [*SMALL, *overrides]), tasks)
 
 
 @pytest.fixture(scope="module")
-def collected(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = make_folder(tmp_path_factory.mktemp("data") / "first")
-    collect_data(folder)
+    collect(folder)
     return folder
 
 
@@ -36,17 +36,17 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_later_settings_may_differ(collected: RunFolder, tmp_path: Path) -> None:
+def test_later_settings_may_differ(collected: Run, tmp_path: Path) -> None:
     other = make_folder(tmp_path / "second", "fqi.regressor.trees=7", "meta.meta_discount=0.5", "compare.num_tasks=3")
-    take_over(find_data(collected.path, other.config, None), other)
-    assert files(other.data) == files(collected.data)
-    dataset = collect_data(other)
+    copy_data(find_data(collected.path, other.config, None), other)
+    assert files(other.data_folder) == files(collected.data_folder)
+    dataset = collect(other)
     assert dataset is not None
-    assert files(other.data) == files(collected.data)  # nothing was collected or rewritten
-    assert recorded_with(other)["fqi"] == collected.config.to_dict()["fqi"]
-    before = files(other.data)
-    take_over(find_data(collected.data, other.config, None), other)  # the data folder itself; there already
-    assert files(other.data) == before
+    assert files(other.data_folder) == files(collected.data_folder)  # nothing was collected or rewritten
+    assert recorded_with_data(other)["fqi"] == collected.config.to_dict()["fqi"]
+    before = files(other.data_folder)
+    copy_data(find_data(collected.data_folder, other.config, None), other)  # the data folder itself; there already
+    assert files(other.data_folder) == before
 
 
 @pytest.mark.parametrize(
@@ -61,29 +61,29 @@ def test_later_settings_may_differ(collected: RunFolder, tmp_path: Path) -> None
         ("env.fixed_context=[0.1, 0.2]", r"env\.fixed_context = null, which is now \[0\.1, 0\.2\]"),
     ],
 )
-def test_settings_that_shape_data_may_not(collected: RunFolder, tmp_path: Path, change: str, words: str) -> None:
+def test_settings_that_shape_data_may_not(collected: Run, tmp_path: Path, change: str, words: str) -> None:
     config = load("nav2d", "quick", [*SMALL, change])
-    with pytest.raises(InputError, match=rf"^--data: .* was collected with {words}; collect anew\.$"):
+    with pytest.raises(InputError, match=rf"^--data: .* was collected with {words}; collect new data\.$"):
         find_data(collected.path, config, None)
     # Copied by hand, the data is refused by the dataset's own check.
     folder = make_folder(tmp_path / "run", change)
     (folder.path / "data").mkdir()
-    for name, content in files(collected.data).items():
-        (folder.data / name).write_bytes(content)
+    for name, content in files(collected.data_folder).items():
+        (folder.data_folder / name).write_bytes(content)
     with pytest.raises(InputError, match=r"Dataset .* was started with "):
-        collect_data(folder)
+        collect(folder)
 
 
-def test_listed_tasks_shape_data(collected: RunFolder) -> None:
+def test_listed_tasks_shape_data(collected: Run) -> None:
     tasks = np.array([[0.1, 0.2]], np.float32)
     with pytest.raises(InputError, match=r"was collected with tasks = null, which is now \[\["):
         find_data(collected.path, collected.config, tasks)
 
 
-def test_folders_without_usable_data_are_refused(collected: RunFolder, tmp_path: Path) -> None:
+def test_folders_without_usable_data_are_refused(collected: Run, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--data: .* holds no training data; name a run folder"):
         find_data(tmp_path, collected.config, None)
-    content = json.loads((collected.data / "manifest.json").read_text())
+    content = json.loads((collected.data_folder / "manifest.json").read_text())
     (tmp_path / "manifest.json").write_text(json.dumps(content | {"seed": 5}))
     with pytest.raises(InputError, match=r"manifest\.json is damaged or was edited"):
         find_data(tmp_path, collected.config, None)

@@ -8,8 +8,8 @@ import pytest
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.experiments.config import load
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import collect_data
+from metastep.experiments.run import Run
+from metastep.experiments.stages import collect
 from tests.experiments.test_stages import TASKS
 from tests.experiments.tiny import TINY
 
@@ -32,28 +32,28 @@ def forget_a_setting(record):
 
 
 def test_a_folder_from_before_an_optional_setting_is_resumed(tmp_path):
-    RunFolder.create(tmp_path, config())
+    Run.create(tmp_path, config())
     edit(tmp_path, forget_a_setting)
     before = (tmp_path / "config.json").read_bytes()
-    RunFolder.create(tmp_path, config())
+    Run.create(tmp_path, config())
     assert (tmp_path / "config.json").read_bytes() == before
     with pytest.raises(InputError, match=r"started with collect.block_size = null, which is now 12"):
-        RunFolder.create(tmp_path, config("collect.block_size=12"))
+        Run.create(tmp_path, config("collect.block_size=12"))
 
 
 def test_its_data_too(tmp_path):
-    RunFolder.create(tmp_path, config())
+    Run.create(tmp_path, config())
     edit(tmp_path, forget_a_setting)
-    collect_data(RunFolder.create(tmp_path, config()))
+    collect(Run.create(tmp_path, config()))
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
     assert "block_size" not in manifest["config"]["collect"]
-    assert collect_data(RunFolder.open(tmp_path)) is not None
+    assert collect(Run.open(tmp_path)) is not None
 
 
 def test_a_setting_that_is_gone_is_named_with_the_file(tmp_path):
-    RunFolder.create(tmp_path, config())
+    Run.create(tmp_path, config())
     edit(tmp_path, lambda record: record["experiment"]["fqi"].update(tree=3))
-    for resume in (lambda: RunFolder.open(tmp_path), lambda: RunFolder.create(tmp_path, config())):
+    for resume in (lambda: Run.open(tmp_path), lambda: Run.create(tmp_path, config())):
         with pytest.raises(
             InputError, match=r"config.json: fqi.tree: is not a setting, did you mean 'fqi.regressor.trees'\?"
         ):
@@ -66,48 +66,48 @@ NO_NUMBERS = ["0.1", None, True, [0.2], 1e300, 10**400]
 
 @pytest.mark.parametrize("tasks", [*NO_TABLES, *([[0.1, value]] for value in NO_NUMBERS)])
 def test_listed_tasks_must_be_a_table_of_numbers(tmp_path, tasks):
-    RunFolder.create(tmp_path, config(), TASKS)
+    Run.create(tmp_path, config(), TASKS)
     edit(tmp_path, lambda record: record.update(tasks=tasks))
     with pytest.raises(InputError, match=r"config.json: tasks = .* must be null or a list of tasks") as error:
-        RunFolder.open(tmp_path)
+        Run.open(tmp_path)
     assert "\n" not in str(error.value)
 
 
 def test_listed_tasks_must_be_tasks_of_the_environment(tmp_path):
-    RunFolder.create(tmp_path, config(), TASKS)
-    np.testing.assert_array_equal(RunFolder.open(tmp_path).check_tasks().tasks, TASKS)
+    Run.create(tmp_path, config(), TASKS)
+    np.testing.assert_array_equal(Run.open(tmp_path).importing(True).tasks, TASKS)
     for tasks, words in (
         ([[0.1, 0.2, 0.3]], r"config.json, tasks: got an array of shape \(1, 3\), expected \(tasks, 2\)"),
         ([[0.1, 9.0]], r"config.json, tasks: task 0 has goal_y = 9, allowed is"),
     ):
         edit(tmp_path, lambda record, tasks=tasks: record.update(tasks=tasks))
         with pytest.raises(InputError, match=words):
-            RunFolder.open(tmp_path).check_tasks()
+            Run.open(tmp_path).importing(True)
 
 
 def test_a_folder_of_the_first_version_is_refused_with_what_to_do(tmp_path):
-    RunFolder.create(tmp_path, config())
+    Run.create(tmp_path, config())
     record = json.loads((tmp_path / "config.json").read_text())
     first = {name: record[name] for name in ("experiment", "tasks")}
     (tmp_path / "config.json").write_text(json.dumps(first))
-    for resume in (lambda: RunFolder.open(tmp_path), lambda: RunFolder.create(tmp_path, config())):
+    for resume in (lambda: Run.open(tmp_path), lambda: Run.create(tmp_path, config())):
         with pytest.raises(InputError, match=r"config.json is a run of version 1, .* start it again in another folder"):
             resume()
 
 
 def test_the_first_command_is_kept(tmp_path):
-    assert RunFolder.create(tmp_path, config()).command() == ""
-    RunFolder.create(tmp_path, config(), command="metastep run nav2d")
-    RunFolder.create(tmp_path, config(), command="metastep run nav2d --device cpu")
-    assert RunFolder.open(tmp_path).command() == "metastep run nav2d"
+    assert Run.create(tmp_path, config()).command() == ""
+    Run.create(tmp_path, config(), command="metastep run nav2d")
+    Run.create(tmp_path, config(), command="metastep run nav2d --device cpu")
+    assert Run.open(tmp_path).command() == "metastep run nav2d"
 
 
 def test_an_edited_configuration_is_refused(tmp_path):
-    RunFolder.create(tmp_path, config())
+    Run.create(tmp_path, config())
     text = (tmp_path / "config.json").read_text()
     assert '"meta_discount": 1.0' in text
     (tmp_path / "config.json").write_text(text.replace('"meta_discount": 1.0', '"meta_discount": 0.9'))
-    for resume in (lambda: RunFolder.open(tmp_path), lambda: RunFolder.create(tmp_path, config())):
+    for resume in (lambda: Run.open(tmp_path), lambda: Run.create(tmp_path, config())):
         with pytest.raises(InputError, match=r"config.json is damaged or was edited: its content does not match"):
             resume()
 
@@ -115,11 +115,11 @@ def test_an_edited_configuration_is_refused(tmp_path):
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(InputError, match=r"--out: .* holds thesis.tex and is not a folder of this command"):
-        RunFolder.create(tmp_path, config())
+        Run.create(tmp_path, config())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_what_a_killed_start_left_is_not_in_the_way(tmp_path):
     (tmp_path / ".config.json.0123456789abcdef.tmp").write_text("half")
-    RunFolder.create(tmp_path, config())
-    assert RunFolder.open(tmp_path).config == config()
+    Run.create(tmp_path, config())
+    assert Run.open(tmp_path).config == config()

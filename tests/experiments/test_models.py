@@ -2,19 +2,18 @@
 
 import itertools
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep.experiments import learning
-from metastep.experiments.build import method_specs
+from metastep.experiments import stages
 from metastep.experiments.config import load, variant
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import collect_data, learn
 from metastep.experiments.publishing import publish
-from metastep.experiments.runner import run_experiment
+from metastep.experiments.run import Run
+from metastep.experiments.stages import collect, learn
 from metastep.fqi import load_model
 from metastep.mdp import begin
 from metastep.mdp.blocks import Stream
@@ -31,8 +30,8 @@ SMALL = (
 )
 
 
-def make(path) -> RunFolder:
-    return RunFolder.create(path, load("nav2d", "quick", [*TINY, *SMALL]))
+def make(path) -> Run:
+    return Run.create(path, load("nav2d", "quick", [*TINY, *SMALL]))
 
 
 def contents(folder) -> dict[str, bytes]:
@@ -42,9 +41,9 @@ def contents(folder) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory) -> RunFolder:
+def done(tmp_path_factory) -> Run:
     folder = make(tmp_path_factory.mktemp("models") / "run")
-    run_experiment(folder, "metastep run nav2d")
+    folder.run_all()
     return folder
 
 
@@ -80,7 +79,7 @@ def test_a_model_has_the_settings_that_are_different_for_it():
 )
 def test_models_that_cannot_be_are_named(override, sentence):
     with pytest.raises(InputError, match=sentence):
-        method_specs(load("nav2d", "quick", [*TINY, *SMALL, override]))
+        Run(Path(), load("nav2d", "quick", [*TINY, *SMALL, override])).require_buildable()
 
 
 def test_a_run_holds_the_model_within_it_and_check_knows_every_file(done):
@@ -125,13 +124,13 @@ def test_fewer_trees_are_the_first_of_each_kind(done, tmp_path):
 
 def test_later_rounds_follow_the_model_of_the_rounds_before(done):
     own = done.of_model("metastep")
-    dataset = collect_data(own)
+    dataset = collect(own)
     assert dataset.layout.num_learners == 3 * 16
-    model = load_model(own.round_model(1))
+    model = load_model(own.round_file(1))
     block = dataset.block(2)  # the first of the second round
-    mdp = learning.build_mdp(own.config)
+    mdp = own.mdp
     learners = begin(mdp, mdp.tasks(own.config.seed, Stream.TRAIN, 2))
-    greedy = model.act(np.asarray(learning.features.meta_observation(mdp, learners)))
+    greedy = model.act(np.asarray(stages.features.meta_observation(mdp, learners)))
     same = np.isclose(block.hyperparameters[0], greedy).all(axis=1)
     assert same.sum() > 0  # the others explore
     first = dataset.block(0)
@@ -144,7 +143,7 @@ def test_later_rounds_follow_the_model_of_the_rounds_before(done):
 @pytest.mark.parametrize("moment", [1, 3, 5])
 def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatch, moment):
     folder = make(tmp_path / "run")
-    calls, save, write = itertools.count(1), learning.save_model, learning.collect.__globals__["BlockFiles"].add
+    calls, save, write = itertools.count(1), stages.save_model, stages.collection.BlockFiles.add
 
     def counted(original):
         def call(*arguments):
@@ -154,8 +153,8 @@ def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatc
 
         return call
 
-    monkeypatch.setattr(learning, "save_model", counted(save))
-    monkeypatch.setattr(learning.collect.__globals__["BlockFiles"], "add", counted(write))
+    monkeypatch.setattr(stages, "save_model", counted(save))
+    monkeypatch.setattr(stages.collection.BlockFiles, "add", counted(write))
     with pytest.raises(KeyboardInterrupt):
         learn(folder, "metastep")
     monkeypatch.undo()

@@ -15,8 +15,8 @@ from metastep.envs import pendulum
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments import evaluating, new_task
 from metastep.experiments.config import load
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import learn as fit_run
+from metastep.experiments.run import Run
+from metastep.experiments.stages import learn as fit_run
 from metastep.fqi import load_model
 from tests.rules.test_learning import TINY
 
@@ -24,7 +24,7 @@ from tests.rules.test_learning import TINY
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory) -> Path:
     """The folder of a tiny run with a model of PPO's learning rate."""
-    folder = RunFolder.create(tmp_path_factory.mktemp("ppo") / "run", load("pendulum-ppo", "quick", TINY))
+    folder = Run.create(tmp_path_factory.mktemp("ppo") / "run", load("pendulum-ppo", "quick", TINY))
     fit_run(folder)
     return folder.path
 

@@ -10,22 +10,22 @@ from metastep import pretrained
 from metastep._core.errors import InputError
 from metastep.cli import app
 from metastep.experiments import new_task, publishing
-from metastep.experiments.comparing import compare_methods
 from metastep.experiments.config import list_presets, load
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import learn as fit_run
 from metastep.experiments.pooling import pooled
+from metastep.experiments.run import Run
+from metastep.experiments.stages import compare_methods
+from metastep.experiments.stages import learn as fit_run
 from metastep.fqi import load_model
 from tests.rules.test_learning import TINY
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> list[RunFolder]:
+def runs(tmp_path_factory) -> list[Run]:
     """Tiny runs of two families."""
     path = tmp_path_factory.mktemp("families")
     folders = []
     for preset in ("pendulum-ppo", "mountaincar-ppo"):
-        folders.append(RunFolder.create(path / preset, load(preset, "quick", TINY), command=f"metastep run {preset}"))
+        folders.append(Run.create(path / preset, load(preset, "quick", TINY), command=f"metastep run {preset}"))
         fit_run(folders[-1])
     compare_methods(folders[0])  # one of the two has scores
     return folders
@@ -89,7 +89,7 @@ def test_a_publication_that_is_stopped_leaves_nothing(runs, tmp_path, monkeypatc
         assert not list(tmp_path.iterdir())
 
     with monkeypatch.context() as patch:
-        patch.setattr(publishing, "compared", stopped)
+        patch.setattr(publishing, "read_fitted", stopped)
         publish()
     write = publishing.write_new
 
@@ -112,7 +112,7 @@ def test_what_cannot_be_pooled_or_named(runs, tmp_path):
     with pytest.raises(InputError, match="must consist of letters, digits and hyphens"):
         publishing.publish(runs[:1], "../tiny", tmp_path)
     narrow = load("mountaincar-ppo", "quick", [*TINY, "meta.stepsize_high=0.01"])
-    other = RunFolder.create(tmp_path / "narrow", narrow)
+    other = Run.create(tmp_path / "narrow", narrow)
     with pytest.raises(InputError, match="mountaincar has another space than pendulum"):
         pooled([runs[0], other])
 

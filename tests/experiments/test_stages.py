@@ -7,17 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metastep._core import threads
+from metastep._core import parallel
 from metastep._core.errors import InputError
 from metastep.controllers import Fixed, single_action
 from metastep.evaluation import Comparison, Method, compare, join
-from metastep.experiments import comparing, learning
+from metastep.experiments import stages
 from metastep.experiments.build import build_fqi, build_mdp
-from metastep.experiments.comparing import method_results
 from metastep.experiments.config import load
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import collect_data, fit_and_select
-from metastep.experiments.runner import print_outcome, run_experiment
+from metastep.experiments.reporting import print_outcome
+from metastep.experiments.run import Run
+from metastep.experiments.stages import collect, fit_and_select, method_results
 from metastep.mdp.blocks import Stream
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.runs import Plan
@@ -28,63 +27,63 @@ TASKS = np.array([[0.1, 0.2], [-0.3, 0.4]], np.float32)
 
 
 @pytest.fixture(scope="module")
-def listed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+def listed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run on a list of tasks, with its model."""
     folder = make_folder(tmp_path_factory.mktemp("listed") / "run", tasks=TASKS)
-    collect_data(folder)
+    collect(folder)
     fit_and_select(folder)
     return folder
 
 
-def test_both_learned_methods_train_on_the_listed_tasks_only(listed: RunFolder, monkeypatch: Any) -> None:
+def test_both_learned_methods_train_on_the_listed_tasks_only(listed: Run, monkeypatch: Any) -> None:
     seen = {}
 
     def watched(methods: list[Method], *args: Any) -> Plan[Comparison]:
         seen[methods[0].name] = methods[0]
         return planned(methods, *args)
 
-    planned = comparing.comparing
-    monkeypatch.setattr(comparing, "comparing", watched)
+    planned = stages.comparing
+    monkeypatch.setattr(stages, "comparing", watched)
     for name in ("metafqi", "single"):
         method_results(listed, [name])
         sources = {source.use: source for source in seen[name].shaped_by}
         np.testing.assert_array_equal(sources["trained"].contexts, TASKS)
         assert "selected" not in sources or sources["selected"].contexts is None
-    contexts = np.concatenate([block.context for block in Dataset.open(listed.data).blocks()])
+    contexts = np.concatenate([block.context for block in Dataset.open(listed.data_folder).blocks()])
     assert {tuple(row) for row in contexts.tolist()} == {tuple(row) for row in TASKS.tolist()}
 
 
-def test_a_listed_task_is_not_a_test_task(listed: RunFolder) -> None:
+def test_a_listed_task_is_not_a_test_task(listed: Run) -> None:
     mdp = build_mdp(listed.config)
     overlapping = np.asarray(mdp.tasks(listed.config.seed, Stream.TEST, 0).context)[:1]
-    folder = dataclasses.replace(listed, path=listed.path, tasks=overlapping)
+    folder = Run(listed.path, listed.config, overlapping)
     for name in ("metafqi", "single"):
-        folder.result(name).unlink(missing_ok=True)
+        folder.result_file(name).unlink(missing_ok=True)
         with pytest.raises(InputError, match="which is also one of the tasks to judge it on"):
             method_results(folder, [name])
 
 
-def test_single_action_is_fitted_on_the_listed_tasks(listed: RunFolder, monkeypatch: Any) -> None:
+def test_single_action_is_fitted_on_the_listed_tasks(listed: Run, monkeypatch: Any) -> None:
     given = []
     fit = single_action.fit_single_action
     monkeypatch.setattr(single_action, "fit_single_action", lambda run: given.append(run.task_list) or fit(run))
-    listed.result("single").unlink(missing_ok=True)
+    listed.result_file("single").unlink(missing_ok=True)
     method_results(listed, ["single"])
     np.testing.assert_array_equal(given[0], TASKS)
 
 
-def test_the_record_counts_the_tuples_fitted(listed: RunFolder, monkeypatch: Any) -> None:
-    dataset = Dataset.open(listed.data)
+def test_the_record_counts_the_tuples_fitted(listed: Run, monkeypatch: Any) -> None:
+    dataset = Dataset.open(listed.data_folder)
     transitions = dataset.transitions
     monkeypatch.setattr(
         Dataset, "transitions", lambda self, parts: type(all_ := transitions(parts))(*(a[3:] for a in all_))
     )
-    model = learning.fit_model(listed.config, dataset)
+    model = stages.fit_model(listed, dataset)
     assert model.record.training_data.tuples == dataset.num_transitions - 3
     assert model.record.setting["env"] == "nav2d"
 
 
-def test_geometric_decay_can_be_compared(listed: RunFolder) -> None:
+def test_geometric_decay_can_be_compared(listed: Run) -> None:
     result = method_results(listed, ["geometric-decay"])[0]
     assert result.names == ("geometric-decay",)
     np.testing.assert_allclose(result.hyperparameters[0, :, :, 0], np.tile([1.0, 0.5], (4, 1)))
@@ -95,7 +94,7 @@ def changed(part: Comparison, **settings: Any) -> Comparison:
     return dataclasses.replace(part, methods=(renamed,), settings=part.settings | settings)
 
 
-def test_only_results_of_the_same_settings_are_joined(listed: RunFolder) -> None:
+def test_only_results_of_the_same_settings_are_joined(listed: Run) -> None:
     mdp = build_mdp(listed.config)
     first = compare([Method("fixed", NGA(), Fixed(0.5))], mdp, seed=0, num_updates=2, num_tasks=4)
     settings = first.settings
@@ -119,22 +118,23 @@ def test_only_results_of_the_same_settings_are_joined(listed: RunFolder) -> None
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_steps_are_fitted_on_their_scale(scale: str) -> None:
     settings = [f"meta.stepsize_scale={scale}", "meta.stepsize_low=0.1"]
-    fqi = build_fqi(load("nav2d", "quick", [*TINY, *settings]))
+    config = load("nav2d", "quick", [*TINY, *settings])
+    fqi = build_fqi(config, build_mdp(config).space)
     assert (fqi.stepsize_low, fqi.stepsize_high, fqi.stepsize_scale, fqi.menu) == (0.1, 8.0, scale, None)
 
 
 def test_without_a_learned_method_nothing_is_collected(tmp_path: Path) -> None:
     log = ["meta.stepsize_scale=log", "meta.stepsize_low=0.1"]
     folder = make_folder(tmp_path / "run", *log, 'compare.methods=["fixed", "adam"]')
-    page = run_experiment(folder)
-    assert page.exists()
-    assert not folder.data.exists()
-    assert not folder.model.exists()
+    folder.run_all()
+    assert folder.report_file.exists()
+    assert not folder.data_folder.exists()
+    assert not folder.model_file.exists()
 
 
 def test_collecting_has_a_block_size_of_its_own(tmp_path: Path) -> None:
-    default = collect_data(make_folder(tmp_path / "default"))
-    own = collect_data(make_folder(tmp_path / "own", "collect.block_size=12"))
+    default = collect(make_folder(tmp_path / "default"))
+    own = collect(make_folder(tmp_path / "own", "collect.block_size=12"))
     assert (default.layout.block_size, own.layout.block_size) == (8, 12)
     assert (default.layout.num_learners, own.layout.num_learners) == (24, 24)
 
@@ -142,9 +142,9 @@ def test_collecting_has_a_block_size_of_its_own(tmp_path: Path) -> None:
 def test_no_byte_of_a_run_depends_on_the_number_of_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for cores in (1, 3):
-        monkeypatch.setattr(threads, "_given", cores)
+        monkeypatch.setattr(parallel, "_limit", cores)
         folder = make_folder(tmp_path / str(cores), 'compare.methods=["metafqi", "fixed", "adam", "hoof", "single"]')
-        run_experiment(folder)
+        folder.run_all()
         names = ("model", "validation", "comparison")
         files = [*(folder.path / f"{name}.safetensors" for name in names), *sorted((folder.path / "results").iterdir())]
         found.append({file.name: file.read_bytes() for file in files})
@@ -155,17 +155,17 @@ def test_no_byte_of_a_run_depends_on_the_number_of_cores(tmp_path: Path, monkeyp
 def test_a_run_in_which_every_tuple_is_flagged_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     free = "env={name='lqr', options={state_cost=[0.0, 0.0], action_cost=0.0}}"  # whatever is done, the return is 0
     folder = make_folder(tmp_path / "run", free, 'compare.methods=["metafqi", "fixed"]', "initial.mean=0.0")
-    page = run_experiment(folder)
-    print_outcome(folder, page)
+    folder.run_all()
+    print_outcome(folder)
     sentence = "Every one of the 48 training tuples is flagged"
     assert sentence in capsys.readouterr().out
-    assert sentence in page.read_text()
-    assert "distinguishable from" not in page.read_text()
+    assert sentence in folder.report_file.read_text()
+    assert "distinguishable from" not in folder.report_file.read_text()
 
 
 def test_data_without_a_finite_tuple_are_not_fitted(tmp_path: Path) -> None:
     # The square of so small a sigma is zero in float32, so that no natural gradient is finite.
     folder = make_folder(tmp_path / "run", "policy.sigma=1e-30")
-    collect_data(folder)
+    collect(folder)
     with pytest.raises(InputError, match="each of its tuples holds a number that is not finite"):
         fit_and_select(folder)

@@ -7,8 +7,8 @@ import pytest
 
 from metastep.experiments import times
 from metastep.experiments.checking import check_folder
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.runner import print_outcome, write_report
+from metastep.experiments.reporting import print_outcome, write_report
+from metastep.experiments.run import Run
 from metastep.experiments.times import Timed, in_words, read_times, times_file, times_of
 
 
@@ -34,23 +34,23 @@ def test_stages_are_timed_without_those_within_them(tmp_path, monkeypatch):
     assert in_words(read_times(tmp_path)) == "collect 3.5 s, fit 6.0 s; 9.5 s in all"
 
 
-def test_a_run_tells_what_it_took_and_its_report_does_not(run: RunFolder, capsys):
+def test_a_run_tells_what_it_took_and_its_report_does_not(run: Run, capsys):
     seconds = times_of(run)
     assert set(seconds) == {"collect", "fit", "validate", "compare 3 methods"}
     assert all(value > 0.0 for value in seconds.values())
-    before = run.report.read_bytes()
-    print_outcome(run, run.report)
-    assert f"what it took: {in_words(seconds)}\n" in capsys.readouterr().out
+    before = run.report_file.read_bytes()
+    print_outcome(run)
+    assert f"time: {in_words(seconds)}\n" in capsys.readouterr().out
     times.add_time(run.path, "fit", 1000.0)
     write_report(run)
-    assert run.report.read_bytes() == before
+    assert run.report_file.read_bytes() == before
     assert [problem for _, problem in check_folder(run.path) if problem] == []
 
 
 @pytest.mark.parametrize(
     "content", ["{", '{"seconds": {}}', '{"format": "metastep times", "seconds": {"fit": "x"}, "version": 2}']
 )
-def test_times_that_are_none_are_found_and_begun_anew(run: RunFolder, content):
+def test_times_that_are_none_are_found_and_begun_anew(run: Run, content):
     times_file(run.path).write_text(content)
     assert [path.name for path, problem in check_folder(run.path) if problem] == ["times.json"]
     times.add_time(run.path, "fit", 2.0)

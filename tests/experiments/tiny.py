@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from metastep.experiments.config import load
-from metastep.experiments.folder import RunFolder
+from metastep.experiments.run import Run
 
 TINY = [
     "collect.num_meta_episodes=24",
@@ -26,11 +26,11 @@ METHODS = 'compare.methods=["metafqi", "fixed", "adam"]'
 FEW = ["compare.methods.fixed.grid={stepsize = [0.5, 1.0]}", "compare.methods.adam.grid={stepsize = [0.5, 1.0]}"]
 
 
-def make_folder(path: Path, *overrides: str, tasks: np.ndarray | None = None) -> RunFolder:
+def make_folder(path: Path, *overrides: str, tasks: np.ndarray | None = None) -> Run:
     """The folder of a tiny run."""
-    return RunFolder.create(path, load("nav2d", "quick", [*TINY, *overrides]), tasks)
+    return Run.create(path, load("nav2d", "quick", [*TINY, *overrides]), tasks)
 
 
-def make_run(path: Path, *changes: str) -> RunFolder:
+def make_run(path: Path, *changes: str) -> Run:
     """The folder of a run that compares three methods."""
     return make_folder(path, METHODS, *FEW, "compare.num_resamples=100", *changes)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from metastep._core import threads
+from metastep._core import parallel
 from metastep._core.errors import InputError
 from metastep.envs import make
 from metastep.mdp import InitialPolicy, MetaMDP, advance, begin
@@ -118,14 +118,14 @@ def test_no_byte_depends_on_the_number_of_cores(tmp_path, monkeypatch, name):
     settings = {"num_episodes": 70, "num_updates": 2, "seed": 6, "config": {"a": 1}}
     found = {}
     for cores in (1, 2, 3, 16):
-        monkeypatch.setattr(threads, "_given", cores)  # more than there are, too
+        monkeypatch.setattr(parallel, "_limit", cores)  # more than there are, too
         dataset = collect(small_mdp(name), tmp_path / str(cores), **settings)
         found[cores] = {path.name: path.read_bytes() for path in dataset.folder.iterdir()}
     assert found[1] == found[2] == found[3] == found[16]
 
 
 def test_what_goes_wrong_in_a_block_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(threads, "_given", 2)
+    monkeypatch.setattr(parallel, "_limit", 2)
 
     class Wrong(Exploration):
         def propose(self, state, learners):

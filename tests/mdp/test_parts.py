@@ -15,8 +15,7 @@ import jax
 import numpy as np
 import pytest
 
-from metastep._core import storage
-from metastep._core.crew import employed
+from metastep._core import parallel, storage
 from metastep._core.errors import InputError
 from metastep.mdp import MetaMDP, begin, collection
 from metastep.mdp.blocks import Stream
@@ -98,28 +97,29 @@ def whole(tmp_path_factory) -> dict[str, bytes]:
 
 
 class InTurn:
-    """A crew that makes one call after the other, so that it is known which halt comes when."""
+    """A pool that makes one call after the other, so that the order of the halts is known."""
 
-    writes_here = True
+    is_local = True
 
-    def slots(self, here):
+    def slots(self):
         return 1
 
     def submit(self, function, *arguments):
         future = Future()
         try:
-            future.set_result(function(*arguments))
+            future.set_result(parallel.call_with(self.listener, 1, function, arguments))
         except Exception as error:
             future.set_exception(error)
         return future
 
-    def telling(self, listener):
-        return nullcontext(listener)
+    def reporting(self, listener):
+        self.listener = listener
+        return nullcontext()
 
 
 @pytest.fixture(autouse=True)
 def in_turn():
-    with employed(InTurn()):
+    with parallel.using(InTurn()):
         yield
 
 

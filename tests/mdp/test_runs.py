@@ -5,10 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from metastep._core import threads
-from metastep._core.crew import Threads
+from metastep._core import parallel
 from metastep._core.errors import InputError
-from metastep._core.threads import count_threads
+from metastep._core.parallel import count_threads
 from metastep.controllers import HOOF, Fixed, Metagrad
 from metastep.mdp import batched_blocks as together_module
 from metastep.mdp import runs
@@ -43,7 +42,7 @@ def alone():
 
 
 def test_a_batch_of_many_blocks_is_each_of_them_alone(alone):
-    together = run_blocks(MIXED, 0, lambda _: None)
+    together = run_blocks(MIXED, 0)
     for end, ran, block in zip(alone, together, MIXED, strict=True):
         for name, array in end.piece.to_arrays().items():
             np.testing.assert_allclose(ran.history.to_arrays()[name], array, rtol=2e-4, atol=2e-4)
@@ -61,11 +60,11 @@ def test_a_batch_of_many_blocks_is_each_of_them_alone(alone):
 
 def test_batches_of_other_numbers_of_blocks_are_not_compiled_anew():
     simulate = compiled(together_module._simulate)
-    run_blocks(MIXED[:4], 0, lambda _: None)
+    run_blocks(MIXED[:4], 0)
     before = simulate._cache_size()
-    run_blocks(MIXED[:3], 0, lambda _: None)
+    run_blocks(MIXED[:3], 0)
     assert simulate._cache_size() == before
-    run_blocks(MIXED[:2], 0, lambda _: None)
+    run_blocks(MIXED[:2], 0)
     assert simulate._cache_size() == before + 1
 
 
@@ -118,7 +117,7 @@ def test_plans_may_ask_again_and_for_nothing():
 
 
 def test_what_is_padding_is_cut():
-    ran = run_blocks([asked(HOOF(0.05, num_candidates=2))._replace(num_valid=3)], 0, lambda _: None)[0]
+    ran = run_blocks([asked(HOOF(0.05, num_candidates=2))._replace(num_valid=3)], 0)[0]
     assert ran.history.context.shape[0] == 3
     assert ran.report["effective_sample_size"].shape == (2, 3)
 
@@ -132,10 +131,10 @@ def test_what_is_wrong_with_a_block_is_raised():
 
 
 def test_threads_divide_the_cores_among_the_calls(monkeypatch):
-    monkeypatch.setattr(threads, "_given", 6)
-    with Threads(3) as crew:
-        alone = crew.submit(count_threads, None).result()
-        assert alone == 6
-        with pytest.raises(InputError, match="threads is 0"):
-            crew.submit(count_threads, 0).result()
+    monkeypatch.setattr(parallel, "_limit", 6)
+    pool = parallel.LocalPool(3)
+    assert pool.submit(count_threads, None).result() == 2
+    with pytest.raises(InputError, match="threads is 0"):
+        pool.submit(count_threads, 0).result()
+    pool.close()
     assert count_threads(None) == 6

@@ -10,7 +10,7 @@ from metastep.envs.contexts import ContextSpace
 from metastep.evaluation import Comparison, TuningTable, baselines, differences
 from metastep.evaluation.resampling import mean_interval
 from metastep.experiments.config import load
-from metastep.experiments.runner import print_comparison
+from metastep.experiments.reporting import print_comparison
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
 from metastep.mdp.dataset import Counts
 from metastep.report import figures

@@ -20,9 +20,8 @@ from metastep.controllers import (
 )
 from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load
-from metastep.experiments.folder import RunFolder
 from metastep.experiments.inspection import inspect_path
-from metastep.experiments.runner import run_experiment
+from metastep.experiments.run import Run
 from metastep.mdp import actor_critic, advance, begin
 from metastep.mdp.blocks import Stream
 from metastep.mdp.history import joined
@@ -62,8 +61,8 @@ def tasks():
 
 
 def test_a_whole_run_with_its_report(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", load("pendulum-ppo", "quick", TINY))
-    page = run_experiment(folder).with_suffix(".md").read_text()
+    folder = Run.create(tmp_path / "run", load("pendulum-ppo", "quick", TINY))
+    page = folder.run_all().with_suffix(".md").read_text()
     assert "24 steps, 12 of each of 2 environments; episodes are cut off after 7" in page
     assert "linear annealing" in page
     assert not [finding for finding in check_folder(folder.path) if finding.problem]

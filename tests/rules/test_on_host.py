@@ -16,12 +16,9 @@ from metastep.controllers import Exploration
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import GymnasiumEnv, HalfCheetahVel, HostStep
 from metastep.experiments.checking import check_folder
-from metastep.experiments.comparing import compared
 from metastep.experiments.config import load
 from metastep.experiments.evaluating import _returns
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import fitted
-from metastep.experiments.runner import run_experiment
+from metastep.experiments.run import Run
 from metastep.mdp import ActorCriticMDP, begin
 from metastep.mdp.blocks import Stream
 from metastep.mdp.history import joined
@@ -279,14 +276,14 @@ def test_the_settings_of_the_guide_learn_a_rate(tmp_path: Path, monkeypatch: pyt
             (tmp_path / saved[1]).write_text(block[2])
     monkeypatch.syspath_prepend(tmp_path)
     config = load(str(tmp_path / "gym-pendulum-ppo.toml"), "quick", SMALL)
-    folder = RunFolder.create(tmp_path / "run", config)
-    run_experiment(folder)
+    folder = Run.create(tmp_path / "run", config)
+    folder.run_all()
     assert not [finding for finding in check_folder(folder.path) if finding.problem]
-    found = compared(folder)
+    found = folder.comparison
     assert found.names == ("metafqi", "linear-annealing")
     assert not found.flagged.any()
     assert (np.ptp(found.returns, axis=2) > 0.0).all()
-    assert fitted(folder)[0].record.setting["returns"] == "first episodes"
+    assert folder.model.record.setting["returns"] == "first episodes"
     assert (
         "returns" not in make_mdp(envs.make("pendulum")).facts
     )  # where a model of earlier times stays one of its setting

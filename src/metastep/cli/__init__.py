@@ -118,9 +118,7 @@ def collect(
     """Collect training data. A stopped collection resumes where it was."""
     terminal = watch(device, cores, workers, scheduler)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
-    from metastep.experiments.learning import collect_data
-
-    dataset = collect_data(folder, tracker=terminal)
+    dataset = folder.collect(tracker=terminal)
     counts = dataset.counts()
     print(
         f"{out}: {counts.transitions} tuples in {len(dataset.layout.blocks)} blocks, {counts.flagged} flagged, "
@@ -141,10 +139,10 @@ def fit(
 ) -> None:
     """Fit the models of a run and select their iterations. Validation tasks decide; further models collect their data here."""
     terminal = watch(device, cores, workers, scheduler)
-    from metastep.experiments.folder import RunFolder
-    from metastep.experiments.learning import fit_all
+    from metastep.experiments.run import Run
+    from metastep.experiments.stages import fit_all
 
-    opened = RunFolder.open(folder).importing(allow_imports).check_tasks()
+    opened = Run.open(folder).importing(allow_imports)
     for name, model in fit_all(opened, tracker=terminal).items():
         if name:
             print(f"{name}:")
@@ -164,22 +162,20 @@ def compare(
 ) -> None:
     """Tune the baselines and compare all methods of a run. They meet on its test tasks."""
     terminal = watch(device, cores, workers, scheduler)
-    from metastep.experiments.comparing import compare_methods
-    from metastep.experiments.folder import RunFolder
-    from metastep.experiments.runner import print_comparison
+    from metastep.experiments.reporting import print_comparison
+    from metastep.experiments.run import Run
 
-    opened = RunFolder.open(folder).importing(allow_imports).check_tasks()
-    print_comparison(compare_methods(opened, tracker=terminal), opened.config)
+    opened = Run.open(folder).importing(allow_imports)
+    print_comparison(opened.compare(tracker=terminal), opened.config)
 
 
 @verb
 def report(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
     """Write a run's report from what its stages left."""
     prepare_jax(None)
-    from metastep.experiments.folder import RunFolder
-    from metastep.experiments.runner import write_report
+    from metastep.experiments.run import Run
 
-    print(write_report(RunFolder.open(folder).importing(allow_imports)))
+    print(Run.open(folder).importing(allow_imports).report())
 
 
 @verb
@@ -192,12 +188,11 @@ def export(
     force: ForceOption = False,
 ) -> None:
     """Export a run's training data for other tools, to a new file."""
-    from metastep.experiments.folder import RunFolder
-    from metastep.experiments.origin import dataset_of
+    from metastep.experiments.run import Run
 
     if parquet is None and minari is None:
         raise InputError("export: nothing to do, give --parquet FILE or --minari NAME.")
-    data = dataset_of(RunFolder.open(folder))
+    data = Run.open(folder).dataset
     if parquet is not None:
         from metastep.mdp.parquet import to_parquet
 
@@ -254,12 +249,12 @@ def check(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
 def config(preset: PresetArgument, scale: ScaleOption = None, overrides: SetOption = None) -> None:
     """Print every setting of a preset as TOML. Each has its sentence: a start for a file of your own."""
     prepare_jax(Device.cpu)
-    from metastep.experiments.build import require_buildable
     from metastep.experiments.config import load
     from metastep.experiments.reference import to_toml
+    from metastep.experiments.run import Run
 
     found = load(preset, scale.value if scale else None, overrides or ())
-    require_buildable(found)
+    Run(Path(), found).require_buildable()
     print(to_toml(found, f"{preset}, {scale.value if scale else 'quick where there is such a table'}"), end="")
 
 

@@ -14,7 +14,7 @@ import typer
 
 from metastep._core.device import prepare_jax, share_gpu
 from metastep._core.errors import InputError
-from metastep._core.threads import use_cores
+from metastep._core.parallel import use_cores
 from metastep.cli.options import Device, Scale
 
 app = typer.Typer(
@@ -87,9 +87,10 @@ def start_run(source: str, out: Path | None, scale: Scale | None = None, **setti
 
 def finish_run(folder: Any, terminal: Any) -> None:
     """Run every stage of a folder and print the outcome."""
-    from metastep.experiments.runner import print_outcome, run_experiment
+    from metastep.experiments.reporting import print_outcome
 
-    print_outcome(folder, run_experiment(folder, tracker=terminal))
+    folder.run_all(tracker=terminal)
+    print_outcome(folder)
 
 
 def watch(

@@ -81,10 +81,10 @@ def publish(
 ) -> None:
     """Write the model of a run as a small file with a card. Of several runs it is one model for all families."""
     terminal = watch(device, cores)
-    from metastep.experiments.folder import RunFolder
     from metastep.experiments.publishing import publish as written
+    from metastep.experiments.run import Run
 
-    opened = [RunFolder.open(run).importing(allow_imports).check_tasks() for run in runs]
+    opened = [Run.open(run).importing(allow_imports) for run in runs]
     found = written(opened, name, out, trees=trees, command=this_command(), force=force, tracker=terminal)
     print(f"{found.model}: {found.num_bytes / 1000:.0f} kB, the same proposals as before for {100 * found.same:.2f} %")
     print(found.card)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep._core.errors import InputError
-from metastep._core.threads import map_threads
+from metastep._core.parallel import map_threads
 from metastep.mdp import Learners, MetaMDP, Process, simulated, updated, whole_episodes
 from metastep.mdp.controller import Controller, Run
 from metastep.rules.spaces import Space

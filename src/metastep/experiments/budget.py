@@ -1,4 +1,4 @@
-"""What an experiment takes, from its shapes, before anything is allocated: memory, disk, simulated steps.
+"""Estimate memory, disk and simulated steps of a run from its shapes, before anything is allocated.
 
 The figures are lower bounds within a small factor: what is refused here is out of reach, not merely slow or tight.
 """
@@ -12,21 +12,12 @@ import jax
 
 from metastep import features
 from metastep._core.errors import InputError
+from metastep._core.parallel import count_threads
 from metastep._core.progress import human
 from metastep._core.storage import require_free_space
-from metastep._core.threads import count_threads
 from metastep.evaluation import MethodSpec
-from metastep.experiments.build import (
-    build_mdp,
-    config_of,
-    learners_collected,
-    method_specs,
-    models_needed,
-    some_controller,
-    updates_collected,
-)
-from metastep.experiments.config import variant
-from metastep.experiments.schema import Experiment
+from metastep.experiments.build import learners_collected, some_controller, updates_collected
+from metastep.experiments.run import Run
 from metastep.mdp import ActorCriticMDP, Process
 from metastep.mdp.collection import layout_of, recorded_features
 from metastep.simulation.engine import blocks_at_once, engine_of, fills_batches
@@ -37,11 +28,11 @@ STEPS_PER_SECOND = {"in JAX": 1e7, "with learning": 1e5, "on the host": 1e5}
 Actor-critic rules go over every step several times, with gradients of networks: most of their time is learning.
 """
 MOST_DAYS = 10.0
-"""Longer than that hardly anybody means: a digit too many is likelier, and `--yes` says that it is not one."""
+"""A longer experiment is likelier a digit too many than meant; `--yes` says that it is meant."""
 
 
 class Budget(NamedTuple):
-    """What an experiment takes."""
+    """The resources of an experiment."""
 
     block: int  # bytes, of the blocks of learners simulated at a time, where they are simulated
     fit: int  # bytes, of the training tuples and of trees that grow
@@ -50,36 +41,35 @@ class Budget(NamedTuple):
     steps: float  # of environments, in all stages
 
 
-def budget_of(config: Experiment) -> Budget:
-    """The budget of a configuration, whatever its numbers are; nothing is allocated."""
-    mdp, specs, compare = build_mdp(config), method_specs(config), config.compare
-    own = config.rollout.block_size
-    batch = mdp.batch_steps
+def budget_of(run: Run) -> Budget:
+    """Return the budget of a run, whatever its numbers are; nothing is allocated."""
+    config, mdp, specs = run.config, run.mdp, run.methods.values()
+    compare, own, batch = config.compare, config.rollout.block_size, mdp.batch_steps
 
     def steps(learners: int, updates: int) -> float:
         return float(-(-learners // own) * own * (updates + 1) * batch)
 
-    tuned = sum(
-        math.prod(map(len, spec.grid.values())) * compare.num_tuning_tasks for spec in specs.values() if spec.grid
-    )
-    total = sum(_batches(config, spec) * steps(compare.num_tasks, compare.num_updates) for spec in specs.values())
+    tuned = sum(math.prod(map(len, spec.grid.values())) * compare.num_tuning_tasks for spec in specs if spec.grid)
+    total = sum(_batches(run, spec) for spec in specs) * steps(compare.num_tasks, compare.num_updates)
     total += steps(tuned, compare.num_updates)
     tasks = len(specs) * compare.num_tasks + config.fqi.iterations * config.selection.num_tasks
     curves = 4 * tasks * (3 * compare.num_updates + mdp.num_parameters)
+    keeps_episodes = any(some_controller(spec).keeps_episodes for spec in specs)
     # As many blocks as there are cores are simulated side by side, or some in one batch of a GPU.
     together = compare.blocks_together if fills_batches(mdp.env) else blocks_at_once(mdp.env)
-    block = together * _block_bytes(mdp, own, compare.num_updates, specs)
+    block = together * _block_bytes(mdp, own, compare.num_updates, keeps_episodes)
     fit = disk = 0
-    for model in models_needed(config):
-        learned = _learning(variant(config, model), specs)
+    for model in run.models_needed:
+        learned = _learning(run.of_model(model), keeps_episodes)
         block, fit, disk = max(block, learned.block), max(fit, learned.fit), disk + learned.disk
         total += learned.steps
     return Budget(block, fit, curves + 8 * (tuned + len(specs) * compare.num_resamples), disk, total)
 
 
-def _learning(config: Experiment, specs: dict[str, MethodSpec]) -> Budget:
-    """What collecting, fitting and selecting one model takes."""
-    mdp, collect, num_updates = build_mdp(config), config.collect, config.compare.num_updates
+def _learning(run: Run, keeps_episodes: bool) -> Budget:
+    """Return the budget of collecting, fitting and selecting one model."""
+    config, mdp = run.config, run.mdp
+    collect, num_updates = config.collect, config.compare.num_updates
     block, batch = collect.block_size or config.rollout.block_size, mdp.batch_steps
     layout = layout_of(mdp, learners_collected(config), updates_collected(config), collect.labels)
     layout = layout._replace(block_size=block)
@@ -93,29 +83,28 @@ def _learning(config: Experiment, specs: dict[str, MethodSpec]) -> Budget:
     row = 4 * (3 * columns + -(-(columns + 1) // 16) * 16) + 16 + 24 * count_threads(None)
     fit = layout.num_learners * layout.num_updates * collect.labels * row
     at_once = min(blocks_at_once(mdp.env), len(layout.blocks))
-    memory = at_once * _block_bytes(mdp, block, layout.num_updates * collect.labels, specs)
+    memory = at_once * _block_bytes(mdp, block, layout.num_updates * collect.labels, keeps_episodes)
     return Budget(memory, fit, 0, disk, collected + float(selected * batch))
 
 
-def _batches(config: Experiment, spec: MethodSpec) -> int:
-    """How many batches a method simulates for an update; one that tries all step sizes has a batch for each."""
+def _batches(run: Run, spec: MethodSpec) -> int:
+    """Return the batches a method simulates for an update; one that tries all step sizes has a batch for each."""
     controller = some_controller(spec)
     if controller.num_batches:
         return controller.num_batches
-    space = spec.on(build_mdp(config_of(config, spec))).space
-    return 1 + (controller.num_trials(space) or config.fqi.num_stepsizes)
+    space = spec.on(run.of_model(spec.model).mdp).space
+    return 1 + (controller.num_trials(space) or run.config.fqi.num_stepsizes)
 
 
-def _block_bytes(mdp: Process, learners: int, updates: int, specs: dict[str, MethodSpec]) -> int:
-    """Of a block of learners: its batches as they are simulated, and what is recorded until it is done."""
-    keeps_episodes = any(some_controller(spec).keeps_episodes for spec in specs.values())
+def _block_bytes(mdp: Process, learners: int, updates: int, keeps_episodes: bool) -> int:
+    """Return the bytes of a block of learners: its batches as they are simulated, and what is recorded until it is done."""
     recorded = (updates + 1) * (4 + sum(features.sizes(mdp, recorded_features(mdp)).values()))
     return 4 * learners * (mdp.learner_size(keeps_episodes=keeps_episodes) + recorded)
 
 
-def require_affordable(config: Experiment, out: Path, *, anyway: bool = False) -> Budget:
-    """Refuse what does not fit into memory or onto the disk, and, unless it is wanted anyway, what takes weeks."""
-    budget, memory = budget_of(config), available_memory()
+def require_affordable(run: Run, *, anyway: bool = False) -> Budget:
+    """Refuse what does not fit into memory or onto the disk, and, unless `anyway`, what takes weeks."""
+    budget, memory = budget_of(run), available_memory()
     for field, what, needed, there in (
         ("rollout.block_size", "Simulating", budget.block, _device_memory() or memory),
         ("collect.num_meta_episodes", "Fitting", budget.fit, memory),
@@ -126,27 +115,21 @@ def require_affordable(config: Experiment, out: Path, *, anyway: bool = False) -
                 f"{field}: {what} takes about {human(needed)}B of memory with these settings, and {human(there)}B are "
                 "available; take fewer learners, episodes, tuples, tasks or cores."
             )
-    require_free_space(out, budget.disk)
-    place = _pace(config)
-    days = budget.steps / STEPS_PER_SECOND[place] / 86400.0
+    require_free_space(run.path, budget.disk)
+    env = run.mdp.env
+    pace = "in JAX" if engine_of(env).is_compiled else "on the host"
+    pace = "with learning" if isinstance(run.mdp, ActorCriticMDP) else pace
+    days = budget.steps / STEPS_PER_SECOND[pace] / 86400.0
     if days > MOST_DAYS and not anyway:
         raise InputError(
-            f"The experiment simulates {human(budget.steps)}steps {place}, about {days:.3g} days at "
-            f"{human(STEPS_PER_SECOND[place])}steps/s; more than {MOST_DAYS:g} days need --yes."
+            f"The experiment simulates {human(budget.steps)}steps {pace}, about {days:.3g} days at "
+            f"{human(STEPS_PER_SECOND[pace])}steps/s; more than {MOST_DAYS:g} days need --yes."
         )
     return budget
 
 
-def _pace(config: Experiment) -> str:
-    """What decides how many steps are made in a second."""
-    mdp = build_mdp(config)
-    if isinstance(mdp, ActorCriticMDP):
-        return "with learning"
-    return "in JAX" if engine_of(mdp.env).is_compiled else "on the host"
-
-
 def available_memory() -> int:
-    """Bytes of main memory that could be had now, within the limit of a container where there is one."""
+    """Return the bytes of main memory available now, within the limit of a container where there is one."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for file, name in (("/proc/meminfo", "MemAvailable:"), ("/sys/fs/cgroup/memory.max", "")):
         try:

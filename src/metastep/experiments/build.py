@@ -7,14 +7,13 @@ from metastep import controllers, envs, features, policies, rules
 from metastep._core.errors import InputError
 from metastep.controllers import Controller
 from metastep.evaluation import MethodSpec, baselines
-from metastep.experiments.config import variant
 from metastep.experiments.schema import Experiment, MethodSection
 from metastep.fqi import MetaFQI, regressors
 from metastep.fqi.regressors import Regressor
 from metastep.mdp import ActorCriticMDP, MetaMDP, Process
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.on_host import restartable
-from metastep.rules.spaces import Range
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range
 from metastep.simulation.engine import engine_of
 from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout
@@ -134,10 +133,9 @@ def build_regressor(config: Experiment) -> Regressor:
     return regressors.REGISTRY.build(config.fqi.regressor.name, config.fqi.regressor.options)
 
 
-def build_fqi(config: Experiment, random_state: int | None = None) -> MetaFQI:
-    """The estimator of Q, not fitted yet."""
-    meta, fqi = config.meta, config.fqi
-    branches = build_mdp(config).space.branches
+def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random_state: int | None = None) -> MetaFQI:
+    """Return the estimator of Q, not fitted yet."""
+    meta, fqi, branches = config.meta, config.fqi, space.branches
     step = branches.get("")
     steps: dict[str, Any] = {"menu": branches}
     if step is not None:
@@ -155,34 +153,9 @@ def build_fqi(config: Experiment, random_state: int | None = None) -> MetaFQI:
     )
 
 
-def require_buildable(config: Experiment) -> None:
-    """Refuse what cannot be built, before anything is done: the process, the estimator of every model and the methods."""
-    for model in ("", *config.models):
-        build_fqi(variant(config, model))
-    method_specs(config)
-
-
 def method_specs(config: Experiment) -> dict[str, MethodSpec]:
-    """The methods of the comparison by name, as data; whatever cannot be built is refused."""
-    specs = {method.own_name: _spec(config, method) for method in config.compare.methods}
-    for spec in specs.values():
-        spec.on(build_mdp(config_of(config, spec)))
-        some_controller(spec)
-    return specs
-
-
-def config_of(config: Experiment, spec: MethodSpec) -> Experiment:
-    """The experiment that a method belongs to: that of the model it names, or the whole."""
-    if spec.model and spec.model not in config.models:
-        known = ", ".join(config.models) or "there is none"
-        raise InputError(f"compare.methods.{spec.name}.model: {spec.model!r} must be a table of models, {known}.")
-    return variant(config, spec.model)
-
-
-def models_needed(config: Experiment) -> tuple[str, ...]:
-    """The models that methods of the comparison follow; the experiment's own one has no name."""
-    needing = (spec.model for spec in method_specs(config).values() if some_controller(spec).needs_model)
-    return tuple(dict.fromkeys(needing))
+    """Return the methods of the comparison by name, as data; `Run.methods` also checks that they can be built."""
+    return {method.own_name: _spec(config, method) for method in config.compare.methods}
 
 
 def method_spec(config: Experiment, name: str) -> MethodSpec:
@@ -209,14 +182,15 @@ def _spec(config: Experiment, method: MethodSection) -> MethodSpec:
     if method.rule is not None:
         spec = dataclasses.replace(spec, rule=method.rule.name, rule_options=method.rule.options)
     spec = dataclasses.replace(spec, model=method.model or spec.model, steps=_steps(config, method, spec))
+    if spec.model and spec.model not in config.models:
+        known = ", ".join(config.models) or "there is none"
+        raise InputError(f"compare.methods.{spec.name}.model: {spec.model!r} must be a table of models, {known}.")
     if controllers.REGISTRY.takes(spec.controller, "num_updates") and "num_updates" not in spec.controller_options:
-        known = {**spec.controller_options, "num_updates": config.compare.num_updates}
-        spec = dataclasses.replace(spec, controller_options=known)
+        options = {**spec.controller_options, "num_updates": config.compare.num_updates}
+        spec = dataclasses.replace(spec, controller_options=options)
     given = {**spec.grid, **method.grid}
-    options = dict.fromkeys((*spec.needs_grid, *given))  # in this order: it is that of the points
-    grid = {
-        option: tuple(given[option]) if option in given else _usual_grid(config, spec, option) for option in options
-    }
+    tuned = dict.fromkeys((*spec.needs_grid, *given))  # in this order: it is that of the points
+    grid = {option: tuple(given[option]) if option in given else _usual_grid(config, spec, option) for option in tuned}
     return dataclasses.replace(spec, grid=grid, label=method.label or spec.label, colour=method.colour or spec.colour)
 
 

@@ -10,11 +10,9 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.locks import described, is_lock, writers
 from metastep._core.provenance import first_difference
-from metastep.experiments.build import models_needed
-from metastep.experiments.comparing import compared, method_names
-from metastep.experiments.folder import RunFolder, place_of_writing
-from metastep.experiments.learning import fitted
-from metastep.experiments.origin import dataset_of, kept, read_report, result_of, round_model_of
+from metastep.experiments.provenance import read_comparison, read_dataset, read_report, read_result, read_round_model
+from metastep.experiments.run import Run, lock_folder
+from metastep.experiments.stages import read_compared, read_fitted
 from metastep.experiments.times import read_times, times_file
 from metastep.mdp.dataset import Dataset, block_checksums
 
@@ -46,7 +44,7 @@ def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
 
 def busy_in(path: Path) -> list[str]:
     """Who writes in a folder now; what they have not finished is not damaged."""
-    return [described(record) for record in writers(place_of_writing(path))] if path.is_dir() else []
+    return [described(record) for record in writers(lock_folder(path))] if path.is_dir() else []
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -81,45 +79,48 @@ def _leftover(path: Path) -> str:
 
 
 def _run(path: Path, allow_imports: bool) -> _Checks:
-    checks: _Checks = {path / "config.json": partial(RunFolder.open, path)}
+    checks: _Checks = {path / "config.json": partial(Run.open, path)}
     try:
-        folder = RunFolder.open(path)
+        folder = Run.open(path)
     except InputError:
         return dict.fromkeys(_files(path), _untold) | checks
     folder.importing(allow_imports)  # whose refusal says nothing of the files
-    command, has_comparison = path / "command.txt", folder.comparison.exists()
+    command, has_comparison = path / "command.txt", folder.comparison_file.exists()
     if command.exists():
         checks[command] = partial(_require_command, command)
     checks |= _times(path)
-    if has_comparison or folder.report.exists():
-        checks[folder.comparison] = partial(compared, folder)
-    for method in method_names(folder):
-        if has_comparison or folder.result(method).exists():
-            checks[folder.result(method)] = partial(result_of, folder, method)
+    if has_comparison or folder.report_file.exists():
+        checks[folder.comparison_file] = partial(read_compared, folder)
+    for method in folder.config.compare.names:
+        if has_comparison or folder.result_file(method).exists():
+            checks[folder.result_file(method)] = partial(read_result, folder, method)
     for extra in sorted((path / "extra").glob("*.safetensors")):
-        checks[extra] = partial(kept, folder, extra)
-    followed = models_needed(folder.config) if has_comparison or folder.report.exists() else ()
+        checks[extra] = partial(read_comparison, folder, extra)
+    followed = folder.models_needed if has_comparison or folder.report_file.exists() else ()
     for name in ("", *folder.config.models):
         own = folder.of_model(name)
         if name and own.path.exists():
             checks |= _run(own.path, allow_imports) | {own.path / "config.json": partial(_require_model, own)}
-        if name in followed or (not name and (own.model.exists() or own.validation.exists())):
-            checks |= {own.model: partial(fitted, own), own.validation: partial(kept, own, own.validation)}
-            checks |= _data(own.data, partial(dataset_of, own, verify=False))
-        elif own.data.exists():
-            checks |= _data(own.data, partial(dataset_of, own, verify=False))
+        if name in followed or (not name and (own.model_file.exists() or own.validation_file.exists())):
+            checks |= {
+                own.model_file: partial(read_fitted, own),
+                own.validation_file: partial(read_comparison, own, own.validation_file),
+            }
+            checks |= _data(own.data_folder, partial(read_dataset, own, verify=False))
+        elif own.data_folder.exists():
+            checks |= _data(own.data_folder, partial(read_dataset, own, verify=False))
     for index in range(1, folder.config.collect.rounds):
-        if folder.round_model(index).exists():
-            checks[folder.round_model(index)] = partial(round_model_of, folder, index)
-    if folder.report.exists() or (path / "report.json").exists():
+        if folder.round_file(index).exists():
+            checks[folder.round_file(index)] = partial(read_round_model, folder, index)
+    if folder.report_file.exists() or (path / "report.json").exists():
         checks[path / "report.json"] = partial(read_report, folder)
         checks |= _listed(path, lambda: read_report(folder)["files"])
     return checks
 
 
-def _require_model(own: RunFolder) -> None:
+def _require_model(own: Run) -> None:
     """The run of a model within a run must be what the configuration of the whole says of it."""
-    if difference := first_difference(RunFolder.open(own.path).config.to_dict(), own.config.to_dict()):
+    if difference := first_difference(Run.open(own.path).config.to_dict(), own.config.to_dict()):
         key, before, now = difference
         raise InputError(f"File {own.path / 'config.json'} has {key} = {before}, but in this run it is {now}.")
 

@@ -22,8 +22,8 @@ from scipy.spatial import cKDTree
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.nav2d import Nav2D
 from metastep.experiments.build import build_mdp
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.origin import dataset_of
+from metastep.experiments.provenance import read_dataset
+from metastep.experiments.run import Run
 from metastep.mdp import whole_episodes
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.tasks import load_tasks
@@ -69,7 +69,7 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
 
     Test contexts may lie outside the environment's range: those are the ones to be warned of.
     """
-    folder = RunFolder.open(path).importing(allow_imports)
+    folder = Run.open(path).importing(allow_imports)
     # Also where all training happened in one context, the environment's own range is the measure of distances.
     section = folder.config.env.model_copy(update={"fixed_context": None})
     mdp = build_mdp(folder.config.model_copy(update={"env": section}))
@@ -77,7 +77,7 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
     space = rollout.env.context_space
     largest = (float(np.finfo(np.float32).max),) * space.num_coordinates
     tests = load_tasks(task_file, space.names, tuple(-bound for bound in largest), largest)
-    dataset = dataset_of(folder)
+    dataset = read_dataset(folder)
     train = np.concatenate([block.context for block in dataset.blocks()])
     return "\n".join(coverage_report(rollout, _some_policies(dataset), train, tests))
 

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from metastep import envs
 from metastep._core.errors import InputError
 from metastep._core.registry import require_modules
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.origin import dataset_of, model_of
+from metastep.experiments.run import Run
 from metastep.experiments.schema import EnvSection
 from metastep.fqi import Model, load_model
 from metastep.fqi.menu import MenuQ
@@ -29,11 +28,11 @@ def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
         return "\n".join(_describe_dataset(Dataset.open(path)))
     if not path.is_dir():
         raise InputError(f"inspect: {path} does not exist; a model file or the folder of a run or dataset is needed.")
-    folder = RunFolder.open(path).importing(allow_imports)
-    dataset = dataset_of(folder)
+    folder = Run.open(path).importing(allow_imports)
+    dataset = folder.dataset
     lines = list(_describe_dataset(dataset))
-    if folder.model.exists():
-        lines += ["", *_describe_model(model_of(folder), dataset)]
+    if folder.model_file.exists():
+        lines += ["", *_describe_model(folder.model, dataset)]
     further = [own.path for own in map(folder.of_model, folder.config.models) if own.path.exists()]
     return "\n".join([*lines, *(f"further model: metastep inspect {own}" for own in further)])
 
@@ -139,7 +138,7 @@ def _printable(text: str) -> str:
 def _starts(model: Model, dataset: Dataset | None) -> NDArray[np.float32]:
     """First observations of the training data, or, without it, a policy at zero with unit gradients, both ways."""
     if dataset is not None:
-        from metastep.experiments.runner import observations
+        from metastep.experiments.reporting import observations
 
         return observations(dataset, tuple(part.name for part in model.record.observation), num=_STARTS)
     size = {part.name: part.size for part in model.record.observation}

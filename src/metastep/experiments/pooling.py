@@ -14,12 +14,11 @@ from metastep._core.progress import Silent, Tracker
 from metastep.controllers import MetaFQIController
 from metastep.evaluation import Comparison, Method, join
 from metastep.experiments.build import build_fqi, build_mdp
-from metastep.experiments.comparing import compared, on_test_tasks
 from metastep.experiments.config import parse
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import validate
-from metastep.experiments.origin import dataset_of
+from metastep.experiments.provenance import read_dataset
+from metastep.experiments.run import Run
 from metastep.experiments.schema import Experiment
+from metastep.experiments.stages import on_test_tasks, validate
 from metastep.fqi import Branch, Model, ObservationPart, TrainingData, ValidationCurve, model_from
 from metastep.fqi.forest import Forest
 from metastep.fqi.model import model_of_heads
@@ -31,7 +30,7 @@ from metastep.mdp.setting import setting_of
 _REACH = 5.0, 95.0  # percentiles of a family's returns: what lies between is the unit of its rewards
 
 
-def pooled(folders: Sequence[RunFolder], *, known: bool = False, tracker: Tracker | None = None) -> Model:
+def pooled(folders: Sequence[Run], *, known: bool = False, tracker: Tracker | None = None) -> Model:
     """Fit one model on the training data of several runs, and select its iteration on the validation tasks of all of them.
 
     It sees what has no unit of the runs' observation, which must be the same for all, like space and rule; how Q is fitted is
@@ -55,13 +54,13 @@ def pooled(folders: Sequence[RunFolder], *, known: bool = False, tracker: Tracke
     for other in others:
         _require_alike(first, other)
     observation, config = first.observation, next(iter(fitting.values()))
-    datasets = {name: dataset_of(folder) for name, folder in runs.items()}
+    datasets = {name: folder.dataset for name, folder in runs.items()}
     reaches = {name: _reach(dataset) for name, dataset in datasets.items()}
     units = {name: unit for name, (_, unit) in reaches.items()}
     columns = features.columns(first, observation)
     parts = [_in_units(dataset.transitions(observation), columns, *reaches[name]) for name, dataset in datasets.items()]
     everything = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-    estimator = build_fqi(config)
+    estimator = build_fqi(config, first.space)
     with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
         estimator.fit(everything, progress=lambda *_: stage.advance(1))
     model = model_from(
@@ -97,10 +96,10 @@ def for_family(model: Model, config: Experiment) -> Model:
     return model_of_heads(own, heads)
 
 
-def data_of(folders: Sequence[RunFolder]) -> str:
+def data_of(folders: Sequence[Run]) -> str:
     """What the training data of several runs are known by."""
     return storage.sha256_of_json(
-        {folder.config.env.name: dataset_of(folder, verify=False).checksum for folder in folders}
+        {folder.config.env.name: read_dataset(folder, verify=False).checksum for folder in folders}
     )
 
 
@@ -129,24 +128,24 @@ def _without_units(config: Experiment, known: bool) -> Experiment:
 
 
 def judged(
-    model: Model, folder: RunFolder, name: str, *, like: str = "", tracker: Tracker | None = None
+    model: Model, folder: Run, name: str, *, like: str = "", tracker: Tracker | None = None
 ) -> Comparison | None:
     """A model among the methods of a run, on its test tasks; None where the run has compared none.
 
     `like` names the model of the run whose rule and space it has; the run's own one has no name.
     """
-    if not folder.comparison.exists():
+    if not folder.comparison_file.exists():
         return None
-    return join([measured(model, folder, name, name, like=like, tracker=tracker), compared(folder)])
+    return join([measured(model, folder, name, name, like=like, tracker=tracker), folder.comparison])
 
 
 def measured(
-    model: Model, folder: RunFolder, name: str, label: str, *, like: str, tracker: Tracker | None = None
+    model: Model, folder: Run, name: str, label: str, *, like: str, tracker: Tracker | None = None
 ) -> Comparison:
     """A model on the test tasks of a run, by itself; `like` as for `judged`."""
-    seen, mdp = tuple(part.name for part in model.record.observation), build_mdp(folder.of_model(like).config)
+    seen, mdp = tuple(part.name for part in model.record.observation), folder.of_model(like).mdp
     method = Method(name, mdp.rule, MetaFQIController(model), label=label, space=mdp.space, observation=seen)
-    return on_test_tasks(folder.config, [method], tracker=tracker)
+    return on_test_tasks(folder, [method], tracker=tracker)
 
 
 def _shared(settings: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -199,7 +198,7 @@ def _in_units(transitions: Transitions, columns: Sequence[str], zero: float, uni
 
 def _curves(
     models: Mapping[str, Model],
-    runs: Mapping[str, RunFolder],
+    runs: Mapping[str, Run],
     configs: Mapping[str, Experiment],
     units: Mapping[str, float],
     tracker: Tracker | None,
@@ -207,7 +206,7 @@ def _curves(
     """The score of every iteration: the mean over families of its mean return, in the family's units; `returns` has them."""
     scores: list[list[float]] = []
     for name, folder in runs.items():
-        comparison = validate(configs[name], models[name], contexts=folder.tasks, tracker=tracker)
+        comparison = validate(folder.with_config(configs[name]), models[name], tracker=tracker)
         scores.append([float(curve[:, 1:].mean(dtype=np.float64)) / units[name] for curve in comparison.returns])
     table = np.array(scores)  # (families, iterations)
     finite = np.isfinite(table).all(axis=0)

@@ -12,13 +12,11 @@ from metastep._core.errors import InputError
 from metastep._core.outside import require_new, write_new
 from metastep._core.progress import Tracker
 from metastep.evaluation import Comparison, differences, summary
-from metastep.experiments.build import build_mdp, method_spec
-from metastep.experiments.comparing import compared
-from metastep.experiments.folder import RunFolder
-from metastep.experiments.learning import fitted
-from metastep.experiments.origin import dataset_of
 from metastep.experiments.pooling import judged, pooled
+from metastep.experiments.provenance import read_dataset
+from metastep.experiments.run import Run
 from metastep.experiments.schema import Experiment
+from metastep.experiments.stages import read_fitted
 from metastep.fqi import Model, load_model, save_model
 from metastep.report.findings import target_of
 
@@ -36,7 +34,7 @@ class Published(NamedTuple):
 
 
 def publish(
-    folders: Sequence[RunFolder],
+    folders: Sequence[Run],
     name: str,
     out: Path,
     *,
@@ -66,7 +64,7 @@ def publish(
     commands = [*(folder.command() or f"# the run in {folder.path.name}" for folder in folders), command]
     followed = _followed(folders[0]) if len(folders) == 1 else ""
     learned = [folder.of_model(followed) for folder in folders]
-    whole = fitted(learned[0])[0] if len(folders) == 1 else pooled(folders, tracker=tracker)
+    whole = read_fitted(learned[0])[0] if len(folders) == 1 else pooled(folders, tracker=tracker)
     small = whole.only_selected() if trees is None else whole.only_selected().with_trees(trees)
     storage.create_folder(out)
     with TemporaryDirectory() as aside:
@@ -80,9 +78,9 @@ def publish(
     return Published(file, card, len(content), same)
 
 
-def _followed(folder: RunFolder) -> str:
+def _followed(folder: Run) -> str:
     """The model that is followed by the method which the others are compared with; without scores, the run's own."""
-    return method_spec(folder.config, target_of(compared(folder))).model if folder.comparison.exists() else ""
+    return folder.methods[target_of(folder.comparison)].model if folder.comparison_file.exists() else ""
 
 
 def _write_both(file: Path, model: bytes, card: Path, text: bytes, *, force: bool) -> None:
@@ -99,10 +97,10 @@ def _write_both(file: Path, model: bytes, card: Path, text: bytes, *, force: boo
         raise
 
 
-def _agreement(model: Model, packed: Model, folders: Sequence[RunFolder]) -> float:
+def _agreement(model: Model, packed: Model, folders: Sequence[Run]) -> float:
     """Share of observations of the training data for which both propose the same."""
     names = [part.name for part in model.record.observation]
-    rows = [dataset_of(folder, verify=False).transitions(names).observation for folder in folders]
+    rows = [read_dataset(folder, verify=False).transitions(names).observation for folder in folders]
     seen = np.concatenate(rows)
     seen = seen[:: max(1, len(seen) // _ROWS)]
     return float(np.mean(np.all(np.atleast_2d(model.act(seen).T == packed.act(seen).T), axis=0)))
@@ -112,7 +110,7 @@ def _card(
     name: str,
     model: Model,
     small: Model,
-    folders: Sequence[RunFolder],
+    folders: Sequence[Run],
     comparisons: Sequence[Comparison | None],
     num_bytes: int,
     same: float,
@@ -124,7 +122,7 @@ def _card(
     yield from ("## Trained on", "")
     yield from ("| family | tasks | learners of a round, rounds | batch | updates |", "|---|---|---|---|---|")
     for folder in folders:
-        config, space = folder.config, build_mdp(folder.config).env.context_space
+        config, space = folder.config, folder.mdp.env.context_space
         bounds = zip(space.names, space.low, space.high, strict=True)
         tasks = ", ".join(f"{coordinate} {low:g} to {high:g}" for coordinate, low, high in bounds)
         collected = f"{config.collect.num_meta_episodes}, {config.collect.rounds}"
@@ -154,7 +152,7 @@ def _card(
         "data's observations it proposes exactly what the whole model does."
     )
     yield from ("", "## Made by", "", "```text", *commands, "```", "")
-    devices = dict.fromkeys(dataset_of(folder, verify=False).environment["device"] for folder in folders)
+    devices = dict.fromkeys(read_dataset(folder, verify=False).environment["device"] for folder in folders)
     fitted_with = ", ".join(
         f"{name} {version}" for name, version in sorted(record.versions.items()) if name != "device"
     )
@@ -168,7 +166,7 @@ def _batch(config: Experiment) -> str:
     return f"{rollout.num_envs} environments of {rollout.num_steps} steps"
 
 
-def _scores(folder: RunFolder, comparison: Comparison, target: str) -> Iterator[str]:
+def _scores(folder: Run, comparison: Comparison, target: str) -> Iterator[str]:
     """How a run's methods did on its test tasks, beside the model."""
     seed, num = folder.config.seed, folder.config.compare.num_resamples
     against = {row.baseline: row for row in differences(comparison, target, seed=seed, num_resamples=num)}

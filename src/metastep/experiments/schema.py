@@ -317,13 +317,17 @@ class CompareSection(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        names = [method.own_name for method in self.methods]
-        if len(set(names)) != len(names):
-            raise ValueError(f"methods: {shown(names)} must name each method once")
+        if len(set(self.names)) != len(self.names):
+            raise ValueError(f"methods: {shown(list(self.names))} must name each method once")
         return self
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the methods."""
+        return tuple(method.own_name for method in self.methods)
+
     def method(self, name: str) -> MethodSection | None:
-        """One method by its name."""
+        """Return one method by its name."""
         return next((method for method in self.methods if method.own_name == name), None)
 
 

@@ -1,52 +1,57 @@
-"""What a run took: seconds of each stage, kept in its folder.
+"""The time of each stage, kept in the run's folder.
 
-They differ from run to run, so nothing that is compared to the byte shows them, and nothing seals them.
+Times differ from run to run, so no file that is compared byte by byte shows them, and no checksum covers them.
 """
+
+from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Stage, Tracker
-from metastep.experiments.folder import RunFolder
+
+if TYPE_CHECKING:
+    from metastep.experiments.run import Run
 
 _KIND = "times"
 
 
 def times_file(folder: Path) -> Path:
-    """Where the times of a folder are."""
+    """Return the file of a folder's times."""
     return folder / "times.json"
 
 
 class Timed:
-    """A tracker that keeps how long each stage took, without the stages within it; those of a stopped run are added.
+    """A tracker that records the time of each stage, without the stages within it; those of a stopped run are added.
 
     Args:
         folder: where the times are kept.
-        tracker: is told about the stages, too.
+        tracker: receives the stages, too.
     """
 
     def __init__(self, folder: Path, tracker: Tracker | None) -> None:
-        self._folder, self._tracker, self._told = folder, tracker or Silent(), 0.0
+        self._folder, self._tracker, self._inner = folder, tracker or Silent(), 0.0
 
     @contextmanager
     def stage(self, name: str, total: float, unit: str) -> Iterator[Stage]:
         """Open a stage."""
-        since, told = time.monotonic(), self._told
+        since, inner = time.monotonic(), self._inner
         try:
             with self._tracker.stage(name, total, unit) as stage:
                 yield stage
         finally:
-            seconds = time.monotonic() - since - (self._told - told)
-            self._told += seconds
+            seconds = time.monotonic() - since - (self._inner - inner)
+            self._inner += seconds
             add_time(self._folder, name, seconds)
 
 
 def add_time(folder: Path, name: str, seconds: float) -> None:
-    """Add to what something took; times that cannot be read are begun anew."""
+    """Add to the time of a stage; times that cannot be read are replaced."""
     try:
         known = read_times(folder)
     except InputError:
@@ -56,7 +61,7 @@ def add_time(folder: Path, name: str, seconds: float) -> None:
 
 
 def read_times(folder: Path) -> dict[str, float]:
-    """Seconds by what took them, nothing where nobody wrote them down."""
+    """Return seconds by stage, nothing where none were recorded."""
     file = times_file(folder)
     if not file.exists():
         return {}
@@ -68,15 +73,15 @@ def read_times(folder: Path) -> dict[str, float]:
     return {name: float(value) for name, value in seconds.items()}
 
 
-def times_of(folder: RunFolder) -> dict[str, float]:
-    """Seconds by stage of a run and of the models within it."""
-    found = read_times(folder.path)
-    for model in folder.config.models:
-        found |= {f"{model} {name}": value for name, value in read_times(folder.of_model(model).path).items()}
+def times_of(run: Run) -> dict[str, float]:
+    """Return seconds by stage, of a run and of the models within it."""
+    found = read_times(run.path)
+    for model in run.config.models:
+        found |= {f"{model} {name}": value for name, value in read_times(run.of_model(model).path).items()}
     return found
 
 
 def in_words(seconds: dict[str, float]) -> str:
-    """One line: each with its time, and all together where there are several."""
+    """Return one line: each stage with its time, and the sum where there are several."""
     parts = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
     return f"{parts}; {sum(seconds.values()):.1f} s in all" if len(seconds) > 1 else parts

@@ -18,8 +18,8 @@ from annotated_types import Ge, Gt, Le
 from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
+from metastep._core.parallel import map_threads
 from metastep._core.settings import check_fields
-from metastep._core.threads import map_threads
 from metastep.fqi.forest import Forest, join, load_forest
 from metastep.fqi.grow import grow_tree
 from metastep.fqi.packed import is_packed, unpack

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
-from metastep._core.threads import count_threads, map_threads
+from metastep._core.parallel import count_threads, map_threads
 from metastep.fqi.forest import Forest, as_inputs, depth, join
 from metastep.fqi.kernel import kernel
 

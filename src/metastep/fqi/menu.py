@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
-from metastep._core.threads import map_threads
+from metastep._core.parallel import map_threads
 from metastep.fqi.qfunction import QFunction, Stepsizes
 from metastep.fqi.regressors import Head
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from metastep._core.errors import InputError
-from metastep._core.threads import count_threads
+from metastep._core.parallel import count_threads
 from metastep.fqi.extra_trees import ExtraTrees
 from metastep.fqi.forest import LEAF, Forest, join
 

@@ -1,18 +1,21 @@
-"""Work done by the workers of a Dask cluster: one that is started here, or one that runs already.
+"""Run calls on the workers of a Dask cluster: a local one that is started here, or one that runs already.
 
     with workers(4):
         metastep.run("cartpole", "runs/cartpole")
 
-Every block of learners is a task. A task whose worker dies is given to another one, and what comes of it is the same to the bit;
-so workers must be alike: their versions and their device must be those of this process. Tasks travel as pickles within the
-cluster; no file is one.
+Every block of learners is a task. Dask gives the task of a worker that dies to another one, with the same result to the bit; so
+workers must be alike: their versions and their device must be those of this process. Tasks are pickled on their way within
+the cluster, files never are.
 """
 
 import importlib.util
+import logging
+import os
+import pickle
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -21,36 +24,38 @@ from uuid import uuid4
 
 import dask
 import jax
-from distributed import Client, Scheduler, SpecCluster, get_worker
-from distributed.client import ClosedClientError
+from distributed import Client, Nanny, Scheduler, SpecCluster, get_worker
 from distributed.comm.addressing import get_address_host
 from distributed.comm.core import CommClosedError
+from distributed.core import Status
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.scheduler import KilledWorker
 
-from metastep._core.crew import Crew, Tell, employed, make_packed, packed
-from metastep._core.device import prepare_jax
+from metastep._core.device import prepare_child
 from metastep._core.errors import InputError
+from metastep._core.parallel import Listener, Pool, call_with, count_threads, packed, using
 from metastep._core.provenance import device_name, environment_record, first_difference
-from metastep._core.threads import count_threads, part_of_cores
-from metastep.integrations.processes import LOOPBACK, Processes, silence
 
-# For a cluster that is started here, unless the user says otherwise; one that runs has its own. Kills from outside are not a
-# task's fault, but one whose workers die each time is given up at last.
+# Defaults for a cluster that is started here. A task whose workers are killed is given up only after many of them.
 dask.config.update_defaults({"distributed": {"scheduler": {"allowed-failures": 30, "worker-ttl": "60s"}}})
+
+LOOPBACK: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+"""Options of a scheduler or worker that only this machine can reach; TLS (`protocol`, `security`) would go here."""
+
 _SIMULATORS = tuple(name for name in ("mujoco", "gymnasium") if importlib.util.find_spec(name))
+_MOST_FAILURES = 3  # of workers that die while they start and no other is there: the next ones would, too
 
 
-class _Prepared(WorkerPlugin):
-    """Has a worker simulate on the device of the process that asks."""
+class _Prepare(WorkerPlugin):
+    """Set up a worker before its first task: the device of the process that submits it, and the cores it may use."""
 
     name = "metastep"
 
-    def __init__(self, device: str) -> None:
-        self._device = device
+    def __init__(self, device: str, cores: int | None) -> None:
+        self._device, self._cores = device, cores
 
     def setup(self, worker: Any) -> None:
-        prepare_jax(self._device)
+        prepare_child(self._device, self._cores)
 
 
 @cache
@@ -58,144 +63,147 @@ def _environment() -> dict[str, str]:
     return environment_record(device_name(), _SIMULATORS)
 
 
-def _call(expected: dict[str, str], threads_on: Mapping[str, int], asked: bytes) -> Any:
-    """What a worker does with a task; it shares the cores of its machine with the other threads that take tasks there."""
+def _call(expected: dict[str, str], threads_on: dict[str, int], topic: str, call: bytes) -> Any:
+    """Run a task on a worker, which shares the cores of its machine with the other workers there."""
     worker = get_worker()
     if difference := first_difference(expected, _environment()):
         key, ours, theirs = difference
         raise InputError(
-            f"--scheduler: the worker {worker.address} has {key} = {theirs}, this process has {ours}; results of unlike "
-            "workers would differ."
+            f"--scheduler: the worker {worker.address} has {key} = {theirs}, this process has {ours}; unlike workers would "
+            "give different results."
         )
-    part = count_threads(None) // threads_on.get(get_address_host(worker.address), worker.state.nthreads)
-    with part_of_cores(lambda: part):
-        return make_packed(asked)
+    cores = count_threads(None) // threads_on.get(get_address_host(worker.address), worker.state.nthreads)
+    return call_with(lambda progress: worker.log_event(topic, progress), cores, *pickle.loads(call))
 
 
-class _RemoteTell:
-    """Tells the process that asked, by way of the scheduler."""
-
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-
-    def __call__(self, news: Any) -> None:
-        get_worker().log_event(self.topic, news)
-
-
-class DaskCrew:
-    """The workers of a cluster, as whoever makes calls.
+class DaskPool:
+    """The workers of a cluster as a pool.
 
     Args:
-        client: connected to its scheduler.
-        have_parts: whether every worker knows which part of its machine's cores it may use.
+        client: connected to the cluster's scheduler.
+        keep: is called about once a second and starts workers that are missing.
     """
 
-    writes_here = False
+    is_local = False
 
-    def __init__(self, client: Client, *, have_parts: bool = False) -> None:
-        self._client, self._executor, self._have_parts = client, client.get_executor(pure=False), have_parts
-        self._environment, self._slots, self._counted = _environment(), 2, 0.0
-        self._threads_on: Mapping[str, int] = {}
-        self.why_not = ""
+    def __init__(self, client: Client, keep: Callable[[], object] = lambda: None) -> None:
+        self._client, self._executor, self._keep = client, client.get_executor(pure=False), keep
+        self._environment, self._topic = _environment(), f"metastep-{uuid4()}"
+        self._threads_on: dict[str, int] = {}
+        self._counted = 0.0
 
-    def give_up(self, reason: str) -> None:
-        """Have whoever waits for calls, and whoever asks for more, told why there is nobody to make them."""
-        self.why_not = reason
-        self._executor.shutdown(wait=False)
-
-    def slots(self, here: int) -> int:
-        """Two for every thread of every worker there is now, so that none waits for this process."""
+    def slots(self) -> int:
+        """Return two per thread of the workers that are there now."""
         if time.monotonic() - self._counted > 1.0:
-            self._counted = time.monotonic()
-            with self._answering():
-                threads = self._client.nthreads()
-            self._slots = 2 * max(1, sum(threads.values()))
-            if not self._have_parts:
-                on_hosts = Counter[str]()
-                for address, number in threads.items():
-                    on_hosts[get_address_host(address)] += number
-                self._threads_on = dict(on_hosts)
-        return self._slots
+            self._keep()
+            on_hosts = Counter[str]()
+            for address, threads in self._ask(self._client.nthreads).items():
+                on_hosts[get_address_host(address)] += threads
+            self._threads_on, self._counted = dict(on_hosts), time.monotonic()
+        return 2 * max(1, sum(self._threads_on.values()))
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        # As bytes: Dask would look for tasks in whatever it can look into.
-        asked = packed(function, arguments)
+        """Schedule a call."""
+        call = packed(function, arguments)  # as bytes, since Dask would search arguments for tasks
         with warnings.catch_warnings():
             # The model goes with every task: what the scheduler holds is not lost with a worker.
             warnings.filterwarnings("ignore", message="Sending large graph")
-            try:
-                with self._answering():
-                    future: Future[Any] = self._executor.submit(_call, self._environment, self._threads_on, asked)
-            except RuntimeError:  # it was shut down in the meantime
-                if not self.why_not:
-                    raise
-        if self.why_not:
-            raise InputError(self.why_not)
-        return future
+            submit = self._executor.submit
+            return self._ask(submit, _call, self._environment, self._threads_on, self._topic, call)
 
     @contextmanager
-    def telling(self, listener: Tell) -> Iterator[Tell]:
-        topic = f"metastep-{uuid4()}"
-        with self._answering():
-            self._client.subscribe_topic(topic, lambda event: listener(event[1]))
+    def reporting(self, listener: Listener) -> Iterator[None]:
+        """Send progress from the workers to a listener, by way of the scheduler."""
+        self._ask(self._client.subscribe_topic, self._topic, lambda event: listener(event[1]))
         try:
-            yield _RemoteTell(topic)
-        finally:
-            with suppress(CommClosedError), self._answering():
-                self._client.unsubscribe_topic(topic)
-
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """A scheduler that is gone is one kind of error, whatever Dask makes of it and whenever it is noticed."""
-        try:
-            if self._client.status != "running":
-                raise ClosedClientError
             yield
-        except (OSError, ClosedClientError):
-            raise (InputError(self.why_not) if self.why_not else CommClosedError()) from None
+        finally:
+            with suppress(CommClosedError):
+                self._ask(self._client.unsubscribe_topic, self._topic)
+
+    def _ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method of the client; a scheduler that is gone is a CommClosedError, however Dask notices it."""
+        try:
+            if self._client.status == "running":
+                return function(*arguments)
+        except OSError:
+            pass
+        raise CommClosedError
 
 
 @contextmanager
-def workers(number: int) -> Iterator[Crew]:
-    """Have all work done by so many processes on this machine meanwhile; they share its cores, and its GPUs one by one.
+def workers(number: int) -> Iterator[Pool]:
+    """Run all calls in `number` processes on this machine, which share its cores; each gets a GPU where there are some.
 
-    The scheduler is part of this process: what kills it ends the workers, too.
+    The scheduler is part of this process, so the workers end with it.
     """
-    silence()
+    _silence()
+    gpus = len(jax.devices()) if jax.default_backend() != "cpu" else 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
+    options = [
+        {**LOOPBACK, "nthreads": 1, "memory_limit": 0}
+        | ({"env": {"CUDA_VISIBLE_DEVICES": visible.split(",")[index % gpus]}} if gpus else {})
+        for index in range(number)
+    ]
     scheduler = {"cls": Scheduler, "options": {**LOOPBACK, "port": 0}}
-    with (
-        SpecCluster(workers={}, scheduler=scheduler) as cluster,
-        Client(cluster) as client,
-        _working(client, f"--workers: the cluster of {number}", have_parts=True) as crew,
-        Processes(number, cluster.scheduler, crew.give_up),
-    ):
-        yield crew
+    with SpecCluster(workers={}, scheduler=scheduler) as cluster, Client(cluster) as client:
+        cluster.worker_spec.update({index: {"cls": Nanny, "options": options[index]} for index in range(number)})
+        failures = 0
+
+        def keep() -> None:
+            """Start what is missing: a nanny replaces its worker, but gives up if that dies while it starts."""
+            nonlocal failures
+            for name in [
+                name for name, nanny in cluster.workers.items() if nanny.status in (Status.closed, Status.failed)
+            ]:
+                del cluster.workers[name]
+                failures += 1
+            if client.nthreads():
+                failures = 0
+            if failures >= _MOST_FAILURES:
+                raise InputError(
+                    f"--workers: {failures} processes ended before they could work; a script that starts workers must do so "
+                    'below `if __name__ == "__main__":`, and the modules it imports must be installed.'
+                )
+            cluster.scale(number)
+
+        keep()
+        client.register_plugin(_Prepare(jax.default_backend(), count_threads(None)))
+        with _running(DaskPool(client, keep), f"--workers: the cluster of {number}") as pool:
+            yield pool
 
 
 @contextmanager
-def cluster_at(address: str) -> Iterator[Crew]:
-    """Have all work done by the workers of a scheduler that runs at an address meanwhile."""
-    silence()
+def cluster_at(address: str) -> Iterator[Pool]:
+    """Run all calls on the workers of the scheduler at an address."""
+    _silence()
     try:
         client = Client(address)
     except (OSError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise InputError(f"--scheduler: {address!r:.200} does not answer: {reason}.") from None
-    with client, _working(client, f"--scheduler: {address}") as crew:
-        client.register_plugin(_Prepared(jax.default_backend()))
-        yield crew
+    with client:
+        client.register_plugin(_Prepare(jax.default_backend(), None))
+        with _running(DaskPool(client), f"--scheduler: {address}") as pool:
+            yield pool
 
 
 @contextmanager
-def _working(client: Client, where: str, *, have_parts: bool = False) -> Iterator[DaskCrew]:
-    crew = DaskCrew(client, have_parts=have_parts)
+def _running(pool: DaskPool, name: str) -> Iterator[Pool]:
     try:
-        with employed(crew):
-            yield crew
+        with using(pool):
+            yield pool
     except (CancelledError, CommClosedError, TimeoutError):
-        lost = f"{where} does not answer any more; what is done is kept, and the same command resumes."
-        raise InputError(crew.why_not or lost) from None
+        raise InputError(
+            f"{name} does not answer any more; finished work is kept, and the same command resumes."
+        ) from None
     except KilledWorker:
-        raise InputError(f"{where} lost one worker after the other at the same work; look at its memory.") from None
+        raise InputError(f"{name} lost one worker after the other at the same task; check its memory.") from None
     except ImportError as error:
-        raise InputError(f"{where} has a worker that lacks something: {error}.") from None
+        raise InputError(f"{name} has a worker on which a module is missing: {error}.") from None
+
+
+def _silence() -> None:
+    """Turn off Dask's log, since one sentence says what a user needs to know."""
+    for name in ("distributed", "distributed.client"):  # the second has a level of its own
+        logging.getLogger(name).setLevel(logging.CRITICAL)

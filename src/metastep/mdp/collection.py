@@ -15,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep import features
-from metastep._core import storage
-from metastep._core.crew import Crew, Queue, Tell
-from metastep._core.helpers import at_work
+from metastep._core import parallel, storage
 from metastep._core.progress import Silent, Tally, Tracker
 from metastep._core.provenance import device_name
 from metastep.mdp import Process, Tasks
@@ -147,24 +145,21 @@ def collect(
 def _collect_blocks(work: Collected, controller: Controller, blocks: list[int], note: Tally) -> None:
     """Have blocks made that follow the same controller; the steps of each are noted."""
     here = blocks_at_once(work.mdp.env)
-    with at_work(min(here, len(blocks))) as crew, _marked(work, crew) as marked, crew.telling(note) as tell:
-        queue = Queue(crew, here)
-        for block in blocks:
-            queue.add(block, block, make_block, marked, controller, block, tell)
-        while queue:
-            for block, history in queue.take():
-                if history is not None:
-                    work.files.add(block, history)
-                note((block, work.steps_of(work.num_updates)))
+    with parallel.executor(min(here, len(blocks)), note) as pool, _marked(work, pool) as marked:
+        calls = ((block, make_block, marked, controller, block) for block in blocks)
+        for block, history in parallel.completed(pool, lambda _: next(calls, None)):
+            if history is not None:
+                work.files.add(block, history)
+            note((block, work.steps_of(work.num_updates)))
 
 
 @contextmanager
-def _marked(work: Collected, crew: Crew) -> Iterator[Collected]:
+def _marked(work: Collected, pool: parallel.Pool) -> Iterator[Collected]:
     """The work as other processes can do it; with a mark in its folder, where they need not see this disk."""
     folder = work.files.folder.absolute()
     parts = dataclasses.replace(work.files.parts, folder=folder)
     work = work._replace(files=dataclasses.replace(work.files, folder=folder, parts=parts))
-    if crew.writes_here:
+    if pool.is_local:
         yield work
         return
     with storage.temporary(folder / "collecting") as mark:
@@ -172,7 +167,7 @@ def _marked(work: Collected, crew: Crew) -> Iterator[Collected]:
     storage.remove_leftovers(folder)  # of workers that were killed
 
 
-def make_block(work: Collected, controller: Controller, block: int, tell: Tell) -> History | None:
+def make_block(work: Collected, controller: Controller, block: int) -> History | None:
     """Make one block from where it was begun; unless another process has written it, it is returned to be written."""
     files, mdp, labels = work.files, work.mdp, work.files.layout.labels
     is_elsewhere = work.mark is not None
@@ -202,7 +197,7 @@ def make_block(work: Collected, controller: Controller, block: int, tell: Tell) 
             if resumes and time.monotonic() - last_saved >= PART_SECONDS:
                 files.parts.write(block, growth, saved)
                 saved, last_saved = growth.updates, time.monotonic()
-            tell((block, work.steps_of(growth.updates)))
+            parallel.report(block, work.steps_of(growth.updates))
     if is_elsewhere and can_write:
         files.add(block, joined(pieces))
         return None

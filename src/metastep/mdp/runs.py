@@ -4,6 +4,7 @@ Whoever wants some simulated writes a plan: a generator that asks for blocks and
 (to tune a method first, then to test it). Blocks of several plans are run side by side.
 """
 
+import heapq
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -13,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep._core.crew import Queue, Tell
-from metastep._core.helpers import at_work
+from metastep._core import parallel
 from metastep._core.progress import Tally
 from metastep.mdp import MetaMDP, Process, Tasks, whole_episodes
 from metastep.mdp.batched_blocks import run_together, simulation_of
@@ -73,8 +73,8 @@ _Ready = tuple[int, int, BlockRun]  # of which plan, at which place of what it a
 Plan = Generator[Sequence[BlockRun], list[Ran], Outcome]
 
 
-def run_blocks(asked: Sequence[BlockRun], tag: int, tell: Tell) -> list[Ran]:
-    """Run blocks in lockstep, simulated in one batch where there are several; tells now and then how many are through."""
+def run_blocks(asked: Sequence[BlockRun], tag: int) -> list[Ran]:
+    """Run blocks in lockstep, simulated in one batch where there are several, and report progress now and then."""
     first, done, told = asked[0], 0, time.monotonic()
 
     def count_update() -> None:
@@ -82,7 +82,7 @@ def run_blocks(asked: Sequence[BlockRun], tag: int, tell: Tell) -> list[Ran]:
         done += 1
         if time.monotonic() - told > _SECONDS_BETWEEN_NEWS:
             told = time.monotonic()
-            tell((tag, len(asked) * done / (first.num_updates + 1)))
+            parallel.report(tag, len(asked) * done / (first.num_updates + 1))
 
     with one_block_at_a_time(first.mdp.env):
         if len(asked) == 1:
@@ -145,19 +145,26 @@ def carry_out(
     env = ready[0][2].mdp.env
     here, most = blocks_at_once(env), 1 << together.bit_length() - 1 if fills_batches(env) else 1
     groups: list[list[_Ready]] = []
+    waiting: list[tuple[int, int]] = []  # (plan, number) of groups, those of the first plans first
     note = Tally(advance, {})
-    with at_work(here) as crew, crew.telling(note) as tell:
-        queue = Queue(crew, here)
-        while ready or queue:
-            # A batch that is not full waits for others as long as nobody else does.
-            full, ready = _grouped(ready, most, whole=queue.is_busy)
-            for group in full:
-                queue.add(group[0][0], len(groups), run_blocks, [block for *_, block in group], len(groups), tell)
-                groups.append(group)
-            for number, results in queue.take():
-                note((number, float(len(results))))
-                for (index, place, _), ran in zip(groups[number], results, strict=True):
-                    ready += [(index, *block) for block in courses[index].take(place, ran)]
+
+    def next_call(is_busy: bool) -> tuple[Any, ...] | None:
+        nonlocal ready
+        # A batch that is not full waits for more blocks while there is other work.
+        full, ready = _grouped(ready, most, whole=is_busy or bool(waiting))
+        for group in full:
+            heapq.heappush(waiting, (group[0][0], len(groups)))
+            groups.append(group)
+        if not waiting:
+            return None
+        _, number = heapq.heappop(waiting)
+        return number, run_blocks, [block for *_, block in groups[number]], number
+
+    with parallel.executor(here, note) as pool:
+        for number, results in parallel.completed(pool, next_call):
+            note((number, float(len(results))))
+            for (index, place, _), ran in zip(groups[number], results, strict=True):
+                ready += [(index, *block) for block in courses[index].take(place, ran)]
     return [course.outcome for course in courses]
 
 

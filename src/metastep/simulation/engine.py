@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from metastep._core.threads import count_threads
+from metastep._core.parallel import count_threads
 from metastep.envs.base import Env
 from metastep.envs.host.base import HostEnv
 from metastep.simulation import host, rollouts, sums

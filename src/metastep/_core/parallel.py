@@ -1,0 +1,312 @@
+"""Run independent calls in threads, in local processes, or on a Dask cluster, and count the cores that may be used.
+
+Work is cut into calls that do not depend on one another (blocks of learners), so results do not depend on where a call runs
+or how many run at a time. XLA rounds large sums according to its number of threads, so it gets one thread in every process,
+and several processes keep the cores busy. They take seconds to start: a command works in threads until that pays.
+
+The executors are `concurrent.futures`, joblib's loky and `distributed.Client.get_executor`. Written here is what none of them
+does: move from threads to processes when work turns out to be long, and bound the number of submitted calls.
+"""
+
+import math
+import os
+import pickle
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
+
+from metastep._core.errors import InputError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Listener = Callable[[tuple[int, float]], None]
+"""Receives the progress that calls report; several threads may call it at once."""
+NextCall = Callable[[bool], tuple[Any, ...] | None]
+"""Return the next call as (tag, function, *arguments), None if none is ready; is passed whether all workers are busy."""
+
+_PATIENCE = "METASTEP_PATIENCE"
+_SECONDS_TO_START = 3.0  # of a process, with its imports
+_SECONDS_IDLE = 600.0  # after which processes end; fits between two simulations take minutes
+_SECONDS_BETWEEN_CHECKS = 1.0  # of how many calls may run: workers come and go
+_MOST_IN_THREADS = 4  # calls in flight before processes start: more would not run faster, and be missing later
+
+_limit: int | None = None
+_share: ContextVar[int | None] = ContextVar("share", default=None)
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_worked = 0.0  # seconds that this process has spent in local pools
+
+
+def use_cores(number: int | None) -> None:
+    """Limit this process to a number of cores; None allows all that the system offers."""
+    global _limit
+    _limit = None if number is None else min(count_threads(number), _available())
+
+
+def count_threads(threads: int | None) -> int:
+    """Return `threads` after a check, or the number of cores that the caller may use when None."""
+    if threads is None:
+        return _share.get() or _limit or _available()
+    if threads < 1:
+        raise InputError(f"threads is {threads}, allowed is at least 1 (or None for all processors).")
+    return threads
+
+
+def _available() -> int:
+    from joblib import cpu_count  # knows affinity and containers' limits
+
+    return int(cpu_count())
+
+
+@contextmanager
+def share_of_cores(number: int) -> Iterator[None]:
+    """Limit what the current thread calls to a number of cores, at least one."""
+    token = _share.set(max(1, number))
+    try:
+        yield
+    finally:
+        _share.reset(token)
+
+
+def map_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int | None) -> list[Result]:
+    """Return the results in the order of the items.
+
+    Threads are enough: XLA's programs and the Numba kernels release the interpreter's lock.
+    """
+    todo = list(items)
+    number = min(count_threads(threads), len(todo))
+    if number <= 1:
+        return [function(item) for item in todo]
+    with ThreadPoolExecutor(number) as pool:
+        return list(pool.map(function, todo))
+
+
+class Pool(Protocol):
+    """An executor that says how many calls to keep in flight."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether calls run on this machine and can write where this process writes."""
+
+    def slots(self) -> int:
+        """Return how many calls to keep in flight now: two per worker, so that none waits for this process."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        """Schedule a call."""
+
+    def reporting(self, listener: Listener) -> AbstractContextManager[None]:
+        """Send the progress that calls report to a listener."""
+
+
+_clusters: list[Pool] = []
+
+
+@contextmanager
+def using(pool: Pool) -> Iterator[Pool]:
+    """Run all calls in a pool, such as a cluster's, instead of on this machine."""
+    _clusters.append(pool)
+    try:
+        yield pool
+    finally:
+        _clusters.remove(pool)
+
+
+def cluster() -> Pool | None:
+    """Return the pool that runs all calls, if there is one."""
+    return _clusters[-1] if _clusters else None
+
+
+@contextmanager
+def executor(number: int, listener: Listener) -> Iterator[Pool]:
+    """Open the pool for calls of which this machine runs `number` at a time; `listener` receives their progress."""
+    pool = cluster()
+    if pool is None:
+        with _local_pool(number) as pool, pool.reporting(listener):
+            yield pool
+    else:
+        with pool.reporting(listener):
+            yield pool
+
+
+def completed(pool: Pool, next_call: NextCall) -> Iterator[tuple[Any, Any]]:
+    """Run calls and yield (tag, result) pairs as they finish; an exception of a call is raised here.
+
+    `next_call` is asked again after every result, so results may lead to further calls.
+    """
+    running: dict[Future[Any], Any] = {}
+    while True:
+        slots = pool.slots()
+        while len(running) < slots and (call := next_call(len(running) >= max(1, slots // 2))) is not None:
+            tag, function, *arguments = call
+            running[pool.submit(function, *arguments)] = tag
+        if not running:
+            return
+        for future in wait(running, _SECONDS_BETWEEN_CHECKS, FIRST_COMPLETED).done:
+            yield running.pop(future), future.result()
+
+
+def report(work: int, amount: float) -> None:
+    """Report from within a call that `amount` of a piece of work is done; local processes report only results."""
+    listener = _listener.get()
+    if listener is not None:
+        listener((work, amount))
+
+
+def call_with(listener: Listener | None, cores: int, function: Callable[..., Any], arguments: Iterable[Any]) -> Any:
+    """Make a call that reports to a listener and uses a share of the cores."""
+    token = _listener.set(listener)
+    try:
+        with share_of_cores(cores):
+            return function(*arguments)
+    finally:
+        _listener.reset(token)
+
+
+def packed(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
+    """Serialise a call for another process; no file holds one."""
+    import cloudpickle
+
+    call: bytes = cloudpickle.dumps((function, arguments))
+    return call
+
+
+def patience(cores: int) -> float:
+    """Return the seconds of work after which processes start; inf for never.
+
+    How much work is left is unknown. If it is as much as was done, processes save all but one core's share of it, which pays
+    once that exceeds the time to start them.
+    """
+    given = os.environ.get(_PATIENCE, "")
+    try:
+        return float(given) if given else _SECONDS_TO_START / (1.0 - 1.0 / max(2, cores))
+    except ValueError:
+        raise InputError(f"{_PATIENCE}: {given!r} must be a number of seconds, or inf for no processes.") from None
+
+
+@contextmanager
+def _local_pool(number: int) -> Iterator["LocalPool"]:
+    global _worked
+    start = time.monotonic()
+    # Without XLA's single thread other processes would round differently.
+    can_switch = number > 1 and os.environ.get("PJRT_NPROC") == "1"
+    pool = LocalPool(number, start - _worked + patience(count_threads(None)) if can_switch else math.inf)
+    try:
+        yield pool
+    except BrokenProcessPool:
+        pool.close(abort=True)
+        raise InputError(
+            "--cores: a worker process was killed, perhaps for lack of memory; finished work is kept, and the same command "
+            "resumes, with fewer cores if you like."
+        ) from None
+    except BaseException as error:
+        pool.close(abort=True, wait=isinstance(error, Exception))  # after Ctrl-C the user does not wait
+        raise
+    finally:
+        _worked += time.monotonic() - start
+    pool.close()
+
+
+class LocalPool:
+    """Threads of this process, and from a moment on local processes.
+
+    Args:
+        number: of threads.
+        switch_at: time of the monotonic clock at which processes take over; inf for never.
+    """
+
+    is_local = True
+
+    def __init__(self, number: int, switch_at: float = math.inf) -> None:
+        self._number, self._switch_at, self._cores = number, switch_at, count_threads(None)
+        self._threads = ThreadPoolExecutor(number)
+        self._processes: Any = None
+        self._listener: Listener | None = None
+        self._is_aborted = False
+
+    def slots(self) -> int:
+        """Return two per core, or few while processes are about to take over."""
+        return (
+            min(self._number, _MOST_IN_THREADS) if time.monotonic() < self._switch_at < math.inf else 2 * self._number
+        )
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        """Schedule a call; one that cannot be serialised runs in this process, after a warning, and so do later ones."""
+        if time.monotonic() >= self._switch_at:
+            try:
+                call = packed(function, arguments)
+            except Exception as error:  # whatever a user's own class raises
+                self._switch_at = math.inf
+                warnings.warn(
+                    f"work stays in this process, because it cannot be sent to another: {error}", stacklevel=2
+                )
+            else:
+                self._processes = self._processes or _start_processes(self._cores)
+                future: Future[Any] = self._processes.submit(_call_in_process, call)
+                return future
+        cores = self._cores // self._number
+        return self._threads.submit(call_with, self._listen, cores, function, arguments)
+
+    @contextmanager
+    def reporting(self, listener: Listener) -> Iterator[None]:
+        """Send the progress of calls in threads to a listener."""
+        self._listener = listener
+        yield
+
+    def _listen(self, progress: tuple[int, float]) -> None:
+        if self._is_aborted:
+            raise CancelledError  # ends the call early
+        if self._listener is not None:
+            self._listener(progress)
+
+    def close(self, *, abort: bool = False, wait: bool = True) -> None:
+        """End the threads; processes stay for later work, unless it is aborted."""
+        self._is_aborted = abort
+        if abort and self._processes is not None:
+            self._processes.shutdown(wait=False, kill_workers=True)
+        self._threads.shutdown(wait=wait, cancel_futures=True)
+
+
+def _start_processes(number: int) -> Any:
+    """Start processes, or return those of an earlier stage."""
+    from joblib.externals.loky import get_reusable_executor
+
+    # Loky's resource tracker reports semaphores that a stopped command left; it removes them anyway.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
+    return get_reusable_executor(number, timeout=_SECONDS_IDLE, initializer=_prepare, initargs=(os.getpid(),))
+
+
+def _prepare(parent: int) -> None:
+    """Set up a process before its first call."""
+    from joblib.externals.loky import process_executor
+
+    from metastep._core.device import prepare_child
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the parent ends its children
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    # Loky restarts a process that has grown by 300 MB, in case it leaks; ours keep the programs that they compiled.
+    process_executor._MAX_MEMORY_LEAK_SIZE = math.inf
+    prepare_child("cpu", 1)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def _call_in_process(call: bytes) -> Any:
+    function, arguments = pickle.loads(call)
+    try:
+        return function(*arguments)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # loky would break the pool over an exception that it cannot send
+            raise RuntimeError(f"{type(error).__name__}: {error}") from None
+        raise

@@ -1,0 +1,232 @@
+"""What the files of a run were made from: recorded with each of them, and checked when they are read.
+
+A dataset records the settings that shaped it, a model its dataset and configuration; a comparison records the run, its own
+place there, and the fingerprints of what it followed. A file of another run, or in the place of another file, is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep._core.provenance import first_difference
+from metastep.evaluation import Comparison, load, save
+from metastep.experiments.config import parse
+from metastep.experiments.schema import Experiment
+from metastep.fqi import Model, load_model
+from metastep.mdp.dataset import Dataset, block_checksums
+
+if TYPE_CHECKING:
+    from metastep.experiments.run import Run
+
+_AGAIN = "put back the file of this run, or remove it to compute it again"
+_SECTIONS = ("seed", "env", "policy", "initial", "rollout", "meta", "collect")
+_OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_scale", "ranges")
+
+
+def data_settings(config: Experiment) -> dict[str, Any]:
+    """Return the settings that decide the training data; fitting, selection and comparison may differ on the same data."""
+    settings = config.to_dict()
+    shaping: tuple[str, ...] = _SECTIONS
+    # The blocks of a comparison do not concern the data, unless the data have no block size of their own.
+    settings["collect"]["block_size"] = config.collect.block_size or config.rollout.block_size
+    if config.collect.rounds > 1:  # later rounds follow a model, which was selected in blocks of a comparison
+        settings["compare"] = {"num_updates": settings["compare"]["num_updates"]}
+        shaping += ("fqi", "selection", "compare")
+    else:
+        settings["meta"] = {name: settings["meta"][name] for name in _OF_META}
+        del settings["rollout"]["block_size"], settings["collect"]["exploration"], settings["collect"]["near"]
+    return {name: settings[name] for name in shaping}
+
+
+def difference_in_data(
+    recorded: dict[str, Any], config: Experiment, tasks: NDArray[np.float32] | None
+) -> tuple[str, str, str] | None:
+    """Return the first setting that shapes data and differs: its name, the recorded value and the value now."""
+    added = ("tasks", "collected_with")  # what a dataset records besides the experiment
+    try:
+        theirs = parse({name: value for name, value in recorded.items() if name not in added})
+    except InputError as error:
+        return "configuration", f"one that this version cannot read ({error})", "another"
+    before = data_settings(theirs) | {"tasks": recorded.get("tasks")}
+    return first_difference(before, data_settings(config) | {"tasks": _listed(tasks)})
+
+
+def _listed(tasks: NDArray[np.float32] | None) -> list[Any] | None:
+    return None if tasks is None else tasks.tolist()
+
+
+def recorded_with_data(run: Run) -> dict[str, Any]:
+    """Return what a dataset records: the configuration of its run, or of the run that began to collect it.
+
+    The configuration of other data is not passed on: the dataset's own check then says what differs.
+    """
+    own: dict[str, Any] = run.record["experiment"] | {"tasks": _listed(run.tasks)}
+    if not (run.data_folder / "manifest.json").exists():
+        return own
+    there = storage.read_json(run.data_folder / "manifest.json")
+    recorded = there.get("config") if isinstance(there, dict) else None
+    if not isinstance(recorded, dict) or difference_in_data(recorded, run.config, run.tasks):
+        return own
+    return {name: value for name, value in recorded.items() if name != "collected_with"}
+
+
+def find_data(source: Path, config: Experiment, tasks: NDArray[np.float32] | None) -> Dataset:
+    """Open the complete dataset of another run, or in a folder of its own, if this configuration would collect the same."""
+    folder = source / "data" if (source / "data" / "manifest.json").exists() else source
+    if not (folder / "manifest.json").exists():
+        raise InputError(f"--data: {source} holds no training data; name a run folder or its subfolder data.")
+    dataset = Dataset.open(folder)
+    if difference := difference_in_data(dataset.config, config, tasks):
+        key, before, now = difference
+        raise InputError(f"--data: {source} was collected with {key} = {before}, which is now {now}; collect new data.")
+    return dataset
+
+
+def copy_data(dataset: Dataset, run: Run) -> None:
+    """Copy a dataset into a run that has none; the manifest last, since it says that the rest is there."""
+    if (run.data_folder / "manifest.json").exists():
+        return
+    storage.create_folder(run.data_folder)
+    blocks = sorted(dataset.folder.glob("block-*.safetensors"))
+    for path in (*blocks, dataset.folder / "manifest.json"):
+        storage.write_atomically(run.data_folder / path.name, storage.read_bytes(path))
+
+
+def read_dataset(run: Run, *, verify: bool = True) -> Dataset:
+    """Open the training data of a run, if its configuration asks for such data."""
+    dataset = Dataset.open(run.data_folder, verify=verify)
+    if difference := difference_in_data(dataset.config, run.config, run.tasks):
+        key, before, now = difference
+        raise InputError(
+            f"Dataset {run.data_folder} was collected with {key} = {before}, but in this run it is {now}; put back the data "
+            "of this run, or remove it to collect it again."
+        )
+    return dataset
+
+
+def read_model(run: Run) -> Model:
+    """Load the model of a run, if it was fitted with this configuration on this data."""
+    if not run.model_file.exists():
+        raise InputError(f"Folder {run.path} holds no model; run `metastep fit {run.path}` first.")
+    return _fitted_here(run, run.model_file, fingerprint(run, "data"))
+
+
+def read_round_model(run: Run, index: int, data: str | None = None) -> Model:
+    """Load the model that a later round of collection follows, if it was fitted with this configuration on earlier rounds.
+
+    `data` is the fingerprint of their blocks; by default it comes from the manifest of complete data.
+    """
+    if data is None:
+        blocks = list(block_checksums(run.data_folder).values())
+        data = storage.sha256_of_json(blocks[: index * len(blocks) // run.config.collect.rounds]) if blocks else None
+    return _fitted_here(run, run.round_file(index), data)
+
+
+def _fitted_here(run: Run, path: Path, data: str | None) -> Model:
+    model = load_model(path)
+    recorded = model.record.configuration.get("experiment")
+    try:
+        theirs = parse(recorded).to_dict() if isinstance(recorded, dict) else {}
+    except InputError as error:
+        raise InputError(f"File {path} was fitted with a configuration that is not this run's: {error}") from None
+    if difference := first_difference(theirs, run.config.to_dict()):
+        key, before, now = difference
+        raise InputError(f"File {path} was fitted with {key} = {before}, but in this run it is {now}; {_AGAIN}.")
+    _require(path, "data", model.record.training_data.fingerprint, data)
+    return model
+
+
+def write_comparison(run: Run, path: Path, comparison: Comparison, uses: Sequence[str] = ()) -> Comparison:
+    """Write a comparison of a run with what it was made from, and return it with that.
+
+    `uses` are names of what it followed: "data", "model", "models/NAME/model" or "results/NAME".
+    """
+    followed = {name: fingerprint(run, name) or "" for name in uses}
+    comparison = dataclasses.replace(comparison, made_from={"run": run.identity, "file": _place(run, path), **followed})
+    storage.create_folder(path.parent)
+    save(path, comparison)
+    return comparison
+
+
+def read_comparison(run: Run, path: Path) -> Comparison:
+    """Read a comparison of a run, if it was made there, as what its place says, from what is there now."""
+    comparison = load(path)
+    made_from = comparison.made_from
+    _require(path, "run", made_from.get("run"), run.identity)
+    if made_from.get("file") != _place(run, path):
+        raise InputError(
+            f"File {path} was written as {made_from.get('file')!r:.100} and is not in its own place; {_AGAIN}."
+        )
+    for name, value in made_from.items():
+        if name not in ("run", "file"):
+            _require(path, name, value, fingerprint(run, name))
+    return comparison
+
+
+def read_result(run: Run, method: str) -> Comparison:
+    """Read one method on the test tasks."""
+    path = run.result_file(method)
+    result = read_comparison(run, path)
+    if result.names != (method,):
+        raise InputError(
+            f"File {path} holds the results of {', '.join(result.names)}, not those of {method}; {_AGAIN}."
+        )
+    return result
+
+
+def seal_report(run: Run, files: Sequence[Path]) -> None:
+    """Record the checksums of a report's files and of the command in it, and which run and comparison they show."""
+    command = run.path / "command.txt"
+    files = [*files, *([command] if command.exists() else [])]
+    sums = {path.relative_to(run.path).as_posix(): storage.sha256_of(path) for path in files}
+    shows = {"run": run.identity, "comparison": storage.sha256_of(run.comparison_file)}
+    content = storage.stamp("report") | {"made_from": shows, "files": sums}
+    storage.write_json(run.path / "report.json", storage.sealed(content))
+
+
+def read_report(run: Run) -> dict[str, Any]:
+    """Read what `seal_report` wrote, if the report shows what is there now."""
+    path = run.path / "report.json"
+    record = storage.read_sealed(path, "report", f"run `metastep report {run.path}` again")
+    try:
+        _require(path, "run", record["made_from"]["run"], run.identity)
+        if run.comparison_file.exists():
+            _require(path, "comparison", record["made_from"]["comparison"], storage.sha256_of(run.comparison_file))
+        record["files"] = {str(name): str(checksum) for name, checksum in record["files"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"File {path} is not a whole report: {type(error).__name__} {error}.") from error
+    return record
+
+
+def fingerprint(run: Run, name: str) -> str | None:
+    """Return the checksum of a part of a run; None where it does not exist."""
+    if name.startswith("models/"):
+        model, _, what = name.removeprefix("models/").partition("/")
+        return fingerprint(run.of_model(model), what)
+    if name == "data":
+        exists = (run.data_folder / "manifest.json").exists()
+        return Dataset.open(run.data_folder, verify=False).checksum if exists else None
+    if name != "model" and not name.startswith("results/"):
+        raise InputError(f"Folder {run.path}: nothing there is known as {name!r:.100}.")
+    path = run.model_file if name == "model" else run.path / f"{name}.safetensors"
+    return storage.sha256_of(path) if path.exists() else None
+
+
+def _require(path: Path, name: str, recorded: str | None, now: str | None) -> None:
+    """Refuse what was made from something else than what is there; what is missing proves nothing."""
+    if now is not None and recorded != now:
+        raise InputError(
+            f"File {path} was made from another {name} ({str(recorded)[:16]}) than the one here ({now[:16]}); {_AGAIN}."
+        )
+
+
+def _place(run: Run, path: Path) -> str:
+    return path.relative_to(run.path).with_suffix("").as_posix()

@@ -1,0 +1,147 @@
+"""The report of a run, and the same numbers in the terminal."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metastep._core.errors import InputError
+from metastep.evaluation import Comparison, all_differences, differences, differences_to_csv, summary, to_parquet
+from metastep.evaluation.statistics import Metric
+from metastep.experiments import stages
+from metastep.experiments.build import some_controller, whole_family
+from metastep.experiments.provenance import seal_report
+from metastep.experiments.schema import Experiment
+from metastep.experiments.times import in_words, times_of
+from metastep.mdp.dataset import Dataset
+from metastep.report.compose import compose
+from metastep.report.document import write_document
+from metastep.report.findings import Findings, Fitted, target_of
+from metastep.report.tables import nothing_learned
+
+if TYPE_CHECKING:
+    from metastep.experiments.run import Run
+
+_STARTS = 128  # first observations over which the map of step sizes is averaged
+
+
+def write_report(run: Run, command: str = "") -> Path:
+    """Write `report.html`, `report.md`, the figures, `results.parquet` and `differences.csv` from the stages' results.
+
+    `command` is shown where the folder was created without one.
+    """
+    with run.writing("report"):
+        config = run.config
+        needed = [(run.of_model(model).model_file, "fit") for model in run.models_needed]
+        for file, verb in (*needed, (run.comparison_file, "compare")):
+            if not file.exists():
+                place = file.relative_to(run.path)
+                raise InputError(f"Folder {run.path} holds no {place}; run `metastep {verb} {run.path}` first.")
+        findings = Findings(
+            name=config.env.name.rpartition(":")[2],
+            command=repeating(run) or command,
+            config=config.to_dict(),
+            comparison=run.comparison,
+            context_space=whole_family(config).context_space,
+            fitted=_fitted(run),
+        )
+        curves, table = run.path / "results.parquet", run.path / "differences.csv"
+        to_parquet(run.comparison, curves)
+        rows = [
+            row
+            for metric in get_args(Metric)
+            for row in all_differences(
+                run.comparison, metric, seed=config.seed, num_resamples=config.compare.num_resamples
+            )
+        ]
+        differences_to_csv(rows, table)
+        files = write_document(compose(findings), run.path)
+        seal_report(run, [*files, curves, table])
+    return run.report_file
+
+
+def _fitted(run: Run) -> dict[str, Fitted]:
+    """Return the models that methods follow, by the name of the method."""
+    found = {}
+    for spec in run.methods.values():
+        if not some_controller(spec).needs_model:
+            continue
+        own = run.of_model(spec.model)
+        dataset, (model, validation) = own.dataset, stages.read_fitted(own)
+        names = tuple(part.name for part in model.record.observation)
+        updates = dataset.layout.num_updates // 2
+        starts, later = (observations(dataset, names, update) for update in (0, updates))
+        file = own.model_file.relative_to(run.path).as_posix()
+        found[spec.name] = Fitted(
+            model, validation, dataset.counts(), starts, later, updates, own.config.to_dict(), file
+        )
+    return found
+
+
+def repeating(run: Run) -> str:
+    """Return the commands that repeat a run: the one that created it, and the other stages where it only collected."""
+    created = run.command()
+    if not created.startswith("metastep collect "):
+        return created
+    return "\n".join(
+        [created, *(shlex.join(["metastep", verb, str(run.path)]) for verb in ("fit", "compare", "report"))]
+    )
+
+
+def observations(dataset: Dataset, names: tuple[str, ...], update: int = 0, num: int = _STARTS) -> NDArray[np.float32]:
+    """Return finite meta-observations of up to `num` learners after `update` updates, (learners, columns)."""
+    rows: list[NDArray[np.float32]] = []
+    for history in dataset.blocks():
+        found = history.observe(names)[update]
+        rows.append(found[np.isfinite(found).all(axis=1)])
+        if sum(map(len, rows)) >= num:
+            break
+    return np.concatenate(rows)[:num]
+
+
+def print_comparison(comparison: Comparison, config: Experiment) -> None:
+    """Print the comparison as a table, with the numbers of the report."""
+    from rich.console import Console
+    from rich.table import Table
+
+    seed, num_resamples = config.seed, config.compare.num_resamples
+    target = target_of(comparison)
+    name = comparison.label(target)
+    rows = differences(comparison, target, seed=seed, num_resamples=num_resamples)
+    against = {row.baseline: row for row in rows}
+    diverged = any(comparison.num_diverged().values())
+    table = Table(
+        title=f"{comparison.num_tasks} test tasks; AUC is the mean return over the updates", title_justify="left"
+    )
+    last = ["diverged tasks"] if diverged else []
+    for heading in ("method", "AUC", "final return", f"{name} minus it, AUC", f"{name} is", *last):
+        # In a narrow terminal the numbers break, not the verdict.
+        table.add_column(heading, no_wrap=heading == f"{name} is")
+    for row in summary(comparison, seed=seed, num_resamples=num_resamples):
+        difference = against.get(row.method)
+        table.add_row(
+            comparison.label(row.method),
+            f"{row.auc.mean:.4g} [{row.auc.low:.4g}, {row.auc.high:.4g}]",
+            f"{row.final.mean:.4g} [{row.final.low:.4g}, {row.final.high:.4g}]",
+            "" if difference is None else f"{difference.mean:.3g} [{difference.low:.3g}, {difference.high:.3g}]",
+            "" if difference is None else difference.verdict,
+            *([str(row.num_diverged)] if diverged else []),
+        )
+    Console(markup=False, emoji=False).print(table)  # labels are text, not instructions
+    if edges := comparison.at_edge():
+        print(f"tuned at an edge of the grid, so that a wider one might do better: {', '.join(edges)}")
+
+
+def print_outcome(run: Run) -> None:
+    """Print the comparison, the times and where the report is."""
+    print_comparison(run.comparison, run.config)
+    counts = [run.of_model(name).dataset.counts() for name in run.models_needed]
+    if sentence := nothing_learned(run.comparison, counts):
+        print(sentence)
+    if seconds := times_of(run):
+        print(f"time: {in_words(seconds)}")
+    print(f"report: {run.report_file}")

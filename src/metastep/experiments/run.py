@@ -1,0 +1,308 @@
+"""A run: one experiment in one folder. Its configuration, meta-MDP, data and models are each read or built once.
+
+path/config.json              the configuration and the listed training tasks
+path/data/                    training data
+path/rounds/N.safetensors     models that later rounds of collection follow
+path/model.safetensors        the fitted and selected model
+path/validation.safetensors   every iteration of the model on the validation tasks
+path/results/NAME.safetensors one method on the test tasks
+path/comparison.safetensors   all methods on the test tasks
+path/report.html              the report
+path/models/NAME/             a further model of the experiment: a run within the run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metastep._core import storage
+from metastep._core.errors import InputError, shown
+from metastep._core.locks import writing
+from metastep._core.outside import claim
+from metastep._core.provenance import first_difference
+from metastep._core.registry import require_modules
+from metastep.experiments import provenance, reporting, stages
+from metastep.experiments.build import build_env, build_fqi, build_mdp, method_specs, some_controller
+from metastep.experiments.config import parse, variant
+from metastep.experiments.schema import Experiment
+
+if TYPE_CHECKING:
+    from metastep._core.progress import Tracker
+    from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable
+    from metastep.fqi import Model
+    from metastep.mdp import Process
+    from metastep.mdp.dataset import Dataset
+
+_KIND, _REMEDY = "run", "start it again in another folder"
+
+
+class Run:
+    """An experiment and the folder of its results; every stage writes whole files, so a stopped run resumes.
+
+    Constructing a `Run` touches no file: `Run.create` makes the folder, `Run.open` reads one.
+
+    Args:
+        path: folder of the run.
+        config: the experiment.
+        tasks: contexts to train on in place of the task distribution, (tasks, coordinates).
+    """
+
+    def __init__(self, path: Path, config: Experiment, tasks: NDArray[np.float32] | None = None) -> None:
+        self.path, self.config, self.tasks = Path(path), config, tasks
+        self._models: dict[str, Run] = {}
+
+    @classmethod
+    def create(
+        cls, path: Path, config: Experiment, tasks: NDArray[np.float32] | None = None, *, command: str = ""
+    ) -> Self:
+        """Create the folder, or resume one of the same configuration; keep the command for the report."""
+        return cls(path, config, tasks).prepare_folder(command)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the folder of an existing run."""
+        file = Path(path) / "config.json"
+        if not file.exists():
+            raise InputError(f"Folder {path} holds no config.json; `metastep collect` or `metastep run` creates one.")
+        record = _read(file)
+        run = cls(path, _parsed(file, record), _tasks(file, record["tasks"]))
+        run.record = record
+        return run
+
+    def prepare_folder(self, command: str = "") -> Self:
+        """Create the folder with its config.json; refuse one that was started with other settings."""
+        wanted = storage.stamp(_KIND) | {
+            "experiment": self.config.to_dict(),
+            "tasks": None if self.tasks is None else np.asarray(self.tasks).tolist(),
+        }
+        file = claim(self.path, "config.json")
+        # Of several processes that start at the same time one writes; all compare with what is there then.
+        storage.write_atomically(file, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
+        # Parsing fills in settings that are newer than the folder, so that they do not count as a difference.
+        there = {name: self.record[name] for name in wanted} | {"experiment": _parsed(file, self.record).to_dict()}
+        if difference := first_difference(there, wanted):
+            key, before, now = difference
+            raise InputError(
+                f"Folder {self.path} was started with {key.removeprefix('experiment.')} = {before}, which is now {now}; "
+                "resume with the same setting or use another folder."
+            )
+        if command:
+            storage.write_atomically(self.path / "command.txt", f"{command}\n".encode(), overwrite=False)
+        return self
+
+    def importing(self, allow_imports: bool) -> Self:
+        """Import the modules that the configuration names, or refuse; check the listed tasks."""
+        require_modules(self.config.part_names(), f"File {self.path / 'config.json'}", allow_imports=allow_imports)
+        if self.tasks is not None:
+            space = build_env(self.config).context_space
+            space.validate(self.tasks, f"File {self.path / 'config.json'}, tasks")
+        return self
+
+    def require_buildable(self) -> Self:
+        """Refuse a configuration whose meta-MDPs, estimators or methods cannot be built."""
+        for own in map(self.of_model, ("", *self.config.models)):
+            build_fqi(own.config, own.mdp.space)
+        assert self.methods is not None
+        return self
+
+    def with_config(self, config: Experiment) -> Run:
+        """Return a run with another configuration that shares this folder; its stages that write are not to be used."""
+        return Run(self.path, config, self.tasks)
+
+    def of_model(self, name: str) -> Run:
+        """Return the run of a further model, which lies within this one and may not exist yet; "" is this run."""
+        if not name:
+            return self
+        if name not in self._models:
+            self._models[name] = Run(self.path / "models" / name, variant(self.config, name), self.tasks)
+        return self._models[name]
+
+    def writing(self, work: str) -> AbstractContextManager[None]:
+        """Lock the folder against other writers."""
+        return writing(lock_folder(self.path), work)
+
+    # What the run consists of, built or read on first use.
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The content of config.json."""
+        return _read(self.path / "config.json")
+
+    @property
+    def identity(self) -> str:
+        """The checksum of configuration and tasks, which marks every file of the run."""
+        return str(self.record["checksum"])
+
+    @cached_property
+    def mdp(self) -> Process:
+        """The meta-MDP."""
+        return build_mdp(self.config)
+
+    @cached_property
+    def methods(self) -> dict[str, MethodSpec]:
+        """The methods of the comparison by name; one that cannot be built is refused."""
+        specs = method_specs(self.config)
+        for spec in specs.values():
+            spec.on(self.of_model(spec.model).mdp)
+            some_controller(spec)
+        return specs
+
+    @cached_property
+    def models_needed(self) -> tuple[str, ...]:
+        """The models that methods of the comparison follow; the experiment's own model is ""."""
+        needing = (spec.model for spec in self.methods.values() if some_controller(spec).needs_model)
+        return tuple(dict.fromkeys(needing))
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The training data."""
+        return provenance.read_dataset(self)
+
+    @cached_property
+    def model(self) -> Model:
+        """The fitted and selected model."""
+        return provenance.read_model(self)
+
+    @cached_property
+    def validation(self) -> Comparison:
+        """Every iteration of the model on the validation tasks."""
+        return provenance.read_comparison(self, self.validation_file)
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """All methods on the test tasks."""
+        return stages.read_compared(self)
+
+    def command(self) -> str:
+        """Return the command that created the folder, as far as it is known."""
+        try:
+            return storage.read_bytes(self.path / "command.txt").decode("utf-8").strip()
+        except (InputError, UnicodeDecodeError):
+            return ""
+
+    # Stages; each continues what it finds begun.
+
+    def collect(self, *, tracker: Tracker | None = None) -> Dataset:
+        """Collect the training data, or what is missing of it."""
+        return stages.collect(self, tracker=tracker)
+
+    def learn(self, model: str = "", *, tracker: Tracker | None = None) -> Model:
+        """Collect, fit and select one of the experiment's models."""
+        return stages.learn(self, model, tracker=tracker)
+
+    def compare(self, *, tracker: Tracker | None = None) -> Comparison:
+        """Tune the baselines and run every method on the test tasks."""
+        return stages.compare_methods(self, tracker=tracker)
+
+    def run_all(self, *, tracker: Tracker | None = None) -> Path:
+        """Run every stage and write the report; return the path of its page."""
+        with self.writing("run"):
+            for model in self.models_needed:
+                self.learn(model, tracker=tracker)
+            self.compare(tracker=tracker)
+            return self.report()
+
+    def report(self) -> Path:
+        """Write the report; return the path of its page."""
+        return reporting.write_report(self)
+
+    def tune(
+        self, spec: MethodSpec, *, num_updates: int | None = None, tracker: Tracker | None = None
+    ) -> tuple[Method, TuningTable]:
+        """Tune a method on the tuning tasks."""
+        return stages.tune_method(self, spec, num_updates=num_updates, tracker=tracker)
+
+    def test(
+        self,
+        methods: Sequence[Method],
+        *,
+        num_updates: int | None = None,
+        tuning: Sequence[TuningTable] = (),
+        tracker: Tracker | None = None,
+    ) -> Comparison:
+        """Run methods on the test tasks; nothing is written."""
+        return stages.on_test_tasks(self, methods, num_updates=num_updates, tuning=tuning, tracker=tracker)
+
+    # Files.
+
+    @property
+    def data_folder(self) -> Path:
+        """Folder of the training data."""
+        return self.path / "data"
+
+    @property
+    def model_file(self) -> Path:
+        """File of the fitted and selected model."""
+        return self.path / "model.safetensors"
+
+    @property
+    def validation_file(self) -> Path:
+        """File of every iteration on the validation tasks."""
+        return self.path / "validation.safetensors"
+
+    @property
+    def comparison_file(self) -> Path:
+        """File of every method on the test tasks."""
+        return self.path / "comparison.safetensors"
+
+    @property
+    def report_file(self) -> Path:
+        """The report's page."""
+        return self.path / "report.html"
+
+    def result_file(self, method: str) -> Path:
+        """File of one method on the test tasks, with its grid search."""
+        return self.path / "results" / f"{method}.safetensors"
+
+    def round_file(self, index: int) -> Path:
+        """File of the model that a later round of collection follows."""
+        return self.path / "rounds" / f"{index}.safetensors"
+
+
+def lock_folder(path: Path) -> Path:
+    """Return the folder whose lock a writer of a run, of a model within it or of its data holds."""
+    place = path.resolve()
+    if place.name == "data" and (place.parent / "config.json").exists():
+        place = place.parent
+    if place.parent.name == "models" and (place.parent.parent / "config.json").exists():
+        place = place.parent.parent
+    return place
+
+
+def _read(file: Path) -> dict[str, Any]:
+    record = storage.read_sealed(file, _KIND, _REMEDY)
+    keys = {*storage.stamp(_KIND), "experiment", "tasks", "checksum"}
+    if set(record) != keys or not isinstance(record["experiment"], dict):
+        raise InputError(f"File {file} was not written by metastep: it must hold the keys experiment and tasks.")
+    return record
+
+
+def _parsed(file: Path, record: dict[str, Any]) -> Experiment:
+    try:
+        return parse(record["experiment"])
+    except InputError as error:
+        raise InputError(f"File {file}: {error}") from None
+
+
+def _tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
+    """Return the recorded tasks as an array; the file may have been edited."""
+    if listed is None:
+        return None
+    rows = listed if isinstance(listed, list) and all(isinstance(row, list) for row in listed) else []
+    numbers = all(type(number) in (int, float) for row in rows for number in row)
+    if numbers and len({len(row) for row in rows}) == 1 and rows[0]:
+        # A whole number may be too long for a float, a float too large for one of 32 bits.
+        with suppress(OverflowError), np.errstate(over="ignore"):
+            tasks = np.asarray(rows, np.float32)
+            if np.isfinite(tasks).all():
+                return tasks
+    raise InputError(
+        f"File {file}: tasks = {shown(listed)} must be null or a list of tasks, each a list of equally many finite numbers."
+    )
