@@ -22,7 +22,7 @@ from rich.table import Table
 
 from metastep.experiments.build import build_mdp
 from metastep.experiments.config import load
-from metastep.mdp import MetaMDP, advance, begin
+from metastep.mdp import EpisodicMetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.rules import Menu
 from metastep.rules.spaces import MenuSpace, Range
@@ -31,7 +31,7 @@ from shared import save
 DIRECTIONS = (*(f"nga damping={value}" for value in (0.001, 0.01, 0.1, 0.9)), "rmsprop", "adam")
 
 
-def variants(env: str, learners: int) -> dict[str, MetaMDP]:
+def variants(env: str, learners: int) -> dict[str, EpisodicMetaMDP]:
     """The preset's own meta-MDP, and the same with the menu."""
     alone = replace(build_mdp(load(env, "full")), block_size=learners)
     ranges = tuple(Range(1e-4, 10.0, "divergence") for _ in DIRECTIONS)
@@ -43,12 +43,12 @@ def seconds(env: str, learners: int, repeats: int) -> dict[str, float]:
     found: dict[str, list[float]] = {"one": [], "six": []}
     states = {}
     for name, mdp in variants(env, learners).items():
-        states[name] = mdp, begin(mdp, mdp.tasks(0, Stream.TRAIN, 0))
+        states[name] = mdp, mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
     for repeat in range(repeats + 1):
         for name, (mdp, state) in states.items():
             chosen = mdp.space.sample(jax.random.key(repeat), learners)
             began = time.perf_counter()
-            jax.block_until_ready(advance(mdp, state, chosen).estimate.gradient)
+            jax.block_until_ready(mdp.advance(state, chosen).estimate.gradient)
             if repeat:  # the first compiles
                 found[name].append(time.perf_counter() - began)
     return {name: float(np.median(times)) for name, times in found.items()}

@@ -45,7 +45,7 @@ from metastep.features import SETS, meta_observation
 from metastep.fqi import ExtraTrees
 from metastep.fqi.menu import MenuQ
 from metastep.fqi.qfunction import QFunction, Stepsizes
-from metastep.mdp import Learners, MetaMDP, begin
+from metastep.mdp import EpisodicMetaMDP, Learners
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.history import Transitions, joined
@@ -69,7 +69,7 @@ class Problem(NamedTuple):
     gains: NDArray[np.float64]  # (learners, directions, steps): improvement on fresh episodes
 
 
-def with_menu(name: str, observation: Sequence[str], learners: int) -> tuple[MetaMDP, int]:
+def with_menu(name: str, observation: Sequence[str], learners: int) -> tuple[EpisodicMetaMDP, int]:
     """The meta-MDP of a preset with the menu in place of its rule, and its number of updates."""
     config = load(name, "full")
     mdp = build_mdp(config)
@@ -94,9 +94,9 @@ def make(name: str, observation: Sequence[str], learners: int) -> Problem:
     return Problem(train, test, states[kept], gains[kept])
 
 
-def explore(mdp: MetaMDP, learners: int, num_updates: int, block: int) -> tuple[Transitions, Learners]:
+def explore(mdp: EpisodicMetaMDP, learners: int, num_updates: int, block: int) -> tuple[Transitions, Learners]:
     """The tuples of random updates, and the learners half-way."""
-    begun, explorer = begin(mdp, mdp.tasks(0, Stream.TRAIN, block)), Exploration()
+    begun, explorer = mdp.begin(mdp.tasks(0, Stream.TRAIN, block)), Exploration()
     record = tuple(name for name in mdp.observation if name not in ("context", "return"))
     state, half = explorer.init(mdp, begun), num_updates // 2
     first = follow(mdp, explorer, begun, state, half, from_start=True, record=record)

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 import metastep
 from metastep.cli import app
-from metastep.diagnostics import DIAGNOSTICS
 from metastep.experiments.reference import configuration_markdown
+from metastep.features.diagnostics import DIAGNOSTICS
 
 _MARK = re.compile(r"^<!-- generated: (\w+) -->.*$", flags=re.M)
 _WIDTH = 100  # characters of the help texts

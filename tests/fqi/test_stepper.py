@@ -12,11 +12,9 @@ import pytest
 from metastep import features, pretrained
 from metastep._core.errors import InputError
 from metastep.controllers import MetaFQIController
-from metastep.diagnostics import DIAGNOSTICS
+from metastep.features.diagnostics import DIAGNOSTICS
 from metastep.fqi import save_model
-from metastep.mdp import advance, begin
 from metastep.mdp.blocks import Stream
-from metastep.mdp.setting import setting_of
 from tests.controllers.problems import make_training_mdp
 from tests.fqi.test_model import _model, fitted  # noqa: F401  (a fixture)
 from tests.steppers import LOW, TRAINING, diagnostics, tiny_model
@@ -26,9 +24,9 @@ def test_a_loop_sees_and_proposes_what_simulated_learners_do():
     mdp = dataclasses.replace(make_training_mdp(), observation=features.SETS["training"], budget=4)
     assert features.SETS["training"] == TRAINING
     model = tiny_model()
-    model = dataclasses.replace(model, record=dataclasses.replace(model.record, setting=setting_of(mdp)))
+    model = dataclasses.replace(model, record=dataclasses.replace(model.record, setting=mdp.setting))
     controller = MetaFQIController(model)
-    learners = begin(mdp, mdp.tasks(0, Stream.TEST, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TEST, 0))
     state = controller.init(mdp, learners)
     stepper, lane = model.stepper(num_updates=4), 3
     for _ in range(6):
@@ -47,7 +45,7 @@ def test_a_loop_sees_and_proposes_what_simulated_learners_do():
             np.testing.assert_allclose(stepper.last[name], simulated[name][lane], rtol=2e-4, atol=2e-5, err_msg=name)
         proposed = controller.propose(state, learners)
         assert proposal.stepsize == pytest.approx(float(proposed[lane, 0]), rel=1e-6)
-        learners = advance(mdp, learners, proposed)
+        learners = mdp.advance(learners, proposed)
 
 
 def test_its_record_goes_on_identically():

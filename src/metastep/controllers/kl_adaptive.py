@@ -10,7 +10,7 @@ from jax import Array
 
 from metastep._core.errors import InputError
 from metastep.controllers.per_learner import PerLearner, check, column
-from metastep.mdp import Learners, Process
+from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.controller import Controller, require_one_coordinate
 
 _FACTOR = 1.5
@@ -52,7 +52,7 @@ class KLAdaptive(Controller):
                 if low > high:
                     raise InputError(f"kl_adaptive.lowest: {low:g} must not exceed highest, which is {high:g}.")
 
-    def init(self, mdp: Process, learners: Learners) -> KLAdaptiveState:
+    def init(self, mdp: MetaMDP, learners: Learners) -> KLAdaptiveState:
         require_one_coordinate(self.name, mdp)
         if not mdp.rule.tells_divergence:
             raise InputError(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.controllers.per_learner import PerLearner, check, column
-from metastep.mdp import Learners, Process
+from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.controller import Controller, require_one_coordinate
 
 
@@ -22,7 +22,7 @@ class _Schedule(Controller):
         for entry in fields(self):  # type: ignore[arg-type]  # those that have settings are dataclasses
             check(self._field(entry.name), getattr(self, entry.name))
 
-    def init(self, mdp: Process, learners: Learners) -> Array:
+    def init(self, mdp: MetaMDP, learners: Learners) -> Array:
         require_one_coordinate(self.name, mdp)
         return self._column(self.first, learners.theta.shape[0])
 
@@ -55,7 +55,7 @@ class RandomConstant(_Schedule):
 
     name: ClassVar[str] = "random-constant"
 
-    def init(self, mdp: Process, learners: Learners) -> Array:
+    def init(self, mdp: MetaMDP, learners: Learners) -> Array:
         return mdp.space.sample(learners.controller_key, learners.theta.shape[0])
 
 

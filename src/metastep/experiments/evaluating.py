@@ -15,7 +15,7 @@ from metastep._core.registry import require_modules
 from metastep.experiments.build import require_available
 from metastep.experiments.config import parse
 from metastep.experiments.new_task import POLICY, of_one_learner, parse_task
-from metastep.mdp import ActorCriticMDP, MetaMDP, Process, Tasks, begin
+from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.steps import in_first_episode
@@ -69,12 +69,12 @@ def evaluate(
     return Evaluated(dict(zip(space.names, named, strict=True)), *returns, episodes)
 
 
-def _returns(mdp: Process, tasks: Tasks, episodes: int) -> tuple[float, float]:
+def _returns(mdp: MetaMDP, tasks: Tasks, episodes: int) -> tuple[float, float]:
     """Mean return of fresh episodes, and its standard error."""
-    if isinstance(mdp, MetaMDP):
+    if isinstance(mdp, EpisodicMetaMDP):
         rollout = dataclasses.replace(mdp.estimator.rollout, num_episodes=episodes)
         larger = dataclasses.replace(mdp, estimator=dataclasses.replace(mdp.estimator, rollout=rollout))
-        estimate = begin(larger, tasks).estimate
+        estimate = larger.begin(tasks).estimate
         return float(estimate.mean_return[0]), float(estimate.return_error[0])
     assert isinstance(mdp, ActorCriticMDP)
     sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=-(-mdp.sampler.horizon // mdp.sampler.hold))

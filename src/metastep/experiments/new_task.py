@@ -30,7 +30,7 @@ from metastep.experiments.build import build_mdp, require_available
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
-from metastep.mdp import Process, with_budget
+from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.history import History, joined
 from metastep.mdp.parts import Growth, Parts, grow, remove_parts
@@ -85,10 +85,10 @@ def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False
     return config
 
 
-def of_one_learner(config: Experiment) -> Process:
+def of_one_learner(config: Experiment) -> MetaMDP:
     """An experiment's meta-MDP with blocks of a single learner."""
     mdp: Any = build_mdp(config)
-    one: Process = dataclasses.replace(mdp, block_size=1)
+    one: MetaMDP = dataclasses.replace(mdp, block_size=1)
     return one
 
 
@@ -119,7 +119,7 @@ def learn(
     """
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates
-    mdp = with_budget(of_one_learner(config), total)
+    mdp = of_one_learner(config).with_budget(total)
     context = parse_task(task, mdp.env.context_space)
     require_available(mdp)
     wanted = {
@@ -148,7 +148,7 @@ def learn(
 
 
 def _grown(
-    mdp: Process,
+    mdp: MetaMDP,
     model: Model,
     context: NDArray[np.float32],
     seed: int,
@@ -204,7 +204,7 @@ def _rows(model: Model, history: History) -> list[list[Any]]:
     return rows
 
 
-def _write_policy(path: Path, mdp: Process, config: Experiment, growth: Growth, wanted: dict[str, Any]) -> None:
+def _write_policy(path: Path, mdp: MetaMDP, config: Experiment, growth: Growth, wanted: dict[str, Any]) -> None:
     theta = np.asarray(growth.learners.theta)[0]
     arrays = {"theta": theta}
     if isinstance(mdp.policy, ActorCritic):  # as other frameworks take them

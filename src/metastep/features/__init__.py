@@ -129,5 +129,17 @@ def columns(mdp: Source, wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(column for name in wanted for column in make(name).columns(mdp))
 
 
-__all__ = ["ANY", "REGISTRY", "SETS", "Feature", "Memory", "Seen", "Source", "columns", "compute", "evaluate", "expanded"]
+__all__ = [
+    "ANY",
+    "REGISTRY",
+    "SETS",
+    "Feature",
+    "Memory",
+    "Seen",
+    "Source",
+    "columns",
+    "compute",
+    "evaluate",
+    "expanded",
+]
 __all__ += ["make", "meta_observation", "names", "register", "require_known", "sizes"]

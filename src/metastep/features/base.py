@@ -46,7 +46,7 @@ class Seen:
 
 
 class Source(Protocol):
-    """What features need to know of a meta-MDP (`metastep.mdp.MetaMDP`)."""
+    """What features need to know of a meta-MDP (`metastep.mdp.EpisodicMetaMDP`)."""
 
     @property
     def observation(self) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metastep._core.errors import InputError, not_registered
-from metastep.features.base import REGISTRY, Feature, Memory, Seen
+from metastep.features.base import REGISTRY, Feature, Seen
+from metastep.features.base import Memory as Memory
 from metastep.simulation.sums import mean_and_error
 
 SMALLEST = 1e-6

@@ -22,7 +22,7 @@ from metastep._core.errors import InputError
 from metastep.experiments.build import build_mdp
 from metastep.experiments.config import Scale, load, parse
 from metastep.integrations.metaepisode import ActionUnit, Floats, MetaEpisode, action_space, observation_space
-from metastep.mdp import Process
+from metastep.mdp import MetaMDP
 
 # Preset of each registered environment.
 ENVIRONMENTS = {"CartPole": "cartpole", "Minigolf": "minigolf", "Nav2D": "nav2d", "SwingUp": "swingup"}
@@ -43,7 +43,7 @@ class MetaEnv(gym.Env[Floats, Floats]):
             actions are the hyperparameters themselves. Either way they are clipped to their bounds.
     """
 
-    def __init__(self, mdp: Process, num_updates: int, actions: ActionUnit = "normalised"):
+    def __init__(self, mdp: MetaMDP, num_updates: int, actions: ActionUnit = "normalised"):
         self.metadata = {"render_modes": []}
         self.mdp = replace(mdp, block_size=1)  # what is simulated
         self._episode = MetaEpisode(self.mdp, num_updates, actions)
@@ -86,7 +86,7 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
 
     def __init__(
         self,
-        mdp: Process,
+        mdp: MetaMDP,
         num_envs: int,
         num_updates: int,
         actions: ActionUnit = "normalised",

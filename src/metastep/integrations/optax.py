@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
-from metastep.diagnostics import Gathered, Memory, Movement, observed
+from metastep.features.diagnostics import Memory, MinibatchStats, Movement, observed
 from metastep.fqi import Model
 from metastep.fqi.stepper import Outside
 from metastep.integrations.rates import rate_model, seen_of, warn_of_differences
@@ -29,7 +29,7 @@ class LearnedRateState(NamedTuple):
     hyperparams: dict[str, Array]  # the rate, where loggers look for what `optax.inject_hyperparams` injects
     memory: Memory
     movement: Movement
-    gathered: Gathered
+    gathered: MinibatchStats
 
 
 def learned_rate(
@@ -42,7 +42,7 @@ def learned_rate(
 ) -> optax.GradientTransformationExtraArgs:
     """Scale updates by the rate that a model proposes, as the last link of `optax.chain`.
 
-    `update` takes two arguments more. `diagnostics` are what the loop tells, by name (`metastep.diagnostics.DIAGNOSTICS`), the
+    `update` takes two arguments more. `diagnostics` are what the loop tells, by name (`features.diagnostics.DIAGNOSTICS`), the
     same names every time; parameters need not be told. `begins` is true where an update begins, and a rate is proposed: at
     the first of its minibatches, say. With others the rate stays. With `minibatches`, `approx_kl` and `clip_fraction` are told of
     every minibatch as its gradient is, and become those of the update here.
@@ -74,7 +74,10 @@ def learned_rate(
         flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
         flat = jnp.where(jnp.isfinite(flat), flat, 0.0)  # else no step would ever be finite
         memory = Memory(*(zero for _ in Memory._fields))
-        movement, gathered = Movement(flat, jnp.zeros_like(flat)), Gathered(*(zero for _ in Gathered._fields))
+        movement, gathered = (
+            Movement(flat, jnp.zeros_like(flat)),
+            MinibatchStats(*(zero for _ in MinibatchStats._fields)),
+        )
         return LearnedRateState({"learning_rate": jnp.float32(smallest)}, memory, movement, gathered)
 
     def propose(told: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:

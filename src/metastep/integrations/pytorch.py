@@ -19,8 +19,8 @@ class LearnedLR(LRScheduler):
     """Sets the rate of an update from what is told of the last one and of the current batch.
 
     Call `step(**diagnostics)` after the batch and before the optimizer's steps of an update; see
-    `metastep.diagnostics.DIAGNOSTICS`. The parameters need not be told: they are the optimizer's. Parameter groups keep the
-    ratios of the rates that they began with; the first one gets the rate that is proposed.
+    `metastep.features.diagnostics.DIAGNOSTICS`. The parameters need not be told: they are the optimizer's. Parameter groups
+    keep the ratios of the rates that they began with; the first one gets the rate that is proposed.
 
     Args:
         optimizer: any of PyTorch's.

@@ -59,6 +59,7 @@ class Learners(NamedTuple):
 class MetaMDP(ABC):
     """Learning as a decision process; an implementation is a frozen dataclass, so that it selects compiled programs."""
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     rule: Any  # the update f, a Rule or an ActorCriticRule
     space: HyperparameterSpace | MenuSpace  # the hyperparameters H
     initial: InitialPolicy  # the initial-policy distribution rho
@@ -135,14 +136,15 @@ class MetaMDP(ABC):
     @property
     def setting(self) -> dict[str, Any]:
         """Everything that changes what a model's numbers mean, as JSON holds it: a model is used only where this is the same."""
-        fields = dataclasses.fields(self.env) if dataclasses.is_dataclass(self.env) else ()
+        env: Any = self.env
+        fields = dataclasses.fields(env) if dataclasses.is_dataclass(env) else ()
         # Neither the range of tasks nor how the physics are computed makes an environment another one.
         options = [each.name for each in fields if each.compare and not each.metadata and each.name != "context_space"]
         # The rule, which is described as well, says what a menu's categories are.
         space = {name: value for name, value in describe(self.space).items() if name not in ("category", "numbers")}
         return {
-            "env": self.env.name,
-            "env_options": {name: describe(getattr(self.env, name)) for name in options},
+            "env": env.name,
+            "env_options": {name: describe(getattr(env, name)) for name in options},
             "policy": describe(self.policy),
             "rule": {"name": self.rule.name, **describe(self.rule)},
             "observation": [[name, size] for name, size in features.sizes(self, self.observation).items()],
@@ -170,7 +172,10 @@ class MetaMDP(ABC):
         """Refuse a rule of the other kind, a space that is not the rule's, and an observation without or with double names."""
         rule, space = self.rule, self.space
         if not isinstance(rule, kind):
-            name, other = getattr(rule, "name", rule), "whole episodes" if kind is ActorCriticRule else "batches of steps"
+            name, other = (
+                getattr(rule, "name", rule),
+                "whole episodes" if kind is ActorCriticRule else "batches of steps",
+            )
             here = "batches of steps" if kind is ActorCriticRule else "whole episodes"
             raise InputError(f"meta.rule: {name!r} learns from {other}, this meta-MDP simulates {here}.")
         needed, known = rule.hyperparameters, (*rule.hyperparameters, *rule.optional)

@@ -248,9 +248,7 @@ def held_back(before: Learners, update: Update, after: Learners) -> Learners:
 
 def simulated(mdp: EpisodicMetaMDP) -> EpisodicMetaMDP:
     """Return the meta-MDP without what only models or first policies depend on, to select one program for all of them."""
-    return dataclasses.replace(
-        mdp, observation=DEFAULT_OBSERVATION, meta_discount=1.0, initial=EpisodicMetaMDP.initial
-    )
+    return dataclasses.replace(mdp, observation=DEFAULT_OBSERVATION, meta_discount=1.0, initial=EpisodicMetaMDP.initial)
 
 
 def without_ranges(mdp: EpisodicMetaMDP) -> EpisodicMetaMDP:

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.mdp import Learners, Process, Tasks, advance, begin
+from metastep.mdp import Learners, MetaMDP, Tasks
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Controller, ControllerState, TaskSource
 from metastep.testing.subject import Subject, named, other_first, same
 
 
-def check_controller(controller: Controller, mdp: Process, *, seed: int = 0, num_updates: int = 3) -> None:
+def check_controller(controller: Controller, mdp: MetaMDP, *, seed: int = 0, num_updates: int = 3) -> None:
     """Raise `InputError` with one sentence unless the controller keeps the contract that the shared loop relies on.
 
     It has a name; it proposes finite float32 numbers of shape (learners, coordinates), also for learners whose estimate is
@@ -44,9 +44,9 @@ def check_controller(controller: Controller, mdp: Process, *, seed: int = 0, num
     _check_broken_learner(subject, mdp, tasks)
 
 
-def _proposals(subject: Subject, mdp: Process, tasks: Tasks, num_updates: int) -> NDArray[np.float32]:
+def _proposals(subject: Subject, mdp: MetaMDP, tasks: Tasks, num_updates: int) -> NDArray[np.float32]:
     """What the controller proposes over some updates, each checked: (updates, learners, coordinates)."""
-    controller, learners = subject.part, begin(mdp, tasks)
+    controller, learners = subject.part, mdp.begin(tasks)
     state = subject.call("init", controller.init, mdp, learners)
     proposals = []
     for _ in range(num_updates):
@@ -55,7 +55,7 @@ def _proposals(subject: Subject, mdp: Process, tasks: Tasks, num_updates: int) -
         if controller.is_memoryless:
             anew = controller.propose(controller.init(mdp, learners), learners)
             subject.require(same(proposal, anew), "`is_memoryless` is True, but a new `init` changes its proposals")
-        after = advance(mdp, learners, proposal)
+        after = mdp.advance(learners, proposal)
         state = subject.call("observe", controller.observe, state, learners, proposal, after)
         learners = after
         proposals.append(np.asarray(proposal))
@@ -66,16 +66,16 @@ def _proposals(subject: Subject, mdp: Process, tasks: Tasks, num_updates: int) -
     return np.stack(proposals)
 
 
-def _proposal(subject: Subject, mdp: Process, state: ControllerState, learners: Learners) -> Any:
+def _proposal(subject: Subject, mdp: MetaMDP, state: ControllerState, learners: Learners) -> Any:
     proposal = subject.call("propose", subject.part.propose, state, learners)
     subject.array("a proposal", proposal, (mdp.block_size, mdp.space.num_coordinates))
     subject.require(jnp.all(jnp.isfinite(proposal)), "proposals must be finite")
     return proposal
 
 
-def _check_broken_learner(subject: Subject, mdp: Process, tasks: Tasks) -> None:
+def _check_broken_learner(subject: Subject, mdp: MetaMDP, tasks: Tasks) -> None:
     """A learner without a usable estimate must not get a proposal that is not finite, now or later."""
-    learners, controller = begin(mdp, tasks), subject.part
+    learners, controller = mdp.begin(tasks), subject.part
     estimate = jax.tree.map(lambda array: array.at[0].set(jnp.nan), learners.estimate)
     broken = learners._replace(estimate=estimate, flagged=learners.flagged.at[0].set(True))
     state = subject.call("init", controller.init, mdp, broken)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
-from metastep.mdp import Process, Tasks
+from metastep.mdp import MetaMDP, Tasks
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def read_only(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
     return views
 
 
-def other_first(subject: Subject, mdp: Process, tasks: Tasks) -> Tasks:
+def other_first(subject: Subject, mdp: MetaMDP, tasks: Tasks) -> Tasks:
     """The same tasks and policies for all learners but the first."""
     subject.require(mdp.block_size >= 2, f"the check needs blocks of at least 2 learners, got {mdp.block_size}")
     return tasks._replace(theta=tasks.theta.at[0].add(0.5), context=tasks.context.at[0].set(tasks.context[1]))
