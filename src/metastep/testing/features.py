@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from metastep import features
 from metastep.features import Feature
 from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Stream
