@@ -157,7 +157,7 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], memory: Memor
             found[name] = xp.where(memory.updates > 0, found[name], 0.0)
         elif xp is np and not memory.updates:
             found[name] = np.float32(0.0)
-    given = {name for name in features if name in found and name not in DIAGNOSTICS}  # as they are
+    given = {name for name in features if name in reported and name not in DIAGNOSTICS}  # as they are
     missing = [name for name in needed([name for name in features if name not in given]) if name not in found]
     if missing:
         raise InputError(f"diagnostics: missing {', '.join(asked_for(missing))}, which the model needs.")
