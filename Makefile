@@ -39,6 +39,7 @@ $(VENV)/.docs: $(VENV)/.core
 	touch $@
 
 docs: $(VENV)/.docs
+	$(BIN)/python docs/gen_reference.py --write
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir site
 
 # Peers live in virtual environments of their own under benchmarks/.venvs, made on the way.

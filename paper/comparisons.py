@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from metastep import InputError
 from metastep.evaluation import Comparison, join, require_alike
-from metastep.evaluation.resampling import mean_interval
+from metastep.evaluation.intervals import mean_interval
 from metastep.experiments.build import method_spec, updates_collected
 from metastep.experiments.stages import iteration_methods, on_test_tasks
 from metastep.experiments.stages import prepare_method as prepared

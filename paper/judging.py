@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep.evaluation import Comparison, TuningTable, filled_returns
-from metastep.evaluation.resampling import paired_test, verdict
+from metastep.evaluation.intervals import paired_test, verdict
 from paper.outcome import Effect, Verdict, at_most, better, no_better, together, within
 
 MARGIN = 0.1

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from metastep.evaluation import Comparison
-from metastep.evaluation.resampling import mean_interval
+from metastep.evaluation.intervals import mean_interval
 from paper.judging import (
     MARGIN,
     Floats,

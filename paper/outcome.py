@@ -1,6 +1,6 @@
 """Outcomes: a claim of the paper, what was measured, and whether the claim holds.
 
-Whether an effect differs from 0 is decided in one place, `metastep.evaluation.resampling.verdict`. What it means for a claim
+Whether an effect differs from 0 is decided in one place, `metastep.evaluation.intervals.verdict`. What it means for a claim
 follows here, and nothing that is not distinguishable from 0 there refutes a claim here.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from metastep.evaluation import Comparison, Difference
-from metastep.evaluation.resampling import Verdict as Direction
+from metastep.evaluation.intervals import Verdict as Direction
 from metastep.report.document import Picture
 from metastep.report.tables import interval, number
 

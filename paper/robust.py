@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from metastep.evaluation import Comparison, join, metric_values
-from metastep.evaluation.resampling import bootstrap_interval, paired_test, verdict
+from metastep.evaluation.intervals import bootstrap_interval, paired_test, verdict
 from metastep.experiments.stages import fit_model, on_test_tasks
 from metastep.report.figures import Line, Panel, curves, ink_of
 from metastep.report.style import CONTRAST, MAIN, Ink

@@ -11,7 +11,7 @@ from metastep.evaluation import (
     oracle_scores,
     summary,
 )
-from metastep.evaluation.resampling import holm
+from metastep.evaluation.intervals import holm
 
 
 def make_comparison(returns: np.ndarray, names: tuple[str, ...], yardsticks: tuple[str, ...] = ()) -> Comparison:

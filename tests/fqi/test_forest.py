@@ -6,7 +6,7 @@ from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 
 from metastep._core.errors import InputError
 from metastep.fqi.forest import Forest, check_structure, depth, join, load_forest
-from metastep.fqi.sklearn_adapter import floor_to_float32, from_sklearn
+from metastep.fqi.regressors import floor_to_float32, from_sklearn
 from tests.fqi.problems import leaf_counts, regression
 
 

@@ -4,11 +4,11 @@ from sklearn.ensemble import ExtraTreesRegressor
 
 from metastep._core.errors import InputError
 from metastep.fqi.forest import Forest, join
-from metastep.fqi.maximise import maximise, maximise_general, prepare, stepsize_cells, stepsize_grid
-from metastep.fqi.sklearn_adapter import from_sklearn
+from metastep.fqi.maximise import maximise, maximise_general, prepare, stepsize_cells
+from metastep.fqi.regressors import from_sklearn
 from tests.fqi.problems import HIGH, all_actions, regression
 
-GRID = stepsize_grid(0.0, HIGH, 101)
+GRID = np.linspace(0.0, HIGH, 101).astype(np.float32)
 
 
 def _fit(features: int, seed: int, min_samples_split: float = 0.01) -> ExtraTreesRegressor:

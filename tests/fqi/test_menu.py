@@ -24,7 +24,7 @@ from metastep.fqi import (
     save_model,
 )
 from metastep.fqi.iteration import forest_seed
-from metastep.fqi.menu import MenuQ
+from metastep.fqi.qfunction import MenuQ
 from metastep.fqi.record import record_from_json, record_to_json
 from metastep.mdp.history import Transitions
 from metastep.rules.spaces import Range
@@ -113,10 +113,10 @@ def test_the_continuous_maximum_is_attained_and_above_every_action_tried(data):
         assert (
             np.minimum(*(h.predict(inputs) for h in own.heads)).reshape(50, -1) <= best.value[:, None] + 1e-13
         ).all()
-        assert ((best.stepsize >= np.float32(bounds.low)) | (best.direction != len(at_best))).all()
+        assert ((best.stepsize >= np.float32(bounds.low)) | (best.branch != len(at_best))).all()
         there = np.column_stack([observation, bounds.to_axis(best.stepsize)])
         at_best.append(np.minimum(*(head.predict(there) for head in own.heads)))
-    attained = np.stack(at_best)[best.direction, rows]
+    attained = np.stack(at_best)[best.branch, rows]
     assert np.mean(np.abs(attained - best.value) < 1e-13) > 0.9  # a logarithm may round across a threshold
 
 
@@ -261,10 +261,11 @@ def test_a_model_proposes_direction_and_step(model, data):
     found = model.propose(theta=row[:2], gain=row[2:])
     direction, step = model.act(row[None])[0]
     assert isinstance(found, Proposal)
-    assert found == (list(MENU)[int(direction)], float(step))
-    assert model.propose(theta=row[:2], gain=[np.nan, 0.0]) == ("natural", float(np.float32(1e-3)))
+    assert found == ({"direction": direction, "stepsize": float(step)}, list(MENU)[int(direction)])
+    smallest = {"direction": 0.0, "stepsize": float(np.float32(1e-3))}
+    assert model.propose(theta=row[:2], gain=[np.nan, 0.0]) == (smallest, "natural")
     assert model.record.directions == tuple(MENU)
-    assert model.record.branches[2] == Branch("adam", 0.01, 2.0, "log")
+    assert model.record.branches[2] == Branch("adam", 0.01, 2.0, "log", {"direction": 2.0})
     assert record_from_json(record_to_json(model.record)) == model.record
     with pytest.raises(
         InputError, match=r"^stepsize: the model chooses among natural, plain, adam as well; use propose\.$"
@@ -285,7 +286,7 @@ def test_a_model_of_steps_alone_proposes_no_direction():
     model = _model(fitted)
     assert model.record.directions == ()
     given = {"theta": [0.1, 0.2], "gain": [0.3, 0.4]}
-    assert model.propose(**given) == ("", model.stepsize(**given))
+    assert model.propose(**given) == ({"stepsize": model.stepsize(**given)}, "")
 
 
 def test_files_keep_the_bits(model, data, tmp_path):

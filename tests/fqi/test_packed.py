@@ -5,7 +5,7 @@ import pytest
 
 from metastep._core.errors import InputError
 from metastep.fqi import ExtraTrees, load_model, save_model
-from metastep.fqi.packed import pack, unpack
+from metastep.fqi.forest import load_forest, pack
 from tests.fqi.problems import regression
 from tests.steppers import tiny_model
 
@@ -56,4 +56,4 @@ def test_what_is_damaged_is_refused(forest, name, spoil, sentence):
     spoiled = spoil(packed[name])
     kept = spoiled if sentence.startswith("is ") else spoiled.astype(packed[name].dtype)
     with pytest.raises(InputError, match=sentence):
-        unpack(packed | {name: kept})
+        load_forest(packed | {name: kept})

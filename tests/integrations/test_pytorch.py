@@ -10,7 +10,7 @@ import torch
 
 from metastep._core.errors import InputError
 from metastep.fqi import Branch, Model
-from metastep.fqi.menu import MenuQ
+from metastep.fqi.qfunction import MenuQ
 from metastep.integrations.pytorch import LearnedLR
 from tests.steppers import diagnostics, tiny_model
 

@@ -9,12 +9,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from metastep.envs.contexts import ContextSpace
-from metastep.evaluation import Comparison, MethodRecord
-from metastep.evaluation.aggregates import performance_profile, shortfall
+from metastep.evaluation import Comparison, MethodRecord, baselines
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from, save_model
 from metastep.mdp.history import Transitions
 from metastep.report import choices, tasks
 from metastep.report.compose import compose
+from metastep.report.distributions import performance_profile
 from metastep.report.document import Command, Document, Picture, write_document
 from metastep.report.findings import Findings, best_baseline, target_of, yardstick_of
 from metastep.report.methods import PAPER, about
@@ -177,12 +177,8 @@ def test_values_of_a_menu_have_a_line_for_each_direction_and_a_ring_at_the_choic
     ("model", "given", "answers"),
     [
         (small_model(), {"theta": np.zeros(2), "context": np.zeros(1)}, {"stepsize"}),
-        (menu_model(), {"theta": np.zeros(2), "context": np.zeros(1)}, {"stepsize", "direction"}),
-        (
-            menu_model(("theta", "return")),
-            {"observation": {"theta": np.zeros(2), "return": np.zeros(1)}},
-            {"stepsize", "direction"},
-        ),
+        (menu_model(), {"theta": np.zeros(2), "context": np.zeros(1)}, {"proposal"}),
+        (menu_model(("theta", "return")), {"observation": {"theta": np.zeros(2), "return": np.zeros(1)}}, {"proposal"}),
     ],
     ids=["step", "menu", "a keyword"],
 )
@@ -202,9 +198,9 @@ def test_the_five_lines_run(
     names: dict[str, Any] = dict(given)
     exec(code, names)
     assert answers <= names.keys()
-    assert str(names["stepsize"]) in capsys.readouterr().out
-    if "direction" in answers:
-        assert names["direction"] in DIRECTIONS
+    assert str(names[answers.copy().pop()]) in capsys.readouterr().out
+    if "proposal" in answers:
+        assert names["proposal"].direction in DIRECTIONS
 
 
 def test_what_each_method_cost() -> None:
@@ -238,12 +234,20 @@ def test_every_method_has_its_paragraph() -> None:
     assert models["steps"] == "0.001 to 1 of KL divergence"
 
 
+def test_every_baseline_has_a_colour_and_a_paragraph_of_its_own() -> None:
+    made = {name: baselines.make(name) for name in baselines.names()}
+    colours = [spec.colour for spec in made.values()]
+    assert len(set(colours)) == len(colours)
+    texts = [about(MethodRecord(name, name, "", "nga", spec.controller, {}, False)) for name, spec in made.items()]
+    assert len(set(texts)) == len(texts)
+    assert not any("Here with" in text or "The controller" in text for text in texts)
+
+
 def test_profiles() -> None:
     values = np.array([[1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.5]])
     np.testing.assert_array_equal(
         performance_profile(values, np.array([0.0, 2.0, 2.5, 9.0])), [[1.0, 0.75, 0.5, 0.0], [1.0, 0.75, 0.5, 0.0]]
     )
-    np.testing.assert_array_equal(shortfall(values), [[3.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 2.5]])
 
 
 def test_the_profile_starts_at_the_share_of_tasks_that_are_won() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from metastep.envs.contexts import ContextSpace
 from metastep.evaluation import Comparison, TuningTable, baselines, differences
-from metastep.evaluation.resampling import mean_interval
+from metastep.evaluation.intervals import mean_interval
 from metastep.experiments.config import load
 from metastep.experiments.reporting import print_comparison
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from

@@ -9,7 +9,7 @@ from sklearn.neighbors import KNeighborsRegressor
 
 from metastep._core.errors import InputError
 from metastep.fqi import regressors
-from metastep.fqi.sklearn_adapter import OfSklearn
+from metastep.fqi.regressors import SklearnRegressor
 from metastep.testing import check_regressor
 
 
@@ -187,4 +187,4 @@ def test_a_broken_regressor_gets_a_sentence(regressor: Any, sentence: str) -> No
 
 def test_what_lives_in_memory_only_says_so() -> None:
     with pytest.raises(InputError, match="lives in memory only and cannot be saved"):
-        check_regressor(OfSklearn(KNeighborsRegressor()))
+        check_regressor(SklearnRegressor(KNeighborsRegressor()))

@@ -236,8 +236,8 @@ def check(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
     findings = check_folder(folder, allow_imports=allow_imports)
     for path, problem in findings:
         print(f"{os.path.relpath(path, folder)}: {problem or 'ok'}")
-    for writer in busy:
-        print(f"{writer} is writing here now; check again when it has ended.")
+    if busy:
+        print(f"{busy} is writing here now; check again when it has ended.")
     wrong = sum(bool(problem) for _, problem in findings)
     if wrong:
         print(f"{wrong} of {len(findings)} files are not as they should be.")

@@ -2,8 +2,8 @@
 
 from metastep.evaluation.comparison import Comparison, compare, join, require_alike
 from metastep.evaluation.files import differences_to_csv, load, save, to_parquet
+from metastep.evaluation.intervals import bootstrap_interval, holm, mean_interval, paired_test, verdict
 from metastep.evaluation.methods import Method, MethodRecord, MethodSpec
-from metastep.evaluation.resampling import bootstrap_interval, holm, mean_interval, paired_test, verdict
 from metastep.evaluation.statistics import (
     Difference,
     Metric,

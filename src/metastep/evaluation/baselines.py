@@ -41,7 +41,7 @@ _kl = {
     "steps": Range(1e-6, 1e6, "divergence"),
     "grid": {"stepsize": (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, 1e5)},
 }
-_add("fixed-kl", "fixed KL", "#A6761D", controller="fixed", **_kl)
+_add("fixed-kl", "fixed KL", "#B5495B", controller="fixed", **_kl)
 _adaptive = {
     "stepsize": (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
     "target": (1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 1e4),

@@ -1,6 +1,6 @@
-"""Paired statistics of a comparison: differences with intervals, corrected p-values, verdicts, and the oracle score.
+"""Paired statistics of a comparison: differences with intervals, p-values and verdicts, oracle scores, summaries.
 
-The task is the unit of replication; how intervals and p-values are made is told in `metastep.evaluation.resampling`.
+The task is the unit of replication; `metastep.evaluation.intervals` describes the intervals and tests.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
-from metastep.evaluation.aggregates import improvement_probability, interquartile_mean
 from metastep.evaluation.comparison import Comparison
-from metastep.evaluation.resampling import Verdict, bootstrap_interval, holm, mean_interval, paired_test, verdict
+from metastep.evaluation.intervals import (
+    Verdict,
+    bootstrap_interval,
+    holm,
+    improvement_probability,
+    interquartile_mean,
+    mean_interval,
+    paired_test,
+    verdict,
+)
 
 Metric = Literal["auc", "final"]
 
@@ -37,18 +45,27 @@ class Difference(NamedTuple):
     high: float
     p_value: float
     p_holm: float  # corrected for the number of comparisons made together
-    verdict: Verdict
+    verdict: Verdict  # of this pair alone, so that one effect has one verdict in every table
     probability: float  # of improvement: the share of tasks on which the target is better, ties counting half
     probability_low: float
     probability_high: float
     num_tasks: int
+    num_differing: int  # tasks on which the two methods differ at all
+
+    @property
+    def note(self) -> str:
+        """What to say beside the interval: where fewer than 1 in 10 tasks differ, no interval covers well."""
+        few = 10 * self.num_differing < self.num_tasks
+        return f"only {self.num_differing} of {self.num_tasks} tasks differ" if few else ""
 
 
 class OracleScore(NamedTuple):
     """100 (m - fixed) / (oracle - fixed) of the mean areas under the curve, in percent."""
 
     method: str
-    score: float  # NaN where the oracle is not distinguishable from the fixed step, so that the scale has no length
+    score: (
+        float  # NaN where the oracle is not significantly better than the fixed step, so that the scale has no length
+    )
     low: float
     high: float
 
@@ -65,11 +82,11 @@ class Summary(NamedTuple):
 
 
 def filled_returns(comparison: Comparison, names: Sequence[str] | None = None) -> NDArray[np.float64]:
-    """Curves of the named methods (all by default) with every return finite: (methods, tasks, updates + 1).
+    """Return the curves of the named methods (all by default) with every return finite: (methods, tasks, updates + 1).
 
     A return that is not finite counts as the worst finite one of these methods on that task: dropping it would reward
-    divergence. `Comparison.num_diverged` counts them. Only the named methods matter, so that what is said of a pair does
-    not depend on who else took part.
+    divergence. `Comparison.num_diverged` counts them. Only the named methods matter, so that the result for a pair does not
+    depend on the other methods of the comparison.
     """
     chosen = [comparison.index(name) for name in (comparison.names if names is None else names)]
     returns = comparison.returns[chosen].astype(np.float64)
@@ -81,7 +98,7 @@ def filled_returns(comparison: Comparison, names: Sequence[str] | None = None) -
 
 
 def metric_values(comparison: Comparison, metric: Metric, names: Sequence[str] | None = None) -> NDArray[np.float64]:
-    """Area under the curve (mean return over updates 1..T) or return after the last update: (methods, tasks).
+    """Return the area under the curve (mean return over updates 1..T) or the final return: (methods, tasks).
 
     Of the named methods, all by default; diverged returns are filled in among them, see `filled_returns`.
     """
@@ -97,45 +114,39 @@ def differences(
     baselines: Sequence[str] | None = None,
     *,
     metric: Metric = "auc",
-    seed: int = 0,
-    num_resamples: int = 10_000,
-    confidence: float = 0.95,
+    **settings: Any,
 ) -> tuple[Difference, ...]:
-    """The target against every baseline; all methods but the target and the yardsticks by default."""
+    """Compare the target with every baseline (by default all methods but yardsticks), as one family.
+
+    `settings` are `seed`, `num_resamples` and `confidence` of `paired_test`.
+    """
     if baselines is None:
         baselines = [m.name for m in comparison.methods if m.name != target and not m.is_yardstick]
-    if not baselines:
-        return ()
-    pairs = [(target, name) for name in baselines]
-    return _tested(comparison, pairs, metric, seed, num_resamples, confidence)
+    return _tested(comparison, [(target, name) for name in baselines], metric, **settings)
 
 
-def all_differences(
-    comparison: Comparison,
-    metric: Metric = "auc",
-    *,
-    seed: int = 0,
-    num_resamples: int = 10_000,
-    confidence: float = 0.95,
-) -> tuple[Difference, ...]:
-    """Every pair of methods that are not yardsticks, in their order; p-values are corrected for the number of pairs."""
-    pairs = list(combinations([record.name for record in comparison.methods if not record.is_yardstick], 2))
-    return _tested(comparison, pairs, metric, seed, num_resamples, confidence) if pairs else ()
+def all_differences(comparison: Comparison, metric: Metric = "auc", **settings: Any) -> tuple[Difference, ...]:
+    """Compare every pair of methods that are not yardsticks, as one family; `settings` as of `differences`."""
+    contenders = [record.name for record in comparison.methods if not record.is_yardstick]
+    return _tested(comparison, list(combinations(contenders, 2)), metric, **settings)
 
 
 def _tested(
     comparison: Comparison,
     pairs: Sequence[tuple[str, str]],
     metric: Metric,
-    seed: int,
-    num_resamples: int,
-    confidence: float,
+    *,
+    seed: int = 0,
+    num_resamples: int = 10_000,
+    confidence: float = 0.95,
 ) -> tuple[Difference, ...]:
-    """First minus second of each pair, as one family."""
+    """Test first minus second of each pair."""
+    if not pairs:
+        return ()
     values = np.stack([metric_values(comparison, metric, pair) for pair in pairs])  # (pairs, 2, tasks)
-    test = paired_test(values[:, 0] - values[:, 1], seed=seed, num_resamples=num_resamples, confidence=confidence)
-    corrected = holm(test.p_value)
-    improved = improvement_probability(values[:, 0] - values[:, 1], confidence=confidence)
+    apart = values[:, 0] - values[:, 1]
+    test = paired_test(apart, seed=seed, num_resamples=num_resamples, confidence=confidence)
+    corrected, improved = holm(test.p_value), improvement_probability(apart, confidence=confidence)
     return tuple(
         Difference(
             target=target,
@@ -146,28 +157,25 @@ def _tested(
             high=float(test.high[row]),
             p_value=float(test.p_value[row]),
             p_holm=float(corrected[row]),
-            # Of the pair alone: one effect has one verdict, whoever else it is compared with.
             verdict=verdict(test.low[row], test.high[row], test.p_value[row], confidence),
             probability=float(improved.value[row]),
             probability_low=float(improved.low[row]),
             probability_high=float(improved.high[row]),
             num_tasks=comparison.num_tasks,
+            num_differing=int((apart[row] != 0.0).sum()),
         )
         for row, (target, baseline) in enumerate(pairs)
     )
 
 
 def oracle_scores(
-    comparison: Comparison,
-    *,
-    fixed: str = "fixed",
-    oracle: str = "oracle",
-    seed: int = 0,
-    num_resamples: int = 10_000,
-    confidence: float = 0.95,
+    comparison: Comparison, *, fixed: str = "fixed", oracle: str = "oracle", **settings: Any
 ) -> tuple[OracleScore, ...]:
-    """Where every method stands between the best fixed step (0 %, chosen on tuning tasks) and the greedy oracle (100 %)."""
-    scale = differences(comparison, oracle, [fixed], seed=seed, num_resamples=num_resamples, confidence=confidence)[0]
+    """Score every method between the best fixed step (0 %, chosen on tuning tasks) and the greedy oracle (100 %).
+
+    `settings` as of `differences`.
+    """
+    scale = differences(comparison, oracle, [fixed], **settings)[0]
     if scale.low <= 0.0:
         return tuple(OracleScore(name, np.nan, np.nan, np.nan) for name in comparison.names)
 
@@ -177,31 +185,28 @@ def oracle_scores(
 
     scores = []
     for name in comparison.names:
-        row, zero, full = metric_values(comparison, "auc", (name, fixed, oracle))
-        low, high = bootstrap_interval(
-            (row, zero, full), share, seed=seed, num_resamples=num_resamples, confidence=confidence
-        )
-        scores.append(OracleScore(name, float(share(row, zero, full)), float(low), float(high)))
+        values = metric_values(comparison, "auc", (name, fixed, oracle))
+        low, high = bootstrap_interval(tuple(values), share, **({"seed": 0} | settings))
+        scores.append(OracleScore(name, float(share(*values)), float(low), float(high)))
     return tuple(scores)
 
 
 def summary(
     comparison: Comparison, *, seed: int = 0, num_resamples: int = 10_000, confidence: float = 0.95
 ) -> tuple[Summary, ...]:
-    """Area under the curve and final return of every method, with intervals over tasks, and what went wrong.
+    """Summarise every method: area under the curve and final return with intervals, and diverged and flagged tasks.
 
     A diverged return counts as the worst of any method on its task.
     """
-    intervals = {}
-    for metric in get_args(Metric):
-        values = metric_values(comparison, metric)
-        low, high = mean_interval(values, confidence=confidence)
-        intervals[metric] = [Interval(*map(float, row)) for row in zip(values.mean(axis=1), low, high, strict=True)]
-    auc = metric_values(comparison, "auc")
-    middle = interquartile_mean(auc, seed=seed, num_resamples=num_resamples, confidence=confidence)
-    middles = [Interval(*map(float, row)) for row in zip(*middle, strict=True)]
+    auc, final = (metric_values(comparison, metric) for metric in get_args(Metric))
+    columns = (
+        (auc.mean(axis=1), *mean_interval(auc, confidence=confidence)),
+        interquartile_mean(auc, seed=seed, num_resamples=num_resamples, confidence=confidence),
+        (final.mean(axis=1), *mean_interval(final, confidence=confidence)),
+    )
+    means, middles, ends = ([Interval(*map(float, row)) for row in zip(*column, strict=True)] for column in columns)
     diverged, flagged = comparison.num_diverged(), comparison.num_flagged()
     return tuple(
-        Summary(name, intervals["auc"][row], middles[row], intervals["final"][row], diverged[name], flagged[name])
+        Summary(name, means[row], middles[row], ends[row], diverged[name], flagged[name])
         for row, name in enumerate(comparison.names)
     )

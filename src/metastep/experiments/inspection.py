@@ -12,7 +12,7 @@ from metastep._core.registry import require_modules
 from metastep.experiments.run import Run
 from metastep.experiments.schema import EnvSection
 from metastep.fqi import Model, load_model
-from metastep.fqi.menu import MenuQ
+from metastep.fqi.qfunction import MenuQ
 from metastep.mdp.dataset import Dataset
 from metastep.report.model import mean_importances, proposals
 

@@ -20,10 +20,10 @@ from metastep._core import storage
 from metastep._core.errors import InputError, not_registered, shown
 from metastep._core.locks import writing
 from metastep._core.logs import to_csv
-from metastep._core.outside import claim
 from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import first_difference, versions_of
 from metastep._core.registry import require_modules
+from metastep._core.storage import claim
 from metastep.controllers import MetaFQIController
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments.build import build_mdp, require_available
@@ -136,7 +136,7 @@ def learn(
     if difference := first_difference({name: there.get(name) for name in wanted}, wanted):
         key, before, now = difference
         raise InputError(f"--out: {folder} was started with {key} = {before}, which is now {now}; use another folder.")
-    with writing(folder, "learn"):
+    with writing(folder):
         growth = _grown(mdp, model, context, seed, total, folder, str(there["checksum"]), tracker or Silent())
         history = joined(growth.pieces)
         _write_policy(folder / POLICY, mdp, config, growth, wanted)

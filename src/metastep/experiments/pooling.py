@@ -19,9 +19,8 @@ from metastep.experiments.provenance import read_dataset
 from metastep.experiments.run import Run
 from metastep.experiments.schema import Experiment
 from metastep.experiments.stages import on_test_tasks, validate
-from metastep.fqi import Branch, Model, ObservationPart, TrainingData, ValidationCurve, model_from
+from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, model_of_heads
 from metastep.fqi.forest import Forest
-from metastep.fqi.model import model_of_heads
 from metastep.mdp import MetaMDP
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.history import Transitions
@@ -70,6 +69,7 @@ def pooled(folders: Sequence[Run], *, known: bool = False, tracker: Tracker | No
         feature_names=columns,
         configuration={"families": {name: each.to_dict() for name, each in configs.items()}}
         | ({"reaches": reaches} if known else {"reward_units": units}),
+        branches=branches_of(first.space),
     )
     own = {name: for_family(model, config) if known else model for name, config in configs.items()}
     return model.with_validation(_curves(own, runs, configs, units, tracker))
@@ -87,7 +87,7 @@ def for_family(model: Model, config: Experiment) -> Model:
     own = replace(
         record,
         setting=mdp.setting,
-        branches=tuple(Branch(name, step.low, step.high, step.scale) for name, step in mdp.space.branches.items()),
+        branches=branches_of(mdp.space),
         feature_low=moved(record.feature_low),
         feature_high=moved(record.feature_high),
     )

@@ -34,7 +34,7 @@ def write_report(run: Run, command: str = "") -> Path:
 
     `command` is shown where the folder was created without one.
     """
-    with run.writing("report"):
+    with run.writing():
         config = run.config
         needed = [(run.of_model(model).model_file, "fit") for model in run.models_needed]
         for file, verb in (*needed, (run.comparison_file, "compare")):
@@ -127,7 +127,9 @@ def print_comparison(comparison: Comparison, config: Experiment) -> None:
             comparison.label(row.method),
             f"{row.auc.mean:.4g} [{row.auc.low:.4g}, {row.auc.high:.4g}]",
             f"{row.final.mean:.4g} [{row.final.low:.4g}, {row.final.high:.4g}]",
-            "" if difference is None else f"{difference.mean:.3g} [{difference.low:.3g}, {difference.high:.3g}]",
+            ""
+            if difference is None
+            else f"{difference.mean:.3g} [{difference.low:.3g}, {difference.high:.3g}] {difference.note}".rstrip(),
             "" if difference is None else difference.verdict,
             *([str(row.num_diverged)] if diverged else []),
         )

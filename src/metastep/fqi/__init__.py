@@ -1,9 +1,8 @@
 """Fitted Q-Iteration: regressors, the maximum over step sizes, the iteration, model files."""
 
 from metastep.fqi.iteration import MetaFQI
-from metastep.fqi.model import Model, model_from
-from metastep.fqi.model_file import load_model, save_model
-from metastep.fqi.record import Branch, ModelRecord, ObservationPart, TrainingData, ValidationCurve
+from metastep.fqi.model import Model, load_model, model_from, model_of_heads, save_model
+from metastep.fqi.record import Branch, ModelRecord, ObservationPart, TrainingData, ValidationCurve, branches_of
 from metastep.fqi.regressors import ExtraTrees, SklearnExtraTrees
 from metastep.fqi.stepper import Proposal, Stepper
 
@@ -16,10 +15,6 @@ __all__ = [
     "ObservationPart",
     "Proposal",
     "SklearnExtraTrees",
-    "Stepper",
-    "TrainingData",
-    "ValidationCurve",
-    "load_model",
-    "model_from",
-    "save_model",
 ]
+__all__ += ["Stepper", "TrainingData", "ValidationCurve"]
+__all__ += ["branches_of", "load_model", "model_from", "model_of_heads", "save_model"]

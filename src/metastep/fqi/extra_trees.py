@@ -1,4 +1,4 @@
-"""Extremely randomised trees in Numba: what scikit-learn's ExtraTreesRegressor fits, several times faster.
+"""Extremely randomised trees in Numba: the forests of scikit-learn's ExtraTreesRegressor, several times faster.
 
 The algorithm is Geurts, Ernst and Wehenkel's with scikit-learn's conventions: every node draws one uniform threshold
 between the minimum and the maximum of each feature and keeps the one with the largest variance reduction; constant
@@ -20,14 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 from metastep._core.errors import InputError
 from metastep._core.parallel import map_threads
 from metastep._core.settings import check_fields
-from metastep.fqi.forest import Forest, join, load_forest
-from metastep.fqi.grow import grow_tree
-from metastep.fqi.packed import is_packed, unpack
+from metastep.fqi.forest import LEAF, Forest, join, kernel, load_forest
 
 _LANES = 16
 """Features are padded to a multiple of this many float32: the compiled loops handle 16 at once, fewer one by one."""
 _PIECES = 64
-"""Rows are predicted in so many pieces, for threads to share."""
+"""Number of pieces in which threads predict the rows."""
+_CONSTANT = np.float32(1e-7)
+"""A feature whose range in a node is at most this is constant there, as in scikit-learn."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class ExtraTrees:
     Args:
         trees: trees of each forest.
         min_samples_split: fewest rows of a node that is split, as a share of all rows (float, rounded up) or as a number (int).
-        state_first: whether as many trees again, which come first, learn what all inputs but the last one say, so that these
-            learn what is left. MetaFQI's last input is the step: otherwise most splits go to the state, which explains most
-            of a value, and few to the step, which decides.
+        state_first: whether a first half of as many trees learns from all inputs but the last one, and the other trees from
+            what is left. MetaFQI's last input is the step: otherwise most splits go to the state, which explains most of a
+            value, and few to the step, which decides.
     """
 
     trees: Annotated[int, Ge(1), Le(100_000)] = 50
@@ -73,7 +73,7 @@ class ExtraTrees:
         first, by_first = self._grow(blind, y, num_features, seeds[: self.trees], threads)
         left = y - np.concatenate(map_threads(first.predict, np.array_split(matrix, _PIECES), threads))
         rest, by_rest = self._grow(padded, left, num_features, seeds[self.trees :], threads)
-        # A forest is the mean of its trees, and here the sum of two such means, each with the importance that it has.
+        # A forest is the mean of its trees; here it is the sum of two such means, each with its own importances.
         halves = ((first, by_first), (rest, by_rest))
         return join(
             [half._replace(value=2.0 * half.value, importances=removed * half.importances) for half, removed in halves]
@@ -87,23 +87,220 @@ class ExtraTrees:
         seeds: NDArray[Any],
         threads: int | None,
     ) -> tuple[Forest, float]:
-        """A forest, and how much of the targets' variance, times the number of rows, the splits of all its trees remove."""
+        """Return a forest, and the variance of the targets, times the number of rows, that its splits remove."""
         # Sums of squares lose digits when the mean is large against the spread.
         mean, fewest = float(y.mean()), self.fewest_rows(len(y))
         centred, low, high = y - mean, padded.min(axis=0), padded.max(axis=0)
 
         def grow(seed: np.uint64) -> tuple[Forest, float]:
-            return grow_tree(padded, centred, num_features, fewest, seed, low, high)
+            state = np.array([seed], dtype=np.uint64)
+            nodes, *arrays, importances = _grow(
+                padded, centred.copy(), num_features, fewest, state, low.copy(), high.copy()
+            )
+            feature, threshold, right, value = (array[:nodes].copy() for array in arrays)
+            left = np.where(feature >= 0, np.arange(1, nodes + 1), LEAF).astype(np.int32)  # the next node
+            removed = float(importances.sum())
+            shares = importances / removed if removed > 0 else importances
+            return Forest(feature, threshold, left, right, value, np.array([0, nodes]), shares), removed
 
         trees, removed = zip(*map_threads(grow, seeds, threads), strict=True)
         forest = join(trees)
         return forest._replace(value=forest.value + mean), sum(removed)
 
     def fewest_rows(self, num_rows: int) -> int:
-        """Fewest rows of a node that is split, counted as scikit-learn does: at least 2."""
+        """Return the fewest rows of a node that is split, as scikit-learn counts them: at least 2."""
         is_number = isinstance(self.min_samples_split, int | np.integer)
         return max(2, int(self.min_samples_split if is_number else np.ceil(self.min_samples_split * num_rows)))
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> Forest:
-        """A forest that was fitted before, packed or not."""
-        return unpack(arrays) if is_packed(arrays) else load_forest(arrays)
+        """Return a forest that was fitted before, packed or not."""
+        return load_forest(arrays)
+
+
+@kernel
+def _grow(data, y, num_features, fewest, state, low, high):  # type: ignore[no-untyped-def]
+    """Grow one tree, depth first, left before right; nodes of at least `fewest` rows are split.
+
+    Return the number of nodes, their features, thresholds, right children and values, and the importance of each feature.
+
+    A node is a range of `ids`, and of the targets `y`, which are kept in the same order; `low` and `high` are the ranges of
+    the features in the current node. Plain loops instead of array expressions, here and below: the latter take several times
+    as long to compile.
+    """
+    num_rows, width = data.shape
+    ids, spare_ids, spare_y = np.empty(num_rows, np.uint32), np.empty(num_rows, np.uint32), np.empty(num_rows)
+    for row in range(num_rows):
+        ids[row] = row
+    # A split needs `fewest` rows and takes at least one away. Memory that is not written to is never claimed.
+    most_splits = max(num_rows - fewest + 1, 0)
+    most_nodes = 2 * most_splits + 1
+    feature, right = np.empty(most_nodes, np.int32), np.empty(most_nodes, np.int32)
+    threshold, value = np.empty(most_nodes, np.float32), np.empty(most_nodes)
+    importances = np.zeros(num_features)
+    drawn, count, left_sum = np.zeros(width, np.float32), np.empty(width, np.int32), np.empty(width)
+    pending = np.empty((most_splits + 1, 3), np.int64)  # stack of right children: start, stop, parent
+    pending[0, 0], pending[0, 1], pending[0, 2] = 0, num_rows, LEAF
+    nodes, height = 0, 1
+    while height > 0:
+        height -= 1
+        start, stop, parent = pending[height, 0], pending[height, 1], pending[height, 2]
+        if parent >= 0:
+            right[parent] = nodes
+        while True:  # down the left children, until a leaf
+            node = nodes
+            nodes += 1
+            size = stop - start
+            total, spread = _moments(y, start, stop)
+            feature[node], threshold[node], right[node] = LEAF, 0, LEAF
+            value[node] = total / size
+            # The tolerance on the variance is scikit-learn's.
+            if size < fewest or spread <= 2.220446049250313e-16 * size:
+                break
+            if node > 0:
+                _ranges(data, ids, start, stop, low, high)
+            for f in range(num_features):
+                draw = np.float32(low[f] + _uniform(state) * (np.float64(high[f]) - low[f]))
+                drawn[f] = low[f] if draw >= high[f] else draw
+            _left_statistics(data, ids, y, start, stop, drawn, count, left_sum)
+            best = _best_feature(low, high, count, left_sum, total, size, num_features, state)
+            if best < 0:
+                break
+            difference = left_sum[best] / count[best] - (total - left_sum[best]) / (size - count[best])
+            importances[best] += difference * difference * count[best] * (size - count[best]) / size
+            middle = _partition(data, best, drawn[best], ids, y, start, stop, spare_ids, spare_y)
+            feature[node], threshold[node] = best, drawn[best]
+            pending[height, 0], pending[height, 1], pending[height, 2] = middle, stop, node
+            height += 1
+            stop = middle
+    return nodes, feature, threshold, right, value, importances
+
+
+@kernel
+def _uniform(state):  # type: ignore[no-untyped-def]
+    """Draw a uniform number in [0, 1) from a splitmix64 counter: one addition to the state, then a hash of it."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    bits = state[0]
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    bits = bits ^ (bits >> np.uint64(31))
+    return np.float64(bits >> np.uint64(11)) * 2.0**-53
+
+
+@kernel
+def _moments(y, start, stop):  # type: ignore[no-untyped-def]
+    """Return the sum and the sum of squares about the mean; four sums at a time, because additions to one would wait."""
+    size = stop - start
+    whole = start + size // 4 * 4
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    for i in range(start, whole, 4):
+        a += y[i]
+        b += y[i + 1]
+        c += y[i + 2]
+        d += y[i + 3]
+    for i in range(whole, stop):
+        a += y[i]
+    total = (a + b) + (c + d)
+    mean = total / size
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    for i in range(start, whole, 4):
+        a += (y[i] - mean) * (y[i] - mean)
+        b += (y[i + 1] - mean) * (y[i + 1] - mean)
+        c += (y[i + 2] - mean) * (y[i + 2] - mean)
+        d += (y[i + 3] - mean) * (y[i + 3] - mean)
+    for i in range(whole, stop):
+        a += (y[i] - mean) * (y[i] - mean)
+    return total, (a + b) + (c + d)
+
+
+@kernel
+def _ranges(data, ids, start, stop, low, high):  # type: ignore[no-untyped-def]
+    """Compute the minimum and maximum of every feature over the rows of a node.
+
+    Four rows in each pass spare loads of the running values. They come from the four quarters of the node: four forward
+    streams far apart are what the processor prefetches; four neighbouring rows are not, at a third of the speed.
+    """
+    for f in range(data.shape[1]):
+        low[f] = high[f] = data[ids[start], f]
+    quarter = (stop - start) // 4
+    for i in range(start, start + quarter):
+        j, k, m = i + quarter, i + 2 * quarter, i + 3 * quarter
+        a, b, c, d = data[ids[i]], data[ids[j]], data[ids[k]], data[ids[m]]
+        for f in range(data.shape[1]):
+            p = a[f] if a[f] < b[f] else b[f]
+            q = c[f] if c[f] < d[f] else d[f]
+            p = p if p < q else q
+            low[f] = p if p < low[f] else low[f]
+            p = a[f] if a[f] > b[f] else b[f]
+            q = c[f] if c[f] > d[f] else d[f]
+            p = p if p > q else q
+            high[f] = p if p > high[f] else high[f]
+    for i in range(start + 4 * quarter, stop):
+        a = data[ids[i]]
+        for f in range(data.shape[1]):
+            low[f] = a[f] if a[f] < low[f] else low[f]
+            high[f] = a[f] if a[f] > high[f] else high[f]
+
+
+@kernel
+def _left_statistics(data, ids, y, start, stop, threshold, count, left_sum):  # type: ignore[no-untyped-def]
+    """Compute number and target sum of the rows at or below each feature's threshold, in the order of `_ranges`."""
+    for f in range(data.shape[1]):
+        count[f] = 0
+        left_sum[f] = 0.0
+    one, none = np.int32(1), np.int32(0)
+    quarter = (stop - start) // 4
+    for i in range(start, start + quarter):
+        j, k, m = i + quarter, i + 2 * quarter, i + 3 * quarter
+        a, b, c, d = data[ids[i]], data[ids[j]], data[ids[k]], data[ids[m]]
+        ya, yb, yc, yd = y[i], y[j], y[k], y[m]
+        for f in range(data.shape[1]):
+            t = threshold[f]
+            in_a, in_b, in_c, in_d = a[f] <= t, b[f] <= t, c[f] <= t, d[f] <= t
+            count[f] += ((one if in_a else none) + (one if in_b else none)) + (
+                (one if in_c else none) + (one if in_d else none)
+            )
+            left_sum[f] += ((ya if in_a else 0.0) + (yb if in_b else 0.0)) + (
+                (yc if in_c else 0.0) + (yd if in_d else 0.0)
+            )
+    for i in range(start + 4 * quarter, stop):
+        a, ya = data[ids[i]], y[i]
+        for f in range(data.shape[1]):
+            inside = a[f] <= threshold[f]
+            count[f] += one if inside else none
+            left_sum[f] += ya if inside else 0.0
+
+
+@kernel
+def _best_feature(low, high, count, left_sum, total, size, num_features, state):  # type: ignore[no-untyped-def]
+    """Return the feature whose split reduces the variance most, -1 when all are constant; ties are drawn evenly."""
+    best, best_score, ties = -1, -np.inf, 0
+    for f in range(num_features):
+        if high[f] <= low[f] + _CONSTANT:
+            continue
+        right_sum = total - left_sum[f]
+        score = left_sum[f] * left_sum[f] / count[f] + right_sum * right_sum / (size - count[f])
+        if score > best_score:
+            best, best_score, ties = f, score, 1
+        elif score == best_score:
+            ties += 1
+            if _uniform(state) * ties < 1.0:
+                best = f
+    return best
+
+
+@kernel
+def _partition(data, feature, limit, ids, y, start, stop, spare_ids, spare_y):  # type: ignore[no-untyped-def]
+    """Move the rows at or below the threshold to the front, keeping the order: memory is then read forwards."""
+    kept, moved = np.uint64(start), np.uint64(0)
+    for i in range(start, stop):
+        row, target = ids[i], y[i]
+        goes_left = np.uint64(data[row, feature] <= limit)
+        ids[kept], y[kept] = row, target
+        spare_ids[moved], spare_y[moved] = row, target
+        kept += goes_left
+        moved += np.uint64(1) - goes_left
+    middle = np.int64(kept)
+    for i in range(stop - middle):
+        ids[middle + i] = spare_ids[i]
+        y[middle + i] = spare_y[i]
+    return middle

@@ -1,20 +1,28 @@
-"""A regression forest as a few flat arrays, which all its trees share: what is fitted, walked, saved and loaded."""
+"""A regression forest as a few flat arrays that all its trees share: predict, join, save, load, pack."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
-from metastep.fqi.kernel import kernel
 
 LEAF = -1
 """`feature`, `left` and `right` of a leaf."""
 
 
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile a function on its first call, without the interpreter's lock, and cache the machine code if possible."""
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except (RuntimeError, OSError):  # no folder for a cache can be written
+        return numba.njit(nogil=True)(function)
+
+
 class Forest(NamedTuple):
-    """All trees of a forest; node 0 of tree `t` is `offsets[t]`, children are indices into the same arrays.
+    """All trees of a forest; the root of tree `t` is node `offsets[t]`, children are indices into the same arrays.
 
     An input goes left at a node when `input[feature] <= threshold`. A child always comes after its parent and every
     node but a root has exactly one parent, so a walk cannot loop.
@@ -39,49 +47,62 @@ class Forest(NamedTuple):
         return len(self.importances)
 
     def predict(self, inputs: ArrayLike) -> NDArray[np.float64]:
-        """Mean over trees of each input's leaf value, `(rows,)`; trees are summed in order, so bits never vary."""
+        """Return the mean over trees of each input's leaf value, `(rows,)`; trees are summed in order, so bits never vary."""
         matrix = as_inputs(inputs, self.num_features)
         return _predict(matrix, self.feature, self.threshold, self.left, self.right, self.value, self.offsets)
 
     def some_trees(self, which: Sequence[int]) -> "Forest":
-        """These trees, as a forest with the importances of all."""
-        return join([self._tree(index) for index in which])._replace(importances=self.importances)
+        """Return a forest of these trees, with the importances of all."""
+
+        def tree(index: int) -> Forest:
+            own = slice(self.offsets[index], self.offsets[index + 1])
+            left, right = (np.where(array[own] >= 0, array[own] - own.start, LEAF) for array in (self.left, self.right))
+            ends = np.array([0, own.stop - own.start])
+            return Forest(self.feature[own], self.threshold[own], left, right, self.value[own], ends, self.importances)
+
+        return join(list(map(tree, which)))._replace(importances=self.importances)
 
     def in_unit(self, column: int, zero: float, unit: float) -> "Forest":
-        """The same forest for rows that have a column in another unit, as `zero + unit * number`."""
+        """Return the same forest for rows whose `column` is measured as `zero + unit * number`."""
         moved = (zero + unit * self.threshold.astype(np.float64)).astype(np.float32)
         return self._replace(threshold=np.where(self.feature == column, moved, self.threshold))
 
-    def _tree(self, index: int) -> "Forest":
-        own = slice(self.offsets[index], self.offsets[index + 1])
-        left, right = (np.where(array[own] >= 0, array[own] - own.start, LEAF) for array in (self.left, self.right))
-        ends = np.array([0, own.stop - own.start])
-        return Forest(self.feature[own], self.threshold[own], left, right, self.value[own], ends, self.importances)
-
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What `load_forest` takes."""
+        """Return the arrays that `load_forest` takes."""
         return self._asdict()
 
 
 _KINDS = (np.int32, np.float32, np.int32, np.int32, np.float64, np.int64, np.float64)
-_TYPES = {name: np.dtype(kind) for name, kind in zip(Forest._fields, _KINDS, strict=True)}
+_TYPES = {name: (np.dtype(kind),) for name, kind in zip(Forest._fields, _KINDS, strict=True)}
+_PACKED_TYPES = {
+    "packed_feature": (np.dtype(np.int8), np.dtype(np.int16)),  # the first unless there are too many features
+    "packed_code": (np.dtype(np.uint16),),
+    "packed_low": (np.dtype(np.float32),),  # of every feature's thresholds, then of the leaves
+    "packed_high": (np.dtype(np.float32),),
+    "packed_offsets": (np.dtype(np.int64),),
+    "packed_importances": (np.dtype(np.float32),),
+}
+_STEPS = np.iinfo(np.uint16).max
 
 
 def load_forest(arrays: Mapping[str, NDArray[Any]]) -> Forest:
-    """The forest of arrays that may come from anywhere: whatever would break a walk is an `InputError`."""
-    if arrays.keys() != _TYPES.keys():
+    """Check arrays from any source, packed or not, and return their forest; what would break a walk is an `InputError`."""
+    types = _PACKED_TYPES if arrays.keys() == _PACKED_TYPES.keys() else _TYPES
+    if arrays.keys() != types.keys():
         raise InputError(f"forest: has the arrays {sorted(arrays)!r:.200}, allowed are {', '.join(_TYPES)}.")
     for name, array in arrays.items():
-        if array.dtype != (kind := _TYPES[name]) or array.ndim != 1:
-            raise InputError(f"forest: {name} is {array.dtype} of shape {array.shape}, allowed is a list of {kind}.")
-    check_structure(forest := Forest(**arrays))
+        if array.dtype not in types[name] or array.ndim != 1:
+            allowed = types[name][0]
+            raise InputError(f"forest: {name} is {array.dtype} of shape {array.shape}, allowed is a list of {allowed}.")
+    forest = Forest(**arrays) if types is _TYPES else _unpack(*(np.asarray(arrays[name]) for name in types))
+    check_structure(forest)
     return forest
 
 
 def join(forests: Sequence[Forest]) -> Forest:
-    """The trees of all forests as one.
+    """Return one forest with the trees of all, in order.
 
-    Importances are added up, then made shares again: those of a forest that never split count nothing, as in scikit-learn.
+    Importances are added and scaled to shares again: those of a forest that never split count nothing, as in scikit-learn.
     """
     starts = np.cumsum([0] + [len(forest.feature) for forest in forests])
 
@@ -105,7 +126,7 @@ def join(forests: Sequence[Forest]) -> Forest:
 
 
 def as_inputs(inputs: ArrayLike, num_features: int, name: str = "inputs") -> NDArray[np.float32]:
-    """Inputs as a C-ordered float32 matrix `(rows, num_features)`, or one sentence on what is wrong."""
+    """Return inputs as a C-ordered float32 matrix `(rows, num_features)`."""
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
         matrix = np.ascontiguousarray(inputs, dtype=np.float32)
     if matrix.ndim != 2 or matrix.shape[1] != num_features:
@@ -127,7 +148,7 @@ def _predict(inputs, feature, threshold, left, right, value, offsets):  # type: 
 
 @kernel
 def depth(left, right):  # type: ignore[no-untyped-def]
-    """Number of splits on the longest path of any tree of a forest, from the children of its nodes."""
+    """Return the number of splits on the longest path of any tree."""
     # Children come after their parent, so one pass in order knows every parent's level before its children's.
     level = np.zeros(left.size, dtype=np.int32)
     deepest = 0
@@ -170,3 +191,100 @@ def check_structure(forest: Forest) -> None:
         reached[children] = True
     reached &= 2 * len(inner) + forest.num_trees == nodes
     require(reached, "every node but a root must have exactly one parent")
+
+
+def pack(forest: Forest) -> dict[str, NDArray[Any]]:
+    """Return arrays of three bytes per node, an eighth of the space, for models that come with a package.
+
+    Nodes are stored in the order of a depth-first walk, left before right. Then `feature` alone gives every child, and one
+    number per node is enough: the threshold of a split or the value of a leaf, rounded to one of 65,536 steps between the
+    smallest and the largest of the forest's thresholds of that feature, or of its leaves. Values of splits are left out.
+    """
+    order, num = _walk_order(forest.left, forest.right, forest.offsets), forest.num_features
+    feature = forest.feature[order]
+    number = np.where(feature == LEAF, forest.value[order], forest.threshold[order])
+    low, high = np.full(num + 1, np.inf), np.full(num + 1, -np.inf)
+    np.minimum.at(low, feature, number)  # LEAF is the last place
+    np.maximum.at(high, feature, number)
+    is_used = low <= high
+    low, high = (np.where(is_used, ends, 0.0).astype(np.float32) for ends in (low, high))
+    reach = np.float64(high) - low
+    shares = (number - low[feature]) / np.where(reach > 0.0, reach, 1.0)[feature]
+    code = np.rint(_STEPS * np.clip(shares, 0.0, 1.0)).astype(np.uint16)
+    kept = feature.astype(np.int8 if num <= np.iinfo(np.int8).max else np.int16)
+    parts = kept, code, low, high, forest.offsets, forest.importances.astype(np.float32)
+    return dict(zip(_PACKED_TYPES, parts, strict=True))
+
+
+def _unpack(
+    packed: NDArray[Any],
+    code: NDArray[np.uint16],
+    low: NDArray[np.float32],
+    high: NDArray[np.float32],
+    offsets: NDArray[np.int64],
+    importances: NDArray[np.float32],
+) -> Forest:
+    feature = packed.astype(np.int32)
+    if len(code) != len(feature):
+        raise InputError(f"forest: packed_code has {len(code)} nodes, allowed is {len(feature)} as in packed_feature.")
+    places = len(importances) + 1
+    if not len(low) == len(high) == places:
+        raise InputError(
+            f"forest: packed_low has {len(low)} and packed_high {len(high)} numbers, allowed is {places}, one for every "
+            "feature and one for leaves."
+        )
+    if len(feature) and not LEAF <= feature.min() <= feature.max() < len(importances):
+        raise InputError(f"forest: packed_feature must be {LEAF} or below the number of features.")
+    left, right, is_whole = _children(feature)
+    if not is_whole:
+        raise InputError("forest: packed_feature ends within a tree.")
+    is_leaf = feature == LEAF
+    number = low[feature] + (np.float64(high) - low)[feature] * (code / _STEPS)
+    return Forest(
+        feature=feature,
+        threshold=np.where(is_leaf, 0.0, number).astype(np.float32),
+        left=left,
+        right=right,
+        value=np.where(is_leaf, number, 0.0),
+        offsets=offsets,
+        importances=importances.astype(np.float64),
+    )
+
+
+@kernel
+def _walk_order(left, right, offsets):  # type: ignore[no-untyped-def]
+    order, stack = np.empty(left.size, np.int64), np.empty(left.size + 1, np.int64)
+    position = 0
+    for tree in range(offsets.size - 1):
+        stack[0] = offsets[tree]
+        height = 1
+        while height > 0:
+            height -= 1
+            node = stack[height]
+            order[position] = node
+            position += 1
+            if left[node] >= 0:
+                stack[height] = right[node]
+                stack[height + 1] = left[node]
+                height += 2
+    return order
+
+
+@kernel
+def _children(feature):  # type: ignore[no-untyped-def]
+    """Return the children of nodes in the order of a walk, and whether the last tree is complete."""
+    left, right = np.full(feature.size, -1, np.int32), np.full(feature.size, -1, np.int32)
+    stack = np.empty(feature.size + 1, np.int64)
+    height = 0
+    for node in range(feature.size):
+        if height > 0:  # the next node is a child of the last node that lacks one
+            parent = stack[height - 1]
+            if left[parent] < 0:
+                left[parent] = node
+            else:
+                right[parent] = node
+                height -= 1
+        if feature[node] >= 0:
+            stack[height] = node
+            height += 1
+    return left, right, height == 0

@@ -12,8 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from metastep._core.errors import InputError, shown
 from metastep._core.settings import Count, Share, check_fields
-from metastep.fqi.menu import MenuQ, pick_iteration, q_function
-from metastep.fqi.qfunction import NumStepsizes, QFunction, Stepsizes, Weight
+from metastep.fqi.qfunction import MenuQ, NumStepsizes, QFunction, Stepsizes, Weight, pick_iteration, q_function
 from metastep.fqi.regressors import Head, Regressor, resolve
 from metastep.mdp.history import Transitions
 from metastep.rules.spaces import Range, Scale

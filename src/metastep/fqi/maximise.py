@@ -19,13 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
 from metastep._core.parallel import count_threads, map_threads
-from metastep.fqi.forest import Forest, as_inputs, depth, join
-from metastep.fqi.kernel import kernel
+from metastep.fqi.forest import Forest, as_inputs, depth, join, kernel
 
 _BLOCK_ROWS = 1024
 """States walked together: a block of columns and its sums stay in the second-level cache."""
 _BLOCK_CELLS = 1 << 20
-"""Most (cell, row) sums of a block: what bounds the rows when the cells are many (continuous maximum)."""
+"""Most (cell, row) sums of a block: bounds the rows when there are many cells (continuous maximum)."""
 
 
 class Plan(NamedTuple):
@@ -54,13 +53,8 @@ class Maximum(NamedTuple):
     values: NDArray[np.float64] | None  # (states, step sizes), when asked for
 
 
-def stepsize_grid(low: float, high: float, num: int) -> NDArray[np.float32]:
-    """The `num` evenly spaced step sizes over `[low, high]`, as float32: what the forests see."""
-    return np.linspace(low, high, num).astype(np.float32)
-
-
 def stepsize_cells(forests: Sequence[Forest], low: float, high: float) -> NDArray[np.float32]:
-    """The smallest step size of each cell of `[low, high]` on which all forests are constant.
+    """Return the smallest step size of each cell of `[low, high]` on which all forests are constant.
 
     A forest is piecewise constant in the step size and jumps just above its thresholds, so the maximum over these
     points is the maximum over the continuous interval.
@@ -101,7 +95,7 @@ def prepare(forests: Sequence[Forest], stepsizes: ArrayLike, lam: float = 1.0) -
 
 
 def _fixed_point_shift(forest: Forest) -> int:
-    """The power of two that scales leaf values so that a sum over the trees stays below 2^61."""
+    """Return the power of two that scales leaf values so that a sum over the trees stays below 2^61."""
     largest = float(np.abs(forest.value).max())
     if largest < 2.0**-900:
         return 0  # counts as zero: its scale would itself be no float
@@ -110,7 +104,7 @@ def _fixed_point_shift(forest: Forest) -> int:
 
 
 def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_values: bool = False) -> Maximum:
-    """Best step size of each state `(states, features)`, and its value; the bits do not depend on `threads`.
+    """Find the best step size of each state `(states, features)`, and its value; the bits do not depend on `threads`.
 
     A NaN in a state compares as larger than every threshold: the step size is still one of the plan's.
     """
@@ -120,7 +114,7 @@ def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_
     value, best = np.empty(num), np.empty(num, dtype=np.int64)
     values = np.empty((num if with_values else 0, cells))
 
-    # A few shares per thread even the load out; shares are whole blocks, so that no block is cut short but the last.
+    # A few shares per thread balance the load; shares are whole blocks, so that only the last block is short.
     share = rows * max(1, -(-num // (rows * count_threads(threads) * 4)))
 
     def fill(start: int) -> None:
@@ -133,7 +127,7 @@ def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_
 def maximise_general(
     heads: Sequence[Any], states: ArrayLike, stepsizes: ArrayLike, lam: float = 1.0, *, with_values: bool = False
 ) -> Maximum:
-    """The same maximum for anything that predicts, by predicting on every (state, step size) row."""
+    """Find the same maximum for anything that predicts, by predicting on every (state, step size) row."""
     matrix = np.ascontiguousarray(states, dtype=np.float32)
     points = np.ascontiguousarray(stepsizes, dtype=np.float32)
     num = len(matrix)
@@ -222,7 +216,7 @@ def _add_tree(plan, root, rows, columns, ids, stack, previous, sums):  # type: i
 
 @kernel
 def _partition(columns, column, limit, ids, start, stop):  # type: ignore[no-untyped-def]
-    """Bring the rows at or below the limit to the front; where the others begin.
+    """Move the rows at or below the limit to the front and return where the others begin.
 
     Swap first, then advance if the row belongs to the front: no branch for the processor to mispredict. Unsigned
     subscripts spare the check for negative ones.
@@ -238,7 +232,7 @@ def _partition(columns, column, limit, ids, start, stop):  # type: ignore[no-unt
 
 @kernel
 def _add_leaf(leaf, ids, start, stop, low, previous, sums):  # type: ignore[no-untyped-def]
-    """From cell `low` on, the rows have this leaf's value instead of their previous leaf's (none before cell 0)."""
+    """From cell `low` on, give the rows this leaf's value instead of their previous leaf's (none before cell 0)."""
     for position in range(start, stop):
         row = ids[position]
         sums[low, row] += leaf - previous[row] if low > 0 else leaf
@@ -247,7 +241,7 @@ def _add_leaf(leaf, ids, start, stop, low, previous, sums):  # type: ignore[no-u
 
 @kernel
 def _take_maximum(sums, unit, lam, running, highest, where, values):  # type: ignore[no-untyped-def]
-    """Prefix sums over the cells, combined between forests, and their first maximum."""
+    """Take prefix sums over the cells, combine the forests, and find the first maximum."""
     rows = highest.size
     for row in range(rows):
         highest[row] = -np.inf

@@ -1,11 +1,19 @@
-"""A fitted model: the Q function of every iteration, and the record of where it comes from and what it expects."""
+"""A fitted model, the Q function of every iteration with its record, and the file that holds it.
+
+A model file has the arrays of all heads as tensors `iteration/head/array` and the record as metadata. Heads of an iteration
+are counted from 0; those of a menu follow one another by branch. A file is checked as if it came from anywhere: its checksum,
+the record, and by each regressor its own arrays.
+"""
 
 import hashlib
 import os
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -14,22 +22,28 @@ from numpy.typing import ArrayLike, NDArray
 from metastep._core.errors import InputError, not_registered
 from metastep._core.logs import Log
 from metastep._core.provenance import environment_record
-from metastep._core.storage import sha256_of_json
-from metastep.fqi.forest import Forest
+from metastep._core.storage import read_tensors, require_stamp, sha256_of_json, stamp, write_tensors
+from metastep.fqi.forest import Forest, pack
 from metastep.fqi.iteration import MetaFQI
-from metastep.fqi.menu import MenuQ, pick_iteration, q_function
-from metastep.fqi.qfunction import QFunction
+from metastep.fqi.qfunction import MenuQ, QFunction, pick_iteration, q_function
 from metastep.fqi.record import (
+    STEP,
     Branch,
     ModelRecord,
     ObservationPart,
     RegressorRecord,
     TrainingData,
     ValidationCurve,
+    record_from_json,
     record_to_json,
 )
-from metastep.fqi.regressors import Head, options_of
+from metastep.fqi.regressors import REGISTRY, Head, Regressor, options_of
 from metastep.fqi.stepper import Outside, Proposal, Stepper, as_numbers
+
+_FILE = "model.safetensors"
+_TENSOR = re.compile(r"([1-9][0-9]{0,3})/(0|[1-9][0-9]{0,3})/(.+)", re.ASCII)
+_WELCOME = ("theta", "natural_gradient", "context")
+"""Parts of an observation that any loop may give, whether or not a model looks at them."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,7 @@ class Model:
         record, last = self.record, len(self.q_functions)
         if not 1 <= record.selected_iteration <= last:
             raise InputError(f"selected_iteration is {record.selected_iteration}, allowed is 1 to {last}.")
-        require_names(record)
+        _require_names(record)
         for function in self.q_functions:
             held = len(function.functions) if isinstance(function, MenuQ) else 0
             if held != len(record.directions):
@@ -65,69 +79,45 @@ class Model:
     def act(
         self, observation: ArrayLike, iteration: int | None = None, threads: int | None = None
     ) -> NDArray[np.float32]:
-        """Greedy step sizes of observations `(rows, features)`; the selected iteration acts unless one is named.
+        """Return greedy step sizes of observations `(rows, features)`; the default is the selected iteration.
 
-        `(rows,)`, or with a menu `(rows, 2)`: the position of the direction and the step along it. An observation that is not
-        finite gets the smallest step size, of the first direction.
+        `(rows,)`, or with a menu `(rows, 2)`: the position of the branch and the step. An observation that is not finite
+        gets the smallest step size, of the first branch.
         """
         return self._function(iteration).act(observation, threads)
 
     def values(
         self, observation: ArrayLike, iteration: int | None = None, threads: int | None = None
     ) -> NDArray[np.float64]:
-        """Values of observations `(rows, features)` at every step size of the grid, `(rows, num)`.
+        """Return values of observations `(rows, features)` at every step size of the grid, `(rows, num)`.
 
-        With a menu they are `(rows, directions, num)`.
+        With a menu they are `(rows, branches, num)`.
         """
         return self._function(iteration).values(observation, threads)
 
-    def stepsize(
-        self,
-        *,
-        theta: ArrayLike | None = None,
-        natural_gradient: ArrayLike | None = None,
-        context: ArrayLike | None = None,
-        **features: ArrayLike,
-    ) -> float:
-        """The step size for the next update of one learner; a model with a menu has `propose` instead.
-
-        Numbers may be those of NumPy, JAX or PyTorch. Of the three parts that have a name here, those that the model does not
-        look at are ignored. Numbers that are not finite give the smallest step size; the first that lies outside of what the
-        training data held gives a warning.
+    def stepsize(self, **features: ArrayLike) -> float:
+        """Return the step size for the next update of one learner; a model with a menu has `propose` instead.
 
         Args:
-            theta: the parameters.
-            natural_gradient: the natural gradient there.
-            context: the task.
-            features: every other part of the observation, by the name of its feature; `module:name` is passed as `name`.
+            features: as of `propose`.
         """
         if self.record.directions:
             raise InputError(
                 f"stepsize: the model chooses among {', '.join(self.record.directions)} as well; use propose."
             )
-        given = {"theta": theta, "natural_gradient": natural_gradient, "context": context}
-        return self._proposal("stepsize", given, features).stepsize
+        return self._given("stepsize", features).stepsize
 
-    def propose(
-        self,
-        *,
-        theta: ArrayLike | None = None,
-        natural_gradient: ArrayLike | None = None,
-        context: ArrayLike | None = None,
-        **features: ArrayLike,
-    ) -> Proposal:
-        """The direction and the step along it for the next update of one learner.
+    def propose(self, **features: ArrayLike) -> Proposal:
+        """Return the hyperparameters for the next update of one learner, by name.
 
-        What is given is treated as by `stepsize`; numbers that are not finite give the first direction's smallest step.
+        Numbers may be those of NumPy, JAX or PyTorch. Numbers that are not finite give the smallest step, of the first
+        branch; the first that lies outside the range of the training data gives a warning.
 
         Args:
-            theta: the parameters.
-            natural_gradient: the natural gradient there.
-            context: the task.
-            features: every other part of the observation, by the name of its feature; `module:name` is passed as `name`.
+            features: every part of the observation, by the name of its feature; `module:name` is passed as `name`. Of
+                `theta`, `natural_gradient` and `context`, those that the model does not look at are ignored.
         """
-        given = {"theta": theta, "natural_gradient": natural_gradient, "context": context}
-        return self._proposal("propose", given, features)
+        return self._given("propose", features)
 
     def stepper(
         self,
@@ -137,84 +127,76 @@ class Model:
         log: Log | str | os.PathLike[str] | None = None,
         minibatches: int | None = None,
     ) -> Stepper:
-        """Whatever proposes the steps of one learner in a training loop, and remembers what it needs between updates.
-
-        Args:
-            num_updates: updates that the learner has; None takes those of the record, or as many as the learners that the
-                model was fitted on.
-            outside: warn once of numbers that the training data did not reach, or refuse each.
-            record: what a stepper's `record` gave, to go on from there.
-            log: is told of every update; a path is a CSV file.
-            minibatches: of an epoch, for loops that tell of every minibatch; None where a call is an update.
-        """
+        """Return a `Stepper`: it proposes the updates of one learner in a training loop; the arguments are its."""
         return Stepper(self, num_updates, outside, record, log, minibatches)
 
-    def _proposal(
-        self, asked: str, given: Mapping[str, ArrayLike | None], features: Mapping[str, ArrayLike]
-    ) -> Proposal:
+    def _given(self, method: str, features: Mapping[str, ArrayLike]) -> Proposal:
         wanted = self.record.keywords
         for name in features:
-            if name not in wanted:
-                raise not_registered(asked, name, list(wanted), "is not what the model looks at")
-        return self.proposed({**given, **features}, "warn", self._warnings, stacklevel=4)
+            if name not in wanted and name not in _WELCOME:
+                raise not_registered(method, name, list(wanted), "is not what the model looks at")
+        return self.proposed(features, "warn", self._warnings, stacklevel=4)
 
     def proposed(
-        self, numbers: Mapping[str, ArrayLike | None], outside: Outside, told: list[str], stacklevel: int = 2
+        self, features: Mapping[str, ArrayLike], outside: Outside, warned: list[str], stacklevel: int = 2
     ) -> Proposal:
-        """The proposal for one learner whose features are given by name; `told` as in `tell_of_the_unseen`."""
-        row = np.concatenate([_numbers(name, numbers.get(name), size) for name, size in self.record.keywords.items()])
-        self.tell_of_the_unseen(row, outside, told, stacklevel + 1)
-        *direction, stepsize = np.atleast_1d(self.act(row[None, :], threads=1)[0])
-        return Proposal(self.record.directions[int(direction[0])] if direction else "", float(stepsize))
+        """Return the proposal for one learner whose features are given by name; see `check_reach`."""
+        row = np.concatenate([_numbers(name, features.get(name), size) for name, size in self.record.keywords.items()])
+        self.check_reach(row, outside, warned, stacklevel + 1)
+        *position, stepsize = np.atleast_1d(self.act(row[None, :], threads=1)[0])
+        branch = self.record.branches[int(position[0]) if position else 0]
+        return Proposal({**branch.values, STEP: float(stepsize)}, branch.name)
 
-    def tell_of_the_unseen(
-        self, row: NDArray[np.float32], outside: Outside, told: list[str], stacklevel: int = 2
-    ) -> None:
-        """Warn of a number that the training data did not reach, or refuse it: what is proposed is then a guess.
+    def check_reach(self, row: NDArray[np.float32], outside: Outside, warned: list[str], stacklevel: int = 2) -> None:
+        """Warn of a number outside the range of the training data, or refuse it: the proposal is then a guess.
 
-        Nothing is said where `told`, the warnings so far, holds one; a new one is added to it.
+        With `outside="warn"`, only the first is reported; its warning is added to `warned`.
         """
         low, high = self._reach
         beyond = (row < low) | (row > high)
-        if not beyond.any() or not np.isfinite(row).all() or (told and outside == "warn"):
+        if not beyond.any() or not np.isfinite(row).all() or (warned and outside == "warn"):
             return
-        index = int(beyond.argmax())
-        record = self.record
+        index, record = int(beyond.argmax()), self.record
         sentence = (
             f"{record.feature_names[index]} is {row[index]:g}, outside of the {record.feature_low[index]:g} to "
             f"{record.feature_high[index]:g} of the training data"
         )
         if outside == "refuse":
             raise InputError(f"{sentence}.")
-        told.append(f"{sentence}: the step size is a guess. Further ones are not reported.")
-        warnings.warn(told[0], stacklevel=stacklevel)
+        warned.append(f"{sentence}: the step size is a guess. Further ones are not reported.")
+        warnings.warn(warned[0], stacklevel=stacklevel)
 
     @cached_property
     def fingerprint(self) -> str:
-        """What tells models apart that propose something else: where a stepper's record, or a learner, may go on."""
+        """Identifies what the model proposes: a stepper's record, or a learner, may continue only with the same model."""
         record, digest = self.record, hashlib.sha256()
         for head in self._function(None).heads:
-            for name, array in sorted(_known_arrays(head).items()):
+            arrays: dict[str, NDArray[Any]] = {}
+            with suppress(InputError):  # a head that cannot be saved is known by its settings only
+                arrays = head.arrays()
+            for name, array in sorted(arrays.items()):
                 digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
                 digest.update(np.ascontiguousarray(array).tobytes())
         known = record_to_json(record)
+        for branch in known["branches"]:
+            del branch["values"]  # as in version 0.2: they follow from the training data
         names = ("training_data", "selected_iteration", "feature_names", "branches", "lam", "regressor")
         return sha256_of_json([digest.hexdigest(), {name: known[name] for name in names}])
 
     @cached_property
     def _reach(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Of the training data, a little wider: logarithms differ in the last bits between frameworks."""
+        """Range of the training data, a little wider: logarithms differ in the last bits between frameworks."""
         low, high = (np.array(bound, np.float32) for bound in (self.record.feature_low, self.record.feature_high))
         rounding = np.float32(1e-5) * np.maximum(np.abs(low), np.abs(high))
         return low - rounding, high + rounding
 
     def only_selected(self, iteration: int | None = None) -> "Model":
-        """The same model with only the iteration that acts, or another one."""
+        """Return the same model with only the selected iteration, or another one."""
         record = replace(self.record, selected_iteration=1, validation=())
         return Model(record, (self._function(iteration),))
 
     def with_trees(self, number: int) -> "Model":
-        """The same model with the first so many trees of its forests, and as many of those that learn the state first."""
+        """Return the same model with the first `number` trees of its forests, and of those that learn the state first."""
         regressor = self.record.regressor
         grown = regressor.options.get("trees", 0) if all(function.is_forest for function in self.q_functions) else 0
         if not 1 <= number <= grown:
@@ -226,7 +208,7 @@ class Model:
         return model_of_heads(record, heads)
 
     def with_validation(self, curves: Iterable[ValidationCurve]) -> "Model":
-        """The same model with these validation curves, and the iteration of the best score selected."""
+        """Return the same model with these validation curves, and the iteration of the best score selected."""
         kept = tuple(sorted(curves, key=lambda curve: curve.iteration))
         if not kept:
             raise InputError("validation has no curves, allowed is at least one.")
@@ -238,20 +220,13 @@ class Model:
         return pick_iteration(self.q_functions, self.record.selected_iteration if iteration is None else iteration)
 
 
-def _known_arrays(head: Head) -> dict[str, NDArray[Any]]:
-    try:
-        return head.arrays()
-    except InputError:  # of one that lives in memory only its settings must do
-        return {}
-
-
 def model_of_heads(record: ModelRecord, heads: Iterable[Sequence[Head]]) -> Model:
-    """The model of a record, with the heads of each iteration; it looks for steps where the record says."""
+    """Return the model of a record with the heads of each iteration; it maximises over the record's step sizes."""
     return Model(record, tuple(q_function(each, record.stepsizes, record.lam) for each in heads))
 
 
-def require_names(record: ModelRecord) -> None:
-    """Refuse directions that cannot be told apart; one without a name must be the only one."""
+def _require_names(record: ModelRecord) -> None:
+    """Refuse branches that have the same name; one without a name must be the only one."""
     names = [branch.name for branch in record.branches]
     if len(set(names)) < len(names) or ("" in names and len(names) > 1):
         raise InputError(f"branches: {names!r:.200} must have a name each, given once.")
@@ -277,8 +252,19 @@ def model_from(
     training_data: TrainingData,
     feature_names: Iterable[str] | None = None,
     configuration: dict[str, Any] | None = None,
+    branches: Sequence[Branch] | None = None,
 ) -> Model:
-    """The model of a fitted `MetaFQI`; its last iteration is selected until it is validated."""
+    """Return the model of a fitted `MetaFQI`; its last iteration is selected until it is validated.
+
+    Args:
+        fitted: the fitted estimator.
+        setting: the meta-MDP that it was fitted for, as JSON.
+        observation: the parts of its observation.
+        training_data: the dataset.
+        feature_names: of each number of the observation; None derives them from the parts.
+        configuration: settings to record.
+        branches: those of the space (`branches_of`), with the values that they stand for; None names them by position.
+    """
     parts, names = tuple(observation), feature_names
     if names is None:
         names = [f"{part.name}[{i}]" if part.size > 1 else part.name for part in parts for i in range(part.size)]
@@ -286,15 +272,18 @@ def model_from(
     given, regressor = settings.pop("regressor"), fitted.regressor_
     for name in ("menu", "stepsize_low", "stepsize_high", "stepsize_scale"):  # are the branches
         del settings[name]
+    if branches is None:
+        branches = [
+            Branch(name, float(step.low), float(step.high), step.scale, {"direction": float(index)} if name else {})
+            for index, (name, step) in enumerate(fitted.stepsizes_.items())
+        ]
     record = ModelRecord(
         setting=setting,
         observation=parts,
         feature_names=tuple(names),
         feature_low=tuple(fitted.feature_low_.tolist()),
         feature_high=tuple(fitted.feature_high_.tolist()),
-        branches=tuple(
-            Branch(name, float(steps.low), float(steps.high), steps.scale) for name, steps in fitted.stepsizes_.items()
-        ),
+        branches=tuple(branches),
         num_stepsizes=int(fitted.num_stepsizes),
         maximum=fitted.maximum,
         lam=float(fitted.lam),
@@ -305,3 +294,59 @@ def model_from(
         versions=environment_record("cpu"),
     )
     return Model(record, fitted.q_functions_)
+
+
+def save_model(model: Model, path: str | os.PathLike[str], *, packed: bool = False) -> None:
+    """Write a model file; the path holds either the whole new file or its previous content.
+
+    With `packed`, forests take an eighth of the space; their numbers are rounded.
+    """
+    _regressor(model.record.regressor.name, model.record.regressor.options)
+    arrays = {
+        f"{iteration}/{head}/{name}": array
+        for iteration, function in enumerate(model.q_functions, 1)
+        for head, fitted in enumerate(function.heads)
+        for name, array in (pack(fitted) if packed and isinstance(fitted, Forest) else fitted.arrays()).items()
+    }
+    write_tensors(Path(path), arrays, stamp("model") | {"record": record_to_json(model.record)})
+
+
+def load_model(path: str | os.PathLike[str]) -> Model:
+    """Read and check a model file, or that in the folder of a run; anything wrong with it is an `InputError`."""
+    path = Path(path)
+    path = path / _FILE if path.is_dir() else path
+    arrays, metadata = read_tensors(path)
+    require_stamp(metadata, "model", path, "fit it again")
+    try:
+        record = record_from_json(metadata.get("record"))
+        regressor = _regressor(record.regressor.name, record.regressor.options)
+        _require_names(record)
+        return model_of_heads(
+            record, [tuple(map(regressor.load, parts)) for parts in _grouped(arrays, len(record.branches))]
+        )
+    except InputError as error:
+        raise InputError(f"File {path}: {error}") from None
+
+
+def _regressor(name: str, options: dict[str, Any]) -> Regressor:
+    """Return the regressor of a record. A file must not import modules: `module:name` has to be registered."""
+    own = name.rpartition(":")[2]
+    if own not in REGISTRY.names():
+        raise InputError(
+            f"fqi.regressor: {name!r:.200} is not registered, allowed in a model file are {', '.join(REGISTRY.names())}; "
+            "import the module that registers it first."
+        )
+    return REGISTRY.build(own, options)
+
+
+def _grouped(arrays: dict[str, NDArray[Any]], branches: int) -> list[list[dict[str, NDArray[Any]]]]:
+    """Return the arrays of each head of each iteration: one or two heads for each branch."""
+    found: dict[tuple[int, int], dict[str, NDArray[Any]]] = {}
+    for tensor, array in arrays.items():
+        if not (parts := _TENSOR.fullmatch(tensor)):
+            raise InputError(f"tensor {tensor!r:.60} is not named iteration/head/array.")
+        found.setdefault((int(parts[1]), int(parts[2])), {})[parts[3]] = array
+    keys, heads = sorted(found), branches * (2 if (1, branches) in found else 1)
+    if keys != [(1 + index // heads, index % heads) for index in range(len(keys))] or len(keys) % heads:
+        raise InputError(f"tensors: {len(keys)} heads, allowed are {heads} of every iteration from 1 on.")
+    return [[found[key] for key in keys[first : first + heads]] for first in range(0, len(keys), heads)]

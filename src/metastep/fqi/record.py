@@ -1,8 +1,9 @@
-"""The record of a model: where it comes from and what it expects, checked whether it was made here or read from a file."""
+"""The record of a model: where it comes from, what it observes and what it chooses; checked when made and when read."""
 
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from annotated_types import Ge, MinLen
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
@@ -13,12 +14,14 @@ from metastep._core.storage import canonical_json
 from metastep.fqi.qfunction import NumStepsizes, Stepsizes, Weight
 from metastep.rules.spaces import Scale
 
+STEP = "stepsize"
+"""Name of the hyperparameter that is maximised over a range; with PPO and A2C it is the learning rate."""
 _CLOSED = ConfigDict(extra="forbid", ser_json_inf_nan="constants")  # JSON refuses them, null would hide them
 
 
 @checked_dataclass(frozen=True, config=_CLOSED)
 class ObservationPart:
-    """A contiguous part of the observation: the name of its feature and how many numbers it has."""
+    """A contiguous part of the observation: the name of its feature and its size."""
 
     name: Annotated[str, MinLen(1)]
     size: Count
@@ -26,35 +29,36 @@ class ObservationPart:
 
 @checked_dataclass(frozen=True, config=_CLOSED)
 class Branch:
-    """A direction that a model chooses from, and the range of the steps along it."""
+    """A direction, or another choice beside the step, and the range of the step with it."""
 
-    name: str  # empty where there is no choice of a direction
+    name: str  # for tables and figures; empty where a model chooses the step only
     low: FiniteFloat
     high: FiniteFloat
     scale: Scale
+    values: dict[str, FiniteFloat] = field(default_factory=dict)  # of all hyperparameters except the step, by name
 
 
 @checked_dataclass(frozen=True, config=_CLOSED)
 class TrainingData:
     """Which dataset a model was fitted on."""
 
-    tuples: Count  # that were fitted; those with a number that is not finite are left out
+    tuples: Count  # that were fitted, without those that hold a number that is not finite
     seed: Annotated[int, Ge(0)]  # of the collection
     fingerprint: str  # the dataset's checksum
 
 
 @checked_dataclass(frozen=True, config=_CLOSED)
 class ValidationCurve:
-    """How one iteration did on validation tasks."""
+    """Results of one iteration on validation tasks."""
 
     iteration: Count  # from 1
-    score: FiniteFloat  # what models are selected by: larger is better
+    score: FiniteFloat  # for selection: larger is better
     returns: tuple[FiniteFloat, ...]  # mean return over tasks before each update and after the last
 
 
 @checked_dataclass(frozen=True, config=_CLOSED)
 class RegressorRecord:
-    """What fitted the heads of a model."""
+    """The regressor that fitted the heads of a model."""
 
     name: str  # in the registry, unless the model lives in memory only
     options: dict[str, Any]
@@ -62,21 +66,21 @@ class RegressorRecord:
 
 @checked_dataclass(frozen=True, config=_CLOSED)
 class ModelRecord:
-    """Everything about a model but its heads."""
+    """Everything about a model except its heads."""
 
-    setting: dict[str, Any]  # what the model was fitted for, as JSON; `env` is the environment
+    setting: dict[str, Any]  # the meta-MDP that the model was fitted for, as JSON; `env` is the environment
     observation: tuple[ObservationPart, ...]  # in the order of its numbers
     feature_names: tuple[str, ...]  # of each number of the observation; heads see the step size after them
     feature_low: tuple[FiniteFloat, ...]  # smallest value of each number in the training data
     feature_high: tuple[FiniteFloat, ...]  # largest
-    branches: Annotated[tuple[Branch, ...], MinLen(1)]  # by position; one without a name where only the step is chosen
+    branches: Annotated[tuple[Branch, ...], MinLen(1)]  # by position; only one, without a name, to choose the step only
     num_stepsizes: NumStepsizes  # along each
     maximum: Literal["grid", "continuous"]
     lam: Weight
     regressor: RegressorRecord
     configuration: dict[str, Any]  # settings the model was fitted with, as JSON
     training_data: TrainingData
-    selected_iteration: Count  # the one that acts unless another is asked for
+    selected_iteration: Count  # the default one
     validation: tuple[ValidationCurve, ...] = ()  # of each iteration that was validated
     versions: dict[str, str] = field(default_factory=dict)  # of the software that fitted the model, and the device
 
@@ -92,23 +96,34 @@ class ModelRecord:
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Names of the directions that the model chooses from, by position; none where it chooses the step only."""
+        """Names of the branches that the model chooses from, by position; none where it chooses the step only."""
         return tuple(branch.name for branch in self.branches if branch.name)
 
     @property
     def stepsizes(self) -> dict[str, Stepsizes]:
-        """Where the model looks for steps, by direction."""
+        """The steps to maximise over, by branch."""
         num, continuous = self.num_stepsizes, self.maximum == "continuous"
         return {
             branch.name: Stepsizes(branch.low, branch.high, num, continuous, branch.scale) for branch in self.branches
         }
 
 
+def branches_of(space: Any) -> tuple[Branch, ...]:
+    """Return the branches of a hyperparameter space (`metastep.rules.spaces`), with the values that each stands for."""
+    found = []
+    for index, (name, step) in enumerate(space.branches.items()):
+        row = np.array([index, step.low] if name else [step.low], np.float32)
+        # Spaces hold float32: 0.2 shall not become 0.20000000298.
+        values = {key: float(f"{value:.7g}") for key, value in space.named(row).items() if key != STEP}
+        found.append(Branch(name, float(step.low), float(step.high), step.scale, values))
+    return tuple(found)
+
+
 _RECORD: TypeAdapter[ModelRecord] = TypeAdapter(ModelRecord)
 
 
 def record_to_json(record: ModelRecord) -> dict[str, Any]:
-    """The record as JSON can hold it."""
+    """Return the record as JSON can hold it."""
     try:
         found = _RECORD.dump_python(record, mode="json")
         canonical_json(found)
@@ -118,10 +133,25 @@ def record_to_json(record: ModelRecord) -> dict[str, Any]:
 
 
 def record_from_json(found: Any) -> ModelRecord:
-    """The checked record of a JSON value, or one sentence on the first thing wrong with it."""
+    """Return the checked record of a JSON value, or raise one sentence on the first problem."""
     try:
-        return _RECORD.validate_json(canonical_json(found), strict=True)
+        return _with_values(_RECORD.validate_json(canonical_json(found), strict=True))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "record"
         raise InputError(f"model record: {place}: {first['msg']}.") from None
+
+
+def _with_values(record: ModelRecord) -> ModelRecord:
+    """Add the values that branches stand for to a record of version 0.2, which has only their names."""
+    branches = record.branches
+    if not record.directions or any(branch.values for branch in branches):
+        return record
+    rule = record.setting.get("rule")
+    clips = rule.get("clip_range") if isinstance(rule, dict) else None
+    if isinstance(clips, list) and len(clips) == len(branches):
+        values = [{"clip_range": clip} for clip in clips]
+    else:
+        values = [{"direction": float(index)} for index in range(len(branches))]
+    named = tuple(replace(branch, values=own) for branch, own in zip(branches, values, strict=True))
+    return replace(record, branches=named)

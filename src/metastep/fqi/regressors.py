@@ -1,42 +1,47 @@
-"""What can learn a Q function: the regressors and the registry that names them.
+"""Regressors of the Q function, the registry that names them, and the adapter for scikit-learn.
 
-A regressor of your own is a frozen dataclass with the members of `Regressor`, and what it fits has those of `Head`. After the
+A regressor of your own is a frozen dataclass with the members of `Regressor`; what it fits has those of `Head`. After the
 line `register("mine", Mine)` configurations can name it, and its models can be saved and loaded.
+
+scikit-learn keeps a tree as a Python object with float64 thresholds and compares float32 inputs with them; flat forests have
+float32 thresholds. For a float32 `x` and a float64 `t`, `x <= t` holds exactly when `x <= floor32(t)`, so flooring the
+thresholds changes no comparison. Its ensembles are imported where they are used: they slow the start of short commands.
 """
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
 
 from metastep._core.errors import InputError
+from metastep._core.parallel import count_threads
 from metastep._core.registry import Registry
 from metastep.fqi.extra_trees import ExtraTrees as ExtraTrees
-from metastep.fqi.sklearn_adapter import OfSklearn
-from metastep.fqi.sklearn_adapter import SklearnExtraTrees as SklearnExtraTrees
+from metastep.fqi.forest import LEAF, Forest, join
 
 
 class Head(Protocol):
-    """A fitted regressor. Those that are a `Forest` are maximised over the step size fast, others by predicting on a grid."""
+    """A fitted regressor. A `Forest` is maximised over the step size fast, others by predicting on a grid."""
 
     @property
     def num_features(self) -> int:
-        """Numbers of an input: those of an observation, then the step size."""
+        """Number of inputs: those of an observation, then the step size."""
         ...
 
     @property
     def importances(self) -> NDArray[np.float64] | None:
-        """How much each input matters, (features,), in shares; None where that is not known."""
+        """Importance of each input, (features,), in shares; None where it is not known."""
         ...
 
     def predict(self, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Values of inputs (rows, features): (rows,)."""
+        """Return the values of inputs (rows, features): (rows,)."""
         ...
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything that is needed to load it again."""
+        """Return everything that is needed to load it again."""
         ...
 
 
@@ -50,12 +55,110 @@ class Regressor(Protocol):
         ...
 
     def fit(self, inputs: NDArray[np.float32], targets: NDArray[np.float64], *, seed: int, threads: int | None) -> Head:
-        """Learn targets (rows,) from inputs (rows, features); the same seed gives the same head, whatever the threads."""
+        """Learn targets (rows,) from inputs (rows, features); the same seed gives the same head for any `threads`."""
         ...
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> Head:
-        """The head that gave these `arrays`; they may come from anywhere, so what does not fit is an `InputError`."""
+        """Return the head that gave these `arrays`; they may come from anywhere, so wrong ones are an `InputError`."""
         ...
+
+
+class SklearnHead(NamedTuple):
+    """A fitted regressor of scikit-learn that is not a forest; it cannot be saved."""
+
+    regressor: Any
+    num_features: int
+
+    @property
+    def importances(self) -> NDArray[np.float64] | None:
+        """Those of the regressor, if it has any."""
+        return getattr(self.regressor, "feature_importances_", None)
+
+    def predict(self, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the regressor's predictions."""
+        return np.asarray(self.regressor.predict(inputs), dtype=np.float64)
+
+    def arrays(self) -> NoReturn:
+        """Refuse: its parts are not known."""
+        raise InputError(f"fqi.regressor: {self.regressor!r} lives in memory only and cannot be saved.")
+
+
+class SklearnRegressor(NamedTuple):
+    """Any regressor of scikit-learn; its forests become flat ones."""
+
+    given: Any
+
+    @property
+    def name(self) -> str:
+        """How it is constructed, since it has no name in the registry."""
+        return repr(self.given)
+
+    def fit(
+        self, inputs: ArrayLike, targets: ArrayLike, *, seed: int, threads: int | None = None
+    ) -> Forest | SklearnHead:
+        """Fit a copy whose random states come from the seed: its own, and a derived one for each regressor inside it."""
+        from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
+
+        names = [name for name in sorted(self.given.get_params()) if name.rpartition("__")[2] == "random_state"]
+        derived = np.random.SeedSequence(seed).generate_state(len(names) + 1)[1:]
+        states = {
+            name: seed if name == "random_state" else int(state) for name, state in zip(names, derived, strict=True)
+        }
+        # Trees read one feature of many rows at a time: columns first halves scikit-learn's time on wide data.
+        regressor = clone(self.given).set_params(**states).fit(np.asfortranarray(inputs), targets)
+        if isinstance(regressor, ExtraTreesRegressor | RandomForestRegressor):
+            return from_sklearn(regressor)
+        return SklearnHead(regressor, np.shape(inputs)[1])
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> NoReturn:
+        """Refuse: nothing was saved."""
+        raise InputError(f"fqi.regressor: {self.name} lives in memory only and cannot be loaded.")
+
+
+class SklearnExtraTrees(ExtraTrees):
+    """The same trees grown by scikit-learn, the reference.
+
+    Args:
+        trees: trees of each forest.
+        min_samples_split: fewest rows of a node that is split, as a share of all rows (float, rounded up) or as a number (int).
+    """
+
+    name: ClassVar[str] = "sklearn-extra-trees"
+
+    def fit(self, inputs: ArrayLike, targets: ArrayLike, *, seed: int, threads: int | None = None) -> Forest:
+        """Grow the trees."""
+        from sklearn.ensemble import ExtraTreesRegressor
+
+        trees = ExtraTreesRegressor(
+            self.trees, min_samples_split=self.min_samples_split, random_state=seed, n_jobs=count_threads(threads)
+        )
+        return from_sklearn(trees.fit(np.asfortranarray(inputs), targets))
+
+
+def floor_to_float32(values: ArrayLike) -> NDArray[np.float32]:
+    """Return the largest float32 not above each float64 value."""
+    exact = np.asarray(values, dtype=np.float64)
+    rounded = exact.astype(np.float32)
+    return np.where(rounded > exact, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+
+
+def from_sklearn(regressor: Any) -> Forest:
+    """Return the flat forest of a fitted ExtraTreesRegressor or RandomForestRegressor with one output."""
+
+    def flat(tree: Any) -> Forest:
+        leaf = tree.feature < 0
+        return Forest(
+            feature=np.where(leaf, LEAF, tree.feature).astype(np.int32),
+            threshold=np.where(leaf, np.float32(0), floor_to_float32(tree.threshold)),
+            left=tree.children_left,  # -1 at a leaf, as here
+            right=tree.children_right,
+            value=tree.value[:, 0, 0],
+            offsets=np.array([0, tree.node_count]),
+            importances=np.zeros(tree.n_features),
+        )
+
+    whole = join([flat(estimator.tree_) for estimator in regressor.estimators_])
+    return whole._replace(importances=np.asarray(regressor.feature_importances_, dtype=np.float64))
 
 
 REGISTRY: Registry[Regressor] = Registry("fqi.regressor")
@@ -66,21 +169,21 @@ register("sklearn-extra-trees", SklearnExtraTrees, label="extra trees of scikit-
 
 
 def resolve(given: Any) -> Regressor:
-    """The regressor that a name, a `Regressor` or a scikit-learn regressor stands for."""
+    """Return the regressor of a registered name, a `Regressor` or a scikit-learn regressor."""
     if isinstance(given, str):
         return make(given)
     if not isinstance(given, type):
         if isinstance(given, Regressor):
             return given
         if all(callable(getattr(given, method, None)) for method in ("fit", "predict", "get_params")):
-            return OfSklearn(given)
+            return SklearnRegressor(given)
     raise InputError(
         f"fqi.regressor: {given!r} must be a registered name ({', '.join(names())}), a Regressor or a scikit-learn regressor."
     )
 
 
 def options_of(regressor: Any) -> dict[str, Any]:
-    """The options that `make` builds the regressor with."""
+    """Return the options that `make` builds the regressor with."""
     if not dataclasses.is_dataclass(regressor):
         return {}
     return {field.name: getattr(regressor, field.name) for field in dataclasses.fields(regressor)}

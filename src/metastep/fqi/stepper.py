@@ -32,8 +32,13 @@ Outside = Literal["warn", "refuse"]
 class Proposal(NamedTuple):
     """What a model proposes for the next update of one learner."""
 
-    direction: str  # its name; empty where the model chooses the step only
-    stepsize: float  # the step along it, in what its range is measured in
+    values: dict[str, float]  # of every hyperparameter by its name in the space, such as `stepsize` and `clip_range`
+    direction: str = ""  # name of the branch that was chosen; empty where the model chooses the step only
+
+    @property
+    def stepsize(self) -> float:
+        """The step; with PPO and A2C it is the learning rate."""
+        return self.values["stepsize"]
 
 
 class Stepper:
@@ -76,7 +81,14 @@ class Stepper:
             self.memory, self.movement = self._read_memory(record), _read_movement(record)
             self.num_updates = _read_updates(record, num_updates)
             self.gathered, direction = _read_gathered(record)
-            self._proposal = Proposal(direction, float(self.memory.rate)) if self.memory.updates else None
+            self._proposal = self._proposal_of(direction) if self.memory.updates else None
+
+    def _proposal_of(self, direction: str) -> Proposal:
+        """Return the last proposal of a record, which holds the name of its branch and the step."""
+        branches = {branch.name: branch for branch in self.model.record.branches}
+        if direction not in branches:
+            raise InputError(f"record: direction is {shown(direction)}, allowed are {', '.join(branches)}.")
+        return Proposal({**branches[direction].values, "stepsize": float(self.memory.rate)}, direction)
 
     def _usual_updates(self) -> int:
         """As many as the learners that the model was fitted on; 1 where neither anybody knows nor it matters."""
@@ -203,7 +215,10 @@ class Stepper:
     def _gathered_as_json(self) -> dict[str, Any]:
         # JSON has no numbers that are not finite.
         sums = {name: float(value) if np.isfinite(value) else None for name, value in self.gathered._asdict().items()}
-        return sums | {"minibatches": int(self.gathered.minibatches), "direction": (self._proposal or ("",))[0]}
+        return sums | {
+            "minibatches": int(self.gathered.minibatches),
+            "direction": self._proposal.direction if self._proposal else "",
+        }
 
     def _read_memory(self, record: Mapping[str, Any]) -> Memory:
         """What a record remembers, if it is one of this model's."""

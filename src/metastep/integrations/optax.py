@@ -66,7 +66,7 @@ def learned_rate(
         table = np.asarray(rows, np.float32)
         flat = table.reshape(-1, table.shape[-1])
         for row in flat:
-            fitted.tell_of_the_unseen(row, outside, warned)
+            fitted.check_reach(row, outside, warned)
         return fitted.act(flat, threads=1).reshape(table.shape[:-1])
 
     def init(params: Any) -> LearnedRateState:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
 
 from metastep.evaluation import Comparison, filled_returns, metric_values, summary
-from metastep.evaluation.aggregates import performance_profile, shortfall
 from metastep.report.document import Picture
 from metastep.report.figures import SMALL_MULTIPLES, Layout, Panel, alone, curves, in_rows, line_of, picture
 from metastep.report.findings import Findings, best_baseline, listed, yardsticks
@@ -70,7 +70,7 @@ def spread(findings: Findings) -> Picture:
         _profile("Tasks that reach an AUC", findings, range(len(auc)), performance_profile(auc, levels), levels)
     )
     panels[-1] = _named(panels[-1], "AUC")
-    behind = shortfall(auc[contenders])
+    behind = auc[contenders].max(axis=0) - auc[contenders]
     reach = max(float(np.quantile(behind.min(axis=0), _SHOWN)), float(np.quantile(behind, 0.9)), 1e-12)
     gaps = np.linspace(0.0, reach, _LEVELS)
     within = 1.0 - performance_profile(behind, np.nextafter(gaps, np.inf))
@@ -142,3 +142,9 @@ def _named(panel: Panel, xlabel: str) -> Panel:
         axes.set_xlabel(xlabel)
 
     return Panel(panel.title, draw)
+
+
+def performance_profile(values: NDArray[np.float64], levels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the share of tasks on which each row of (rows, tasks) reaches each level: (rows, levels), from 1 to 0."""
+    below = np.stack([np.searchsorted(np.sort(row), levels, side="left") for row in values])
+    return np.asarray(1.0 - below / values.shape[-1])

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from metastep.evaluation import Comparison, Difference
-from metastep.evaluation.resampling import mean_interval
+from metastep.evaluation.intervals import mean_interval
 from metastep.report.document import Picture
 from metastep.report.style import MAIN, Ink, Theme, label_lines, logarithmic, plain, themed, tint
 

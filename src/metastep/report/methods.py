@@ -31,6 +31,13 @@ _ABOUT = {
     ),
     "decay": "The step size falls as one over the number of updates; its start is the best on the tuning tasks.",
     "geometric-decay": "The step size shrinks by the same factor at every update; start and factor are tuned.",
+    "linear-annealing": (
+        "The step size falls along a line towards zero over the updates; its start is tuned. The usual choice for PPO."
+    ),
+    "cosine-annealing": (
+        "The step size falls along half a cosine towards zero over the updates; its start is tuned. Loshchilov and Hutter, SGDR: "
+        "Stochastic Gradient Descent with Warm Restarts, ICLR 2017 (without restarts)."
+    ),
     "rmsprop": (
         "The gradient over a running root mean square of itself, with a tuned rate. Tieleman and Hinton, lecture 6.5 of Neural "
         "Networks for Machine Learning, 2012."

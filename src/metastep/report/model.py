@@ -46,7 +46,7 @@ def usage(fitted: Fitted) -> list[Part]:
     # Many numbers, or one whose name is a word of the language, come in a dictionary.
     is_short = len(names) <= _MOST_KEYWORDS and not any(map(keyword.iskeyword, names))
     given = ", ".join(f"{name}={name}" for name in names) if is_short else "**observation"
-    answer, asked = ("direction, stepsize", "propose") if record.directions else ("stepsize", "stepsize")
+    answer, asked = ("proposal", "propose") if record.directions else ("stepsize", "stepsize")
     last = f"print({answer})"
     if is_short and record.setting.get("rule", {}).get("name") == "nga" and {"theta", "natural_gradient"} <= set(names):
         last = "theta = theta + stepsize * natural_gradient / np.linalg.norm(natural_gradient)"

@@ -81,14 +81,19 @@ def differences_table(
     by_final = {row.baseline: row for row in final}
     rows = []
     for row in auc:
-        cells = [comparison.label(row.baseline), interval(row.mean, row.low, row.high), row.verdict, _probability(row)]
+        cells = [comparison.label(row.baseline), _noted(row), row.verdict, _probability(row)]
         if last := by_final.get(row.baseline):
-            cells += [interval(last.mean, last.low, last.high), last.verdict]
+            cells += [_noted(last), last.verdict]
         rows.append([*cells, *([edges.get(row.baseline, "")] if edges else [])])
     header = ["method", f"{name} minus it, AUC", f"{name} is", f"tasks on which {name} is better"]
     header += [f"{name} minus it, final return", f"{name} is"] if final else []
     header += ["tuned at an edge of its grid"] if edges else []
     return Table(header, rows, numeric=(1, 3, 4) if final else (1, 3), name="differences")
+
+
+def _noted(row: Difference) -> str:
+    """The interval of a difference, with how many tasks differ where they are few."""
+    return interval(row.mean, row.low, row.high) + (f" ({row.note})" if row.note else "")
 
 
 def _probability(row: Difference) -> str:
