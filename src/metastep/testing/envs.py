@@ -273,29 +273,27 @@ class _HostPlay:
 
 
 def _check_restart(subject: Subject, tasks: Contexts, actions: NDArray[Any], seed: int) -> None:
-    """Restart the episodes that end first, and every other one; then all go on.
+    """Play episodes, restart every other one, ended or not, and play on.
 
     Restarted ones must be like ones that start with the same numbers, the others as if nothing had happened.
     """
-    begun = _HostPlay(subject, tasks, seed)  # a simulator may know one batch only, so none is played beside another
-    if not callable(getattr(begun.episodes, "restart", None)):
+
+    def play_on(begun: _HostPlay, alive: Bools) -> Played:
+        begun.rng = np.random.default_rng(seed + 2)
+        return begun.played(actions, alive)
+
+    going_on = _HostPlay(subject, tasks, seed)  # a simulator may know one batch only, so none is played beside another
+    if not callable(getattr(going_on.episodes, "restart", None)):
         return  # whole episodes do without it
-    over = [begun.played(action[None]) and ~begun.alive for action in actions]
-    until = next((index + 1 for index, each in enumerate(over) if each.any()), len(over))
-    which = over[until - 1] | (np.indices(begun.shape).sum(axis=0) % 2 == 0)
-    going_on = _HostPlay(subject, tasks, seed)
-    going_on.played(actions[:until])
-    going_on.rng = np.random.default_rng(seed + 1)
-    usual = going_on.played(actions)
+    which = np.indices(going_on.shape).sum(axis=0) % 2 == 0
+    going_on.played(actions)
+    usual = play_on(going_on, going_on.alive)
     fresh = _HostPlay(subject, tasks, seed + 1)
-    noise, seeds = fresh.noise, fresh.seeds
-    fresh.rng = np.random.default_rng(seed + 1)
-    begins = fresh.played(actions)
+    begins = play_on(fresh, fresh.alive)
     restarted = _HostPlay(subject, tasks, seed)
-    restarted.played(actions[:until])
-    subject.call("restart", restarted.episodes.restart, *read_only(which, noise, seeds))
-    restarted.rng = np.random.default_rng(seed + 1)
-    mixed = restarted.played(actions, restarted.alive | which)
+    restarted.played(actions)
+    subject.call("restart", restarted.episodes.restart, *read_only(which, fresh.noise, fresh.seeds))
+    mixed = play_on(restarted, restarted.alive | which)
     for lanes, expected, message in (
         (~which, usual, "`restart` changes episodes that should go on"),
         (which, begins, "an episode that `restart` begins differs from one that starts with the same seed and noise"),
