@@ -273,25 +273,33 @@ class _HostPlay:
 
 
 def _check_restart(subject: Subject, tasks: Contexts, actions: NDArray[Any], seed: int) -> None:
-    """Play episodes, restart every other one, ended or not, and play on.
+    """Play until an episode ends, restart the ended ones (every other one where none ends), and play on.
 
     Restarted ones must be like ones that start with the same numbers, the others as if nothing had happened.
     """
 
+    def begin(num_steps: int, seed: int = seed) -> _HostPlay:
+        begun = _HostPlay(subject, tasks, seed)  # a simulator may know one batch only: none is played beside another
+        if num_steps:
+            begun.played(actions[:num_steps])
+        return begun
+
     def play_on(begun: _HostPlay, alive: Bools) -> Played:
-        begun.rng = np.random.default_rng(seed + 2)
+        begun.rng = np.random.default_rng([seed, 1])
         return begun.played(actions, alive)
 
-    going_on = _HostPlay(subject, tasks, seed)  # a simulator may know one batch only, so none is played beside another
-    if not callable(getattr(going_on.episodes, "restart", None)):
+    first = begin(0)
+    if not callable(getattr(first.episodes, "restart", None)):
         return  # whole episodes do without it
-    which = np.indices(going_on.shape).sum(axis=0) % 2 == 0
-    going_on.played(actions)
-    usual = play_on(going_on, going_on.alive)
-    fresh = _HostPlay(subject, tasks, seed + 1)
+    num_steps = 0
+    while num_steps < len(actions) and first.alive.all():
+        first.played(actions[num_steps : num_steps + 1])
+        num_steps += 1
+    which = np.indices(first.shape).sum(axis=0) % 2 == 0 if first.alive.all() else ~first.alive
+    usual = play_on(first, first.alive)
+    fresh = begin(0, seed + 2)
     begins = play_on(fresh, fresh.alive)
-    restarted = _HostPlay(subject, tasks, seed)
-    restarted.played(actions)
+    restarted = begin(num_steps)
     subject.call("restart", restarted.episodes.restart, *read_only(which, fresh.noise, fresh.seeds))
     mixed = play_on(restarted, restarted.alive | which)
     for lanes, expected, message in (
