@@ -1,31 +1,34 @@
-"""Collection of the paper's datasets: seconds, steps per second, memory, disk, and what the disk costs.
+"""Collection of the presets' training data: seconds, steps per second, memory, disk, and what writing costs.
 
-    python benchmarks/collect.py                                   # all four, at the paper's scale
+    python benchmarks/collect.py                                   # four datasets at full scale
     python benchmarks/collect.py --block-size 3200 --device gpu    # on a GPU, with larger blocks
+    python benchmarks/collect.py --growth                          # CartPole with 4 and 16 times K, T, n and H
 
 Each dataset is collected in a process of its own, so that its peak memory is its own. After a first block, which compiles, the
-same blocks are simulated with and without the disk, in turns, so that other load on the machine hits both alike.
+same blocks are simulated with and without the disk, in turns, so that other load on the machine affects both.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from shared import peak_memory
+import shared
+from common import timed
+from shared import PeerError, Record
 
 PRESETS = ("nav2d", "minigolf", "cartpole", "swingup")
+SMOKE = ["collect.num_meta_episodes=8", "rollout.num_episodes=2", "rollout.block_size=8", "meta.num_updates=2"]
+GROWTH = {"collect.num_meta_episodes": 256, "meta.num_updates": 8, "rollout.num_episodes": 50, "rollout.horizon": 50}
+HEADINGS = ("dataset", "tuples", "M steps", "first block, s", "seconds", "M steps/s", "disk overhead, %", "memory, MB")
+HEADINGS += ("of its workers, MB",)
 
 
-def measure(preset: str, block_size: int | None, rounds: int) -> dict[str, Any]:
+def measure(preset: str, settings: list[str], rounds: int) -> Record:
     """Collect one dataset, and simulate it without the disk, `rounds` times each."""
     from metastep.experiments.build import build_mdp, updates_collected
     from metastep.experiments.config import load
@@ -34,97 +37,74 @@ def measure(preset: str, block_size: int | None, rounds: int) -> dict[str, Any]:
     from metastep.mdp.controller import Exploration
     from metastep.mdp.loop import run
 
-    overrides = [] if block_size is None else [f"rollout.block_size={block_size}"]
-    config = load(preset, "full", overrides)
-    mdp, num_updates = build_mdp(config), updates_collected(config)
-    num_episodes = config.collect.num_meta_episodes
-    started = time.perf_counter()
-    run(mdp, Exploration(), mdp.tasks(1, Stream.TRAIN, 0), num_updates)
-    first = time.perf_counter() - started
+    config = load(preset, "full", settings)
+    mdp, updates, episodes = build_mdp(config), updates_collected(config), config.collect.num_meta_episodes
+
+    def simulate(seed: int, blocks: Any) -> None:
+        for block in blocks:
+            run(mdp, Exploration(), mdp.tasks(seed, Stream.TRAIN, block), updates)
+
+    def write(folder: Path) -> None:
+        collect(mdp, folder, num_episodes=episodes, num_updates=updates, seed=0, config=config.to_dict())
+
+    _, first = timed(lambda: simulate(1, [0]))
     with_disk, without = [], []
-    folder = Path(tempfile.mkdtemp())
-    size = 0
-    for number in range(rounds):
-        started = time.perf_counter()
-        target = folder / str(number)
-        collect(mdp, target, num_episodes=num_episodes, num_updates=num_updates, seed=0, config=config.to_dict())
-        with_disk.append(time.perf_counter() - started)
-        size = sum(path.stat().st_size for path in target.iterdir())
-        started = time.perf_counter()
-        for block in Blocks(num_episodes, mdp.block_size):
-            run(mdp, Exploration(), mdp.tasks(0, Stream.TRAIN, block), num_updates)
-        without.append(time.perf_counter() - started)
-    shutil.rmtree(folder)
-    steps = num_episodes * (num_updates + 1) * config.rollout.num_episodes * config.rollout.horizon
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as place:
+            target = Path(place, "data")
+            with_disk.append(timed(lambda target=target: write(target))[1].wall)
+            size = sum(path.stat().st_size for path in target.iterdir())
+        without.append(timed(lambda: simulate(0, Blocks(episodes, mdp.block_size)))[1].wall)
     return {
-        "preset": preset,
-        "tuples": num_episodes * num_updates,
-        "steps": steps,
-        "first_block": first,
+        "tuples": episodes * updates,
+        "steps": episodes * (updates + 1) * config.rollout.num_episodes * config.rollout.horizon,
+        "first_block": first.wall,
         "seconds": median(with_disk),
         "overhead": median(a / b for a, b in zip(with_disk, without, strict=True)) - 1.0,
-        "memory": peak_memory(),
+        "memory": shared.memory_of(),
+        "workers_memory": shared.memory_of_children(),
         "disk": size,
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", choices=PRESETS, action="append", help="one dataset; repeat for several")
+    parser = shared.parser_of(__doc__)
+    parser.add_argument("--preset", choices=PRESETS, nargs="+", default=PRESETS)
+    parser.add_argument("--growth", action="store_true", help="CartPole at small sizes, each 4 and 16 times as large")
     parser.add_argument("--block-size", type=int, help="learners simulated together")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    presets = arguments.preset or PRESETS
-    if arguments.worker:
-        import jax
-
-        jax.config.update("jax_platforms", "cpu" if arguments.device == "cpu" else "cuda")
-        print(json.dumps(measure(presets[0], arguments.block_size, arguments.rounds)))
+    asked = parser.parse_args()
+    if asked.child:
+        print(json.dumps(measure(**json.loads(asked.child))))
         return
-
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"The paper's datasets, {arguments.device}; median of {arguments.rounds} rounds")
-    for heading in (
-        "dataset",
-        "tuples",
-        "steps",
-        "first block",
-        "seconds",
-        "steps/s",
-        "disk overhead",
-        "peak memory",
-        "disk",
-    ):
-        table.add_column(heading, justify="left" if heading == "dataset" else "right")
-    total = 0.0
-    for preset in presets:
-        words = [sys.executable, __file__, "--worker", "--preset", preset, "--device", arguments.device]
-        words += ["--rounds", str(arguments.rounds)]
-        words += ["--block-size", str(arguments.block_size)] if arguments.block_size else []
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode:
-            table.add_row(preset, "failed: " + done.stderr.strip().splitlines()[-1])
+    block = [f"rollout.block_size={asked.block_size}"] if asked.block_size else []
+    jobs = {} if asked.growth else {preset: (preset, block) for preset in asked.preset}
+    if asked.growth:
+        sizes = [GROWTH, *(GROWTH | {name: by * GROWTH[name]} for name in GROWTH for by in (4, 16))]
+        described = {", ".join(f"{value}" for value in size.values()): size for size in sizes}
+        for name, size in described.items():
+            jobs[f"cartpole, {name}"] = "cartpole", [*block, *(f"{key}={value}" for key, value in size.items())]
+    if asked.smoke:
+        jobs, asked.rounds = {"nav2d": ("nav2d", SMOKE)}, 1
+    rows, notes, found = [], [], {}
+    for name, (preset, settings) in jobs.items():
+        child = json.dumps({"preset": preset, "settings": settings, "rounds": asked.rounds})
+        platform = "cpu" if asked.device == "cpu" else "cuda"
+        try:
+            row = shared.run_child(name, [sys.executable, __file__, "--child", child], JAX_PLATFORMS=platform)
+        except PeerError as error:
+            notes.append(str(error))
             continue
-        row = json.loads(done.stdout.strip().splitlines()[-1])
-        total += row["seconds"]
-        table.add_row(
-            preset,
-            f"{row['tuples']:,}",
-            f"{row['steps'] / 1e6:.0f} M",
-            f"{row['first_block']:.1f} s",
-            f"{row['seconds']:.2f}",
-            f"{row['steps'] / row['seconds'] / 1e6:.1f} M",
-            f"{100 * row['overhead']:.1f} %",
-            f"{row['memory'] / 1e6:.0f} MB",
-            f"{row['disk'] / 1e6:.1f} MB",
-        )
-    console = Console()
-    console.print(table)
-    console.print(f"together {total:.1f} s after compilation (target on an H200: 10 s; disk overhead under 5 %)")
+        found[name] = row
+        numbers = (row["steps"] / 1e6, row["first_block"], row["seconds"], row["steps"] / row["seconds"] / 1e6)
+        cells = [*numbers, 100 * row["overhead"], row["memory"] / 1e6, row["workers_memory"] / 1e6]
+        rows.append([name, f"{row['tuples']:,}", *(f"{value:,.3g}" for value in cells)])
+    total = sum(row["seconds"] for row in found.values())
+    notes.append(f"Together {total:.1f} s after compilation (targets: 10 s on an H200, disk overhead below 5 %).")
+    shared.show(f"Training data, {asked.device}; median of {asked.rounds} rounds", HEADINGS, rows, notes)
+    shared.save(asked.out, f"collect-{asked.device}", found)
+    sys.exit(len(found) < len(jobs))
 
 
 if __name__ == "__main__":

@@ -1,33 +1,31 @@
-"""Whole PPO runs of this package and of Stable-Baselines3 with the same settings: do they reach the same returns?
+"""Whole PPO runs of this library and of Stable-Baselines3 with the same settings: do they reach the same returns?
 
     python benchmarks/ppo_sb3.py                    # both environments, 10 seeds
     python benchmarks/ppo_sb3.py --env pendulum --seeds 3
     python benchmarks/ppo_sb3.py --host             # ours in Gymnasium's own environments, in batches as long as an episode
 
-Both learn in the nominal task, ours simulated in JAX, with `--host` by Gymnasium, theirs by Gymnasium. Policies are judged at a
-few points on the way, all by Stable-Baselines3's `evaluate_policy` in Gymnasium's environment, into whose networks our parameters
-are copied: this holds our environment, batches and updates to theirs at once. Seeds are not paired; intervals are Student's over
-seeds.
+Both learn the nominal task: ours in JAX, with `--host` in Gymnasium's environments; theirs in Gymnasium's. Policies are evaluated
+at four points by Stable-Baselines3's `evaluate_policy` in Gymnasium's environment, with our parameters copied into its networks.
+This checks our environment, batches and updates at once. Seeds are not paired; intervals are Student's t over seeds.
 """
 
 from __future__ import annotations
 
-import argparse
+import importlib.util
+import sys
 import time
 import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from shared import save
+import shared
 
-POINTS = 4  # of a run, evenly spaced, at which the policy is judged
+POINTS = 4  # evenly spaced evaluations of a run
 
 
 class Setting(NamedTuple):
-    """What both learn, and how."""
+    """The task and the hyperparameters of both."""
 
     gymnasium: str
     context: tuple[float, ...]  # Gymnasium's
@@ -66,24 +64,24 @@ def model_of(setting: Setting, seed: int) -> Any:
 
 
 def theirs(setting: Setting, seed: int, episodes: int) -> list[float]:
-    """Returns on the way of one run of Stable-Baselines3."""
+    """Return the evaluations of one run of Stable-Baselines3."""
     model, found = model_of(setting, seed), []
     for _ in range(POINTS):
         steps = setting.updates // POINTS * setting.envs * setting.steps
         model.learn(steps, reset_num_timesteps=False)
-        found.append(judged(model, setting, episodes))
+        found.append(evaluated(model, setting, episodes))
     return found
 
 
 def reaching(setting: Setting) -> Setting:
-    """The same size of a batch from fewer environments, each of which has the time for an episode."""
+    """Return batches of the same size from fewer environments, each as long as an episode."""
     while setting.steps < setting.horizon:
         setting = setting._replace(envs=setting.envs // 2, steps=2 * setting.steps)
     return setting
 
 
 def in_gymnasium(env: Any, setting: Setting) -> Any:
-    """Gymnasium's own environment in place of ours; its task is the nominal one."""
+    """Return Gymnasium's own environment, with its nominal task."""
     import gymnasium
 
     from metastep.envs.host import GymnasiumEnv
@@ -95,7 +93,7 @@ def in_gymnasium(env: Any, setting: Setting) -> Any:
 
 
 def ours(name: str, setting: Setting, seeds: int, episodes: int, *, host: bool) -> tuple[list[list[float]], float]:
-    """Returns on the way of our runs, all in one block, and environment steps a second with learning."""
+    """Return the evaluations of our runs, all in one block, and environment steps per second with learning."""
     import jax.numpy as jnp
 
     from metastep import envs
@@ -122,12 +120,12 @@ def ours(name: str, setting: Setting, seeds: int, episodes: int, *, host: bool) 
             found.append([])
             for theta in learners.theta:
                 copy(policy.split(theta), model)
-                found[-1].append(judged(model, setting, episodes))
+                found[-1].append(evaluated(model, setting, episodes))
     return np.transpose(found).tolist(), seeds * mdp.batch_steps / float(np.median(seconds))
 
 
 def copy(parts: dict[str, Any], model: Any) -> None:
-    """Our parameters into their networks."""
+    """Copy our parameters into their networks."""
     import torch
 
     net = model.policy
@@ -143,8 +141,8 @@ def copy(parts: dict[str, Any], model: Any) -> None:
         net.log_std.data = torch.tensor(np.asarray(parts["log_std"]))
 
 
-def judged(model: Any, setting: Setting, episodes: int) -> float:
-    """Mean return of the policy as it explores."""
+def evaluated(model: Any, setting: Setting, episodes: int) -> float:
+    """Return the mean return of the stochastic policy."""
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
 
@@ -153,7 +151,7 @@ def judged(model: Any, setting: Setting, episodes: int) -> float:
 
 
 def interval(values: Any) -> str:
-    """Mean with its 95 % interval over seeds."""
+    """Return mean and 95 % interval over seeds."""
     from scipy.stats import t
 
     half = t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
@@ -161,36 +159,36 @@ def interval(values: Any) -> str:
 
 
 def main() -> None:
-    """Print the table and save the figures."""
     warnings.simplefilter("ignore")
+    parser = shared.parser_of(__doc__)
+    parser.add_argument("--env", choices=tuple(SETTINGS), nargs="+", default=list(SETTINGS))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--episodes", type=int, default=20, help="of each evaluation")
+    parser.add_argument("--host", action="store_true", help="ours in Gymnasium's own environments")
+    asked = parser.parse_args()
+    if importlib.util.find_spec("stable_baselines3") is None:
+        sys.exit(
+            "stable_baselines3 is not installed, so there is nothing to compare with: pip install 'metastep[sb3]'."
+        )
     import torch
 
     torch.set_num_threads(1)  # fastest for small networks
-    parser = argparse.ArgumentParser(description="PPO beside Stable-Baselines3.")
-    parser.add_argument("--env", choices=tuple(SETTINGS), nargs="+", default=list(SETTINGS))
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--episodes", type=int, default=20, help="of each judgement")
-    parser.add_argument("--host", action="store_true", help="ours in Gymnasium's own environments")
-    arguments = parser.parse_args()
-    console = Console(width=140)
-    found: dict[str, Any] = {}
-    for name in arguments.env:
-        setting = reaching(SETTINGS[name]) if arguments.host else SETTINGS[name]
-        own, speed = ours(name, setting, arguments.seeds, arguments.episodes, host=arguments.host)
-        runs = {
-            "metastep": own,
-            "Stable-Baselines3": [theirs(setting, seed, arguments.episodes) for seed in range(arguments.seeds)],
-        }
-        found[name] = {"setting": setting._asdict(), "host": arguments.host, "steps_per_second": speed, **runs}
-        table = Table(title=f"{setting.gymnasium}: mean return, {arguments.seeds} seeds, 95 % intervals")
-        batch, every = setting.envs * setting.steps, setting.updates // POINTS
-        for heading in ("", *(f"{batch * every * (point + 1):,} steps" for point in range(POINTS))):
-            table.add_column(heading)
-        for who, returns in runs.items():
-            table.add_row(who, *(interval(column) for column in np.transpose(returns)))
-        console.print(table)
-        console.print(f"metastep: {speed:,.0f} steps/s with learning, all seeds together")
-        save(console, f"ppo-sb3-{name}{'-host' if arguments.host else ''}", found[name])
+    if asked.smoke:
+        asked.env, asked.seeds, asked.episodes = ["pendulum"], 2, 1
+    for name in asked.env:
+        setting = reaching(SETTINGS[name]) if asked.host else SETTINGS[name]
+        if asked.smoke:
+            setting = setting._replace(envs=2, steps=16, updates=POINTS, epochs=1, minibatch=16, horizon=16)
+        own, speed = ours(name, setting, asked.seeds, asked.episodes, host=asked.host)
+        others = [theirs(setting, seed, asked.episodes) for seed in range(asked.seeds)]
+        runs = {"metastep": own, "Stable-Baselines3": others}
+        points = setting.envs * setting.steps * setting.updates // POINTS * np.arange(1, POINTS + 1)
+        headings = ["", *(f"{steps:,} steps" for steps in points)]
+        rows = [[who, *map(interval, np.transpose(returns))] for who, returns in runs.items()]
+        title = f"{setting.gymnasium}: mean return, {asked.seeds} seeds, 95 % intervals"
+        shared.show(title, headings, rows, [f"metastep: {speed:,.0f} steps/s with learning, all seeds together"])
+        found = {"setting": setting._asdict(), "host": asked.host, "steps_per_second": speed, **runs}
+        shared.save(asked.out, f"ppo-sb3-{name}{'-host' if asked.host else ''}", found)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a proposal costs: in a plain loop, and inside a compiled program by a callback or by gathers.
+"""The cost of a proposal: in a plain loop, and inside a compiled program by a callback or by gathers.
 
     python benchmarks/proposals.py
 
@@ -8,37 +8,36 @@ walk all trees for all 101 steps at once, in float32; the callback walks them on
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 
+import shared
+from common import timed
 from metastep.features import SETS
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
 from metastep.mdp.history import Transitions
-from shared import save
 
-NAMES, ROWS, REPEATS = SETS["training"], 38_400, 40
+NAMES = SETS["training"]
 
 
-def make_model() -> Model:
+def make_model(rows: int, trees: int) -> Model:
     draw = np.random.default_rng(0)
-    seen = draw.normal(size=(ROWS, len(NAMES))).astype(np.float32)
-    rate = (10.0 ** draw.uniform(-4.5, -1.55, ROWS)).astype(np.float32)
-    reward = (-((np.log10(rate) + 3.0 + seen[:, 0]) ** 2) + draw.normal(size=ROWS)).astype(np.float32)
-    fitted = MetaFQI(1, ExtraTrees(80, 0.01), stepsize_low=3e-5, stepsize_high=3e-2, stepsize_scale="log")
+    seen = draw.normal(size=(rows, len(NAMES))).astype(np.float32)
+    rate = (10.0 ** draw.uniform(-4.5, -1.55, rows)).astype(np.float32)
+    reward = (-((np.log10(rate) + 3.0 + seen[:, 0]) ** 2) + draw.normal(size=rows)).astype(np.float32)
+    fitted = MetaFQI(1, ExtraTrees(trees, 0.01), stepsize_low=3e-5, stepsize_high=3e-2, stepsize_scale="log")
     fitted.fit(Transitions(seen, rate, reward, seen))
     fitted.feature_low_[:], fitted.feature_high_[:] = -1e6, 1e6
     parts = [ObservationPart(name, 1) for name in NAMES]
-    return model_from(fitted, setting={}, observation=parts, training_data=TrainingData(ROWS, 0, ""))
+    return model_from(fitted, setting={}, observation=parts, training_data=TrainingData(rows, 0, ""))
 
 
 def by_gathers(model: Model) -> Callable[[Any], Any]:
-    """The maximum as arrays and gathers."""
+    """Return the proposal as a program of arrays and gathers."""
     function: Any = model.q_functions[0]
     plan = function._grid_plan
     feature, threshold, left, right, steps = map(
@@ -70,38 +69,39 @@ def by_callback(model: Model) -> Callable[[Any], Any]:
     return jax.jit(lambda row: jax.pure_callback(lambda r: model.act(np.asarray(r)[None], threads=1)[0], kind, row))
 
 
-def microseconds(function: Callable[[], Any], num: int = 10) -> float:
-    """Of a call: the quickest of several series, since others share the machine."""
+def microseconds(function: Callable[[], Any], repeats: int, num: int = 10) -> float:
+    """Return the time of a call: the fastest of several series, since the machine may be shared."""
     function()
-    series = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
+
+    def series() -> None:
         for _ in range(num):
             jax.block_until_ready(function())
-        series.append((time.perf_counter() - start) / num * 1e6)
-    return min(series)
+
+    return min(timed(series)[1].wall for _ in range(repeats)) / num * 1e6
 
 
 def main() -> None:
-    console, model = Console(), make_model()
-    draw = np.random.default_rng(1)
+    asked = shared.parser_of(__doc__).parse_args()
+    size, trees, repeats = (400, 2, 1) if asked.smoke else (38_400, 80, 40)
+    model, draw = make_model(size, trees), np.random.default_rng(1)
     rows = draw.normal(size=(200, len(NAMES))).astype(np.float32)
     row, stepper = jnp.asarray(rows[0]), model.stepper(10**9)
-    told = {"returns": draw.normal(size=16), "entropy": 1.0, "explained_variance": 0.5, "approx_kl": 0.01}
-    told |= {"clip_fraction": 0.1, "parameters": draw.normal(size=9000)}
+    diagnostics = {"returns": draw.normal(size=16), "entropy": 1.0, "explained_variance": 0.5, "approx_kl": 0.01}
+    diagnostics |= {"clip_fraction": 0.1, "parameters": draw.normal(size=9000)}
     gathers, callback = by_gathers(model), by_callback(model)
     walked = 10.0 ** np.array([float(gathers(jnp.asarray(each))) for each in rows])
-    figures = {
-        "device": str(jax.devices()[0]),
-        "walk of the forests, us": microseconds(lambda: model.act(rows[:1], threads=1)),
-        "stepper, 9,000 parameters, us": microseconds(lambda: stepper(told)),
-        "compiled, callback, us": microseconds(lambda: callback(row)),
-        "compiled, gathers, us": microseconds(lambda: gathers(row)),
-        "gathers agree with the model": float(np.mean(np.isclose(walked, model.act(rows), rtol=1e-4))),
+    calls = {
+        "walk of the forests": lambda: model.act(rows[:1], threads=1),
+        "stepper, 9,000 parameters": lambda: stepper(diagnostics),
+        "compiled, callback": lambda: callback(row),
+        "compiled, gathers": lambda: gathers(row),
     }
-    for name, value in figures.items():
-        console.print(f"{name}: {value if isinstance(value, str) else f'{value:.4g}'}")
-    save(console, "proposals", figures)
+    figures = {name: microseconds(call, repeats) for name, call in calls.items()}
+    agree = float(np.mean(np.isclose(walked, model.act(rows), rtol=1e-4)))
+    note = f"The gathers agree with the model on {agree:.1%} of the observations."
+    table = [[name, f"{value:.4g}"] for name, value in figures.items()]
+    shared.show(f"a proposal on {jax.devices()[0]}", ("way", "microseconds"), table, [note])
+    shared.save(asked.out, "proposals", figures | {"agree": agree})
 
 
 if __name__ == "__main__":

@@ -7,16 +7,15 @@
 A seed is a variant of the physics, drawn as the family's tasks are, and everything random in the run; all methods share both.
 Rates in use: SB3's default 3e-4, constant and annealed linearly, and one that follows a divergence (a factor of 1.5 up or down
 where the divergence is below half or above twice 0.01, between 1e-5 and 1e-2, from 3e-4); each also tuned, on other seeds. The
-score is the mean return over the updates: of the last finished episode of every environment, or what it was paid so far.
-Intervals are those of Student's t over seeds. Every run is kept as a line of `--kept` once it is through, so that a stopped
-benchmark goes on; runs of a model that was fitted again, or of a preset that has changed, are made anew.
+score is the mean return over the updates: of the last finished episode of every environment, or its rewards so far.
+Intervals are Student's t over seeds. Every finished run is a line of `--kept`, so that a stopped benchmark resumes; runs of a
+model that was refitted, or of a preset that has changed, run again.
 """
 
 from __future__ import annotations
 
-import argparse
+import hashlib
 import json
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -28,12 +27,11 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
+from scipy import stats
 
-from metastep._core import storage
-from shared import HERE, save
+import shared
+from common import timed
 
 FAMILIES = {
     "pendulum": "Pendulum-v1",
@@ -43,7 +41,13 @@ FAMILIES = {
 }
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 TARGETS = (0.005, 0.01, 0.02, 0.04)
-USUAL_RATE, USUAL_TARGET, USUAL_ENDS = 3e-4, 0.01, (1e-5, 1e-2)
+USUAL_RATE, USUAL_ENDS = 3e-4, (1e-5, 1e-2)
+USUAL = {"constant": (USUAL_RATE, 0.0), "linear": (USUAL_RATE, 0.0), "divergence": (USUAL_RATE, 0.01)}
+GRIDS = {  # rate, target divergence
+    "constant": [(rate, 0.0) for rate in RATES],
+    "linear": [(rate, 0.0) for rate in RATES],
+    "divergence": [(rate, target) for rate in RATES[1:5] for target in TARGETS],
+}
 FIRST_TUNING_SEED = 100_000
 
 
@@ -59,11 +63,11 @@ class Job(NamedTuple):
     loop: str
     updates: int
     fingerprint: str  # of the model; empty where none is used
-    said: str  # a short hash of what the loop is made of
+    digest: str  # of the loop's settings
 
 
 class Held(gymnasium.Wrapper):
-    """Holds an action for some steps, as simulated learners of the family do."""
+    """Repeat an action for some steps, as simulated learners of the family do."""
 
     def __init__(self, env: gymnasium.Env, hold: int) -> None:
         super().__init__(env)
@@ -80,7 +84,7 @@ class Held(gymnasium.Wrapper):
 
 
 class Pulled(gymnasium.Wrapper):
-    """MountainCarContinuous-v0 with another gravity, which Gymnasium has in its code: what it lacks is added before a step."""
+    """MountainCarContinuous-v0 with another gravity, a constant in Gymnasium's code: add the difference before a step."""
 
     def __init__(self, env: gymnasium.Env, gravity: float) -> None:
         super().__init__(env)
@@ -93,7 +97,7 @@ class Pulled(gymnasium.Wrapper):
 
 
 def varied(env: gymnasium.Env, family: str, task: Any) -> gymnasium.Env:
-    """Gymnasium's environment with the physics of a task."""
+    """Return Gymnasium's environment with the physics of a task."""
     inner: Any = env.unwrapped
     if family == "pendulum":
         inner.m, inner.l, inner.g = task.mass, task.length, task.gravity
@@ -112,7 +116,7 @@ def varied(env: gymnasium.Env, family: str, task: Any) -> gymnasium.Env:
 
 
 class Loop(NamedTuple):
-    """What a family's loops are made of."""
+    """The settings of a family's loops."""
 
     space: Any  # of the physics
     horizon: int
@@ -121,15 +125,15 @@ class Loop(NamedTuple):
     settings: dict[str, Any]  # of Stable-Baselines3's PPO
 
     @property
-    def said(self) -> str:
-        """A short hash of all of it."""
+    def digest(self) -> str:
+        """A short hash of all settings."""
         physics = [*self.space.names], [*self.space.low], [*self.space.high]
-        return storage.sha256_of_json([*physics, *self[1:]])[:12]
+        return hashlib.sha256(json.dumps([*physics, *self[1:]], sort_keys=True).encode()).hexdigest()[:12]
 
 
 @cache
 def loop_of(family: str, loop: str) -> Loop:
-    """As the family's preset says, or with SB3's default batches and epochs."""
+    """Return the settings of the family's preset, or SB3's default batches and epochs."""
     from metastep.experiments.build import build_env
     from metastep.experiments.config import load
 
@@ -150,7 +154,7 @@ def loop_of(family: str, loop: str) -> Loop:
 
 @cache
 def fingerprint_of(model: str) -> str:
-    """What tells a model from another one of its name."""
+    """Return what distinguishes a model from another one of its name."""
     from metastep.integrations.rates import rate_model
 
     return rate_model(model).fingerprint if model else ""
@@ -176,12 +180,11 @@ def run(job: Job) -> dict[str, Any]:
         return Held(env, loop.hold) if loop.hold > 1 else env
 
     class Watch(BaseCallback):
-        """The curve, and rates that follow a divergence."""
+        """Record the curve, and let rates follow a divergence."""
 
         def __init__(self) -> None:
             super().__init__()
             self.curve: list[float] = []
-            self.rates: list[float] = []
             self.returns = [deque(maxlen=1 if num_envs > 1 else 16) for _ in range(num_envs)]
             self.paid = np.zeros(num_envs)
 
@@ -210,65 +213,53 @@ def run(job: Job) -> dict[str, Any]:
     measuring: list[float] = []
     if learned is not None:
         for hook in ("_on_rollout_start", "_on_step", "_on_rollout_end"):
-            setattr(learned, hook, timed(getattr(learned, hook), measuring))
-        learned.rates.__dict__["proposed"] = timed(learned.rates.proposed, proposing)  # a frozen class
-    start = time.perf_counter()
-    agent.learn(job.updates * num_envs * agent.n_steps, callback=CallbackList([watch, *([learned] if learned else [])]))
-    seconds = time.perf_counter() - start
-    found = {"curve": watch.curve, "score": float(np.mean(watch.curve)), "seconds": seconds, **job._asdict()}
+            setattr(learned, hook, with_clock(getattr(learned, hook), measuring))
+        learned.rates.__dict__["proposed"] = with_clock(learned.rates.proposed, proposing)  # a frozen class
+    callbacks, steps = CallbackList([watch, *([learned] if learned else [])]), job.updates * num_envs * agent.n_steps
+    _, took = timed(lambda: agent.learn(steps, callback=callbacks))
+    found = {"curve": watch.curve, "score": float(np.mean(watch.curve)), "seconds": took.wall, **job._asdict()}
     if learned is None:
         return found
     costs = {"measuring_us": 1e6 * sum(measuring) / job.updates, "proposing_us": 1e6 * float(np.median(proposing))}
     return found | costs | {"rates": learned.proposed}
 
 
-def timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
-    """The same, and every call's seconds."""
+def with_clock(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
+    """Return the same function, which appends the seconds of every call to `spent`."""
 
     def watched(*args: Any, **kwargs: Any) -> Any:
-        start = time.perf_counter()
-        result = function(*args, **kwargs)
-        spent.append(time.perf_counter() - start)
+        result, took = timed(lambda: function(*args, **kwargs))
+        spent.append(took.wall)
         return result
 
     return watched
 
 
 def interval(values: np.ndarray) -> str:
-    """Mean and 95 % interval of Student's t."""
-    from scipy import stats
-
-    reach = (
-        stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
-    )
-    return f"{values.mean():.4g} [{values.mean() - reach:.4g}, {values.mean() + reach:.4g}]"
+    """Return the mean and the 95 % interval of Student's t."""
+    low, high = stats.t.interval(0.95, len(values) - 1, values.mean(), stats.sem(values))
+    return f"{values.mean():.4g} [{low:.4g}, {high:.4g}]"
 
 
-class Runs:
-    """Runs side by side; those that a file holds already are not made again."""
-
-    def __init__(self, kept: Path, processes: int) -> None:
-        self.kept, self.processes = kept, processes
-
-    def __call__(self, jobs: list[Job]) -> list[dict[str, Any]]:
-        """What came of every job, in their order."""
-        text = self.kept.read_text() if self.kept.exists() else ""
-        *lines, last = text.split("\n")
-        found = {Job(*(record.get(name) for name in Job._fields)): record for record in map(json.loads, lines)}
-        missing = [job for job in dict.fromkeys(jobs) if job not in found]
-        self.kept.parent.mkdir(parents=True, exist_ok=True)
-        with ProcessPoolExecutor(self.processes, mp_context=get_context("spawn")) as pool, self.kept.open("a") as file:
-            if last:  # of a run that was stopped while its line was written
-                file.truncate(len(text) - len(last))
-            made = {pool.submit(run, job): job for job in missing}
-            for future in track(as_completed(made), f"{len(missing)} runs", total=len(missing)):
-                found[made[future]] = future.result()
-                print(json.dumps(found[made[future]]), file=file, flush=True)
-        return [found[job] for job in jobs]
+def run_all(jobs: list[Job], kept: Path, processes: int) -> list[dict[str, Any]]:
+    """Return the records of all jobs in their order; those that the file `kept` holds are not run again."""
+    text = kept.read_text() if kept.exists() else ""
+    *lines, last = text.split("\n")
+    found = {Job(*(record.get(name) for name in Job._fields)): record for record in map(json.loads, lines)}
+    missing = [job for job in dict.fromkeys(jobs) if job not in found]
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool, kept.open("a") as file:
+        if last:  # a run that was stopped while its line was written
+            file.truncate(len(text) - len(last))
+        futures = {pool.submit(run, job): job for job in missing}
+        for future in track(as_completed(futures), f"{len(missing)} runs", total=len(missing), console=shared.console):
+            found[futures[future]] = future.result()
+            print(json.dumps(found[futures[future]]), file=file, flush=True)
+    return [found[job] for job in jobs]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = shared.parser_of(__doc__)
     parser.add_argument("--model", default="", help="name or file; without it only the rates in use are run")
     parser.add_argument("--families", nargs="+", default=[*FAMILIES], choices=[*FAMILIES])
     parser.add_argument("--seeds", type=int, default=10)
@@ -276,65 +267,73 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=30)
     parser.add_argument("--loop", choices=("preset", "default"), default="preset")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--kept", type=Path, default=HERE / "results" / "sb3-rates.jsonl")
-    chosen = parser.parse_args()
-    console, runs = Console(), Runs(chosen.kept, chosen.jobs)
-    grids = {"constant": [(rate, 0.0) for rate in RATES], "linear": [(rate, 0.0) for rate in RATES]}
-    grids["divergence"] = [(rate, target) for rate in RATES[1:5] for target in TARGETS]
-    usual = {"constant": (USUAL_RATE, 0.0), "linear": (USUAL_RATE, 0.0), "divergence": (USUAL_RATE, USUAL_TARGET)}
+    parser.add_argument("--kept", type=Path, help="finished runs; default: sb3-rates.jsonl in --out")
+    asked = parser.parse_args()
+    grids = dict(GRIDS)
+    if asked.smoke:
+        small = {
+            "model": "ppo-classic",
+            "families": ["cartpole"],
+            "seeds": 2,
+            "tuning_seeds": 1,
+            "updates": 2,
+            "jobs": 1,
+        }
+        vars(asked).update(small)
+        grids = {"divergence": [USUAL["divergence"]]}
+    kept = asked.kept or asked.out / "sb3-rates.jsonl"
 
     def job(family: str, method: str, value: tuple[float, float], seed: int) -> Job:
-        model = chosen.model if method == "learned" else ""
-        known = fingerprint_of(model), loop_of(family, chosen.loop).said
-        return Job(family, method, *value, seed, model, chosen.loop, chosen.updates, *known)
+        model = asked.model if method == "learned" else ""
+        known = fingerprint_of(model), loop_of(family, asked.loop).digest
+        return Job(family, method, *value, seed, model, asked.loop, asked.updates, *known)
 
     trials = [
         job(family, method, value, FIRST_TUNING_SEED + seed)
-        for family in chosen.families for method, grid in grids.items() for value in grid
-        for seed in range(chosen.tuning_seeds)
+        for family in asked.families for method, grid in grids.items() for value in grid
+        for seed in range(asked.tuning_seeds)
     ]  # fmt: skip
     scores: dict[tuple[str, str, tuple[float, float]], list[float]] = {}
-    for trial, found in zip(trials, runs(trials), strict=True):
+    for trial, found in zip(trials, run_all(trials, kept, asked.jobs), strict=True):
         scores.setdefault((trial.family, trial.method, (trial.rate, trial.target)), []).append(found["score"])
-    contenders = {"learned": dict.fromkeys(chosen.families, ("learned", (0.0, 0.0)))} if chosen.model else {}
+    contenders = {"learned": dict.fromkeys(asked.families, ("learned", (0.0, 0.0)))} if asked.model else {}
     for method, grid in grids.items():
-        contenders[f"{method}, usual"] = dict.fromkeys(chosen.families, (method, usual[method]))
-        if chosen.tuning_seeds:
+        contenders[f"{method}, usual"] = dict.fromkeys(asked.families, (method, USUAL[method]))
+        if asked.tuning_seeds:
             contenders[f"{method}, tuned"] = {
                 family: (method, max(grid, key=lambda value: np.mean(scores[family, method, value])))
-                for family in chosen.families
+                for family in asked.families
             }
-    asked = [
+    jobs = [
         (name, job(family, *at[family], seed))
-        for name, at in contenders.items() for family in chosen.families for seed in range(chosen.seeds)
+        for name, at in contenders.items() for family in asked.families for seed in range(asked.seeds)
     ]  # fmt: skip
-    made = runs([one for _, one in asked])
-    results = [{"name": name} | found for (name, _), found in zip(asked, made, strict=True)]
-    for family in chosen.families:
-        rows = {
+    records = run_all([one for _, one in jobs], kept, asked.jobs)
+    results = [{"name": name} | found for (name, _), found in zip(jobs, records, strict=True)]
+    for family in asked.families:
+        means = {
             name: np.array([r["score"] for r in results if (r["name"], r["family"]) == (name, family)])
             for name in contenders
         }
-        table = Table(
-            title=f"{FAMILIES[family]}, {chosen.seeds} variants, {chosen.updates} updates, loop: {chosen.loop}"
-        )
-        for heading in ("rate", "chosen", "mean return over the updates", "learned minus it"):
-            table.add_column(heading)
-        for name, values in rows.items():
-            minus = interval(rows["learned"] - values) if "learned" in rows and name != "learned" else ""
+        rows = []
+        for name, values in means.items():
+            minus = interval(means["learned"] - values) if "learned" in means and name != "learned" else ""
             at = ", ".join(f"{number:g}" for number in contenders[name][family][1] if number)
-            table.add_row(name, at, interval(values), minus)
-        console.print(table)
-    save(console, f"sb3-rates-{chosen.loop}", {"settings": {**vars(chosen), "kept": ""}, "results": results})
-    if not chosen.model:
-        return
+            rows.append([name, at, interval(values), minus])
+        title = f"{FAMILIES[family]}, {asked.seeds} variants, {asked.updates} updates, loop: {asked.loop}"
+        shared.show(title, ("rate", "chosen", "mean return over the updates", "learned minus it"), rows)
     costs = [found for found in results if found["name"] == "learned"]
-    share = np.median([found["measuring_us"] * 1e-6 * chosen.updates / found["seconds"] for found in costs])
-    measuring, proposing = (np.median([found[f"{what}_us"] for found in costs]) for what in ("measuring", "proposing"))
-    console.print(
-        f"proposing takes {proposing:.0f} us, with measuring {measuring:.0f} us: {100 * share:.2f} % of an update, median of "
-        f"{len(costs)} runs"
-    )
+    if costs:
+        share = np.median([found["measuring_us"] * 1e-6 * asked.updates / found["seconds"] for found in costs])
+        measuring, proposing = (
+            np.median([found[f"{what}_us"] for found in costs]) for what in ("measuring", "proposing")
+        )
+        shared.console.print(
+            f"proposing takes {proposing:.0f} us, with measuring {measuring:.0f} us: {100 * share:.2f} % of an update, "
+            f"median of {len(costs)} runs"
+        )
+    settings = {name: str(value) for name, value in vars(asked).items()}
+    shared.save(asked.out, f"sb3-rates-{asked.loop}", {"settings": settings, "results": results})
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
-"""Hook of MkDocs: fills in the parts of the reference that are written from the code.
+"""Write the tables of the documentation that follow from the code.
 
-A line that begins with `<!-- generated: NAME -->` on a page is replaced by what the function of that name in `GENERATED`
-returns. So the pages cannot fall behind the schema, the command line and the registries.
+    python docs/gen_reference.py --write    # bring every page up to date
+    python docs/gen_reference.py            # list pages that are out of date; exit code 1 if there are any
+
+A page holds each table between `<!-- generated: NAME -->` and `<!-- end -->`. `tests/test_docs.py` checks that all are current.
 """
 
+import argparse
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import Any
+from pathlib import Path
 
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -18,12 +22,11 @@ from metastep.cli import app
 from metastep.diagnostics import DIAGNOSTICS
 from metastep.experiments.reference import configuration_markdown
 
-_MARK = re.compile(r"^<!-- generated: (\w+) -->.*$", flags=re.M)
+DOCS = Path(__file__).resolve().parent
+_GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", flags=re.S)
 _WIDTH = 100  # characters of the help texts
-_WHY = "what-does-not-hold.md"
-_WHY_TOO = f"[What does not hold, and why]({_WHY}) has what we found where we disagree."
 
-# Where parts are registered, and what a name is good for.
+# Where parts are registered, and the setting that names one.
 REGISTRIES = {
     "metastep.envs": "Environments: `env.name`",
     "metastep.policies": "Policies: `policy.name`",
@@ -34,19 +37,8 @@ REGISTRIES = {
 }
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """What MkDocs calls for every page before it is rendered."""
-    if page.parent is None:  # a page that is a tab by itself has no neighbours to list, and wide tables
-        page.meta["hide"] = ["navigation"]
-    if page.file.src_uri.startswith("results"):
-        page.meta["hide"] = ["toc"]  # the tables are wide
-        if _WHY not in markdown:  # a command writes that page whole
-            markdown = markdown.replace("\n## ", f"\n{_WHY_TOO}\n\n## ", 1)
-    return _MARK.sub(lambda mark: GENERATED[mark.group(1)](), markdown)
-
-
-def command_line_markdown() -> str:
-    """One section for each verb: what `metastep VERB --help` prints."""
+def command_line() -> str:
+    """One section for each verb: the output of `metastep VERB --help`."""
     return "\n\n".join(f"## `metastep {verb}`\n\n```text\n{_help(verb)}\n```" for verb in get_command(app).commands)
 
 
@@ -57,15 +49,22 @@ def _help(verb: str) -> str:
     return "\n".join(line.rstrip() for line in shown.output.strip().splitlines())
 
 
-def parts_markdown() -> str:
-    """One table for each registry: every name with its options and the first sentence of its class."""
+def parts() -> str:
+    """One table for each registry: names, options and the first sentence of each class."""
     tables = ["\n".join(_registry(module, title)) for module, title in REGISTRIES.items()]
     return "\n\n".join([*tables, "\n".join(_methods())])
 
 
 def _registry(module: str, title: str) -> Iterator[str]:
     registry = attrgetter(module.removeprefix("metastep."))(metastep).REGISTRY
-    yield from (f"## {title}", "", f"Registered in `{module}`.", "", "| name | options | what it is |", "|---|---|---|")
+    yield from (
+        f"## {title}",
+        "",
+        f"Registered in `{module}`.",
+        "",
+        "| name | options | description |",
+        "|---|---|---|",
+    )
     for name in registry.names():
         options = ", ".join(f"`{option}`" for option in registry.options(name))
         summary = (inspect.getdoc(registry.entry(name).factory) or "").partition("\n\n")[0]
@@ -73,11 +72,10 @@ def _registry(module: str, title: str) -> Iterator[str]:
 
 
 def _methods() -> Iterator[str]:
-    """A method is data: what it consists of says what it is."""
     yield "## Methods: `compare.methods`\n"
-    yield "Registered in `metastep.baselines`. The values of a grid that stand here are tried unless a file says otherwise."
-    yield "Where there are none, a file must give them; only step sizes along the experiment's rule have a default, ten values"
-    yield "of their range, equally spaced on its scale, without the smallest.\n"
+    yield "Registered in `metastep.baselines`. The grid shows the values that are tried unless a file sets others. A file must"
+    yield "set those without values; only step sizes along the experiment's rule have a default: ten values of their range,"
+    yield "equally spaced on its scale, without the smallest.\n"
     yield "| name | label | rule | controller | grid |\n|---|---|---|---|---|"
     for name in metastep.baselines.names():
         spec = metastep.baselines.make(name)
@@ -89,15 +87,39 @@ def _methods() -> Iterator[str]:
         yield f"| `{name}` | {spec.label} | {rule} | `{spec.controller}` | {grid} |"
 
 
-def diagnostics_markdown() -> str:
-    """What a loop may tell a stepper."""
-    rows = (f"| `{name}` | {meaning} |" for name, meaning in DIAGNOSTICS.items())
-    return "\n".join(["| name | meaning |", "|---|---|", *rows])
+def diagnostics() -> str:
+    """The numbers that a training loop may report to a stepper."""
+    return "\n".join(
+        ["| name | meaning |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in DIAGNOSTICS.items())]
+    )
 
 
 GENERATED: dict[str, Callable[[], str]] = {
     "configuration": configuration_markdown,
-    "command_line": command_line_markdown,
-    "parts": parts_markdown,
-    "diagnostics": diagnostics_markdown,
+    "command_line": command_line,
+    "parts": parts,
+    "diagnostics": diagnostics,
 }
+
+
+def outdated() -> dict[Path, str]:
+    """Pages whose tables differ from the code, each with its new text."""
+    new = {}
+    for page in sorted(DOCS.rglob("*.md")):
+        text = page.read_text("utf-8")
+        current = _GENERATED.sub(lambda found: f"{found[1]}\n{GENERATED[found[2]]().strip()}\n\n{found[3]}", text)
+        if current != text:
+            new[page] = current
+    return new
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Check or write the generated tables of the documentation.")
+    parser.add_argument("--write", action="store_true", help="write the tables instead of listing outdated pages")
+    write = parser.parse_args().write
+    pages = outdated()
+    for page, text in pages.items():
+        print(f"{'wrote' if write else 'out of date:'} {page.relative_to(DOCS.parent)}")
+        if write:
+            page.write_text(text, "utf-8")
+    sys.exit(bool(pages) and not write)

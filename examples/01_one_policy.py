@@ -1,4 +1,4 @@
-"""Train one policy on one CartPole task with a fixed step size, in a plain Python loop."""
+"""Train one policy on one CartPole task with a fixed step size."""
 
 import os
 
@@ -14,10 +14,10 @@ policy = metastep.policies.make("linear", env.num_observations, env.num_actions,
 estimator = metastep.Estimator(metastep.Rollout(env, policy, num_episodes=100, horizon=100))
 rule = metastep.rules.make("nga")
 
-# Everything is batched over learners; here there is one: a light pole, a metre long.
+# Arrays are batched over learners; here there is one, with a light pole of a metre.
 context = jnp.array([[0.5, 1.0]])  # pole mass (kg), pole length (m)
 theta = jnp.zeros((1, policy.num_parameters))
-stepsize = jnp.full((1, 1), 1.8)
+values = {"stepsize": jnp.array([1.8])}
 
 for update in range(num_updates + 1):
     estimate = estimator(theta, context, jax.random.key(update))
@@ -25,4 +25,4 @@ for update in range(num_updates + 1):
     print(
         f"update {update:2d}: return {estimate.mean_return[0]:5.1f} ± {estimate.return_error[0]:.1f}, {length:5.1f} steps"
     )
-    theta = rule.apply(theta, estimate, stepsize, None).theta
+    theta = rule.apply(theta, estimate, values, None).theta

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from metastep.evaluation import Comparison, join
+from metastep import Comparison
+from metastep.evaluation import join
 from metastep.experiments.build import build_env
-from metastep.experiments.stages import fit_model, on_test_tasks, select, validate
 from metastep.report.figures import curves, line_of
 from metastep.report.style import CONTRAST
 from paper import columns
@@ -13,13 +13,13 @@ from paper.columns import Column, Figure
 from paper.comparisons import fixed_grid, for_longer
 from paper.environments import ENVIRONMENTS
 from paper.outcome import at_most, no_better
-from paper.workbench import Run, Workbench
+from paper.workbench import PresetRun, Workbench
 
 LONGER = 4
-"""Times the updates of the comparison, where more are looked at: on CartPole 60, while metaFQI is trained on 15."""
+"""Times the updates of the comparison: 60 on CartPole, where metaFQI is trained on 15."""
 
 
-def _with_and_without_context(run: Run) -> Column:
+def _with_and_without_context(run: PresetRun) -> Column:
     comparison = join([run.tested("metafqi", "fixed"), without_context(run)])
     if run.environment.needs_context:
         claim = "Seeing the task's context helps: a model refitted without it on the same data learns slower"
@@ -36,22 +36,20 @@ def _with_and_without_context(run: Run) -> Column:
     return Column([judged], [curves(run.title, lines, ylabel=quantity)], comparison, note)
 
 
-def without_context(run: Run) -> Comparison:
-    """metaFQI refitted on the same data without the context, on the test tasks."""
-    return run.kept("without-context", lambda: _without_context(run), ["data"])
+def without_context(run: PresetRun) -> Comparison:
+    """Test metaFQI refitted on the same data without the context."""
+
+    def make() -> Comparison:
+        blind = run.changed(
+            "meta", observation=tuple(name for name in run.config.meta.observation if name != "context")
+        )
+        method = run.refitted(blind, "without context", "metaFQI without context")
+        return blind.test([method], tracker=run.tracker)
+
+    return run.kept("without-context", make, ["data"])
 
 
-def _without_context(run: Run) -> Comparison:
-    seen = tuple(name for name in run.config.meta.observation if name != "context")
-    blind = run.config.model_copy(update={"meta": run.config.meta.model_copy(update={"observation": seen})})
-    other = run.folder.with_config(blind)
-    model = fit_model(other, run.dataset(), tracker=run.tracker)
-    selected = select(model, validate(other, model, tracker=run.tracker))
-    method = run.following(selected, "without context", "metaFQI without context")
-    return on_test_tasks(other, [method], tracker=run.tracker)
-
-
-def _single_action(run: Run) -> Column:
+def _single_action(run: PresetRun) -> Column:
     comparison = run.tested("metafqi", "fixed", "single")
     constant = "One learned step size per task is no improvement on one tuned for all tasks"
     adaptive = "A step size for every update learns faster than one learned step size per task"
@@ -64,34 +62,34 @@ def _single_action(run: Run) -> Column:
     return Column(judged, [curves(run.title, lines, ylabel=quantity)], comparison, note)
 
 
-def run_in_one_task(bench: Workbench, preset: str) -> Run:
-    """A run without a family: training, tuning and test differ in their first policies and noise only."""
+def run_in_one_task(bench: Workbench, preset: str) -> PresetRun:
+    """Return a run without a family: training, tuning and test differ in their first policies and noise only."""
     space, place = build_env(bench.config(preset)).context_space, ENVIRONMENTS[preset].single_task
     task = [round(low + place * (high - low), 6) for low, high in zip(space.low, space.high, strict=True)]
     return bench.run(preset, "one-task", (f"env.fixed_context={task}", 'compare.methods=["metafqi", "fixed"]'))
 
 
-def _in_one_task(run: Run) -> Column:
+def _in_one_task(run: PresetRun) -> Column:
     comparison = run.tested("metafqi", "fixed")
     claim = "In a single fixed task, too, metaFQI learns faster than the tuned fixed step"
     judged = beats_every(run, comparison, "metafqi", ["fixed"], claim)
     task = zip(comparison.context_names, run.config.env.fixed_context or (), strict=True)
     judged = judged.adding(f"task: {', '.join(f'{name} {value:g}' for name, value in task)}")
     judged = judged._replace(outcome=judged.outcome._replace(counted="first policies"))
-    iteration = run.model().record.selected_iteration
     drawn, quantity, note = columns.shown(run, comparison)
-    lines = [columns.main_line(drawn, f"metaFQI, N = {iteration}"), line_of(drawn, "fixed")]
+    label = f"metaFQI, N = {run.learn().record.selected_iteration}"
+    lines = [columns.main_line(drawn, label), line_of(drawn, "fixed")]
     panels = [curves(run.title, lines, ylabel=quantity), columns.steps_panel(run.title, comparison)]
     return Column([judged], panels, comparison, note)
 
 
-def for_four_times_as_long(run: Run) -> Comparison:
-    """metaFQI and some fixed steps for more updates than metaFQI was trained on; the first fixed step is tuned for them."""
+def for_four_times_as_long(run: PresetRun) -> Comparison:
+    """Test metaFQI and some fixed steps for more updates than metaFQI was trained on; the first fixed step is tuned for them."""
     num_updates = LONGER * run.config.compare.num_updates
     return for_longer(run, num_updates, lambda best: columns.handful(fixed_grid(run), [best]))
 
 
-def _for_longer(run: Run) -> Column:
+def _for_longer(run: PresetRun) -> Column:
     trained, num_updates = run.config.meta.num_updates, LONGER * run.config.compare.num_updates
     comparison = for_four_times_as_long(run)
     claim = (

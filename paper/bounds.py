@@ -63,12 +63,12 @@ _OTHERS = {
 def theory(bench: Workbench) -> Product:
     """Measured differences and their bounds, and estimates for the environments that have none."""
     size, estimates, smoothness = _SIZES[bench.scale], [], {}
-    with bench.tracker.stage("theory", 1, "table") as stage:
+    with bench.stage("theory", 1, "table") as advance:
         rows = [*measure_bounds("lqr", size.effort, bench.seed), *measure_bounds("nav2d", size.effort, bench.seed)]
         for env in _OTHERS:
             table, smoothness[env] = _measure_other(env, size, bench.seed)
             estimates += table
-        stage.advance(1)
+        advance(1)
     joined = [
         {
             name: " ".join(map(repr, value)) if isinstance(value, tuple) else value

@@ -5,11 +5,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from metastep.evaluation import Comparison, Difference, differences, metric_values
+from metastep import Comparison
+from metastep.evaluation import Difference, differences, metric_values
 from metastep.report.tables import number
 from paper.judging import MARGIN
 from paper.outcome import Effect, Judge, Outcome, Verdict, better, together, within
-from paper.workbench import Run
+from paper.workbench import PresetRun
 
 AUC = "difference in AUC"
 
@@ -21,25 +22,25 @@ class Judged(NamedTuple):
     rows: tuple[Difference, ...] = ()
 
     def adding(self, *details: str) -> "Judged":
-        """The same with more to say."""
+        """Return the same with more details."""
         return self._replace(outcome=self.outcome.adding(*details))
 
 
-def paired(run: Run, comparison: Comparison, target: str, baselines: Sequence[str]) -> tuple[Difference, ...]:
-    """Target minus each baseline in area under the curve, corrected for their number."""
+def paired(run: PresetRun, comparison: Comparison, target: str, baselines: Sequence[str]) -> tuple[Difference, ...]:
+    """Compare the target with each baseline in area under the curve; p-values are corrected for their number."""
     config = run.config
     return differences(comparison, target, baselines, seed=config.seed, num_resamples=config.compare.num_resamples)
 
 
 def gain(comparison: Comparison, method: str) -> float:
-    """What learning gains with a method: area under the curve over the return before the first update, mean over tasks."""
+    """Return what learning gains: area under the curve over the return before the first update, mean over tasks."""
     row = comparison.index(method)
     before = comparison.returns[row, :, 0].astype(np.float64)
     return float(np.mean(metric_values(comparison, "auc")[row] - before))
 
 
 def outcome_of(
-    run: Run,
+    run: PresetRun,
     effect: Effect | Difference,
     num: int,
     claim: str,
@@ -48,13 +49,13 @@ def outcome_of(
     quantity: str = AUC,
     counted: str = "tasks",
 ) -> Outcome:
-    """An effect in an environment as an outcome."""
+    """Return an effect in an environment as an outcome."""
     facts = (run.title, claim, quantity, effect.mean, effect.low, effect.high, num, counted, verdict)
     return Outcome(*facts, detail=", ".join(filter(None, details)))
 
 
-def beats_every(run: Run, comparison: Comparison, target: str, baselines: Sequence[str], claim: str) -> Judged:
-    """The claim that the target is better than every baseline; the effect is against the hardest of those that decide it."""
+def beats_every(run: PresetRun, comparison: Comparison, target: str, baselines: Sequence[str], claim: str) -> Judged:
+    """Judge that the target is better than every baseline; the effect is against the hardest of those that decide."""
     rows = paired(run, comparison, target, baselines)
     verdicts = [better(row) for row in rows]
     verdict = together(verdicts)
@@ -63,6 +64,8 @@ def beats_every(run: Run, comparison: Comparison, target: str, baselines: Sequen
     gained = gain(comparison, hardest.baseline)
     share = hardest.mean / gained if gained > 0.0 else 0.0
     worse = ", ".join(comparison.label(row.baseline) for row in rows if row.verdict == "worse")
+    # The p-value decides against what the interval alone would say.
+    is_hidden = hardest.verdict == "not distinguishable" and not hardest.low <= 0.0 <= hardest.high
     outcome = outcome_of(
         run,
         hardest,
@@ -73,14 +76,14 @@ def beats_every(run: Run, comparison: Comparison, target: str, baselines: Sequen
         f"{share:+.0%} of the gain of {name}".replace("-", "\N{MINUS SIGN}") if gained > 0.0 else "",
         f"better than {won} of {len(rows)}" if len(rows) > 1 else "",
         f"worse than {worse}" if worse else "",
-        _why_not(hardest),
+        f"p = {number(hardest.p_value)} by sign flips" if is_hidden else "",
         _at_edge(comparison, rows),
     )
     return Judged(outcome, rows)
 
 
 def small(
-    run: Run,
+    run: PresetRun,
     comparison: Comparison,
     rows: Sequence[Difference],
     claim: str,
@@ -89,9 +92,9 @@ def small(
     of: Literal["target", "baseline"] = "target",
     quantity: str = AUC,
 ) -> Judged:
-    """The claim that differences are small, as `judge` understands it: up to `MARGIN` of what target or baseline gains.
+    """Judge that differences are small by the rule `judge`: up to `MARGIN` of what target or baseline gains.
 
-    The effect is the largest of those that decide it; `quantity` may name its methods, as {target} and {baseline}.
+    The effect is the largest of those that decide; `quantity` may name its methods, as {target} and {baseline}.
     """
     margins = [MARGIN * max(gain(comparison, getattr(row, of)), 0.0) for row in rows]
     verdicts = [judge(row, margin) for row, margin in zip(rows, margins, strict=True)]
@@ -106,12 +109,6 @@ def small(
 
 
 def _at_edge(comparison: Comparison, rows: Sequence[Difference]) -> str:
-    """What was tuned at an edge of its grid among the methods of some differences."""
+    """Name the methods of some differences that were tuned at an edge of their grid."""
     edges = comparison.at_edge(*(name for row in rows for name in (row.target, row.baseline)))
     return f"tuned at an edge of the grid: {', '.join(edges)}" if edges else ""
-
-
-def _why_not(row: Difference) -> str:
-    """The p-value, where it decides against what the interval alone would say."""
-    is_hidden = row.verdict == "not distinguishable" and not row.low <= 0.0 <= row.high
-    return f"p = {number(row.p_value)} by sign flips" if is_hidden else ""

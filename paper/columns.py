@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metastep.evaluation import Comparison
+from metastep import Comparison
 from metastep.report.figures import Line, Panel, curves, line_of, picture
 from paper.claims import Judged
 from paper.outcome import Product
-from paper.workbench import Run, Workbench
+from paper.workbench import PresetRun, Workbench
 
 
 class Column(NamedTuple):
@@ -23,7 +23,11 @@ class Column(NamedTuple):
     comparison: Comparison  # written as Parquet, under the environment's name
     note: str = ""  # for the caption
     rows: Sequence[Mapping[str, Any]] | None = None  # of the table; by default the differences that were judged
-    others: Mapping[str, Comparison] = {}  # written, too, by file name
+    others: Mapping[str, Comparison] = {}  # written as well, by file name
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of the table."""
+        return [row._asdict() for judged in self.judged for row in judged.rows] if self.rows is None else self.rows
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,8 @@ class Figure:
 
     name: str  # its id
     caption: str
-    column: Callable[[Run], Column]  # makes an environment's share
-    run: Callable[[Workbench, str], Run] = Workbench.run  # opens its run
+    column: Callable[[PresetRun], Column]  # makes an environment's share
+    run: Callable[[Workbench, str], PresetRun] = Workbench.run  # opens its run
     table: str = "differences"  # name of the file of its numbers
     is_turned: bool = False  # whether an environment has a row instead of a column
 
@@ -43,21 +47,19 @@ class Figure:
         panels = [column.panels for column in made.values()]
         if not self.is_turned:
             panels = [[panel for panel in row if panel is not None] for row in zip_longest(*panels)]
-        notes = dict.fromkeys(column.note for column in made.values() if column.note)  # what all say is said once
+        notes = dict.fromkeys(
+            column.note for column in made.values() if column.note
+        )  # a note that several share is given once
         caption = " ".join([self.caption, *notes])
         return Product(
             outcomes=[judged.outcome for column in made.values() for judged in column.judged],
             pictures=[picture(self.name, caption, panels)],
-            tables={self.table: [{"environment": env, **row} for env, column in made.items() for row in _rows(column)]},
+            tables={
+                self.table: [{"environment": env, **row} for env, column in made.items() for row in column.table()]
+            },
             curves={preset: column.comparison for preset, column in made.items()}
             | {name: comparison for column in made.values() for name, comparison in column.others.items()},
         )
-
-
-def _rows(column: Column) -> Sequence[Mapping[str, Any]]:
-    if column.rows is not None:
-        return column.rows
-    return [row._asdict() for judged in column.judged for row in judged.rows]
 
 
 class Shown(NamedTuple):
@@ -68,8 +70,8 @@ class Shown(NamedTuple):
     note: str  # for the caption
 
 
-def shown(run: Run, comparison: Comparison) -> Shown:
-    """The comparison, its returns less the first one where the environment asks for it; paired differences are the same."""
+def shown(run: PresetRun, comparison: Comparison) -> Shown:
+    """Return the comparison, less the first return where the environment is shown as gain; paired differences are the same."""
     if not run.environment.is_shown_as_gain:
         return Shown(comparison, "mean return", "")
     gains = dataclasses.replace(comparison, returns=comparison.returns - comparison.returns[:, :, :1])
@@ -77,22 +79,22 @@ def shown(run: Run, comparison: Comparison) -> Shown:
 
 
 def main_line(comparison: Comparison, label: str = "metaFQI") -> Line:
-    """The learning curve of metaFQI."""
+    """Return the learning curve of metaFQI."""
     return line_of(comparison, "metafqi", label=label, is_main=True)
 
 
 def step_name(stepsize: float) -> str:
-    """How a fixed step that nobody tuned is called."""
+    """Return the name of a fixed step that was not tuned."""
     return f"h = {stepsize:g}"
 
 
 def tuned_step(comparison: Comparison) -> float:
-    """The fixed step that was best on the tuning tasks."""
+    """Return the fixed step that was best on the tuning tasks."""
     return comparison.methods[comparison.index("fixed")].values["stepsize"]
 
 
 def fixed_lines(comparison: Comparison, steps: Sequence[float]) -> list[Line]:
-    """Learning curves of some fixed steps; the tuned one is dashed and alone has a band."""
+    """Return learning curves of some fixed steps; the tuned one is dashed and alone has a band."""
     lines = []
     for index, (name, step) in enumerate((step_name(step), step) for step in steps):
         is_tuned, place = step == tuned_step(comparison), index / max(len(steps) - 1, 1)
@@ -101,17 +103,16 @@ def fixed_lines(comparison: Comparison, steps: Sequence[float]) -> list[Line]:
     return lines
 
 
-def steps_panel(title: str, comparison: Comparison, beside: str = "fixed", more: Sequence[Line] = ()) -> Panel:
-    """The step sizes that metaFQI chose, beside those of a tuned method and others; a fixed one is a level."""
-    chosen = dict(zip(comparison.names, comparison.hyperparameters[:, :, :, 0], strict=True))
-    lines = [line_of(comparison, name, chosen[name], is_main=name == "metafqi") for name in ("metafqi", beside)]
-    if beside == "fixed":
-        lines[1] = lines[1]._replace(label="tuned", is_dashed=True, has_band=False)
-    return curves(f"{title}: step size", [*lines, *more], ylabel="step size", first=1)
+def steps_panel(title: str, comparison: Comparison, more: Sequence[Line] = ()) -> Panel:
+    """Draw the step sizes that metaFQI chose beside the tuned fixed one, a level, and other lines."""
+    ours, fixed = (comparison.hyperparameters[comparison.index(name), :, :, 0] for name in ("metafqi", "fixed"))
+    level = line_of(comparison, "fixed", fixed, label="tuned", is_dashed=True, has_band=False)
+    lines = [line_of(comparison, "metafqi", ours, is_main=True), level, *more]
+    return curves(f"{title}: step size", lines, ylabel="step size", first=1)
 
 
 def handful(values: Sequence[float], must: Sequence[float], num: int = 5) -> list[float]:
-    """At most `num` of the values, evenly over their order, among them those that must be."""
+    """Return at most `num` of the values, evenly over their order, including those that must be there."""
     ordered = sorted({*values, *must})
     chosen = {*must}
     # From the sparsest choice to the fullest: keep the last that still fits.

@@ -5,15 +5,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from metastep import InputError
+from metastep import Comparison, Experiment, InputError, Model
 from metastep.controllers import GreedyOracle
-from metastep.evaluation import Comparison, join, metric_values, oracle_scores
-from metastep.experiments.build import build_regressor, method_spec
+from metastep.evaluation import join, metric_values, oracle_scores
+from metastep.experiments.build import build_regressor
 from metastep.experiments.config import variant
 from metastep.experiments.provenance import copy_data, find_data
-from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import learn
-from metastep.fqi import Model
 from metastep.fqi.regressors import Regressor
 from metastep.mdp.collection import recorded_features
 from metastep.report.figures import curves, line_of, picture, points, whiskers
@@ -21,7 +18,7 @@ from metastep.report.tables import number
 from paper.claims import beats_every, outcome_of, paired
 from paper.columns import Column, Figure, shown
 from paper.outcome import Product, better
-from paper.workbench import Run, Workbench
+from paper.workbench import PresetRun, Workbench
 
 MODEL = "metastep"
 BASELINES = ("fixed", "fixed-kl", "kl-adaptive", "decay", "rmsprop", "adam", "hoof", "metagrad", "metafqi")
@@ -29,8 +26,8 @@ ORACLE = "menu-oracle"
 _SHOWN = ("fixed-kl", "rmsprop", "metafqi")  # learning curves; differences show them all
 
 
-def _against_every_baseline(run: Run) -> Column:
-    oracle = [method.own_name for method in run.config.compare.methods if method.own_name == ORACLE]
+def _against_every_baseline(run: PresetRun) -> Column:
+    oracle = [ORACLE] if ORACLE in run.methods else []
     comparison = run.tested(MODEL, *BASELINES, *oracle)
     claim = "Choosing direction and step at every update learns faster than every tuned baseline and than the paper's metaFQI"
     judged = beats_every(run, comparison, MODEL, BASELINES, claim)
@@ -52,11 +49,11 @@ def _against_every_baseline(run: Run) -> Column:
     return Column([judged], [curves(run.title, lines, ylabel=quantity), below], comparison, note)
 
 
-def _steps_tried(run: Run) -> int:
+def _steps_tried(run: PresetRun) -> int:
     """How many steps the oracle tries along every direction."""
-    oracle = method_spec(run.config, ORACLE).build_controller({})
+    oracle = run.methods[ORACLE].build_controller({})
     own = oracle.num_stepsizes if isinstance(oracle, GreedyOracle) else 0
-    return own or run.folder.of_model(MODEL).config.fqi.num_stepsizes
+    return own or run.of_model(MODEL).config.fqi.num_stepsizes
 
 
 direction = Figure(
@@ -86,7 +83,7 @@ REMOVED: Mapping[str, tuple[str, ...]] = {
 _MORE = {"no labels": "labels", "no rounds": "rounds"}  # more learners make up for what is no longer tried
 
 
-def _changes(run: Run, name: str) -> tuple[str, ...]:
+def _changes(run: PresetRun, name: str) -> tuple[str, ...]:
     meta = run.config.meta
     if name == "no menu":
         options = ", ".join(f"{key} = {value}" for key, value in meta.rule.options.items())
@@ -99,7 +96,7 @@ def _changes(run: Run, name: str) -> tuple[str, ...]:
         return *REMOVED[name], *ends
     if name not in _MORE:
         return REMOVED[name]
-    collect = run.folder.of_model(MODEL).config.collect
+    collect = run.of_model(MODEL).config.collect
     learners = collect.num_meta_episodes * int(getattr(collect, _MORE[name]))
     return *REMOVED[name], setting("collect.num_meta_episodes", learners)
 
@@ -120,22 +117,21 @@ def _settled(config: Experiment) -> tuple[Experiment, Regressor]:
     return own.model_copy(update={"fqi": own.fqi.model_copy(update={"regressor": None})}), build_regressor(own)
 
 
-def learned(run: Run, others: Sequence[Run] = ()) -> Model:
+def learned(run: PresetRun, others: Sequence[PresetRun] = ()) -> Model:
     """Return the model of a run; data that another run has collected with the same settings are copied."""
-    own = run.folder.of_model(MODEL)
-    own.prepare_folder()
+    own = run.of_model(MODEL).prepare_folder()
     for other in others:
         try:
-            dataset = find_data(other.folder.of_model(MODEL).path, own.config, own.tasks)
+            dataset = find_data(other.of_model(MODEL).path, own.config, own.tasks)
         except InputError:  # of other settings
             continue
         if set(recorded_features(own.mdp)) <= set(dataset.layout.features):
             copy_data(dataset, own)
             break
-    return learn(run.folder, MODEL, tracker=run.tracker)
+    return run.learn(MODEL)
 
 
-def _tested_as(run: Run, done: Sequence[Run], name: str) -> Comparison:
+def _tested_as(run: PresetRun, done: Sequence[PresetRun], name: str) -> Comparison:
     """The model of a run on the test tasks, under another name."""
     learned(run, done)
     comparison = run.tested(MODEL)
@@ -178,7 +174,7 @@ def growth(bench: Workbench) -> Product:
     panels, rows, found, outcomes = [], [], {}, []
     for preset in bench.environments:
         run = bench.run(preset)
-        collect, updates = run.folder.of_model(MODEL).config.collect, run.config.meta.num_updates
+        collect, updates = run.of_model(MODEL).config.collect, run.config.meta.num_updates
         parts = []
         for tuples in _TUPLES:
             learners = max(round(tuples / (updates * collect.labels)), 2)

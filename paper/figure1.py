@@ -116,10 +116,10 @@ def fig1(bench: Workbench) -> Product:
     """Fit on the two hills with several seeds and follow every iteration from the start."""
     num_seeds, episodes, trees = (2, 400, 10) if bench.scale == "tiny" else (5, 2000, 25)
     runs = []  # [seed][iteration - 1]
-    with bench.tracker.stage("fig1: fit", num_seeds, "seeds") as stage:
+    with bench.stage("fig1: fit", num_seeds, "seeds") as advance:
         for seed in range(bench.seed, bench.seed + num_seeds):
             runs.append(_followed(seed, episodes, trees))
-            stage.advance(1)
+            advance(1)
     rows = [
         {
             "seed": bench.seed + seed,

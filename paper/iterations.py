@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from metastep import Model
 from metastep.evaluation import metric_values
-from metastep.fqi import Model
 from metastep.report.figures import Panel, curves, line_of, points
 from paper import columns
 from paper.claims import AUC, beats_every, paired, small
 from paper.columns import Column, Figure, Shown
 from paper.comparisons import by_iteration, fixed_grid, with_fixed_grid
 from paper.outcome import within
-from paper.workbench import Run
+from paper.workbench import PresetRun
 
 _PAPERS_STEP = 0.1
 """What the paper's models resemble on SwingUp."""
@@ -44,8 +44,8 @@ def _score_panel(title: str, drawn: Shown, selected: int) -> Panel:
     )
 
 
-def _iterations(run: Run) -> Column:
-    comparison, model = by_iteration(run), run.model()
+def _iterations(run: PresetRun) -> Column:
+    comparison, model = by_iteration(run), run.learn()
     last, selected = len(model.q_functions), model.record.selected_iteration
     several, earlier = best_validated(model, range(2, last + 1)), best_validated(model, range(1, last))
     ahead = (
@@ -65,9 +65,9 @@ def _iterations(run: Run) -> Column:
     return Column(judged, panels, comparison, drawn.note)
 
 
-def _like_a_fixed_step(run: Run) -> Column:
+def _like_a_fixed_step(run: PresetRun) -> Column:
     comparison, iterations = with_fixed_grid(run), by_iteration(run)
-    step, selected = columns.tuned_step(comparison), run.model().record.selected_iteration
+    step, selected = columns.tuned_step(comparison), run.learn().record.selected_iteration
     like_fixed = [
         small(run, comparison, paired(run, comparison, "metafqi", [name]), claim, within, of="baseline")
         for name, claim in (

@@ -5,23 +5,21 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from metastep import InputError
-from metastep.evaluation import Comparison, join
+from metastep import Comparison, InputError, Model, load_model
+from metastep.evaluation import join
 from metastep.experiments.pooling import data_of, for_family, measured, pooled
-from metastep.experiments.run import Run as RunFolder
-from metastep.experiments.stages import collect as collect_data
-from metastep.fqi import Model, load_model, save_model
+from metastep.fqi import save_model
 from metastep.report.figures import picture, whiskers
 from paper.claims import AUC, Judged, paired, small
 from paper.direction import BASELINES, MODEL, best_baseline
 from paper.outcome import Product, at_most
-from paper.workbench import Run, Workbench
+from paper.workbench import PresetRun, Workbench
 
 NAME = "joint"
 
 
 def joint(bench: Workbench) -> Product:
-    """One model for all environments together, in units of each, on the test tasks of each."""
+    """Test one model for all environments together, in units of each, on the test tasks of each."""
     if len(bench.environments) < 2:
         raise InputError(
             f"env: {NAME} takes the data of two environments or more, not of {bench.environments[0]} alone."
@@ -43,8 +41,8 @@ def joint(bench: Workbench) -> Product:
     return Product(outcomes, [picture(NAME, caption, [panels])], curves=found, files=[file])
 
 
-def as_good(run: Run, comparison: Comparison) -> Judged:
-    """The claim that the common model is at least as good as the best of the others: it may lose up to the margin to it."""
+def as_good(run: PresetRun, comparison: Comparison) -> Judged:
+    """Judge that the common model is at least as good as the best of the others: it may lose up to the margin to it."""
     best = best_baseline(comparison)
     claim = (
         "One model for all environments is at least as good as the best of metaFQI and the tuned baselines, "
@@ -54,24 +52,20 @@ def as_good(run: Run, comparison: Comparison) -> Judged:
     return small(run, comparison, rows, claim, at_most, quantity=f"{{target}} minus {{baseline}}: {AUC}")
 
 
-def _tested(run: Run, model: Model) -> Comparison:
-    own = for_family(model, run.folder.of_model(MODEL).config)
-    return measured(own, run.folder, NAME, "one model for all", like=MODEL, tracker=run.tracker)
+def _tested(run: PresetRun, model: Model) -> Comparison:
+    own = for_family(model, run.of_model(MODEL).config)
+    return measured(own, run, NAME, "one model for all", like=MODEL, tracker=run.tracker)
 
 
-def _fitted(file: Path, bench: Workbench, runs: Mapping[str, Run]) -> Model:
-    """The common model; it is fitted once, and taken up by a run that goes on."""
-    folders = []
-    for run in runs.values():
-        own = run.folder.of_model(MODEL)
-        folders.append(RunFolder.create(own.path, own.config, own.tasks))
-        collect_data(folders[-1], tracker=run.tracker)
+def _fitted(file: Path, bench: Workbench, runs: Mapping[str, PresetRun]) -> Model:
+    """Return the common model; it is fitted once, and read by a command that resumes."""
+    own = [run.of_model(MODEL).prepare_folder() for run in runs.values()]
+    for model_run, run in zip(own, runs.values(), strict=True):
+        model_run.collect(tracker=run.tracker)
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_model(pooled(folders, known=True, tracker=bench.tracker), file)
+        save_model(pooled(own, known=True, tracker=bench.tracker), file)
     model = load_model(file)
-    if model.record.training_data.fingerprint != data_of(folders):
-        raise InputError(
-            f"File {file} was fitted on other data than the runs here hold; remove it to have it fitted again."
-        )
+    if model.record.training_data.fingerprint != data_of(own):
+        raise InputError(f"File {file} was fitted on other data than the runs here hold; remove it to fit it again.")
     return model

@@ -1,11 +1,10 @@
 """Outcomes: a claim of the paper, what was measured, and whether the claim holds.
 
-Whether an effect differs from 0 is decided in one place, `metastep.evaluation.intervals.verdict`. What it means for a claim
-follows here, and nothing that is not distinguishable from 0 there refutes a claim here.
+Whether an effect differs from 0 is decided in one place, `metastep.evaluation.verdict`. What that means for a claim follows here;
+an effect that is not distinguishable from 0 refutes no claim.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,13 +14,6 @@ from metastep.report.document import Picture
 from metastep.report.tables import interval, number
 
 Verdict = Literal["holds", "does not hold", "not distinguishable"]
-COLOURS: dict[Verdict | None, str] = {
-    "holds": "#009E73",
-    "not distinguishable": "#F0E442",
-    "does not hold": "#D55E00",
-    None: "#BBBBBB",
-}
-"""In figures that show many verdicts; the last is what was not measured."""
 
 
 class Effect(NamedTuple):
@@ -34,33 +26,33 @@ class Effect(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """One row of the results table; the effect is positive where it speaks for the claim, unless `quantity` says otherwise."""
+    """One row of the results table; a positive effect supports the claim, unless `quantity` says otherwise."""
 
     environment: str
     claim: str
     quantity: str  # what the effect measures
     effect: float
-    low: float | None  # 95 % interval; None where there is no sampling to speak of
+    low: float | None  # 95 % interval; None where nothing is sampled
     high: float | None
     num: int
     counted: str  # what `num` counts
     verdict: Verdict
     detail: str = ""
-    id: str = ""  # these two are the same for all rows of an id, and filled in there
+    id: str = ""  # this and the next are filled in when an id is written
     command: str = ""
 
     def adding(self, *details: str) -> "Outcome":
-        """The outcome with more to say."""
+        """Return the outcome with more details."""
         return self._replace(detail="; ".join(filter(None, (self.detail, *details))))
 
     def measured(self) -> str:
-        """The effect with its interval, as text."""
+        """Format the effect with its interval."""
         if self.low is None or self.high is None:
             return number(self.effect)
         return interval(self.effect, self.low, self.high)
 
     def line(self) -> str:
-        """The outcome in one line."""
+        """Format the outcome in one line."""
         where = f" ({self.environment})" if self.environment else ""
         detail = f"; {self.detail}" if self.detail else ""
         return (
@@ -69,48 +61,46 @@ class Outcome(NamedTuple):
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Product:
+class Product(NamedTuple):
     """What an id makes."""
 
     outcomes: Sequence[Outcome]  # one for each claim and environment
     pictures: Sequence[Picture] = ()  # written as SVG and PNG
-    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)  # rows by file name, written as CSV
-    curves: Mapping[str, Comparison] = field(default_factory=dict)  # by file name, written as Parquet
-    documents: Mapping[str, str] = field(default_factory=dict)  # pages by file name, written as Markdown
-    files: Sequence[Path] = ()  # what lies in the id's folder already
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = {}  # rows by file name, written as CSV
+    curves: Mapping[str, Comparison] = {}  # by file name, written as Parquet
+    files: Sequence[Path] = ()  # that are in the id's folder already
 
 
 Judge = Callable[[Effect | Difference, float], Verdict]
-"""Whether an effect is small, given the margin."""
+"""Says whether an effect is small, given the margin."""
 
 
 def better(effect: Effect | Difference) -> Verdict:
-    """'Better': as the test says."""
+    """Judge "better": as the test says."""
     words: dict[Direction, Verdict] = {"better": "holds", "worse": "does not hold"}
     return words.get(effect.verdict, "not distinguishable")
 
 
 def at_most(effect: Effect | Difference, margin: float) -> Verdict:
-    """'No larger than the margin': the interval lies below it, above it, or across it."""
+    """Judge "no larger than the margin": the interval lies below it, above it, or across it."""
     if effect.high <= margin:
         return "holds"
     return "does not hold" if effect.verdict == "better" and effect.low > margin else "not distinguishable"
 
 
 def more_than(effect: Effect | Difference, margin: float) -> Verdict:
-    """'Larger than the margin': the contrary of `at_most`."""
+    """Judge "larger than the margin": the contrary of `at_most`."""
     contrary: dict[Verdict, Verdict] = {"holds": "does not hold", "does not hold": "holds"}
     return contrary.get(at_most(effect, margin), "not distinguishable")
 
 
 def no_better(effect: Effect | Difference, margin: float) -> Verdict:
-    """'No improvement': refuted by any that is certain, confirmed when one beyond the margin is out of the question."""
+    """Judge "no improvement": refuted by any that is certain, confirmed where one beyond the margin is excluded."""
     return "does not hold" if effect.verdict == "better" else at_most(effect, margin)
 
 
 def within(effect: Effect | Difference, margin: float) -> Verdict:
-    """'Alike, up to the margin': the interval lies inside [-margin, margin], outside, or across an end."""
+    """Judge "alike, up to the margin": the interval lies inside [-margin, margin], outside, or across an end."""
     if -margin <= effect.low and effect.high <= margin:
         return "holds"
     is_outside = effect.low > margin or effect.high < -margin
@@ -118,7 +108,7 @@ def within(effect: Effect | Difference, margin: float) -> Verdict:
 
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:
-    """A claim about several: it holds if it does for all, does not if it does not for any, else it cannot be told."""
+    """Judge a claim about several: it holds if it does for all, and does not if it does not for any."""
     if "does not hold" in verdicts:
         return "does not hold"
     return "holds" if set(verdicts) == {"holds"} else "not distinguishable"

@@ -5,12 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metastep import InputError, envs
-from metastep.evaluation import Comparison, differences, join
-from metastep.experiments.provenance import read_model as model_of
-from metastep.experiments.provenance import read_result as result_of
-from metastep.experiments.run import Run as RunFolder
-from metastep.experiments.stages import read_compared as compared
+from metastep import InputError, Run, envs
+from metastep.evaluation import differences, join
+from metastep.experiments.provenance import read_result
 from metastep.experiments.times import in_words, read_times, times_of
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.findings import target_of
@@ -88,7 +85,7 @@ def results_markdown(folders: Sequence[Path]) -> str:
             subtitle = counted(rows, what)
             read += [Heading(title), Paragraph(subtitle), claims_table(rows)]
     # The runs behind the claims have only the methods that a claim needs; they are shown where there are no others.
-    methods = [part for path in runs or inner.values() for part in _methods(RunFolder.open(path))]
+    methods = [part for path in runs or inner.values() for part in _methods(Run.open(path))]
     return to_markdown(Document("Results", subtitle, [*read, *methods]), ".")
 
 
@@ -166,10 +163,13 @@ def _not_judged(judged: Sequence[Row]) -> list[Part]:
     return [Paragraph(f"Of {len(FACTS)} facts these are not judged here: {'. '.join(words)}.")] if words else []
 
 
-def _methods(run: RunFolder) -> list[Part]:
+def _methods(run: Run) -> list[Part]:
     """List the methods of a run with what was tuned or selected, their metrics, and the target minus each."""
-    comparison = _tested(run)
-    if comparison is None:
+    if run.comparison_file.exists():
+        comparison = run.comparison
+    elif found := [read_result(run, name) for name in run.config.compare.names if run.result_file(name).exists()]:
+        comparison = join(found)
+    else:
         return []
     config, target = run.config, target_of(comparison)
     drawn: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
@@ -178,7 +178,7 @@ def _methods(run: RunFolder) -> list[Part]:
     against = {row[0]: row[1:] for row in tested.rows}
     tuned = {row[0]: row[1] for row in tuning_table(comparison).rows}
     if target == "metafqi" and run.model_file.exists():
-        tuned[comparison.label(target)] = f"N = {model_of(run).record.selected_iteration}"
+        tuned[comparison.label(target)] = f"N = {run.model.record.selected_iteration}"
     blank = [""] * (len(tested.header) - 1)
     rows = [(row[0], tuned.get(row[0], ""), *row[1:], *against.get(row[0], blank)) for row in table.rows]
     header = ("method", "tuned", *table.header[1:], *tested.header[1:])
@@ -192,11 +192,3 @@ def _methods(run: RunFolder) -> list[Part]:
     if seconds := times_of(run):
         about += f" What it took: {in_words(seconds)}."
     return [Heading(title), Paragraph(about), *([Command(run.command())] if run.command() else []), shown]
-
-
-def _tested(run: RunFolder) -> Comparison | None:
-    """Return all methods on the test tasks, or those that have results, in the order of the configuration."""
-    if run.comparison_file.exists():
-        return compared(run)
-    found = [result_of(run, name) for name in run.config.compare.names if run.result_file(name).exists()]
-    return join(found) if found else None

@@ -7,17 +7,15 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy import stats
 
-from metastep.evaluation import Comparison, join, metric_values
-from metastep.evaluation.intervals import bootstrap_interval, paired_test, verdict
-from metastep.experiments.stages import fit_model, on_test_tasks
+from metastep.evaluation import Comparison, bootstrap_interval, join, metric_values, verdict
 from metastep.report.figures import Line, Panel, curves, ink_of
 from metastep.report.style import CONTRAST, MAIN, Ink
 from metastep.report.tables import number
 from paper.claims import AUC, Judged, outcome_of
 from paper.columns import Column, Figure, shown
-from paper.judging import MARGIN
+from paper.judging import MARGIN, found
 from paper.outcome import Effect, Outcome, at_most, better
-from paper.workbench import Run
+from paper.workbench import PresetRun
 
 KINDS = ("double", "single")
 _NUM_STATES = 5
@@ -25,21 +23,23 @@ _ITERATIONS = 3
 """Planned updates, as in the paper's experiment."""
 
 
-def random_states(run: Run) -> Comparison:
-    """Forests of five random states, of both kinds of Q, on the test tasks: `double-0`, ..., `single-4`."""
+def random_states(run: PresetRun) -> Comparison:
+    """Test forests of five random states, of both kinds of Q: `double-0`, ..., `single-4`."""
     return join([_one_state(run, kind, state) for kind in KINDS for state in range(_NUM_STATES)])
 
 
-def has_random_states(run: Run) -> bool:
-    """Whether a run holds all of them: ten models take longer to fit than all else about HalfCheetah."""
-    return all(run.holds(_kept_as(kind, state)) for kind in KINDS for state in range(_NUM_STATES))
+def has_random_states(run: PresetRun) -> bool:
+    """Say whether a run holds all of them: ten models take longer to fit than all else about HalfCheetah."""
+    return all(run.extra_file(f"robust-{kind}-{state}").exists() for kind in KINDS for state in range(_NUM_STATES))
 
 
-def _kept_as(kind: str, state: int) -> str:
-    return f"robust-{kind}-{state}"
+def _one_state(run: PresetRun, kind: str, state: int) -> Comparison:
+    other = run.changed("fqi", double=kind == "double", iterations=min(_ITERATIONS, run.config.fqi.iterations))
+    name, label = f"{kind}-{state}", f"{kind} Q, random state {state}"
+    return run.kept(f"robust-{name}", lambda: run.test([run.refitted(other, name, label, state)]), ["data"])
 
 
-def _random_states(run: Run) -> Column:
+def _random_states(run: PresetRun) -> Column:
     comparison = random_states(run)
     # Everything is judged in what is shown: the spread over tasks of HalfCheetah's returns is that of its first ones.
     drawn, quantity, note = shown(run, comparison)
@@ -50,36 +50,17 @@ def _random_states(run: Run) -> Column:
         for kind, states in zip(KINDS, auc, strict=True)
         for state, row in enumerate(states)
     ]
-    judged = [Judged(outcome) for outcome in _outcomes(run, auc, returns)]
-    return Column(judged, _panels(run.title, auc, returns, quantity), comparison, note, rows)
-
-
-def _one_state(run: Run, kind: str, state: int) -> Comparison:
-    config = run.config
-    changes = {"double": kind == "double", "iterations": min(_ITERATIONS, config.fqi.iterations)}
-    variant = config.model_copy(update={"fqi": config.fqi.model_copy(update=changes)})
-
-    def make() -> Comparison:
-        model = fit_model(run.folder.with_config(variant), run.dataset(), tracker=run.tracker, random_state=state)
-        method = run.following(model, f"{kind}-{state}", f"{kind} Q, random state {state}")
-        return on_test_tasks(run.folder, [method], tracker=run.tracker)
-
-    return run.kept(_kept_as(kind, state), make, ["data"])
-
-
-def _panels(name: str, auc: NDArray[np.float64], returns: NDArray[np.float64], quantity: str) -> list[Panel]:
     # The unit of the first panel is the random state: a curve is its mean over tasks.
     states = [Line(f"state {i}", row, ("cool", i / 4), has_band=False) for i, row in enumerate(returns[0])]
-    kinds = [
-        Line("double Q", returns[0].mean(axis=0), MAIN, is_main=True),
-        Line("single Q", returns[1].mean(axis=0), CONTRAST),
-    ]
     mean = Line("mean", returns[0].mean(axis=1), MAIN, is_main=True)
-    return [
-        curves(f"{name}: random states", [mean, *states], ylabel=quantity),
-        curves(f"{name}: single and double Q", kinds, ylabel=quantity),
-        _states_panel(f"{name}: by random state", auc.mean(axis=2), f"{quantity} over updates"),
+    double, single = returns.mean(axis=1)
+    kinds = [Line("double Q", double, MAIN, is_main=True), Line("single Q", single, CONTRAST)]
+    panels = [
+        curves(f"{run.title}: random states", [mean, *states], ylabel=quantity),
+        curves(f"{run.title}: single and double Q", kinds, ylabel=quantity),
+        _states_panel(f"{run.title}: by random state", auc.mean(axis=2), f"{quantity} over updates"),
     ]
+    return Column([Judged(row) for row in _outcomes(run, auc, returns)], panels, comparison, note, rows)
 
 
 def _states_panel(name: str, means: NDArray[np.float64], ylabel: str) -> Panel:
@@ -96,63 +77,61 @@ def _states_panel(name: str, means: NDArray[np.float64], ylabel: str) -> Panel:
     return Panel(name, draw)
 
 
-def _outcomes(run: Run, auc: NDArray[np.float64], returns: NDArray[np.float64]) -> list[Outcome]:
-    drawn: dict[str, int] = {"seed": run.config.seed, "num_resamples": run.config.compare.num_resamples}
+def _outcomes(run: PresetRun, auc: NDArray[np.float64], returns: NDArray[np.float64]) -> list[Outcome]:
     margin = MARGIN * max(float((auc[0] - returns[0, :, :, 0]).mean()), 0.0)
     over_states, over_tasks = auc.std(axis=1, ddof=1), auc.mean(axis=1)  # (kinds, tasks)
     spread = standard_deviation(auc[0].mean(axis=1))
-    steadier = _paired(over_states[1] - over_states[0], **drawn)
-    narrower = spread_difference(over_tasks[1], over_tasks[0], **drawn)
-    faster = _paired(over_tasks[0] - over_tasks[1], **drawn)
-    double, single = (number(deviation) for deviation in auc.mean(axis=2).std(axis=1, ddof=1))
-    robust = outcome_of(
-        run,
-        spread,
-        _NUM_STATES,
-        "The random state of the forest matters little",
-        at_most(spread, margin),
-        f"the limit is {MARGIN:.0%} of metaFQI's gain, {number(margin)}",
-        quantity="standard deviation over random states of the mean AUC",
-        counted="random states",
+    narrower = spread_difference(
+        over_tasks[1], over_tasks[0], seed=run.config.seed, num_resamples=run.config.compare.num_resamples
     )
+    double, single = (number(deviation) for deviation in auc.mean(axis=2).std(axis=1, ddof=1))
     deviations = "single minus double: standard deviation over"
-    about_double = (
-        (
-            "Double Q depends less on the random state than single Q",
+    about_double = {
+        "Double Q depends less on the random state than single Q": found(
+            better,
+            over_states[1] - over_states[0],
             f"{deviations} random states of a task's AUC, mean over tasks",
-            steadier,
             f"standard deviation of the mean over tasks: single {single}, double {double}",
         ),
-        ("Double Q has the lower variance over tasks", f"{deviations} tasks of the AUC", narrower, ""),
-        ("Double Q learns faster than single Q", f"double minus single, mean over random states: {AUC}", faster, ""),
-    )
+        "Double Q learns faster than single Q": found(
+            better, over_tasks[0] - over_tasks[1], f"double minus single, mean over random states: {AUC}"
+        ),
+    }
     return [
-        robust,
-        *(
-            outcome_of(run, effect, auc.shape[2], claim, better(effect), detail, quantity=quantity)
-            for claim, quantity, effect, detail in about_double
+        outcome_of(
+            run,
+            spread,
+            _NUM_STATES,
+            "The random state of the forest matters little",
+            at_most(spread, margin),
+            f"the limit is {MARGIN:.0%} of metaFQI's gain, {number(margin)}",
+            quantity="standard deviation over random states of the mean AUC",
+            counted="random states",
+        ),
+        *(outcome._replace(environment=run.title, claim=claim) for claim, outcome in about_double.items()),
+        outcome_of(
+            run,
+            narrower,
+            auc.shape[2],
+            "Double Q has the lower variance over tasks",
+            better(narrower),
+            quantity=f"{deviations} tasks of the AUC",
         ),
     ]
 
 
 def standard_deviation(values: NDArray[np.float64]) -> Effect:
-    """Standard deviation of a few numbers with its 95 % interval, taking them as normal (chi-square)."""
+    """Return the standard deviation of a few numbers with its 95 % interval, taking them as normal (chi-square)."""
     free = len(values) - 1
     deviation = float(values.std(ddof=1))
     low, high = (deviation * np.sqrt(free / stats.chi2.ppf([0.975, 0.025], free))).tolist()
     return Effect(deviation, low, high, verdict(low, high, 0.0, 0.95))
 
 
-def _paired(differences: NDArray[np.float64], seed: int, num_resamples: int) -> Effect:
-    test = paired_test(differences[None, :], seed=seed, num_resamples=num_resamples)
-    mean, low, high, p_value = (float(array[0]) for array in test)
-    return Effect(mean, low, high, verdict(low, high, p_value, 0.95))
-
-
 def spread_difference(
     wide: NDArray[np.float64], narrow: NDArray[np.float64], *, seed: int, num_resamples: int
 ) -> Effect:
-    """How much more one method varies over tasks than another on the same tasks; the interval resamples tasks."""
+    """Return how much more one method varies over tasks than another; the interval resamples tasks."""
 
     def statistic(first: NDArray[Any], second: NDArray[Any], axis: int = -1) -> NDArray[Any]:
         return np.std(first, axis=axis, ddof=1) - np.std(second, axis=axis, ddof=1)

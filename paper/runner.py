@@ -14,13 +14,11 @@ from typing import Any, get_args
 
 from filelock import FileLock, Timeout
 
-from metastep import InputError
-from metastep._core.progress import Silent, Tracker
+from metastep import InputError, Run, Tracker
 from metastep.evaluation import to_parquet
 from metastep.experiments.budget import require_affordable
 from metastep.experiments.build import require_available
 from metastep.experiments.checking import Finding, check_folder
-from metastep.experiments.run import Run as RunFolder
 from metastep.experiments.times import add_time, read_times
 from metastep.report.document import Document, to_markdown, write_picture
 from paper.outcome import Outcome, Product
@@ -55,7 +53,7 @@ def reproduce(
     wanted = resolve(ids, environments)
     if scale not in get_args(Scale):
         raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
-    bench = Workbench(out, scale, seed, tuple(overrides), tracker or Silent())
+    bench = Workbench(out, scale, seed, tuple(overrides), tracker)
     _check_presets(wanted, bench, anyway=anyway)
     chosen = {"environments": sorted(set(environments))} if environments else {}
     _claim_folder(out, {"scale": scale, "seed": seed, "overrides": list(overrides)} | chosen)
@@ -84,7 +82,7 @@ def _check_presets(wanted: Mapping[str, Sequence[str]], bench: Workbench, *, any
     if bench.overrides and not presets:
         raise InputError(f"--set: {bench.overrides[0]!r} changes nothing, no preset is run for {', '.join(wanted)}.")
     for config in map(bench.config, presets):
-        run = RunFolder(bench.out, config).require_buildable()
+        run = Run(bench.out, config).require_buildable()
         require_available(run.mdp)
         require_affordable(run, anyway=anyway)
 
@@ -198,7 +196,9 @@ def check_reproduction(out: Path) -> list[Finding]:
         if not findings[-1].problem:
             findings += _verified_files(out / name, read_id(out, name)[2])
     if not any(problem for path, problem in findings if path.name == "outcome.json"):
-        for file, content in _collected(out).items() if finished else ():
+        for file, content in _collected(out).items():
+            if not finished and not file.exists():
+                continue
             is_same = file.exists() and file.read_bytes() == content
             findings.append(Finding(file, "" if is_same else "does not hold the outcomes of this folder."))
     # An id that is not finished may keep files for the command that resumes it; runs were checked above.

@@ -3,23 +3,23 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from metastep.evaluation import Comparison, TuningTable, join
-from metastep.experiments.stages import on_test_tasks
+from metastep import Comparison
+from metastep.evaluation import TuningTable, join
 from metastep.report.figures import Panel, ink_of
 from metastep.report.style import Ink
 from paper.claims import AUC, paired, small
 from paper.columns import Column, Figure
 from paper.outcome import at_most
-from paper.workbench import Run
+from paper.workbench import PresetRun
 
 _SYMBOLS = {"stepsize": "initial step size"}
 
 
-def _beside_the_papers(run: Run) -> Column:
+def _beside_the_papers(run: PresetRun) -> Column:
     """Each method of the paper's table with our tuned values and with the paper's, on the test tasks."""
     paper = run.environment.tuned
     theirs = [run.with_values(name, values, f"{name}-paper") for name, values in paper.items()]
-    with_theirs = run.kept("paper-values", lambda: on_test_tasks(run.folder, theirs, tracker=run.tracker))
+    with_theirs = run.kept("paper-values", lambda: run.test(theirs))
     comparison = join([run.tested(*paper), with_theirs])
     tables = {table.method: table for table in comparison.tuning}
     values = [(tables[name], parameter, value) for name in paper for parameter, value in paper[name].items()]

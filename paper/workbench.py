@@ -1,32 +1,24 @@
-"""What all ids share: each environment's data, model and test results, computed once and kept under OUT/runs."""
+"""The runs that all ids share: each environment's data, model and test results, computed once and kept under OUT/runs."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from metastep import envs
-from metastep._core.progress import Named, Silent, Tracker
+from metastep import Comparison, Experiment, Method, MethodSpec, Model, Run, Tracker, envs, load_experiment
 from metastep.controllers import MetaFQIController
-from metastep.evaluation import Comparison, Method, join
-from metastep.experiments.build import build_mdp, method_spec, some_controller, unlisted_spec
-from metastep.experiments.config import Experiment
-from metastep.experiments.config import load as load_config
-from metastep.experiments.provenance import read_comparison as kept
-from metastep.experiments.provenance import write_comparison as keep
-from metastep.experiments.run import Run as RunFolder
-from metastep.experiments.stages import collect as collect_data
-from metastep.experiments.stages import learn, method_results, on_test_tasks
-from metastep.experiments.stages import prepare_method as prepared
-from metastep.experiments.stages import tune_method as tuned
-from metastep.fqi import Model
+from metastep.evaluation import TuningTable, join
+from metastep.experiments.build import some_controller, unlisted_spec
+from metastep.experiments.provenance import read_comparison, write_comparison
+from metastep.experiments.stages import fit_model, method_results, prepare_method, select, validate
 from metastep.mdp.dataset import Dataset
 from paper.environments import ENVIRONMENTS, USUAL, Environment
 
 Scale = Literal["quick", "full", "tiny"]
 
-# Just enough of everything to go through the motions, in the same shapes for all: the tests run every id with this.
+# Just enough of everything, in the same shapes for all: the tests run every id with this.
 _TINY = (
     "rollout.num_episodes=4",
     "rollout.horizon=16",
@@ -45,18 +37,19 @@ _TINY = (
 _TINY_MODEL = ("collect.num_meta_episodes=16", "collect.labels=2", "fqi.iterations=2", "fqi.regressor.trees=3")
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """The run of a preset and its stages."""
+class PresetRun(Run):
+    """The run of a preset; its stages report to one tracker.
 
-    preset: str  # its name, which is also the environment's
-    folder: RunFolder  # where everything is kept
-    tracker: Tracker  # is told about the stages
+    Args:
+        preset: its name, which is also the environment's.
+        path: folder of the run.
+        config: the experiment.
+        tracker: shows the progress of the stages.
+    """
 
-    @property
-    def config(self) -> Experiment:
-        """The experiment."""
-        return self.folder.config
+    def __init__(self, preset: str, path: Path, config: Experiment, tracker: Tracker | None = None) -> None:
+        super().__init__(path, config)
+        self.preset, self.tracker = preset, tracker
 
     @property
     def title(self) -> str:
@@ -68,22 +61,25 @@ class Run:
         """How the environment appears in the paper."""
         return ENVIRONMENTS[self.preset]
 
-    def dataset(self) -> Dataset:
-        """The training data."""
-        return collect_data(self.folder, tracker=self.tracker)
+    def collect(self, **options: Any) -> Dataset:
+        return super().collect(tracker=self.tracker, **options)
 
-    def model(self) -> Model:
-        """The fitted and selected model."""
-        return learn(self.folder, tracker=self.tracker)
+    def learn(self, model: str = "", **options: Any) -> Model:
+        return super().learn(model, tracker=self.tracker, **options)
+
+    def tune(self, spec: MethodSpec, **options: Any) -> tuple[Method, TuningTable]:
+        return super().tune(spec, tracker=self.tracker, **options)
+
+    def test(self, methods: Sequence[Method], **options: Any) -> Comparison:
+        return super().test(methods, tracker=self.tracker, **options)
 
     def tested(self, *names: str) -> Comparison:
-        """Methods on the test tasks; one that the configuration does not list is taken as it is registered."""
-        listed = [name for name in names if self.config.compare.method(name) is not None]
-        for name in listed:
-            spec = method_spec(self.config, name)
-            if some_controller(spec).needs_model and not self.folder.result_file(name).exists():
-                learn(self.folder, spec.model, tracker=self.tracker)
-        results = dict(zip(listed, method_results(self.folder, listed, tracker=self.tracker), strict=True))
+        """Return methods on the test tasks; one that the configuration does not list is taken as it is registered."""
+        listed = [name for name in names if name in self.methods]
+        for spec in (self.methods[name] for name in listed if not self.result_file(name).exists()):
+            if some_controller(spec).needs_model:
+                self.learn(spec.model)
+        results = dict(zip(listed, method_results(self, listed, tracker=self.tracker), strict=True))
         return join([results[name] if name in results else self._unlisted(name) for name in names])
 
     def _unlisted(self, name: str) -> Comparison:
@@ -91,36 +87,55 @@ class Run:
 
         def make() -> Comparison:
             if not spec.grid:
-                return on_test_tasks(
-                    self.folder, [prepared(self.folder, spec, tracker=self.tracker)], tracker=self.tracker
-                )
-            method, table = tuned(self.folder, spec, tracker=self.tracker)
-            return on_test_tasks(self.folder, [method], tuning=[table], tracker=self.tracker)
+                return self.test([self.prepared(spec)])
+            method, table = self.tune(spec)
+            return self.test([method], tuning=[table])
 
         return self.kept(f"method-{name}", make)
 
     def kept(self, name: str, make: Callable[[], Comparison], uses: Sequence[str] = ()) -> Comparison:
-        """A further comparison, made only if the folder does not hold it; `uses` is what it followed, "data" or "model"."""
-        path = self._extra(name)
-        if not path.exists():
-            keep(self.folder, path, make(), uses)
-        return kept(self.folder, path)
+        """Return a further comparison, made only if the folder does not hold it; `uses` names "data" or "model"."""
+        if not self.extra_file(name).exists():
+            write_comparison(self, self.extra_file(name), make(), uses)
+        return read_comparison(self, self.extra_file(name))
 
-    def holds(self, name: str) -> bool:
-        """Whether such a comparison is there."""
-        return self._extra(name).exists()
+    def extra_file(self, name: str) -> Path:
+        """File of a further comparison."""
+        return self.path / "extra" / f"{name}.safetensors"
 
-    def _extra(self, name: str) -> Path:
-        return self.folder.path / "extra" / f"{name}.safetensors"
+    def prepared(self, spec: MethodSpec) -> Method:
+        """Return a method that has nothing to tune."""
+        return prepare_method(self, spec, tracker=self.tracker)
 
     def with_values(self, method: str, values: Mapping[str, float], name: str) -> Method:
-        """A method of the configuration with values that nobody tuned, under another name."""
-        spec = dataclasses.replace(method_spec(self.config, method), name=name, label=name, colour="")
-        return spec.method(build_mdp(self.config), values)
+        """Return a method of the configuration with given values, under another name."""
+        spec = dataclasses.replace(self.methods[method], name=name, label=name, colour="")
+        return spec.method(self.mdp, values)
 
-    def following(self, model: Model, name: str, label: str) -> Method:
-        """MetaFQI with a model of its own."""
-        return Method(name, build_mdp(self.config).rule, MetaFQIController(model), label=label)
+    def refitted(self, other: Run, name: str, label: str, random_state: int | None = None) -> Method:
+        """Return metaFQI refitted on the data of this run with the settings of another one.
+
+        Its iteration is selected on validation tasks, or, with a random state of its own, the last one.
+        """
+        model = fit_model(other, self.collect(), tracker=self.tracker, random_state=random_state)
+        if random_state is None:
+            model = select(model, validate(other, model, tracker=self.tracker))
+        return Method(name, self.mdp.rule, MetaFQIController(model), label=label)
+
+    def changed(self, section: str, **changes: Any) -> Run:
+        """Return a run with other settings in a section, for methods that are refitted on the data of this one."""
+        updated = getattr(self.config, section).model_copy(update=changes)
+        return self.with_config(self.config.model_copy(update={section: updated}))
+
+
+class _Named:
+    """A tracker whose stages begin with a name."""
+
+    def __init__(self, tracker: Tracker, name: str) -> None:
+        self._tracker, self._name = tracker, name
+
+    def stage(self, name: str, total: float, unit: str) -> Any:
+        return self._tracker.stage(f"{self._name}: {name}", total, unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,20 +146,29 @@ class Workbench:
     scale: Scale  # of the presets
     seed: int  # of everything random
     overrides: tuple[str, ...] = ()  # settings for all presets, like `rollout.block_size=3200`
-    tracker: Tracker = field(default_factory=Silent)  # is told about the stages
+    tracker: Tracker | None = None  # shows the progress of the stages
     environments: tuple[str, ...] = USUAL  # those that an id is made for
-    jobs: int = 1  # processes that may work side by side
 
     def config(self, preset: str, changes: Sequence[str] = ()) -> Experiment:
-        """The preset at the scale, with the overrides and then the changes."""
+        """Return the preset at the scale, with the overrides and then the changes."""
+        last = [*self.overrides, f"seed={self.seed}", *changes]
         if self.scale != "tiny":
-            return load_config(preset, self.scale, [*self.overrides, f"seed={self.seed}", *changes])
-        models = load_config(preset, "quick").models
+            return load_experiment(preset, self.scale, last)
+        models = load_experiment(preset, "quick").models
         tiny = [*_TINY, *(f"models.{name}.{change}" for name in models for change in _TINY_MODEL)]
-        return load_config(preset, "quick", [*tiny, *self.overrides, f"seed={self.seed}", *changes])
+        return load_experiment(preset, "quick", [*tiny, *last])
 
-    def run(self, preset: str, variant: str = "", changes: Sequence[str] = ()) -> Run:
-        """The run of a preset, or of a variant of it with other settings."""
+    def run(self, preset: str, variant: str = "", changes: Sequence[str] = ()) -> PresetRun:
+        """Return the run of a preset, or of a variant of it with other settings."""
         path = self.out / "runs" / (f"{preset}-{variant}" if variant else preset)
-        folder = RunFolder.create(path, self.config(preset, changes))
-        return Run(preset, folder, Named(self.tracker, f"{path.name}:"))
+        tracker = None if self.tracker is None else _Named(self.tracker, path.name)
+        return PresetRun(preset, path, self.config(preset, changes), tracker).prepare_folder()
+
+    @contextmanager
+    def stage(self, name: str, total: float, unit: str) -> Iterator[Callable[[float], object]]:
+        """Show the progress of something that is not a run; yields the function that advances it."""
+        if self.tracker is None:
+            yield lambda amount: None
+        else:
+            with self.tracker.stage(name, total, unit) as stage:
+                yield stage.advance

@@ -1,8 +1,7 @@
-"""Runs what a page of the documentation shows, in the working folder. A tool of `test_docs.py`.
+"""Run the blocks of a documentation page in the working directory; used by `test_docs.py`.
 
-Blocks are taken in order. What the text says to save is saved, other Python is executed, configurations are built, and the
-commands of `metastep` are parsed and their configurations built. Only a run whose model the page loads later is carried out,
-as far as that and in little.
+Blocks are processed in order: files that the text says to save are saved, other Python is executed, configurations are built, and
+commands of `metastep` are parsed and their configurations built. No run is carried out.
 """
 
 import re
@@ -22,30 +21,36 @@ from metastep.experiments.run import Run
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.M | re.S)
 SAVED = re.compile(r"[Ss]ave (?:it|this) as\s+`([\w.-]+)`")
-SMALL = ("collect.num_meta_episodes=64", "rollout.num_episodes=20", "fqi.iterations=1")
 
 
 def commands(block: str) -> Iterator[list[str]]:
-    """The commands of `metastep` in a block, as words; a redirection is left in."""
+    """Split the commands of `metastep` and `python -m paper` in a block into words; a redirection stays in."""
     for line in block.replace("\\\n", " ").splitlines():
         words = shlex.split(line.rstrip("& "), comments=True)
         if words[:1] == ["metastep"]:
             yield words[1:]
+        elif words[:3] == ["python", "-m", "paper"]:
+            yield words[2:]
 
 
 def parameters(words: list[str]) -> dict:
-    """What the command line makes of a command; a misspelt option is an error."""
+    """Parse a command; a misspelt option is an error."""
+    program = app
+    if words[0] == "paper":
+        from paper.__main__ import app as program
+
+        words = words[1:]
     verb, *rest = words
-    return get_command(app).commands[verb].make_context(verb, list(rest)).params
+    return get_command(program).commands[verb].make_context(verb, list(rest)).params
 
 
 def build(experiment: config.Experiment) -> None:
-    """Everything that a run builds before it starts."""
+    """Build everything that a run builds before it starts."""
     Run(Path(), experiment).require_buildable()
 
 
 def build_toml(text: str) -> None:
-    """A whole configuration, or settings to put into that of a preset."""
+    """Build a configuration, or a preset with some settings replaced."""
     data = tomllib.loads(text)
     if not {"env", "policy"} <= set(data):
         preset = config._preset("cartpole")
@@ -56,8 +61,8 @@ def build_toml(text: str) -> None:
     build(config.parse(data))
 
 
-def follow(words: list[str], page: str) -> None:
-    """A command: parsed, its configuration built, and carried out where the page needs its model."""
+def follow(words: list[str]) -> None:
+    """Parse a command and build its configuration."""
     words, target = (words[:-2], words[-1]) if words[-2:-1] == [">"] else (words, None)
     given = parameters(words)
     source, overrides = given.get("preset"), given.get("overrides") or []
@@ -72,24 +77,12 @@ def follow(words: list[str], page: str) -> None:
         from metastep.experiments.reference import to_toml
 
         Path(target).write_text(to_toml(experiment))
-    if given.get("out") and f'load_model("{given["out"]}")' in page:
-        fit_small(source, given["out"], [*overrides, *SMALL])
-
-
-def fit_small(source: str, out: Path, overrides: list[str]) -> None:
-    """A run up to its model, without the choice of the iteration."""
-    from metastep.experiments.stages import fit_model
-    from metastep.experiments.start import start_run
-    from metastep.fqi import save_model
-
-    folder = start_run(source, None, out, command="", overrides=overrides)
-    save_model(fit_model(folder, folder.collect()), folder.model_file)
 
 
 def run_page(page: str) -> None:
-    """All blocks, in a process of their own; a warning is an error."""
+    """Run all blocks; a warning is an error."""
     warnings.simplefilter("error")
-    jax.config.update("jax_numpy_dtype_promotion", "standard")  # strict is for our own code, not for what users run
+    jax.config.update("jax_numpy_dtype_promotion", "standard")  # strict is for our own code, not for users'
     sys.path.insert(0, "")
     names: dict = {"__name__": "page"}
     for block in BLOCK.finditer(page):
@@ -103,4 +96,4 @@ def run_page(page: str) -> None:
             build_toml(text)
         elif not language:
             for words in commands(text):
-                follow(words, page)
+                follow(words)

@@ -1,62 +1,64 @@
-"""Runs that a benchmark keeps: taken up where they are the same, made anew where model or loop are others."""
+"""Every benchmark runs at its smallest size, and one that was stopped resumes."""
 
-import importlib
 import json
+import os
+import subprocess
 import sys
+from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("stable_baselines3")
+FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "shared")
+NEEDS = {"sb3_rates": "stable_baselines3", "ppo_sb3": "stable_baselines3"}
+OPTIONS = {"calibration": ["--size", "20"]}
 
 
-@pytest.fixture(scope="module")
-def sb3_rates():
-    folder = str(Path(__file__).resolve().parent.parent / "benchmarks")
-    sys.path.insert(0, folder)
-    yield importlib.import_module("sb3_rates")
-    sys.path.remove(folder)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_benchmark_runs_at_its_smallest_size(name, tmp_path):
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    environment = {key: value for key, value in os.environ.items() if key != "JAX_NUMPY_DTYPE_PROMOTION"}
+    words = [sys.executable, str(FOLDER / f"{name}.py"), *OPTIONS.get(name, ["--smoke", "--out", str(tmp_path)])]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    if name not in OPTIONS:
+        saved = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+        assert saved
+        assert all(saved)
 
 
-class AtOnce:
-    """A pool that makes runs in this process."""
+def test_stopped_runs_resume_unless_model_or_loop_changed(tmp_path, monkeypatch):
+    """Stable-Baselines3's runs take hours, so finished ones are kept."""
+    pytest.importorskip("stable_baselines3")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import sb3_rates
 
-    def __init__(self, *_, **__):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
-
-    def submit(self, function, job):
-        from concurrent.futures import Future
-
-        future = Future()
-        future.set_result(function(job))
-        return future
-
-
-def test_kept_runs_are_of_the_same_model_and_loop(sb3_rates, tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(sb3_rates, "ProcessPoolExecutor", AtOnce)
+
+    class InThisProcess(nullcontext):
+        def __init__(self, *_, **__):
+            super().__init__(self)
+
+        def submit(self, function, job):
+            future = Future()
+            future.set_result(function(job))
+            return future
+
+    monkeypatch.setattr(sb3_rates, "ProcessPoolExecutor", InThisProcess)
     monkeypatch.setattr(sb3_rates, "run", lambda job: made.append(job) or {"score": len(made), **job._asdict()})
-    runs = sb3_rates.Runs(tmp_path / "kept.jsonl", 1)
-    said = sb3_rates.loop_of("pendulum", "preset").said
-    job = sb3_rates.Job("pendulum", "learned", 0.0, 0.0, 0, "ppo-classic", "preset", 30, "first fit", said)
-    assert [found["score"] for found in runs([job, job])] == [1, 1]
-    with open(tmp_path / "kept.jsonl", "a") as file:
-        file.write('{"score": 7, "fam')  # stopped
-    refitted, changed = job._replace(fingerprint="second fit"), job._replace(said="another preset")
-    assert [found["score"] for found in runs([job, refitted, changed])] == [1, 2, 3]
-    assert made == [job, refitted, changed]
-    lines = (tmp_path / "kept.jsonl").read_text().splitlines()
-    assert sorted(json.loads(line)["score"] for line in lines) == [1, 2, 3]
-
-
-def test_a_loop_is_known_by_what_it_is_made_of(sb3_rates):
     loop = sb3_rates.loop_of("pendulum", "preset")
     others = [sb3_rates.loop_of("pendulum", "default"), loop._replace(hold=2), loop._replace(horizon=7)]
     others += [loop._replace(settings=loop.settings | {"n_epochs": 99}), sb3_rates.loop_of("acrobot", "preset")]
-    assert len({each.said for each in (loop, *others)}) == 6
+    assert len({each.digest for each in (loop, *others)}) == 6
+    job = sb3_rates.Job("pendulum", "learned", 0.0, 0.0, 0, "ppo-classic", "preset", 30, "first fit", loop.digest)
+    kept = tmp_path / "kept.jsonl"
+    assert [found["score"] for found in sb3_rates.run_all([job, job], kept, 1)] == [1, 1]
+    with kept.open("a") as file:
+        file.write('{"score": 7, "fam')  # stopped
+    refitted, changed = job._replace(fingerprint="second fit"), job._replace(digest="another preset")
+    assert [found["score"] for found in sb3_rates.run_all([job, refitted, changed], kept, 1)] == [1, 2, 3]
+    assert made == [job, refitted, changed]
+    assert sorted(json.loads(line)["score"] for line in kept.read_text().splitlines()) == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Every script in examples/ runs to its end, without a warning, from any folder."""
+"""Every script in examples/ runs without a warning, from any folder."""
 
 import ast
 import difflib
@@ -38,11 +38,11 @@ def test_examples_of_loops_are_short_and_each_has_one_before_it():
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(path, tmp_path):
     model = tmp_path / "tiny.safetensors"
-    # As one of several families, whose batches differ: no loop is unlike them.
+    # A model of several families, so that no loop's settings differ from the model's.
     anywhere = replace(tiny_model().record, setting={"env": "several", "rule": {"name": "ppo"}})
     save_model(replace(tiny_model(), record=anywhere), model)
     environment = os.environ | {"METASTEP_EXAMPLE_QUICK": "1"}
-    # Strict dtypes are for our own code under test, not for what users run.
+    # Strict dtypes are for our own code, not for scripts of users.
     environment.pop("JAX_NUMPY_DTYPE_PROMOTION", None)
     scripts = [str(path)]
     if path in LOOPS:
@@ -64,9 +64,9 @@ def code(path: Path) -> list[str]:
     return [line for line in lines if line.strip() and not line.strip().startswith("#")]
 
 
-def test_what_a_loop_needs_is_as_the_guide_shows_and_counts_it():
-    """The difference to the loop before, line by line."""
-    guide = (FOLDER.parent / "docs" / "where-you-train.md").read_text()
+def test_the_guide_shows_and_counts_the_lines_that_a_loop_needs():
+    """Compare each loop with the one before, line by line."""
+    guide = (FOLDER.parent / "docs" / "train.md").read_text()
     shown = re.findall(r"(\d+) lines added.*?```diff\n(.*?)```", guide, flags=re.S)
     assert len(shown) == len(LOOPS) == 4
     for (count, text), path in zip(shown, LOOPS, strict=True):

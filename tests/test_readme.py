@@ -1,4 +1,4 @@
-"""What the README shows runs, and what it names exists."""
+"""The snippets of the README and the tour run, and everything they name exists."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ TOUR = (ROOT / "docs" / "tour.md").read_text()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What `make demo` leaves, in little: a run of Minigolf in runs/demo."""
+    """A small version of the folder that `make demo` writes: a run of Minigolf in runs/demo."""
     folder = tmp_path_factory.mktemp("readme")
     small = [
         "collect.num_meta_episodes=64", "fqi.iterations=1", "selection.num_tasks=2",
@@ -33,28 +33,36 @@ def snippets(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page, flags=re.S)
 
 
-def test_the_tour_shows_the_snippet_of_the_readme():
-    assert snippets(TOUR)[: len(snippets(README))] == snippets(README)
-
-
-def test_snippets_run(folder):
-    """Those of the tour begin with that of the README."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "\n".join(snippets(TOUR))],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run(script: str, folder: Path) -> list[str]:
+    """Lines that a script prints; a warning is an error."""
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    shown = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 130
+
+
+def test_the_snippet_of_the_readme_runs(tmp_path):
+    (snippet,) = snippets(README)
+    assert len([line for line in snippet.splitlines() if line]) <= 10
+    assert "learn(61_440," in snippet
+    (line,) = run(snippet.replace("learn(61_440,", "learn(4_096,"), tmp_path)
+    assert line.startswith("mean return ")
+
+
+def test_the_snippets_of_the_tour_run(folder):
+    shown = run("\n".join(snippets(TOUR)), folder)
     assert [line.startswith("return ") for line in shown] == [True] * 6 + [False] * (len(shown) - 6)
     assert shown[6].startswith("('putter_length', 'friction')")
 
 
-def test_links_and_pictures_exist():
-    for target in re.findall(r"\]\(([^)#]+)", README):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_and_pictures_exist(page):
+    for target in re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text()):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
 
 
 def test_every_picture_is_used():

@@ -1,8 +1,7 @@
-"""What the peers share: the tasks, the command line, the clock and the line of JSON. Needs NumPy alone.
+"""What the peers share: tasks, command lines, the clock, memory and the line of JSON. Needs NumPy only.
 
-Every peer simulates the same learners: `learners(env, num)` gives each its policy and its task from fixed seeds, and a longer
-list begins with the shorter one. So `mean_return` and `mean_gradient`, taken over the first learners, must agree between
-peers up to sampling noise.
+Every peer simulates the same learners: `learners(env, num)` draws policies and tasks from fixed seeds, and a longer list begins
+with the shorter one. So the mean return and gradient over the first learners must agree between peers up to sampling noise.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Result = TypeVar("Result")
 
 DISCOUNT = 0.99
 SIGMA = 1.001
@@ -25,7 +25,7 @@ NUM_COMPARED = 8  # learners whose statistics are averaged
 
 
 class Size(NamedTuple):
-    """What a task asks of a policy, and the distribution of tasks and first policies."""
+    """Shapes of an environment, and the distributions of tasks and initial policies."""
 
     num_observations: int
     num_actions: int
@@ -47,7 +47,7 @@ SIZES = {
 
 
 class Job(NamedTuple):
-    """What the command line asks for."""
+    """One measurement of rollouts with gradients."""
 
     env: str
     learners: int
@@ -57,8 +57,25 @@ class Job(NamedTuple):
     variant: str
 
 
+class Training(NamedTuple):
+    """One measurement of PPO on CartPole-v1."""
+
+    learners: int
+    envs: int
+    steps: int
+    epochs: int
+    minibatch: int
+    hidden: int
+    seconds: float
+
+    @property
+    def batch(self) -> int:
+        """Environment steps of a learner for one update."""
+        return self.envs * self.steps
+
+
 class Estimates(NamedTuple):
-    """One pass over learners: what was estimated, with learners on the first axis."""
+    """What was estimated, with learners on the first axis."""
 
     mean_return: Floats  # (learners,)
     gradient: Floats  # (learners, parameters)
@@ -66,66 +83,75 @@ class Estimates(NamedTuple):
     live_steps: int  # steps before their episode's end, over all learners
 
 
-class Measurement(NamedTuple):
-    """Work done and what it took, after a warm-up."""
+class Spent(NamedTuple):
+    """CPU seconds of all threads, and wall seconds."""
 
-    estimates: int
-    live_steps: int
-    seconds: float
-    cpu_seconds: float
+    cpu: float
+    wall: float
 
 
-def job_from_arguments(description: str, variants: tuple[str, ...] = ("default",)) -> Job:
-    """Parse a peer's command line."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--env", choices=tuple(SIZES), default="cartpole")
-    parser.add_argument("--learners", type=int, default=64)
-    parser.add_argument("--episodes", type=int, default=100)
-    parser.add_argument("--horizon", type=int, default=100)
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long to measure, after the warm-up")
-    parser.add_argument("--variant", choices=variants, default=variants[0])
-    return Job(**vars(parser.parse_args()))
+def from_arguments(kind: type[Result], **more: Any) -> tuple[Result, argparse.Namespace]:
+    """Return the fields of a named tuple from the command line, and further options given as name=type."""
+    parser = argparse.ArgumentParser()
+    hints = get_type_hints(kind)
+    for name, each in (hints | more).items():
+        parser.add_argument(f"--{name}", type=each, required=True)
+    found = parser.parse_args()
+    return kind(**{name: getattr(found, name) for name in hints}), found
 
 
 def learners(env: str, num: int) -> tuple[Floats, Floats]:
-    """Policies (learners, parameters) and contexts (learners, coordinates), the same for every peer."""
+    """Return policies (learners, parameters) and contexts (learners, coordinates), the same for every peer."""
     size = SIZES[env]
     theta = np.random.default_rng(1).normal(scale=size.theta_scale, size=(num, size.num_parameters))
     context = np.random.default_rng(2).uniform(size.low, size.high, size=(num, len(size.low)))
     return theta, context
 
 
-def measure(work: Callable[[], tuple[int, int]], seconds: float) -> Measurement:
-    """Repeat `work`, which returns (estimates, live steps), until `seconds` have passed. The first call is the warm-up."""
+def timed(work: Callable[[], Result]) -> tuple[Result, Spent]:
+    """Return the result and the time it took."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    result = work()
+    return result, Spent(time.process_time() - cpu, time.perf_counter() - wall)
+
+
+def measure(job: Job, work: Callable[[], tuple[int, int]]) -> dict[str, float]:
+    """Repeat `work`, which returns (estimates, live steps), for some seconds after a warm-up; return rates per second."""
     work()
-    estimates = live_steps = 0
-    cpu_start, start = time.process_time(), time.perf_counter()
-    elapsed = 0.0
-    while elapsed < seconds:
-        done, live = work()
-        estimates += done
-        live_steps += live
-        elapsed = time.perf_counter() - start
-    return Measurement(estimates, live_steps, elapsed, time.process_time() - cpu_start)
+    done = np.zeros(2)
+
+    def repeat() -> None:
+        nonlocal done
+        end = time.perf_counter() + job.seconds
+        done = done + work()
+        while time.perf_counter() < end:
+            done = done + work()
+
+    _, spent = timed(repeat)
+    estimates, live = (float(number) for number in done / spent.wall)
+    return {
+        "estimates_per_second": estimates,
+        "steps_per_second": estimates * job.episodes * job.horizon,
+        "live_steps_per_second": live,
+        "cores_used": spent.cpu / spent.wall,
+    }
 
 
-def measure_each(
-    estimate: Callable[[int], Estimates], num_learners: int, seconds: float
-) -> tuple[Measurement, Estimates]:
-    """Measure a peer that serves one learner at a time, in turn; also the estimates of the compared learners."""
-    compared = [estimate(index) for index in range(min(NUM_COMPARED, num_learners))]
+def measure_each(job: Job, estimate: Callable[[int], Estimates]) -> tuple[dict[str, float], Estimates]:
+    """Measure a peer that serves one learner at a time; also return the estimates of the compared learners."""
+    compared = joined([estimate(index) for index in range(min(NUM_COMPARED, job.learners))])
     turn = 0
 
     def work() -> tuple[int, int]:
         nonlocal turn
-        turn = (turn + 1) % num_learners
+        turn = (turn + 1) % job.learners
         return 1, estimate(turn).live_steps
 
-    return measure(work, seconds), joined(compared)
+    return measure(job, work), compared
 
 
 def joined(parts: list[Estimates]) -> Estimates:
-    """Estimates of several learners as one record."""
+    """Concatenate estimates of several learners."""
     natural = [part.natural_gradient for part in parts if part.natural_gradient is not None]
     return Estimates(
         np.concatenate([part.mean_return for part in parts]),
@@ -135,40 +161,29 @@ def joined(parts: list[Estimates]) -> Estimates:
     )
 
 
-def record(
-    job: Job, peer: str, version: str, took: Measurement, estimates: Estimates, note: str = ""
-) -> dict[str, Any]:
-    """The fields of a result: see the README beside this folder for what each counts."""
-    lanes = took.estimates * job.episodes * job.horizon
-    natural = estimates.natural_gradient
+def rollout_record(version: str, rates: dict[str, float], estimates: Estimates, note: str = "") -> dict[str, Any]:
+    """Return the fields of a result; the README says what each counts."""
+    norms = np.linalg.norm(estimates.gradient[:NUM_COMPARED], axis=1)
     return {
-        "peer": peer,
         "version": version,
-        "env": job.env,
-        "learners": job.learners,
-        "episodes": job.episodes,
-        "horizon": job.horizon,
-        "variant": job.variant,
-        "estimates": took.estimates,
-        "env_steps": lanes,
-        "live_steps": took.live_steps,
-        "seconds": took.seconds,
-        "cores_used": took.cpu_seconds / took.seconds,
-        "estimates_per_second": took.estimates / took.seconds,
-        "steps_per_second": lanes / took.seconds,
-        "live_steps_per_second": took.live_steps / took.seconds,
+        **rates,
         "mean_return": float(estimates.mean_return[:NUM_COMPARED].mean()),
-        "mean_gradient": [round(float(value), 6) for value in estimates.gradient[:NUM_COMPARED].mean(0)],
-        "mean_gradient_norm": _mean_norm(estimates.gradient),
-        "mean_natural_gradient_norm": None if natural is None else _mean_norm(natural),
+        "mean_gradient_norm": float(norms.mean()),
         "note": note,
     }
 
 
-def print_record(fields: dict[str, Any]) -> None:
-    """One line of JSON, the last one a peer prints."""
-    print(json.dumps(fields), flush=True)
+def training_record(job: Training, update: Callable[[int], Any], name: str, version: str) -> dict[str, Any]:
+    """Measure environment steps per second with learning: `update(n)` makes n updates of every learner and waits for them."""
+    update(1)  # compiles
+    _, spent = timed(lambda: update(1))
+    num = max(1, int(job.seconds / max(spent.wall, 1e-6)))
+    update(num)  # where n updates are one program, compiles it
+    _, spent = timed(lambda: update(num))
+    rate = num * job.learners * job.batch / spent.wall
+    return {"name": name, "version": version, "steps_per_second": rate, "cores_used": spent.cpu / spent.wall}
 
 
-def _mean_norm(vectors: Floats) -> float:
-    return float(np.linalg.norm(vectors[:NUM_COMPARED], axis=1).mean())
+def print_record(record: dict[str, Any]) -> None:
+    """Print one line of JSON, the last line of a peer."""
+    print(json.dumps(record), flush=True)

@@ -1,31 +1,28 @@
-"""The regression problems of the FQI benchmark and how a stage is measured; needs NumPy only, so that every peer can run it.
+"""The regression problems of the FQI benchmark. Needs NumPy only, so that every peer can read them.
 
-Nav2D, Minigolf and CartPole are this package's own collections with the paper's settings, written to a file that every contender
-reads. HalfCheetah's would take hours of simulation and a million tuples of Nav2D minutes, so these are made up (`make_up`):
-learners climb `j(theta) = -|D (theta - M omega)|^2` along noisy, heavy-tailed gradients with uniform step sizes.
+Nav2D, Minigolf and CartPole are the presets' own data at full scale, collected once and written to a file. HalfCheetah's would
+take hours of simulation and a million tuples of Nav2D minutes, so these are synthetic (`synthesize`): learners climb
+`j(theta) = -|D (theta - M omega)|^2` along noisy, heavy-tailed gradients with uniform step sizes.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Result = TypeVar("Result")
+from common import Spent
+
 NUM_STEPSIZES = 101
 
 
 class Size(NamedTuple):
-    """A dataset of the paper and its forest."""
+    """A dataset and its forest."""
 
-    name: str  # also of the preset that collects it
-    simulated: bool
+    name: str  # of the preset
+    simulated: bool  # collected by the preset, not synthetic
     tuples: int
     parameters: int
     context: int
@@ -61,12 +58,12 @@ class Data(NamedTuple):
 
 
 def load_data(path: str) -> Data:
-    """The tuples of a file."""
+    """Read the tuples of a file."""
     with np.load(path) as arrays:
         return Data(*(arrays[name] for name in Data._fields))
 
 
-def make_up(size: Size, seed: int = 0) -> Data:
+def synthesize(size: Size, seed: int = 0) -> Data:
     """Episodes of noisy normalised gradient ascent with uniform step sizes."""
     draw = np.random.default_rng(seed)
     episodes = -(-size.tuples // size.updates)
@@ -101,47 +98,18 @@ def make_up(size: Size, seed: int = 0) -> Data:
     )
 
 
-class Stage(NamedTuple):
-    """What one stage of an iteration took."""
-
-    cpu: float  # seconds, all threads together
-    wall: float
-
-
-def timed(work: Callable[[], Result]) -> tuple[Result, Stage]:
-    """The result and the time it took."""
-    cpu, wall = time.process_time(), time.perf_counter()
-    result = work()
-    return result, Stage(time.process_time() - cpu, time.perf_counter() - wall)
-
-
 def forget_peak() -> float:
-    """Begin a new measurement of the peak memory; the memory in use now, in MB."""
+    """Start a new measurement of the peak memory; return the memory in use now, in MB."""
     Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")
 
 
-def peak_since(before: float) -> float:
-    """Most memory in use since `forget_peak`, above what was in use then, in MB."""
-    return _status("VmHWM") - before
+def record_of(version: str, fit: Spent, target: Spent, before: float, max_q: NDArray[Any]) -> dict[str, Any]:
+    """Return the record of a contender; `before` is the memory that `forget_peak` returned."""
+    record = {"version": version, "fit": fit, "target": target, "peak_mb": _status("VmHWM") - before}
+    return record | {"mean_max_q": float(max_q.mean())}
 
 
 def _status(field: str) -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return float(line.split()[1]) / 1024
-    raise RuntimeError(f"no {field} in /proc/self/status")
-
-
-def print_result(version: str, fit: Stage, target: Stage, peak: float, max_q: NDArray[np.float64], **more: Any) -> None:
-    """One line of JSON: what the benchmark reads."""
-    record = {
-        "version": version,
-        "fit": fit,
-        "target": target,
-        "peak_mb": peak,
-        "mean_max_q": float(max_q.mean()),
-        **more,
-    }
-    json.dump(record, sys.stdout)
-    print()
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:"))

@@ -1,4 +1,4 @@
-"""Peer (c): gymnax's CartPole in a jitted scan, vmapped over episodes and learners, computing the same estimate in JAX.
+"""gymnax's CartPole in a jitted scan, vmapped over episodes and learners, computing the same estimate in JAX.
 
 Two variants. `step` is what gymnax's documentation shows: `env.step`, which splits a key, draws a reset and selects it where
 an episode has ended, in every step. `step_env` leaves the resets out, as one episode each is wanted. For Nav2D gymnax's
@@ -21,6 +21,8 @@ import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+
 from common import (
     DAMPING,
     DISCOUNT,
@@ -28,13 +30,12 @@ from common import (
     SIZES,
     Estimates,
     Job,
-    job_from_arguments,
+    from_arguments,
     learners,
     measure,
     print_record,
-    record,
-)
-from jax import Array
+    rollout_record,
+)  # fmt: skip
 
 GOAL_RADIUS = 0.01
 Transition = Callable[[Array, Any, Array, Array], tuple[Any, Array, Array]]
@@ -126,8 +127,7 @@ def learner(job: Job, functions: Any, theta: Array, context: Array, key: Array) 
 
 
 def main() -> None:
-    """Measure and print."""
-    job = job_from_arguments("gymnax in a jitted scan.", ("step", "step_env"))
+    job, _ = from_arguments(Job)
     functions = (cartpole if job.env == "cartpole" else nav2d)(job.variant)
     theta, context = (jnp.asarray(array, jnp.float32) for array in learners(job.env, job.learners))
 
@@ -143,12 +143,11 @@ def main() -> None:
         live = jax.block_until_ready(run(jax.random.key(calls)))[3]
         return job.learners, int(np.asarray(live).sum())
 
-    took = measure(work, job.seconds)
+    rates = measure(job, work)
     mean_return, gradient, natural, live = (np.asarray(part, np.float64) for part in run(jax.random.key(0)))
-    name = {"step": "env.step", "step_env": "env.step_env"}[job.variant]
     note = "" if job.env == "cartpole" else "PointRobot with the goal, reward and end of Nav2D"
     estimates = Estimates(mean_return, gradient, natural, int(live.sum()))
-    print_record(record(job, f"gymnax, {name}", version("gymnax"), took, estimates, note))
+    print_record(rollout_record(version("gymnax"), rates, estimates, note))
 
 
 if __name__ == "__main__":

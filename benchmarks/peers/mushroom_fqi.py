@@ -1,10 +1,8 @@
-"""Peer: MushroomRL's FQI, as its own example uses it.
+"""MushroomRL's FQI, as its own example uses it.
 
 It knows discrete actions only and fits one ExtraTreesRegressor per action on the tuples with that action. So step sizes are
 rounded to the grid of 101, and there are 101 forests, each of a hundredth of the tuples: another Q function, the same number of
 leaves looked up for the targets.
-
-    python benchmarks/peers/mushroom_fqi.py --size nav2d --data FILE --trees 50 --threads 1
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import argparse
 from importlib.metadata import version
 
 import numpy as np
-from fqi_data import NUM_STEPSIZES, SIZES, Stage, forget_peak, load_data, peak_since, print_result, timed
 from mushroom_rl.algorithms.value import FQI
 from mushroom_rl.core import MDPInfo
 from mushroom_rl.policy import EpsGreedy
@@ -21,14 +18,14 @@ from mushroom_rl.utils.parameters import Parameter
 from mushroom_rl.utils.spaces import Box, Discrete
 from sklearn.ensemble import ExtraTreesRegressor
 
+from common import Spent, print_record, timed
+from fqi_data import NUM_STEPSIZES, SIZES, forget_peak, load_data, record_of
+
 
 def main() -> None:
-    """Measure the second iteration."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--size", choices=SIZES, required=True)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--trees", type=int, required=True)
-    parser.add_argument("--threads", type=int, required=True)
+    for name, kind in (("size", str), ("data", str), ("trees", int), ("threads", int)):
+        parser.add_argument(f"--{name}", type=kind, required=True)
     arguments = parser.parse_args()
     size = SIZES[arguments.size]
     data = load_data(arguments.data)
@@ -57,7 +54,7 @@ def main() -> None:
 
     regressor = agent.approximator
     predict, fit = regressor.predict, regressor.fit
-    stages: dict[str, Stage] = {}
+    stages: dict[str, Spent] = {}
     values: list[np.ndarray] = []
 
     def timed_predict(*args: np.ndarray) -> np.ndarray:
@@ -71,7 +68,7 @@ def main() -> None:
     regressor.predict, regressor.fit = timed_predict, timed_fit
     before = forget_peak()
     agent.fit(dataset)
-    print_result(version("mushroom-rl"), stages["fit"], stages["target"], peak_since(before), values[0])
+    print_record(record_of(version("mushroom-rl"), stages["fit"], stages["target"], before, values[0]))
 
 
 if __name__ == "__main__":

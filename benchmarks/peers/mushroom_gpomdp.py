@@ -1,4 +1,4 @@
-"""Peer (d): MushroomRL's GPOMDP through its Core, on the same CartPole and Nav2D written as its Environment class.
+"""MushroomRL's GPOMDP through its Core, on the same CartPole and Nav2D written as its Environment class.
 
 MushroomRL's own CartPole is another task (a continuous force, no track), so the dynamics are Gymnasium's, in plain Python
 floats, which is the fastest a single episode can be stepped there. Its GPOMDP computes the return and the gradient with the
@@ -15,24 +15,26 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-from common import (
-    DISCOUNT,
-    SIGMA,
-    SIZES,
-    Estimates,
-    Floats,
-    job_from_arguments,
-    learners,
-    measure_each,
-    print_record,
-    record,
-)
 from mushroom_rl.algorithms.policy_search import GPOMDP
 from mushroom_rl.approximators import Regressor
 from mushroom_rl.approximators.parametric import LinearApproximator
 from mushroom_rl.core import Core, Environment, MDPInfo
 from mushroom_rl.policy import GaussianPolicy
 from mushroom_rl.utils.spaces import Box
+
+from common import (
+    DISCOUNT,
+    SIGMA,
+    SIZES,
+    Estimates,
+    Floats,
+    Job,
+    from_arguments,
+    learners,
+    measure_each,
+    print_record,
+    rollout_record,
+)  # fmt: skip
 
 MAX_ANGLE = 12.0 * 2.0 * math.pi / 360.0
 
@@ -48,7 +50,6 @@ class CartPole(Environment):
         self._rng = np.random.default_rng(0)
 
     def reset(self, state: Any = None) -> Floats:
-        """Near the upright position."""
         self._state = tuple(self._rng.uniform(-0.05, 0.05, 4).tolist())
         return np.array((1.0, *self._state))
 
@@ -82,12 +83,10 @@ class Nav2D(Environment):
         self._x = self._y = 0.0
 
     def reset(self, state: Any = None) -> Floats:
-        """Back to the origin."""
         self._x = self._y = 0.0
         return np.array((1.0, 0.0, 0.0))
 
     def step(self, action: Floats) -> tuple[Floats, float, bool, dict[str, Any]]:
-        """One clipped move."""
         self._x += min(max(action[0], -0.1), 0.1)
         self._y += min(max(action[1], -0.1), 0.1)
         distance = math.hypot(self.context[0] - self._x, self.context[1] - self._y)
@@ -106,8 +105,7 @@ class KeepGradient:
 
 
 def main() -> None:
-    """Measure and print."""
-    job = job_from_arguments("MushroomRL's GPOMDP.")
+    job, _ = from_arguments(Job)
     size = SIZES[job.env]
     theta, context = learners(job.env, job.learners)
     mdp = (CartPole if job.env == "cartpole" else Nav2D)(job.horizon)
@@ -143,11 +141,11 @@ def main() -> None:
             np.array([np.mean([total for total, _ in episodes])]), flat[None], None, sum(steps for _, steps in episodes)
         )
 
-    took, estimates = measure_each(estimate, job.learners, job.seconds)
+    rates, estimates = measure_each(job, estimate)
     note = "no natural gradient"
     if not np.abs(estimates.gradient).max() > 1e-9:
         note += "; its gradient is zero here (baseline over living episodes only)"
-    print_record(record(job, "MushroomRL GPOMDP", version("mushroom-rl"), took, estimates, note))
+    print_record(rollout_record(version("mushroom-rl"), rates, estimates, note))
 
 
 if __name__ == "__main__":

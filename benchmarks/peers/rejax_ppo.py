@@ -1,4 +1,4 @@
-"""Peer: rejax, PureJaxRL's PPO as a package, in one compiled loop; several learners are a vmap over seeds."""
+"""rejax, PureJaxRL's PPO as a package, in one compiled loop; several learners are a vmap over seeds."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from importlib.metadata import version
 import jax
 import numpy as np
 from rejax import PPO
-from training import measured, print_record, training_from_arguments
+
+from common import Training, from_arguments, print_record, training_record
 
 
 def main() -> None:
-    """Measure and print."""
-    job = training_from_arguments("rejax")
+    job, _ = from_arguments(Training)
     agent = {"hidden_layer_sizes": (job.hidden, job.hidden), "activation": "tanh"}
     algorithm = PPO.create(
         env="CartPole-v1",
@@ -35,7 +35,7 @@ def main() -> None:
         nonlocal state
         state = jax.block_until_ready(run(state, num))
 
-    record = measured(job, update, "rejax", version("rejax"))
+    record = training_record(job, update, "rejax", version("rejax"))
     finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.actor_ts.params))
     print_record({**record, "finite": bool(finite), "device": jax.devices()[0].platform})
 

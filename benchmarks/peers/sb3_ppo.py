@@ -1,27 +1,23 @@
-"""Peers: Stable-Baselines3 (PyTorch) and sbx (its networks in JAX), both with Gymnasium's CartPole-v1 in one process.
+"""Stable-Baselines3 (PyTorch) and sbx (its networks in JAX), both with Gymnasium's CartPole-v1 in one process.
 
 Stable-Baselines3 computes on the CPU in any case, as it advises for networks without convolutions; sbx on JAX's default device.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import warnings
 from importlib.metadata import version
 from typing import Any
 
 from stable_baselines3.common.env_util import make_vec_env
-from training import measured, print_record, training_from_arguments
+
+from common import Training, from_arguments, print_record, training_record
 
 
 def main() -> None:
-    """Measure and print."""
     warnings.simplefilter("ignore")
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--name", choices=("sbx", "sb3"), required=True)
-    chosen, others = parser.parse_known_args()
-    job = training_from_arguments("Stable-Baselines3 or sbx", others)
+    job, chosen = from_arguments(Training, name=str)
     layers = [job.hidden, job.hidden]
     if chosen.name == "sbx":
         from sbx import PPO
@@ -48,7 +44,7 @@ def main() -> None:
     def update(num: int) -> None:
         model.learn(num * job.batch, reset_num_timesteps=False)
 
-    print_record(measured(job, update, name, version(package)))
+    print_record(training_record(job, update, name, version(package)))
 
 
 if __name__ == "__main__":

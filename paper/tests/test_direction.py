@@ -7,16 +7,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from metastep import InputError
+from metastep import InputError, Run
 from metastep.experiments.pooling import for_family
-from metastep.experiments.run import Run as RunFolder
 from metastep.fqi import load_model
 from paper import direction, joint
 from paper.direction import MODEL, changes_nothing, setting
 from paper.registry import REGISTRY
 from paper.runner import check_reproduction, reproduce
 from paper.tests.test_reproduce import Watch, comparison_of, curves, run_of
-from paper.workbench import Run, Workbench
+from paper.workbench import PresetRun, Workbench
 
 FEW = ("fixed", "rmsprop", "metafqi")
 IDS = ("direction", "ablations", "growth")
@@ -102,7 +101,7 @@ def test_one_model_for_two_environments_is_kept(tmp_path, monkeypatch):
         assert outcome.effect == pytest.approx(np.mean(best - area(out, "joint", env, "joint")), rel=1e-4)
     assert [problem for _, problem in check_reproduction(out) if problem] == []
     common = load_model(out / "joint" / "model.safetensors")
-    own = {env: for_family(common, RunFolder.open(out / "runs" / env).of_model(MODEL).config) for env in both}
+    own = {env: for_family(common, Run.open(out / "runs" / env).of_model(MODEL).config) for env in both}
     assert [own[env].record.branches[0].high for env in both] == [10.0, 1e4]  # the longer one is the common model's
     zero, unit = common.record.configuration["reaches"]["minigolf"]
     low, high = common.record.feature_low, common.record.feature_high
@@ -124,18 +123,18 @@ def test_one_model_for_two_environments_is_kept(tmp_path, monkeypatch):
         reproduce(["joint"], tmp_path / "one", "tiny", 3, environments=["nav2d"])
 
 
-class Told(Run):
-    """A run whose test results are told: every method gains what `GAINS` has for it or for its folder, at 40 tasks."""
+class Synthetic(PresetRun):
+    """A run with synthetic test results: every method gains what `GAINS` has for it or for its folder, at 40 tasks."""
 
     def tested(self, *names):
-        rng = np.random.default_rng([*self.folder.path.name.encode()])
-        gains = {name: GAINS.get(self.folder.path.name if name == MODEL else name, 2.0) for name in names}
+        rng = np.random.default_rng([*self.path.name.encode()])
+        gains = {name: GAINS.get(self.path.name if name == MODEL else name, 2.0) for name in names}
         return comparison_of(**{name: curves(rng, gain) for name, gain in gains.items()})
 
 
-class ToldBench(Workbench):
+class SyntheticBench(Workbench):
     def run(self, preset, variant="", changes=()):
-        return Told(preset, RunFolder(self.out / (variant or preset), self.config(preset, changes)), self.tracker)
+        return Synthetic(preset, self.out / (variant or preset), self.config(preset, changes))
 
 
 GAINS = {"nav2d": 3.0, "hoof": 2.5, "without-5": 2.0, "without-6": 3.0, "without-7": 4.0, "tuples-100000": 2.0}
@@ -157,8 +156,8 @@ def test_what_40_tasks_tell(name, changed, verdicts, tmp_path, monkeypatch):
     for key, gain in changed.items():
         monkeypatch.setitem(GAINS, key, gain)
     monkeypatch.setattr(direction, "learned", lambda *_: None)
-    monkeypatch.setattr(direction, "direction", dataclasses.replace(direction.direction, run=ToldBench.run))
-    bench = ToldBench(tmp_path, "quick", 3, environments=("nav2d",))
+    monkeypatch.setattr(direction, "direction", dataclasses.replace(direction.direction, run=SyntheticBench.run))
+    bench = SyntheticBench(tmp_path, "quick", 3, environments=("nav2d",))
     outcomes = getattr(direction, name)(bench).outcomes
     assert [outcome.verdict for outcome in outcomes[-len(verdicts) :]] == verdicts
     assert {outcome.num for outcome in outcomes} == {40}

@@ -7,6 +7,7 @@ import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from metastep import InputError
-from metastep._core.progress import Silent
 from metastep.evaluation import Comparison, MethodRecord, load, save
 from metastep.experiments.build import build_env
 from metastep.experiments.config import load as load_config
@@ -30,7 +30,7 @@ from paper.registry import IDS, REGISTRY, resolve
 from paper.results import results_markdown
 from paper.robust import has_random_states, spread_difference, standard_deviation
 from paper.runner import check_reproduction, command_of, reproduce
-from paper.workbench import Run, Workbench
+from paper.workbench import PresetRun, Workbench
 
 CHEETAHS = {
     "fig2",
@@ -417,7 +417,7 @@ def comparison_of(**returns):
 
 def run_of(preset):
     """A run of which only the settings are asked."""
-    return Run(preset, SimpleNamespace(config=load_config(preset, "quick", ["compare.num_resamples=2000"])), Silent())
+    return PresetRun(preset, Path("nowhere"), load_config(preset, "quick", ["compare.num_resamples=2000"]))
 
 
 @pytest.fixture
@@ -525,11 +525,11 @@ def test_the_effect_shown_is_one_that_decides(run):
 
 def test_random_states_are_judged_where_all_of_them_are_there(tmp_path):
     run = Workbench(tmp_path, "tiny", 3).run("cartpole")
-    (run.folder.path / "extra").mkdir(parents=True)
+    (run.path / "extra").mkdir(parents=True)
     for kind in ("double", "single"):
         for state in range(5):
             assert not has_random_states(run)
-            (run.folder.path / "extra" / f"robust-{kind}-{state}.safetensors").touch()
+            (run.path / "extra" / f"robust-{kind}-{state}.safetensors").touch()
     assert has_random_states(run)
 
 

@@ -1,11 +1,10 @@
 """Lipschitz constants of contextual MDPs, the bounds that follow from them, and how both compare with measurement.
 
 - `constants`: the formulas of the paper's context-Lipschitz section, with their conditions.
-- `policy`: the linear Gaussian policy, with constants of its score that keep the gradient theorem true.
-- `lqr`, `nav2d`: exact constants; closed forms on LQR.
+- `policy`: the linear Gaussian policy, with constants of its score that keep the gradient theorem true; Nav2D's constants.
+- `lqr`: exact constants and closed forms on LQR.
 - `estimate`: constants estimated from below for any environment.
-- `measure`, `table`: differences between tasks with common random numbers, against their bounds.
-- `coverage`: how far test tasks lie from training tasks, and what that can cost.
+- `measure`: differences between tasks with common random numbers, against their bounds.
 
 docs/theory.md derives what is used.
 """

@@ -30,7 +30,7 @@ Number = float | Floats
 
 
 class CmdpConstants(NamedTuple):
-    """What is known of the family of tasks, over all contexts that are compared."""
+    """Constants of the family of tasks, over all contexts that are compared."""
 
     L_P: Number  # next-state law, in the state-action pair
     L_r: Number  # reward, in the state-action pair
@@ -41,55 +41,45 @@ class CmdpConstants(NamedTuple):
 
 
 class PolicyConstants(NamedTuple):
-    """What is known of the policy."""
+    """Constants of the policy."""
 
     L_pi: Number  # action law, in the state
     L_pi_theta: Number  # action law, in the parameters
 
 
 class ScoreConstants(NamedTuple):
-    """What is known of the score d log pi / d theta_i; the last axis of arrays is the coordinate i.
+    """Constants of the score d log pi / d theta_i; the last axis of arrays is the coordinate i.
 
     A Gaussian score is unbounded. `paper.theory.policy` gives numbers that keep the theorem true for it.
     """
 
-    M: Number  # bound of the absolute score
-    L: Number  # its Lipschitz constant, in the state-action pair
+    M: Number = np.inf  # bound of the absolute score
+    L: Number = np.inf  # its Lipschitz constant, in the state-action pair
 
 
 Constants = tuple[CmdpConstants, PolicyConstants, ScoreConstants]
-_UNKNOWN_SCORE = ScoreConstants(np.inf, np.inf)
-
-
-class StepsToGo(NamedTuple):
-    """Constants of the value functions with k = 0, 1, ..., H steps left; the first axis is k."""
-
-    L_Q: Floats  # (steps + 1, ...)
-    L_omega_Q: Floats
-    Q_max: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """The constants of the two theorems; each is computed, and its condition checked, when it is asked for.
+    """The constants of the two theorems; each is computed, and its condition checked, on first use.
 
     Args:
-        cmdp, policy: what is known of the tasks and of the policy.
-        score: what is known of the score, for `L_eta` and `L_gradient`; nothing is known of it unless given.
+        cmdp, policy: constants of the tasks and of the policy.
+        score: constants of the score, for `L_eta` and `L_gradient`; unknown by default.
         horizon: H of the finite sums; None for the infinite ones.
     """
 
     cmdp: CmdpConstants
     policy: PolicyConstants
-    score: ScoreConstants = _UNKNOWN_SCORE
+    score: ScoreConstants = ScoreConstants()
     horizon: int | None = None
 
     def __post_init__(self) -> None:
         for record in (self.cmdp, self.policy, self.score):
             for name, value in zip(record._fields, record, strict=True):
-                array = np.asarray(value, np.float64)
-                if array.size and not np.all(array >= 0.0):
-                    raise InputError(f"{name}: {float(np.min(array)):g} must be a number that is at least 0.")
+                if not np.all(np.asarray(value) >= 0.0):
+                    raise InputError(f"{name}: {float(np.min(value)):g} must be a number that is at least 0.")
         if np.any(np.asarray(self.cmdp.gamma) > 1.0):
             raise InputError(f"gamma: {float(np.max(self.cmdp.gamma)):g} must lie in [0, 1].")
         if self.horizon is not None and self.horizon < 1:
@@ -108,7 +98,7 @@ class Bounds:
     @cached_property
     def L_Q(self) -> Number:
         """`L_r / (1 - gamma L_P (1 + L_pi))`; with a horizon `L_r sum_{k<H} (gamma L_P (1 + L_pi))^k`."""
-        return self.cmdp.L_r / self._lost_share() if self.horizon is None else self.steps_to_go.L_Q[-1]
+        return self.cmdp.L_r / self._lost_share if self.horizon is None else self._steps_to_go[-1][0]
 
     @property
     def L_V(self) -> Number:
@@ -122,9 +112,9 @@ class Bounds:
         With a horizon, the recurrence `L^(k+1) = L_omegar + gamma L_omegaP L_V^(k) + gamma L^(k)` from `L^(0) = 0`.
         """
         if self.horizon is not None:
-            return self.steps_to_go.L_omega_Q[-1]
+            return self._steps_to_go[-1][1]
         through_states = times(self.cmdp.gamma, times(self.cmdp.L_omega_P, self.L_V))
-        return (self.cmdp.L_omega_r + through_states) / self._forgotten_share()
+        return (self.cmdp.L_omega_r + through_states) / self._forgotten_share
 
     @property
     def L_delta_theta(self) -> Number:
@@ -144,9 +134,9 @@ class Bounds:
     @property
     def L_eta(self) -> Number:
         """`R_max/(1 - gamma) L_score + M L_Q`, of eta = score * Q in the state-action pair."""
-        if self.horizon is not None:
-            return self._eta(self.steps_to_go.Q_max[-1], self.L_Q)
-        return self._eta(self.cmdp.R_max / self._forgotten_share(), self.L_Q)
+        is_infinite = self.horizon is None
+        largest = self.cmdp.R_max / self._forgotten_share if is_infinite else self._steps_to_go[-1][2]
+        return self._eta(largest, self.L_Q)
 
     @cached_property
     def L_gradient(self) -> Number:
@@ -158,33 +148,30 @@ class Bounds:
         """
         if self.horizon is None:
             through_states = times(self.L_eta, self.L_zeta_omega)
-            return (through_states + times(self.score.M, self.L_omega_Q)) / self._forgotten_share()
-        left, total = self.steps_to_go, np.zeros(())
-        weight = np.ones_like(np.asarray(self.cmdp.gamma, np.float64))
+            return (through_states + times(self.score.M, self.L_omega_Q)) / self._forgotten_share
+        total, weight = np.zeros(()), np.ones_like(np.asarray(self.cmdp.gamma, np.float64))
         for t, drift in enumerate(self._state_laws(self.cmdp.L_omega_P, self.horizon)):
-            k = self.horizon - t
-            through_states = times(self._eta(left.Q_max[k], left.L_Q[k]), times(self._reach, drift))
-            total = total + times(weight, through_states + times(self.score.M, left.L_omega_Q[k]))
+            of_q, in_context, largest = self._steps_to_go[self.horizon - t]
+            through_states = times(self._eta(largest, of_q), times(self._reach, drift))
+            total = total + times(weight, through_states + times(self.score.M, in_context))
             weight = weight * self.cmdp.gamma
         return total
 
     @cached_property
-    def steps_to_go(self) -> StepsToGo:
-        """The recurrences behind Theorem 1, from nothing left to all of the horizon.
+    def _steps_to_go(self) -> list[tuple[Floats, Floats, Floats]]:
+        """The recurrences behind Theorem 1: L_Q, L_omegaQ and Q_max with k = 0, ..., H steps left.
 
         L_Q^(k+1) = L_r + gamma L_P (1 + L_pi) L_Q^(k),  L_omegaQ^(k+1) = L_omegar + gamma L_omegaP L_V^(k) + gamma L_omegaQ^(k)
         """
-        if self.horizon is None:
-            raise InputError("horizon: None must be a number of at least 1 for constants by the number of steps to go.")
         cmdp, rows = self.cmdp, [(self._zero, self._zero, self._zero)]
         with np.errstate(over="ignore"):  # an infinite constant is a true answer: the bound is void
-            for _ in range(self.horizon):
+            for _ in range(self.horizon or 0):
                 of_q, in_context, largest = rows[-1]
                 through_states = times(cmdp.L_omega_P, times(self._reach, of_q))
                 of_q = cmdp.L_r + times(self.contraction, of_q)
                 in_context = cmdp.L_omega_r + times(cmdp.gamma, through_states + in_context)
                 rows.append((of_q, in_context, cmdp.R_max + times(cmdp.gamma, largest)))
-        return StepsToGo(*(np.stack(column) for column in zip(*rows, strict=True)))
+        return rows
 
     @property
     def _reach(self) -> Floats:
@@ -200,7 +187,7 @@ class Bounds:
     def _occupancy(self, one_step: Number) -> Number:
         gamma = np.asarray(self.cmdp.gamma, np.float64)
         if self.horizon is None:
-            return times(gamma, one_step) / self._lost_share()
+            return times(gamma, one_step) / self._lost_share
         weights = [gamma**t for t in range(self.horizon)]
         laws = self._state_laws(one_step, self.horizon)
         return sum(times(weight, law) for weight, law in zip(weights, laws, strict=True)) / sum(weights)
@@ -213,6 +200,7 @@ class Bounds:
                 laws.append(times(self.growth, laws[-1]) + one_step)
         return laws
 
+    @property
     def _lost_share(self) -> Floats:
         """`1 - gamma L_P (1 + L_pi)`, which must be positive without a horizon."""
         largest = float(np.max(self.contraction))
@@ -223,6 +211,7 @@ class Bounds:
             )
         return 1.0 - self.contraction
 
+    @property
     def _forgotten_share(self) -> Floats:
         """`1 - gamma`, which must be positive without a horizon."""
         gamma = np.asarray(self.cmdp.gamma, np.float64)
@@ -234,7 +223,7 @@ class Bounds:
 def printed_gradient_constant(cmdp: CmdpConstants, policy: PolicyConstants, score: ScoreConstants) -> Number:
     """`L_eta (1 + L_pi) L_delta(omega) + M L_omegaQ` as the paper prints it: a constant of `(1 - gamma) grad J`, not of `grad J`.
 
-    A random walk whose reward is `omega * sign(s)` exceeds it (tests/theory/test_theory_printed.py).
+    A random walk whose reward is `omega * sign(s)` exceeds it (paper/tests/test_theory_constants.py).
     """
     return Bounds(cmdp, policy, score).L_gradient * (1.0 - np.asarray(cmdp.gamma))
 
@@ -248,7 +237,7 @@ def per_coordinate(cmdp: CmdpConstants, policy: PolicyConstants) -> tuple[CmdpCo
 
 
 def times(left: Number, right: Number) -> Floats:
-    """A product in which zero wins over infinity: what does not depend on a thing is not hurt by its constant."""
+    """Multiply, with zero winning over infinity: what does not depend on something is not hurt by its constant."""
     left, right = np.asarray(left, np.float64), np.asarray(right, np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         product = left * right

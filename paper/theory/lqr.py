@@ -153,6 +153,18 @@ def return_gradient(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayL
     return np.concatenate([of_bias, of_weights.reshape(*of_weights.shape[:-2], -1)], axis=-1)
 
 
+def closed_forms(
+    family: LinearQuadratic, policy: LinearPolicy, omega: Floats, points: Floats
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return Q at points (contexts, points, .), the return, its gradient and the mean state, (contexts, .) each."""
+    return (
+        q_functions(family, policy, omega[:, None])[-1].at(points),
+        expected_return(family, policy, omega)[:, None],
+        return_gradient(family, policy, omega),
+        occupied_mean(family, policy, omega),
+    )
+
+
 def reachable_ball(family: LinearQuadratic, policy: LinearPolicy, omegas: ArrayLike) -> Ball:
     """Balls that hold every state and action of an episode of the two-point system, in all contexts between `omegas`.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from metastep import controllers, envs, evaluation, features, policies, report, rules, testing
     from metastep._core.errors import InputError
+    from metastep._core.progress import Tracker
     from metastep.envs import make_env
     from metastep.evaluation import Comparison, Method, MethodSpec, baselines, compare, tune
     from metastep.evaluation import load as load_comparison
@@ -42,6 +43,7 @@ _HOMES = {
     "Run": "metastep.experiments.run:Run",
     "Stepper": "metastep.fqi:Stepper",
     "Rollout": "metastep.simulation.rollouts:Rollout",
+    "Tracker": "metastep._core.progress:Tracker",
     "baselines": "metastep.evaluation.baselines",
     "compare": "metastep.evaluation:compare",
     "controllers": "metastep.controllers",
@@ -63,7 +65,7 @@ _HOMES = {
 }
 
 __all__ = ["Comparison", "Estimator", "Experiment", "InputError", "MetaFQI", "MetaMDP", "Method", "MethodSpec", "Model"]
-__all__ += ["Rollout", "Run", "Stepper", "__version__"]
+__all__ += ["Rollout", "Run", "Stepper", "Tracker", "__version__"]
 __all__ += ["compare", "load", "load_comparison", "load_experiment", "load_model", "make_env", "run", "tune"]
 __all__ += ["baselines", "controllers", "envs", "evaluation", "features", "policies", "regressors", "report", "rules"]
 __all__ += ["testing"]

@@ -26,9 +26,10 @@ from threading import Timer
 from typing import Any, NamedTuple
 
 from metastep import cli
-from metastep._core import progress, storage
+from metastep._core import progress
 from metastep.experiments import reporting
 from metastep.experiments.checking import check_folder
+from tests.disk import watch
 from tests.processes import CHILDREN
 
 SETTINGS = [
@@ -63,19 +64,16 @@ class Child:
         self.parent.recv()
         self.stage, self.calls = name, 0
 
-    def watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any) -> Any:
-            self.calls += 1
-            here = self.stage == self.aimed and self.calls == self.at
-            if here and self.mode == "within" and name == "write":
-                call(arguments[0], arguments[1][: len(arguments[1]) // 2])
-            elif here and self.mode == "after":
-                call(*arguments)
-            if here:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments)
-
-        return counted
+    def around(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        self.calls += 1
+        here = self.stage == self.aimed and self.calls == self.at
+        if here and self.mode == "within" and name == "write":
+            call(arguments[0][: len(arguments[0]) // 2])
+        elif here and self.mode == "after":
+            call(*arguments)
+        if here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments)
 
     def announced(self, function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
         def begun(*arguments: Any) -> Any:
@@ -87,7 +85,7 @@ class Child:
     def run(self, arguments: list[str]) -> None:
         for number in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-        storage.DISK = storage.Disk(*(self.watched(name, call) for name, call in storage.Disk()._asdict().items()))
+        watch(self.around)
         progress.Terminal.stage = self.announced(progress.Terminal.stage)  # type: ignore[method-assign]
         reporting.write_report = self.announced(reporting.write_report, "report")
         sys.argv = ["metastep", *arguments]

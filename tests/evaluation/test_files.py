@@ -94,7 +94,6 @@ def rewrite(path: Path, comparison: Comparison, arrays: dict[str, Any], metadata
     [
         ({}, {"format": "metastep model"}, "is not a metastep comparison"),
         ({}, {"version": 99}, "is a comparison of version 99, this metastep reads version 2: compare again"),
-        ({}, {"kind": "comparison", "format": 1, "version": None}, "is a comparison of version 1"),
         ({"returns": None}, {}, "not a whole comparison: KeyError 'returns'"),
         ({"returns": np.zeros((2, 9), np.float32)}, {}, "3 axes"),
         ({"flagged": np.zeros((2, 9, 2), np.bool_)}, {}, "flagged is bool"),

@@ -31,7 +31,7 @@ def test_a_whole_run_has_no_problems(whole: Run) -> None:
     files = sorted(str(path.relative_to(whole.path)) for path in whole.path.rglob("*") if path.is_file())
     *told, summary = result.stdout.splitlines()
     assert sorted(told) == sorted(f"{name}: ok" for name in files)
-    assert summary == f"all {len(files)} files are as they should be."
+    assert summary == f"all {len(files)} files are ok."
     assert "data/block-00002.safetensors" in files
     assert "report.json" in files
 
@@ -101,7 +101,7 @@ def test_a_run_that_is_written_now_is_not_damaged(run: Run) -> None:
         (run.path / listed).unlink()
     shutil.rmtree(run.path / "figures")
     (run.data_folder / "part-00002-00001.safetensors").write_text("")
-    with writing(run.path, "collect"):
+    with writing(run.path):
         (run.data_folder / ".block-00002.safetensors.0123456789abcdef.tmp").write_text("half")
         for place in (run.path, run.data_folder):
             result = invoke("check", place)
@@ -122,7 +122,7 @@ def test_leftovers_and_foreign_files_are_named(run: Run) -> None:
     (run.path / "photos" / "2020").mkdir(parents=True)
     (run.path / "extra").mkdir()
     (run.path / "results" / ".fixed.safetensors.0123456789abcdef.tmp").write_text("half")
-    (run.path / ".lock.0123456789abcdef").write_text("")
+    (run.path / ".lock").write_text("")
     (run.data_folder / "part-00000-00001.safetensors").write_text("")
     (run.path / "linked").symlink_to(run.path / "data")
     found = problems(run.path)
@@ -130,10 +130,10 @@ def test_leftovers_and_foreign_files_are_named(run: Run) -> None:
     assert found.pop("photos/2020") == "was not written by metastep."
     assert found.pop("linked") == "was not written by metastep."
     assert "leftover" in found.pop("results/.fixed.safetensors.0123456789abcdef.tmp")
-    assert "leftover" in found.pop(".lock.0123456789abcdef")
+    assert "leftover" in found.pop(".lock")
     assert "a block that is not complete" in found.pop("data/part-00000-00001.safetensors")
     assert found == {}
-    with writing(run.path, "run"):
+    with writing(run.path):
         pass
     assert not list(run.path.rglob("*.tmp"))
 
@@ -199,8 +199,8 @@ def test_export_writes_new_plain_files_only(run: Run, tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
     for name in ("pipe", "link", "dangling", ""):
         for more in ((), ("--force",)):
-            assert "what is there is not a plain file" in export(run.path, tmp_path / name, *more)
-    assert "what is there is not a plain file" in export(run.path, Path("/dev/null"), "--force")
+            assert "something that is not a plain file" in export(run.path, tmp_path / name, *more)
+    assert "something that is not a plain file" in export(run.path, Path("/dev/null"), "--force")
     assert target.read_bytes() == before
     assert "there is no folder" in export(run.path, tmp_path / "nowhere" / "tuples.parquet")
 

@@ -85,16 +85,6 @@ def test_listed_tasks_must_be_tasks_of_the_environment(tmp_path):
             Run.open(tmp_path).importing(True)
 
 
-def test_a_folder_of_the_first_version_is_refused_with_what_to_do(tmp_path):
-    Run.create(tmp_path, config())
-    record = json.loads((tmp_path / "config.json").read_text())
-    first = {name: record[name] for name in ("experiment", "tasks")}
-    (tmp_path / "config.json").write_text(json.dumps(first))
-    for resume in (lambda: Run.open(tmp_path), lambda: Run.create(tmp_path, config())):
-        with pytest.raises(InputError, match=r"config.json is a run of version 1, .* start it again in another folder"):
-            resume()
-
-
 def test_the_first_command_is_kept(tmp_path):
     assert Run.create(tmp_path, config()).command() == ""
     Run.create(tmp_path, config(), command="metastep run nav2d")

@@ -107,14 +107,6 @@ def test_loaded_arrays_are_mapped_not_copied(content, tmp_path):
     assert all(isinstance(array.base, np.memmap) for array in head)
 
 
-def test_models_of_version_one_are_to_be_fitted_again(tmp_path):
-    metadata = {"sha256": "0" * 64, "format": "metastep-model", "version": "1", "record": "{}"}
-    path = tmp_path / "m"
-    path.write_bytes(_joined({"__metadata__": metadata}, b""))
-    with pytest.raises(InputError, match=r"^File .*/m is a model of version 1, .* reads version 3: fit it again\.$"):
-        load_model(path)
-
-
 def _corrupted(content: bytes, draw: np.random.Generator) -> bytes:
     """One random accident: a changed bit or byte, a lost, doubled, zeroed or moved piece, noise, a cut."""
     start, length = int(draw.integers(len(content))), int(draw.integers(1, 200))

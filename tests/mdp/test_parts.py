@@ -1,7 +1,6 @@
 """A collection stopped inside a block resumes there, to the same bytes, and leaves nothing behind."""
 
 import dataclasses
-import os
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from metastep.mdp.parts import Growth, Parts
 from metastep.rules import Adam
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.simulation.engine import engine_of
+from tests.disk import watch
 from tests.envs.host.twins import Twin
 from tests.mdp.test_collection import small_mdp
 
@@ -159,13 +159,13 @@ def test_stopped_at_every_halt_the_bytes_are_the_same(tmp_path, monkeypatch, mak
 def test_a_part_that_cannot_be_written_stops_the_collection_and_is_made_up_for(tmp_path, whole, monkeypatch):
     written = []
 
-    def full(file: int, data: memoryview) -> int:
-        written.append(file)
-        if len(written) == 4:  # the manifest and two parts were
+    def around(name, call, *arguments):
+        written.extend([name] if name == "write" else [])
+        if name == "write" and len(written) == 4:  # the manifest and two parts were
             raise OSError(28, "No space left on device")
-        return os.write(file, data)
+        return call(*arguments)
 
-    monkeypatch.setattr(storage, "DISK", storage.Disk(write=full))
+    watch(around, monkeypatch.setattr)
     with pytest.raises(InputError, match=r"^File .*/part-00000-00006\.safetensors cannot be written: No space left"):
         resume(tmp_path)
     assert part_names(tmp_path) == ["part-00000-00002.safetensors", "part-00000-00004.safetensors"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.locks import described, is_lock, writers
+from metastep._core.locks import LOCK, writer
 from metastep._core.provenance import first_difference
 from metastep.experiments.provenance import read_comparison, read_dataset, read_report, read_result, read_round_model
 from metastep.experiments.run import Run, lock_folder
@@ -42,9 +42,9 @@ def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
     return sorted([*findings, *(Finding(file, _leftover(file) or "was not written by metastep.") for file in strays)])
 
 
-def busy_in(path: Path) -> list[str]:
+def busy_in(path: Path) -> str:
     """Who writes in a folder now; what they have not finished is not damaged."""
-    return [described(record) for record in writers(lock_folder(path))] if path.is_dir() else []
+    return writer(lock_folder(path)) if path.is_dir() else ""
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -71,7 +71,7 @@ def _verified(path: Path, check: Callable[[], object]) -> Finding:
 
 def _leftover(path: Path) -> str:
     """What of a process this is that was stopped, or has not ended yet; nothing where it is neither."""
-    if storage.is_temporary(path.name) or is_lock(path.name):
+    if storage.is_temporary(path.name) or path.name == LOCK:
         return "is a leftover of a process that was stopped; the next run removes it."
     if path.name.startswith("part-") and path.parent.name == "data":
         return "is a part of a block that is not complete; the command that collects goes on with it."

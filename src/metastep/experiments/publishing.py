@@ -9,8 +9,8 @@ import numpy as np
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.outside import require_new, write_new
 from metastep._core.progress import Tracker
+from metastep._core.storage import require_new, write_new
 from metastep.evaluation import Comparison, differences, summary
 from metastep.experiments.pooling import judged, pooled
 from metastep.experiments.provenance import read_dataset

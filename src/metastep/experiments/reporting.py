@@ -34,7 +34,7 @@ def write_report(run: Run, command: str = "") -> Path:
 
     `command` is shown where the folder was created without one.
     """
-    with run.writing("report"):
+    with run.writing():
         config = run.config
         needed = [(run.of_model(model).model_file, "fit") for model in run.models_needed]
         for file, verb in (*needed, (run.comparison_file, "compare")):

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from metastep._core import storage
 from metastep._core.errors import InputError, shown
 from metastep._core.locks import writing
-from metastep._core.outside import claim
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
+from metastep._core.storage import claim
 from metastep.experiments import provenance, reporting, stages
 from metastep.experiments.build import build_env, build_fqi, build_mdp, method_specs, some_controller
 from metastep.experiments.config import parse, variant
@@ -124,9 +124,9 @@ class Run:
             self._models[name] = Run(self.path / "models" / name, variant(self.config, name), self.tasks)
         return self._models[name]
 
-    def writing(self, work: str) -> AbstractContextManager[None]:
+    def writing(self) -> AbstractContextManager[None]:
         """Lock the folder against other writers."""
-        return writing(lock_folder(self.path), work)
+        return writing(lock_folder(self.path))
 
     # What the run consists of, built or read on first use.
 
@@ -203,7 +203,7 @@ class Run:
 
     def run_all(self, *, tracker: Tracker | None = None) -> Path:
         """Run every stage and write the report; return the path of its page."""
-        with self.writing("run"):
+        with self.writing():
             for model in self.models_needed:
                 self.learn(model, tracker=tracker)
             self.compare(tracker=tracker)

@@ -42,7 +42,7 @@ def collect(run: Run, *, tracker: Tracker | None = None) -> Dataset:
     except InputError:  # collecting completes it, or says what is wrong
         pass
     rounds, timed = config.collect.rounds, Timed(run.path, tracker)
-    with run.writing("collect"):
+    with run.writing():
         run.dataset = collection.collect(
             dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
             run.data_folder,
@@ -164,7 +164,7 @@ def fit_and_select(run: Run, *, tracker: Tracker | None = None) -> Model:
     """Fit on the run's data, select on validation tasks, write model and validation."""
     if not is_fitted(run):
         timed = Timed(run.path, tracker)
-        with run.writing("fit"):
+        with run.writing():
             model = fit_model(run, run.dataset, tracker=timed)
             validation = validate(run, model, tracker=timed)
             model = select(model, validation)
@@ -212,7 +212,7 @@ def compare_methods(run: Run, *, tracker: Tracker | None = None) -> Comparison:
     """Run every method on the test tasks, the baselines tuned; each result is written as soon as it is complete."""
     if not run.comparison_file.exists():
         names = run.config.compare.names
-        with run.writing("compare"):
+        with run.writing():
             joined = join(method_results(run, names, tracker=tracker))
             uses = [f"results/{name}" for name in names]
             run.comparison = provenance.write_comparison(run, run.comparison_file, joined, uses)
@@ -242,7 +242,7 @@ def method_results(run: Run, names: Sequence[str], *, tracker: Tracker | None = 
     if missing := [name for name in names if not run.result_file(name).exists()]:
         what = missing[0] if len(missing) == 1 else f"{len(missing)} methods"
         timed = Timed(run.path, tracker)
-        with run.writing(f"compare {what}"):
+        with run.writing():
             works = [_work_on(run, run.methods[name], tracker=timed) for name in missing]
             # On many cores the end waits for the work that began last: the longest begin first. A method that is not tuned
             # has few blocks, each of which may simulate more than many others, as an oracle's do.

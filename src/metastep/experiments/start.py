@@ -85,7 +85,7 @@ def start_run(
     dataset = None if data is None else find_data(data, config, listed)
     new.prepare_folder(command)
     if dataset is not None:
-        with new.writing("run"):
+        with new.writing():
             copy_data(dataset, new)
     return new
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep._core.outside import require_new, stream_new
-from metastep._core.storage import Growing
+from metastep._core.storage import fill_new, require_new
 from metastep.mdp.dataset import Dataset, Layout
 from metastep.mdp.history import History
 
@@ -29,15 +28,15 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool =
     require_new(path, force=force)
     whole = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
 
-    def fill(file: Growing) -> None:
+    def fill(file: Path) -> None:
         writer: Any = None
         for piece in _pieces(whole):
             table = pa.table(piece)
-            writer = writer or pq.ParquetWriter(pa.PythonFile(file, "w"), table.schema)
+            writer = writer or pq.ParquetWriter(file, table.schema)
             writer.write_table(table)
         writer.close()
 
-    stream_new(path, fill, force=force)
+    fill_new(path, fill, force=force)
 
 
 def _pieces(dataset: Dataset) -> Iterator[dict[str, Any]]:

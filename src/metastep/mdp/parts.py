@@ -158,7 +158,7 @@ def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
         try:
             with suppress(FileNotFoundError):
-                storage.DISK.unlink(path)
+                os.unlink(path)
         except OSError as error:
             raise InputError(f"File {path} cannot be removed: {error.strerror or error}.") from error
 

@@ -1,0 +1,175 @@
+"""`metastep learn` and `metastep evaluate`: a policy for a new task, resumed, evaluated, refused."""
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep.cli import app
+from metastep.envs import pendulum
+from metastep.envs.contexts import ContextSpace
+from metastep.experiments import learn
+from metastep.experiments.config import load
+from metastep.experiments.run import Run
+from metastep.experiments.stages import learn as fit_run
+from metastep.fqi import load_model
+from tests.rules.test_learning import TINY
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory) -> Path:
+    """The folder of a tiny run with a model of PPO's learning rate."""
+    folder = Run.create(tmp_path_factory.mktemp("ppo") / "run", load("pendulum-ppo", "quick", TINY))
+    fit_run(folder)
+    return folder.path
+
+
+def read(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "curve.csv").read_text().splitlines()))
+
+
+def test_a_policy_is_learned_evaluated_and_made_again(fitted, tmp_path):
+    run = CliRunner()
+    out = tmp_path / "learned"
+    command = ["learn", str(fitted), "--task", "mass=1.2, length=0.8", "--out", str(out), "--device", "cpu"]
+    shown = run.invoke(app, command, catch_exceptions=False)
+    assert shown.exit_code == 0, shown.output
+    assert f"policy: {out / 'policy.safetensors'}" in shown.stdout
+    rows = read(out)
+    assert [row["update"] for row in rows] == ["0", "1", "2", "3"]
+    assert [row["steps"] for row in rows] == ["24", "48", "72", "96"]
+    low, high = 3e-5, 3e-2
+    assert all(low <= float(row["stepsize"]) * 1.0001 and float(row["stepsize"]) <= high for row in rows[:-1])
+    assert rows[-1]["stepsize"] == ""
+    assert "mass" in (out / "report.html").read_text()
+
+    arrays, metadata = storage.read_tensors(out / "policy.safetensors")
+    task = metadata["learned"]["task"]
+    assert task["mass"] == pytest.approx(1.2)
+    assert task["gravity"] == pytest.approx(sum(_gravity()) / 2)
+    assert np.concatenate([arrays[name].ravel() for name in arrays if name != "theta"]).size == arrays["theta"].size
+
+    told = run.invoke(app, ["evaluate", str(out), "--episodes", "5", "--device", "cpu"], catch_exceptions=False)
+    assert told.exit_code == 0, told.output
+    assert "mass = 1.2" in told.stdout
+    assert "5 episodes" in told.stdout
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".safetensors", ".csv")}
+    run.invoke(app, command, catch_exceptions=False)
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.name in before} == before
+
+
+def _gravity() -> tuple[float, float]:
+    from metastep.envs import Pendulum
+
+    space = Pendulum().context_space
+    index = space.names.index("gravity")
+    return space.low[index], space.high[index]
+
+
+def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
+    model = load_model(fitted)
+    learn.learn(model, "", tmp_path / "whole")
+    monkeypatch.setattr(learn, "_SECONDS_BETWEEN_PARTS", 0.0)
+
+    class Stop:
+        def __init__(self):
+            self.left = 2
+
+        def stage(self, *_):
+            return self
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def advance(self, _):
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        learn.learn(model, "", tmp_path / "stopped", tracker=Stop())
+    assert list((tmp_path / "stopped").glob("part-*"))
+    learn.learn(model, "", tmp_path / "stopped")
+    assert not list((tmp_path / "stopped").glob("part-*"))
+    for name in ("policy.safetensors", "curve.csv"):
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    with pytest.raises(InputError, match="was started with seed = 0, which is now 4"):
+        learn.learn(model, "", tmp_path / "stopped", seed=4)
+
+
+def test_the_model_is_told_how_many_updates_there_are(fitted, tmp_path, monkeypatch):
+    told, grow = [], learn.grow
+    monkeypatch.setattr(
+        learn, "grow", lambda mdp, *args, **kwargs: told.append(mdp.budget) or grow(mdp, *args, **kwargs)
+    )
+    learn.learn(load_model(fitted), "", tmp_path / "short", num_updates=1, family="pendulum")
+    assert told == [1]
+    with pytest.raises(InputError, match="--family: 'acrobot' is not one of the model's, allowed are pendulum"):
+        learn.learn(load_model(fitted), "", tmp_path / "other", family="acrobot")
+    assert not (tmp_path / "other").exists()
+
+
+def test_families_are_named_with_or_without_their_module(fitted):
+    model = load_model(fitted)
+    own, other = (load(preset, "quick", TINY).to_dict() for preset in ("pendulum-ppo", "mountaincar-ppo"))
+    own["env"]["name"] = f"{pendulum.__name__}:pendulum"
+
+    def experiment_of(family, **configuration):
+        record = dataclasses.replace(model.record, configuration=configuration)
+        return learn.experiment_of(dataclasses.replace(model, record=record), family).env.name
+
+    families = {each["env"]["name"]: each for each in (own, other)}
+    for family in ("pendulum", own["env"]["name"]):
+        assert experiment_of(family, families=families) == experiment_of(family, experiment=own) == own["env"]["name"]
+    assert experiment_of("", experiment=own) == own["env"]["name"]
+    for family in ("junk:pendulum", "junk:mountaincar", "acrobot", ""):
+        with pytest.raises(
+            InputError, match=f"^--family: '{family}' is not one of the model's, allowed are .*:pendulum"
+        ):
+            experiment_of(family, families=families)
+    with pytest.raises(InputError, match=r"^--family: 'junk:pendulum' is not one of the model's"):
+        experiment_of("junk:pendulum", experiment=own)
+
+
+def test_models_of_whole_episodes_learn_too(whole, tmp_path):
+    learned = learn.learn(load_model(whole.path), "goal_x=0.2", tmp_path / "golf", num_updates=2)
+    assert len(read(learned.folder)) == 3
+    found = learn.evaluate(learned.folder, task="goal_x=0.1,goal_y=0.1", episodes=20)
+    assert np.isfinite(found.mean)
+    assert found.error > 0.0
+
+
+def test_files_that_are_not_policies_are_refused(fitted, tmp_path):
+    with pytest.raises(InputError, match="is not a metastep policy"):
+        learn.evaluate(fitted / "model.safetensors")
+    arrays, stamp = {"theta": np.zeros(3, np.float32)}, storage.stamp("policy")
+    experiment = load("pendulum-ppo", "quick", TINY).to_dict()
+    for metadata, sentence in {
+        "nothing": ({}, "does not hold what this version keeps"),
+        "text": ({"experiment": experiment, "learned": {"task": {"mass": "heavy"}}}, "does not hold what this"),
+        "short": ({"experiment": experiment, "learned": {"task": {"mass": 1.0}}}, "does not hold a policy of its"),
+    }.values():
+        storage.write_tensors(tmp_path / "policy.safetensors", arrays, stamp | metadata)
+        with pytest.raises(InputError, match=sentence):
+            learn.evaluate(tmp_path)
+
+
+def test_tasks_as_text():
+    space = ContextSpace(("mass", "length"), (1.0, 2.0), (3.0, 6.0))
+    assert learn.parse_task("length = 3", space).tolist() == [2.0, 3.0]
+    for text, sentence in {
+        "width=1": "'width' is not a coordinate of the task, allowed are mass, length",
+        "mass=heavy": "must have the form NAME=NUMBER",
+        "mass": "must have the form NAME=NUMBER",
+        "mass=9": r"has mass = 9, allowed is \[1, 3\]",
+    }.items():
+        with pytest.raises(InputError, match=sentence):
+            learn.parse_task(text, space)
