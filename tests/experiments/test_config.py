@@ -208,13 +208,13 @@ def test_every_field_has_a_sentence():
 def test_types_defaults_and_sentences_are_those_of_the_classes():
     """A section repeats the type of what it configures, for type checkers; it must stay the same."""
     from metastep.fqi import MetaFQI
-    from metastep.mdp import MetaMDP
+    from metastep.mdp import EpisodicMetaMDP
     from metastep.simulation.gradients import Estimator
     from metastep.simulation.rollouts import Rollout
 
     owners = {
-        schema.RolloutSection: (Rollout, Estimator, MetaMDP),
-        schema.MetaSection: (MetaMDP,),
+        schema.RolloutSection: (Rollout, Estimator, EpisodicMetaMDP),
+        schema.MetaSection: (EpisodicMetaMDP,),
         schema.FQISection: (MetaFQI,),
     }
     shared = 0

@@ -17,7 +17,7 @@ from metastep._core.errors import shown
 from metastep._core.settings import Count, Float, Positive, Several, Share, settings_of
 from metastep.fqi import MetaFQI
 from metastep.fqi.qfunction import Stepsizes
-from metastep.mdp import InitialPolicy, MetaMDP
+from metastep.mdp import EpisodicMetaMDP, InitialPolicy
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range, Scale, space_for
 from metastep.simulation.gradients import DampingKind, Estimator, FisherSolver
@@ -167,7 +167,7 @@ class RolloutSection(_Section):
     fisher: FisherSolver | None = _of(Estimator, "fisher")
     damping_kind: DampingKind = _of(Estimator, "damping_kind")
     cg_iterations: int = _of(Estimator, "cg_iterations")
-    block_size: int = _of(MetaMDP, "block_size")
+    block_size: int = _of(EpisodicMetaMDP, "block_size")
 
 
 class RangeSection(_Section):
@@ -185,7 +185,7 @@ class MetaSection(_Section):
         description="Updates of a learner (T) in the trajectories of the training data; the generative method makes one."
     )
     rule: RuleSection = Field(default=RuleSection(), description="The update whose step sizes are chosen.")
-    meta_discount: float = _of(MetaMDP, "meta_discount")
+    meta_discount: float = _of(EpisodicMetaMDP, "meta_discount")
     stepsize_low: Float = Field(default=0.0, ge=0.0, description="Smallest step size.")
     stepsize_high: Float = Field(gt=0.0, le=1e9, description="Largest step size.")
     stepsize_scale: Scale = Field(
@@ -197,7 +197,7 @@ class MetaSection(_Section):
         description="By name: of a menu, the range of the step along one direction; of other rules, the range of a further "
         "coordinate, as PPO's clip_range.",
     )
-    observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(MetaMDP, "observation")
+    observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(EpisodicMetaMDP, "observation")
 
     def space(self, rule: Any) -> HyperparameterSpace | MenuSpace:
         """Return the updates to choose from."""
