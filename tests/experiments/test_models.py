@@ -15,7 +15,6 @@ from metastep.experiments.publishing import publish
 from metastep.experiments.run import Run
 from metastep.experiments.stages import collect, learn
 from metastep.fqi import load_model
-from metastep.mdp import begin
 from metastep.mdp.blocks import Stream
 from tests.cli.test_cli import invoke
 from tests.experiments.test_checking import problems
@@ -129,7 +128,7 @@ def test_later_rounds_follow_the_model_of_the_rounds_before(done):
     model = load_model(own.round_file(1))
     block = dataset.block(2)  # the first of the second round
     mdp = own.mdp
-    learners = begin(mdp, mdp.tasks(own.config.seed, Stream.TRAIN, 2))
+    learners = mdp.begin(mdp.tasks(own.config.seed, Stream.TRAIN, 2))
     greedy = model.act(np.asarray(stages.features.meta_observation(mdp, learners)))
     same = np.isclose(block.hyperparameters[0], greedy).all(axis=1)
     assert same.sum() > 0  # the others explore

@@ -160,5 +160,5 @@ def test_what_is_missing_is_told():
     with pytest.raises(InputError, match="update needs params"):
         optimizer.update(PARAMS, state, diagnostics=told(0))
     without = {name: value for name, value in told(0).items() if name != "entropy"}
-    with pytest.raises(InputError, match="diagnostics: entropy must be told"):
+    with pytest.raises(InputError, match="diagnostics: missing entropy"):
         optimizer.update(PARAMS, state, PARAMS, diagnostics=without)

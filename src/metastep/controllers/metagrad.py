@@ -7,8 +7,8 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.controllers.per_learner import PerLearner, check, column
-from metastep.mdp import Learners, Process, whole_episodes
+from metastep.controllers.schedules import PerLearner, check, column
+from metastep.mdp import Learners, MetaMDP, whole_episodes
 from metastep.mdp.controller import Controller, require_one_coordinate
 from metastep.rules import unusable
 from metastep.simulation.gradients import Estimate
@@ -17,13 +17,13 @@ from metastep.simulation.gradients import Estimate
 class MetagradState(NamedTuple):
     """The next step size."""
 
-    mdp: Process
-    direction: Callable[[Estimate], Array]  # what the rule follows
+    mdp: MetaMDP
+    direction: Callable[[Estimate], Array]  # of the rule
     stepsize: Array  # (learners, 1)
 
 
 def _unit(direction: Array) -> Array:
-    """direction / ||direction||, with zeros for a direction that is zero or not finite: (learners, parameters)."""
+    """Return direction / ||direction||, zeros for a direction that is zero or not finite: (learners, parameters)."""
     usable = ~unusable(direction)[:, None]
     safe = jnp.where(usable, direction, 1.0)
     scaled = safe / jnp.max(jnp.abs(safe), axis=-1, keepdims=True)  # squares of large numbers would overflow
@@ -31,7 +31,7 @@ def _unit(direction: Array) -> Array:
 
 
 def cosine(first: Array, second: Array) -> Array:
-    """Cosine of the angle between the rows of (learners, parameters); 0 where one of them has no direction: (learners, 1)."""
+    """Return the cosine of the angle between rows (learners, parameters), 0 where one has no direction: (learners, 1)."""
     return jnp.clip(jnp.sum(_unit(first) * _unit(second), axis=-1, keepdims=True), -1.0, 1.0)
 
 
@@ -56,7 +56,7 @@ class Metagrad(Controller):
         check("metagrad.stepsize", self.stepsize)
         check("metagrad.beta", self.beta)
 
-    def init(self, mdp: Process, learners: Learners) -> MetagradState:
+    def init(self, mdp: MetaMDP, learners: Learners) -> MetagradState:
         require_one_coordinate(self.name, mdp)
         first = column("metagrad.stepsize", self.stepsize, learners.theta.shape[0])
         return MetagradState(mdp, whole_episodes(mdp, "controller: 'metagrad'").rule.direction, mdp.space.clip(first))

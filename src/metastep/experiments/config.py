@@ -1,15 +1,14 @@
-"""Configurations from presets and files, and one sentence for whatever is wrong with them.
+"""Configurations from presets and files, with one sentence for whatever is wrong in them.
 
 A preset is a TOML file whose tables are the sections of `Experiment`, at full scale, which is the paper's; its table `[quick]`
 overrides some of them for a run of a minute or two. Tables `[readings.NAME]` override others where `--set reading=NAME` asks for
-it: a paper can be read in more than one way. A user's own file has the same form.
+it: a paper can be read in more than one way. `extends = "NAME"` merges the file over a preset, a base of presets or another
+file. A user's own file has the same form.
 """
 
 import difflib
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -18,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from metastep import controllers, policies, rules
 from metastep._core.errors import InputError, shown
 from metastep._core.registry import Registry
-from metastep._core.settings import FLOAT32
+from metastep._core.settings import plainly, with_tuples
 from metastep._core.storage import read_bytes
 from metastep.experiments.schema import Experiment
 from metastep.fqi import regressors
@@ -27,31 +26,20 @@ __all__ = ["Experiment", "Scale", "list_presets", "load", "parse", "variant"]
 
 Scale = Literal["quick", "full"]
 
-# Clearer than what pydantic says about these.
-_PLAINER = {
-    "model_type": "must be a table of settings",
-    "dict_type": "must be a table",
-    "tuple_type": "must be a list",
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "bool_type": "must be true or false",
-    "string_type": "must be text",
-    "predicate_failed": FLOAT32,
-}
+_PRESETS = Path(__file__).parent / "presets"
 
 
 def list_presets() -> tuple[str, ...]:
-    """Names of the experiments that come with the library."""
-    files = resources.files("metastep.experiments").joinpath("presets").iterdir()
-    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
+    """Return the names of the experiments that come with the library."""
+    return tuple(sorted(file.stem for file in _PRESETS.glob("*.toml")))
 
 
 def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str] = ()) -> Experiment:
-    """The configuration of a preset, or of a file whose name ends in .toml, with overrides like `seed=3`.
+    """Return the configuration of a preset, or of a file whose name ends in .toml, with overrides like `seed=3`.
 
     Without a scale, `quick` is taken where there is a table of that name.
     """
-    data = _read(Path(source)) if str(source).endswith(".toml") else _preset(str(source))
+    data = _read(source)
     if scale not in (None, *get_args(Scale)):
         raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
     if scale == "quick" and "quick" not in data:
@@ -63,45 +51,60 @@ def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str
         data = _merged(data, quick)
     chosen = [override for override in overrides if override.partition("=")[0].strip() == "reading"]
     if chosen:
-        data = _merged(data, _reading(readings, chosen[-1], source))
+        name = _toml_value(chosen[-1], chosen[-1].partition("=")[2])
+        known = readings if isinstance(readings, dict) else {}
+        reading = known.get(name) if isinstance(name, str) else None
+        if not isinstance(reading, dict):
+            listed = ", ".join(map(str, known)) or "none"
+            raise InputError(f"reading: {shown(name)} is not a table [readings.NAME] of {source}, which has {listed}.")
+        data = _merged(data, reading)
     for override in overrides:
         data = data if override in chosen else _overridden(override, data)
     return parse(data)
 
 
-def _reading(readings: Any, override: str, source: str | Path) -> dict[str, Any]:
-    """The table of a reading of the paper."""
-    name = _toml_value(override, override.partition("=")[2])
-    known = readings if isinstance(readings, dict) else {}
-    if not isinstance(known.get(name) if isinstance(name, str) else None, dict):
-        listed = ", ".join(map(str, known)) or "none"
-        raise InputError(f"reading: {shown(name)} is not a table [readings.NAME] of {source}, which has {listed}.")
-    reading: dict[str, Any] = known[name]
-    return reading
+def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read a preset or file, merged over what it extends; `extending` are the files that led here."""
+    if str(source).endswith(".toml"):
+        file = Path(source)
+        if extending:
+            file = extending[-1].parent / file
+    else:
+        file = _preset(str(source), extending)
+    if file.resolve() in [seen.resolve() for seen in extending]:
+        raise InputError(f"extends: {' extends '.join(str(path) for path in (*extending, file))}, which is a circle.")
+    content = read_bytes(file)
+    try:
+        data = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        text = " ".join(str(error).split()) or "nested too deeply"
+        raise InputError(f"File {file} is not valid TOML: {text}.") from error
+    if (base := data.pop("extends", None)) is None:
+        return data
+    if not isinstance(base, str):
+        raise InputError(f"extends: {shown(base)} must be the name of a preset or the path of a .toml file.")
+    merged: dict[str, Any] = _merged(_read(base, (*extending, file)), data)
+    return merged
 
 
-def _preset(name: str) -> dict[str, Any]:
-    if name not in list_presets():
-        near = difflib.get_close_matches(name, list_presets(), n=1)
+def _preset(name: str, extending: tuple[Path, ...]) -> Path:
+    """Return the file of a preset; a base of presets, which is not complete, can only be extended."""
+    bases = {file.stem: file for file in (_PRESETS / "bases").glob("*.toml")} if extending else {}
+    known = {preset: _PRESETS / f"{preset}.toml" for preset in list_presets()} | bases
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(
-            f"preset: {name!r} does not exist, there are {', '.join(list_presets())}, and files that end in .toml.{hint}"
+            f"{'extends' if extending else 'preset'}: {shown(name)} does not exist, there are {', '.join(known)}, and files "
+            f"that end in .toml.{hint}"
         )
-    return tomllib.loads(resources.files("metastep.experiments").joinpath("presets", f"{name}.toml").read_text("utf-8"))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    content = read_bytes(path)
-    try:
-        return tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"File {path} is not valid TOML: {_one_line(error)}.") from error
+    return known[name]
 
 
 def parse(data: Mapping[str, Any]) -> Experiment:
     """Check a configuration, or say in one sentence what is wrong with it."""
     try:
-        config = Experiment.model_validate(_with_tuples(data))
+        config = Experiment.model_validate(with_tuples(data))
     except ValidationError as error:
         raise InputError(_sentence(error)) from error
     for model in config.models:
@@ -197,27 +200,18 @@ def _toml_value(override: str, text: str) -> Any:
     return parsed["value"] if len(parsed) == 1 else text.strip()
 
 
-def _with_tuples(value: Any) -> Any:
-    """TOML and JSON know lists only, the strict schema takes tuples only."""
-    if isinstance(value, Mapping):
-        return {key: _with_tuples(item) for key, item in value.items()}
-    return tuple(_with_tuples(item) for item in value) if isinstance(value, list | tuple) else value
-
-
 def _sentence(error: ValidationError) -> str:
     """The first problem of a configuration; an unknown key goes first, since it may explain one that is missing."""
     problems = error.errors(include_url=False)
     problem = next((item for item in problems if item["type"] == "extra_forbidden"), problems[0])
-    dotted, message = _dotted(problem["loc"]), problem["msg"].removeprefix("Value error, ")
+    dotted, message = _dotted(problem["loc"]), plainly(problem)
     if problem["type"] == "extra_forbidden":
         return f"{dotted}: is not a setting{_nearest(dotted, _all_settings(Experiment))}"
     if problem["type"] == "missing":
         return f"{dotted}: is missing, it must be {_what_is_needed(dotted)}."
     if problem["type"] == "value_error" and not message.startswith("must"):  # a section's own check names the field
         return f"{dotted}.{message.rstrip('.')}.".removeprefix(".")
-    message = re.sub(r" after validation, not \d+$", "", re.sub(r"^\w+ should", "must", message))
-    message = _PLAINER.get(problem["type"]) or message
-    return f"{dotted or 'configuration'}: {shown(problem['input'])} {message}."
+    return f"{dotted or 'configuration'}: {shown(problem['input'])} {plainly(problem)}."
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:
@@ -283,7 +277,3 @@ def _nearest(name: str, candidates: Sequence[str]) -> str:
     elsewhere = [candidate for candidate, word in words.items() if word in similar]
     near = difflib.get_close_matches(name, elsewhere or candidates, n=1, cutoff=0.0)
     return f", did you mean {near[0]!r}?"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or "nested too deeply"

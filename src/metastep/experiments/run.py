@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from metastep._core.progress import Tracker
     from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable
     from metastep.fqi import Model
-    from metastep.mdp import Process
+    from metastep.mdp import MetaMDP
     from metastep.mdp.dataset import Dataset
 
 _KIND, _REMEDY = "run", "start it again in another folder"
@@ -141,7 +141,7 @@ class Run:
         return str(self.record["checksum"])
 
     @cached_property
-    def mdp(self) -> Process:
+    def mdp(self) -> MetaMDP:
         """The meta-MDP."""
         return build_mdp(self.config)
 

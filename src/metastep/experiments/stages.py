@@ -22,12 +22,11 @@ from metastep.experiments import provenance
 from metastep.experiments.build import build_fqi, build_regressor, learners_collected, updates_collected
 from metastep.experiments.times import Timed
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, save_model
-from metastep.mdp import collection, with_budget
+from metastep.mdp import collection
 from metastep.mdp.blocks import Stream
 from metastep.mdp.dataset import Dataset, DatasetWriter, all_transitions
 from metastep.mdp.history import Transitions
 from metastep.mdp.runs import Plan, carry_out
-from metastep.mdp.setting import setting_of
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -103,7 +102,7 @@ def _fit(
         estimator.fit(transitions, progress=lambda *_: stage.advance(1))
     model = model_from(
         estimator,
-        setting=setting_of(mdp),
+        setting=mdp.setting,
         observation=[ObservationPart(name, size) for name, size in features.sizes(mdp, observation).items()],
         training_data=TrainingData(len(transitions.reward), config.seed, fingerprint),
         feature_names=features.columns(mdp, observation),
@@ -290,7 +289,7 @@ def prepare_method(
     """
     own = run.of_model(spec.model)
     config = own.config
-    mdp = with_budget(own.mdp, config.compare.num_updates)
+    mdp = own.mdp.with_budget(config.compare.num_updates)
 
     def model() -> Model:
         on_use(f"models/{spec.model}/model" if spec.model else "model")

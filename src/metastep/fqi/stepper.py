@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from metastep._core.errors import InputError, shown
 from metastep._core.logs import Log, as_log
 from metastep._core.storage import require_stamp, stamp
-from metastep.diagnostics import DIAGNOSTICS, Gathered, Memory, Movement, Turn, asked_for, needed, observed
+from metastep.features.diagnostics import (
+    DIAGNOSTICS,
+    Memory,
+    MinibatchStats,
+    Movement,
+    StepGeometry,
+    asked_for,
+    needed,
+    observed,
+)
 
 if TYPE_CHECKING:
     from metastep.fqi.model import Model
@@ -64,7 +73,7 @@ class Stepper:
         self.memory, self.movement = Memory(), None
         self.last: dict[str, NDArray[np.float32]] = {}
         self._warnings: list[str] = []
-        self.minibatches, self.gathered = minibatches, Gathered()
+        self.minibatches, self.gathered = minibatches, MinibatchStats()
         self._proposal: Proposal | None = None
         if record is None:
             self.num_updates = num_updates or self._usual_updates()
@@ -111,7 +120,8 @@ class Stepper:
     ) -> Proposal:
         """The proposal for the update that comes now; call it once for each, after its batch and before it.
 
-        Numbers may be those of NumPy, JAX or PyTorch; what each means is in `metastep.diagnostics.DIAGNOSTICS`. What is told of
+        Numbers may be those of NumPy, JAX or PyTorch; `metastep.features.diagnostics.DIAGNOSTICS` explains each.
+        What is told of
         the last update is ignored before the first. A number that is not finite gives the smallest step, also one that the
         model does not look at.
 
@@ -155,7 +165,7 @@ class Stepper:
             self._log(int(before.updates), self._told(proposal, told, int(before.updates)))
         return proposal
 
-    def _moved(self, parameters: NDArray[np.float32]) -> tuple[Movement | None, Turn]:
+    def _moved(self, parameters: NDArray[np.float32]) -> tuple[Movement | None, StepGeometry]:
         """Where parameters have moved to, and how; None where there is no finite place to have come from."""
         before = self.movement or Movement(parameters, np.zeros_like(parameters))
         if before.parameters.shape != parameters.shape:
@@ -262,19 +272,19 @@ def _read_movement(record: Mapping[str, Any]) -> Movement | None:
     return Movement(parameters, step)
 
 
-def _read_gathered(record: Mapping[str, Any]) -> tuple[Gathered, str]:
+def _read_gathered(record: Mapping[str, Any]) -> tuple[MinibatchStats, str]:
     """What a record has of the update that was on its way: of its minibatches, and its direction."""
     found = record.get("gathered")
     table = found if isinstance(found, Mapping) else {}
     num, direction = table.get("minibatches"), table.get("direction")
-    sums = [table.get(name, "") for name in Gathered._fields[1:]]
+    sums = [table.get(name, "") for name in MinibatchStats._fields[1:]]
     if (
         not isinstance(num, int)
         or not isinstance(direction, str)
         or not all(each is None or isinstance(each, int | float) for each in sums)
     ):
         raise InputError(f"record: gathered is {shown(found)}, allowed is what a stepper's record has.")
-    return Gathered(num, *(np.float32(np.nan if each is None else each) for each in sums)), direction
+    return MinibatchStats(num, *(np.float32(np.nan if each is None else each) for each in sums)), direction
 
 
 def as_numbers(name: str, value: Any) -> NDArray[np.float32]:
