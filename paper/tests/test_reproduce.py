@@ -415,9 +415,10 @@ def comparison_of(**returns):
     )
 
 
-def run_of(preset):
+def run_of(preset, scale="quick"):
     """A run of which only the settings are asked."""
-    return PresetRun(preset, Path("nowhere"), load_config(preset, "quick", ["compare.num_resamples=2000"]))
+    bench = Workbench(Path("nowhere"), scale, 0, ("compare.num_resamples=2000",))
+    return PresetRun(preset, bench.out, bench.config(preset), bench)
 
 
 @pytest.fixture

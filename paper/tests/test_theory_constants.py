@@ -143,19 +143,6 @@ def test_without_a_horizon_the_future_must_be_discounted(name: str) -> None:
         getattr(Bounds(HAND_CMDP._replace(gamma=1.0, L_P=0.1), HAND_POLICY, HAND_SCORE), name)
 
 
-def test_bad_constants_are_named() -> None:
-    with pytest.raises(InputError, match="L_r: -1 must be"):
-        Bounds(HAND_CMDP._replace(L_r=-1.0), HAND_POLICY)
-    with pytest.raises(InputError, match="M: nan must be"):
-        Bounds(HAND_CMDP, HAND_POLICY, ScoreConstants(float("nan"), 1.0))
-    with pytest.raises(InputError, match=r"gamma: 1\.1 must lie"):
-        Bounds(HAND_CMDP._replace(gamma=1.1), HAND_POLICY, horizon=3)
-    with pytest.raises(InputError, match="horizon: 0 must be"):
-        Bounds(HAND_CMDP, HAND_POLICY, horizon=0)
-    with pytest.raises(InputError, match="horizon: None must be"):
-        _ = Bounds(HAND_CMDP, HAND_POLICY).steps_to_go
-
-
 def test_infinite_constants_do_not_hurt_what_does_not_depend_on_them() -> None:
     """A discontinuous reward (L_r infinite) voids L_V; a context that leaves the dynamics alone does not need it."""
     free = HAND_CMDP._replace(L_r=np.inf, L_omega_P=0.0)
@@ -235,3 +222,35 @@ def test_batches_equal_single_calls() -> None:
         np.testing.assert_allclose(
             [getattr(both, name)[1] for name in NAMES], [float(getattr(alone, name)) for name in NAMES]
         )
+
+
+def _walk_gradient(gamma: float, omega: float, reach: int) -> float:
+    """dJ/dtheta at 0 of the walk s' = s + a, a = ±1 with odds exp(2 theta), reward omega sign(s): central differences."""
+    states = np.arange(-reach, reach + 1)
+
+    def mean_return(theta: float) -> float:
+        up = 1.0 / (1.0 + np.exp(-2.0 * theta))
+        law = np.zeros(len(states))
+        law[reach] = 1.0
+        total, weight = 0.0, 1.0
+        for _ in range(reach):  # the walk cannot leave the grid within `reach` steps
+            total += weight * omega * float(law @ np.sign(states))
+            weight *= gamma
+            law = up * np.roll(law, 1) + (1.0 - up) * np.roll(law, -1)
+        return total
+
+    return (mean_return(1e-5) - mean_return(-1e-5)) / 2e-5
+
+
+@pytest.mark.parametrize("gamma", [0.6, 0.8, 0.95])
+def test_a_random_walk_exceeds_the_printed_constant(gamma: float) -> None:
+    """L_P = 1, L_pi = 0, L_omegaP = 0, L_omegar = 1, |score| = 1: printed 1/(1-g), true g/((1-g) sqrt(1-g^2))."""
+    cmdp = CmdpConstants(L_P=1.0, L_r=2.0, L_omega_P=0.0, L_omega_r=1.0, gamma=gamma, R_max=2.0)
+    policy, score = PolicyConstants(L_pi=0.0, L_pi_theta=2.0), ScoreConstants(M=1.0, L=1.0)
+    measured = _walk_gradient(gamma, 2.0, 600) - _walk_gradient(gamma, 1.0, 600)  # contexts 1 and 2, distance 1
+    assert measured == pytest.approx(gamma / ((1 - gamma) * np.sqrt(1 - gamma**2)), rel=1e-6)
+    printed = Bounds(cmdp, policy, score).L_gradient * (1 - gamma)
+    assert printed == pytest.approx(1 / (1 - gamma))
+    assert measured <= Bounds(cmdp, policy, score).L_gradient
+    assert measured <= Bounds(cmdp, policy, score, horizon=600).L_gradient
+    assert (measured > printed) == (gamma > np.sqrt(0.5))

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metastep import InputError
 from metastep.envs.lqr import LQR
 from paper.theory.constants import Bounds, per_coordinate
 from paper.theory.lqr import (
@@ -204,7 +203,7 @@ def test_the_bound_is_not_vacuous_on_the_registered_environment() -> None:
     cmdp, constants, _ = lqr_constants(family, policy, omegas)
     bounds = Bounds(cmdp, constants, horizon=5)
     bound = 0.05 * bounds.L_omega_Q
-    trivial = bounds.steps_to_go.Q_max[-1]  # rewards have one sign, so no two returns differ by more
+    trivial = bounds.steps_to_go[-1][2]  # rewards have one sign, so no two returns differ by more
     print(f"bound / trivial: median {np.median(bound / trivial):.3f} max {np.max(bound / trivial):.3f}")
     assert np.median(bound / trivial) < 0.25
     assert np.max(bound / trivial) < 1.0
@@ -230,13 +229,6 @@ def test_gradient_identity_needs_no_truncation() -> None:
         s = 0.8 * s @ family.drift[1].T + a @ family.control.T + rng.normal(size=(num, 2)) @ family.noise.T
     error = samples.mean(axis=0) - return_gradient(family, policy, np.array([0.8]))
     assert np.all(np.abs(error) <= 4.5 * samples.std(axis=0) / np.sqrt(num))
-
-
-def test_wrong_shapes_are_named() -> None:
-    with pytest.raises(InputError, match="theta: 4 numbers, expected 3"):
-        policy_from_theta(np.zeros(4), 2, 1, 0.5)
-    with pytest.raises(InputError, match="omega: 2 coordinates, expected 1"):
-        expected_return(from_env(LQR(), 0.9, 3), policy_from_theta(np.zeros(3), 2, 1, 0.5), np.zeros(2))
 
 
 def test_constants_match_jax_derivatives() -> None:
