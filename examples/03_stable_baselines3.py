@@ -1,11 +1,7 @@
-"""A Stable-Baselines3 agent learns the step size: the meta-MDP of Minigolf as a Gymnasium environment.
+"""A Stable-Baselines3 agent learns step sizes in the meta-MDP of Minigolf, which is a Gymnasium environment.
 
-    python examples/03_stable_baselines3.py
-
-PPO trains on one learner after the other, 4,000 updates in all, and is then judged on tasks it has never seen: by how much
-do 20 updates with its step sizes improve the return? Random step sizes and one constant step size are judged the same way.
-With METASTEP_EXAMPLE_QUICK=1 the agent makes 100 updates and is judged on 16 tasks, which only shows that the pieces fit.
-Needs the extras `gym` and `sb3`.
+PPO trains on 4,000 updates and is then evaluated on new tasks, beside random and constant step sizes: by how much do 20 updates
+improve the return? METASTEP_EXAMPLE_QUICK=1 trains on 100 updates and evaluates on 16 tasks. Needs the extras `gym` and `sb3`.
 """
 
 import os
@@ -31,7 +27,7 @@ TRAINING_SEED, TEST_SEED = 1, 100
 Array = NDArray[np.float32]
 
 
-def judge(name: str, choose: Callable[[Array], Array]) -> None:
+def evaluate(name: str, choose: Callable[[Array], Array]) -> None:
     """Print the mean sum of rewards of a meta-episode, over learners in lockstep on the same test tasks."""
     learners = gymnasium.make_vec(ENVIRONMENT, num_envs=NUM_TEST_TASKS)
     observation, _ = learners.reset(seed=TEST_SEED)
@@ -47,7 +43,7 @@ def judge(name: str, choose: Callable[[Array], Array]) -> None:
 def main() -> None:
     torch.set_num_threads(1)  # the networks are tiny
     check_env(gymnasium.make(ENVIRONMENT).unwrapped)
-    # Gradients and parameters differ in size by orders of magnitude: observations are standardised as they come.
+    # Gradients and parameters differ in size by orders of magnitude: VecNormalize standardises observations.
     training = VecNormalize(make_vec_env(ENVIRONMENT, seed=TRAINING_SEED), gamma=1.0)
     agent = PPO(
         "MlpPolicy",
@@ -66,11 +62,11 @@ def main() -> None:
         return agent.predict(training.normalize_obs(observation), deterministic=True)[0]
 
     print(f"{ENVIRONMENT}: improvement of the return in a meta-episode, mean of {NUM_TEST_TASKS} tasks, 95 % interval")
-    judge("random step sizes", lambda _: rng.uniform(-1.0, 1.0, shape).astype(np.float32))
-    judge("constant step size 0.5", lambda _: np.zeros(shape, np.float32))
-    judge("PPO before training", chosen_by_agent)
+    evaluate("random step sizes", lambda _: rng.uniform(-1.0, 1.0, shape).astype(np.float32))
+    evaluate("constant step size 0.5", lambda _: np.zeros(shape, np.float32))
+    evaluate("PPO before training", chosen_by_agent)
     agent.learn(NUM_STEPS)
-    judge(f"PPO after {NUM_STEPS} updates", chosen_by_agent)
+    evaluate(f"PPO after {NUM_STEPS} updates", chosen_by_agent)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Stable-Baselines3's PPO on CartPole-v1, with the learning rate of every update proposed by a fitted model.
 
-METASTEP_EXAMPLE_QUICK=1 makes small updates only. Needs the extra `sb3`.
+METASTEP_EXAMPLE_QUICK=1 makes small updates. Needs the extra `sb3`.
 """
 
 import os

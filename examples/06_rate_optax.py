@@ -1,4 +1,4 @@
-"""PPO in JAX: the rate is a link of `optax.chain`, inside the compiled update. Episodes of one step: guess a sum."""
+"""PPO in JAX: a model proposes the rate inside the compiled update. Episodes have one step: guess a sum."""
 
 import jax
 import jax.numpy as jnp

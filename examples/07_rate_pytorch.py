@@ -1,4 +1,4 @@
-"""PPO in PyTorch: a scheduler sets the rate of every update, for any optimizer. Episodes of one step: guess a sum."""
+"""PPO in PyTorch: a scheduler sets the rate of every update, for any optimizer. Episodes have one step: guess a sum."""
 
 import torch
 

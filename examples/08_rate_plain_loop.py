@@ -1,4 +1,4 @@
-"""PPO in plain NumPy: a stepper is told what the loop knows, and proposes the rate. Episodes of one step: guess a sum."""
+"""PPO in plain NumPy: a stepper reads diagnostics and proposes the rate. Episodes have one step: guess a sum."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""PPO in JAX. Episodes of one step: guess a sum."""
+"""PPO in JAX. Episodes have one step: guess a sum."""
 
 import jax
 import jax.numpy as jnp

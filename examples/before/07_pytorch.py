@@ -1,4 +1,4 @@
-"""PPO in PyTorch. Episodes of one step: guess a sum."""
+"""PPO in PyTorch. Episodes have one step: guess a sum."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""PPO in plain NumPy. Episodes of one step: guess a sum."""
+"""PPO in plain NumPy. Episodes have one step: guess a sum."""
 
 import numpy as np
 

@@ -70,7 +70,7 @@ def test_the_first_adaptive_step_lies_within_its_bounds_too() -> None:
     learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
     steps = np.linspace(0.1, 0.8, BLOCK, dtype=np.float32)
     first = KLAdaptive(steps, 0.1, lowest=0.2, highest=0.5).init(mdp, learners)
-    np.testing.assert_array_equal(np.asarray(first.stepsize)[:, 0], np.clip(steps, np.float32(0.2), np.float32(0.5)))
+    np.testing.assert_array_equal(np.asarray(first)[:, 0], np.clip(steps, np.float32(0.2), np.float32(0.5)))
     with pytest.raises(InputError, match=r"kl_adaptive.lowest: 3 numbers, but a block has 8 learners"):
         KLAdaptive(steps, 0.1, lowest=np.zeros(3)).init(mdp, learners)
 

@@ -1,17 +1,15 @@
-"""What a log or a terminal is told of long work."""
+"""What logs and terminals show of long work."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from metastep._core import progress
-from metastep._core.progress import Terminal, counted, pace
+from metastep._core.progress import Tally, Terminal, counted, pace
 
 
 def test_one_is_singular():
-    assert counted(1, "blocks") == "1 block"
-    assert counted(1, "table") == "1 table"
-    assert counted(2, "blocks") == "2 blocks"
+    assert [counted(1, "blocks"), counted(1, "table"), counted(2, "blocks")] == ["1 block", "1 table", "2 blocks"]
     assert counted(1.2e6, "steps") == "1.2 Msteps"
 
 
@@ -20,28 +18,38 @@ def test_one_is_singular():
     [
         (20, 4.0, "5 blocks/s"),
         (3, 2.0, "1.5 blocks/s"),
-        (5, 100.0, "20 s a block"),
-        (1, 3.7, "3.7 s a block"),
+        (5, 100.0, "20 s per block"),
+        (1, 3.7, "3.7 s per block"),
         (0, 1.0, ""),
         (1, 0.0, ""),
     ],
 )
-def test_slow_work_has_seconds_a_unit(done, seconds, shown):
+def test_slow_work_has_seconds_per_unit(done, seconds, shown):
     assert pace(done, seconds, "blocks") == shown
 
 
-@pytest.mark.parametrize(
-    ("total", "lines"),
-    [
-        (1, ["theory: 1 table", "theory: done in 30.0 s"]),
-        (2, ["theory: 2 tables", "theory: done in 30.0 s (15 s a table)"]),
-    ],
-)
-def test_a_log_has_a_line_for_the_start_and_the_end(capsys, monkeypatch, total, lines):
-    clock = iter([0.0, 1.0, 2.0, 30.0]) if total == 2 else iter([0.0, 1.0, 30.0])
-    terminal = Terminal()
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    with terminal.stage("theory", total, "tables") as stage:
-        for _ in range(total):
+def test_a_log_has_lines_for_the_start_the_end_and_now_and_then(capsys, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    with Terminal().stage("fit", 20, "trees") as stage:
+        for at in (100.0, 101.0, 102.0, 119.0, 125.0, 130.0):  # 100 seconds of compilation do not count
+            now = at
             stage.advance(1)
-    assert capsys.readouterr().err.splitlines() == lines
+    with Terminal().stage("theory", 1, "tables"):
+        now += 30.0
+    assert capsys.readouterr().err.splitlines() == [
+        "fit: 20 trees",
+        "fit: 10 %, 18 s left",
+        "fit: 25 %, 94 s left",
+        "fit: done in 130.0 s (21.7 s per tree)",
+        "theory: 1 table",
+        "theory: done in 30.0 s",
+    ]
+
+
+def test_a_tally_counts_work_that_is_repeated_once():
+    advanced = []
+    tally = Tally(advanced.append, {0: 2.0})
+    for report in ((0, 3.0), (1, 1.0), (1, 0.5), (1, 2.0)):
+        tally(report)
+    assert advanced == [1.0, 1.0, 1.0]

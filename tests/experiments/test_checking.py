@@ -31,7 +31,7 @@ def test_a_whole_run_has_no_problems(whole: Run) -> None:
     files = sorted(str(path.relative_to(whole.path)) for path in whole.path.rglob("*") if path.is_file())
     *told, summary = result.stdout.splitlines()
     assert sorted(told) == sorted(f"{name}: ok" for name in files)
-    assert summary == f"all {len(files)} files are as they should be."
+    assert summary == f"all {len(files)} files are ok."
     assert "data/block-00002.safetensors" in files
     assert "report.json" in files
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from metastep import pretrained
 from metastep._core.errors import InputError
 from metastep.cli import app
-from metastep.experiments import new_task, publishing
+from metastep.experiments import learn, publishing
 from metastep.experiments.config import list_presets, load
 from metastep.experiments.pooling import pooled
 from metastep.experiments.run import Run
@@ -73,10 +73,10 @@ def test_one_model_for_several_families(runs, tmp_path):
     assert f"selected on {sum(run.config.selection.num_tasks for run in runs)} validation tasks." in card
     assert "| pool | " in card
     assert "## Scores on mountaincar" not in card
-    learned = new_task.learn(model, "", tmp_path / "learned", family="pendulum", num_updates=1)
+    learned = learn.learn(model, "", tmp_path / "learned", family="pendulum", num_updates=1)
     assert np.isfinite(learned.last)
     with pytest.raises(InputError, match="'acrobot' is not one of the model's, allowed are mountaincar, pendulum"):
-        new_task.learn(model, "", tmp_path / "other", family="acrobot")
+        learn.learn(model, "", tmp_path / "other", family="acrobot")
 
 
 def test_a_publication_that_is_stopped_leaves_nothing(runs, tmp_path, monkeypatch):

@@ -12,8 +12,15 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from metastep import envs
 from metastep._core.errors import InputError
-from metastep.integrations.gymnasium import ENVIRONMENTS, MetaEnv, MetaVectorEnv, make_env, make_vector_env
-from metastep.integrations.metaepisode import action_space, observation_space
+from metastep.integrations.gymnasium import (
+    ENVIRONMENTS,
+    MetaEnv,
+    MetaVectorEnv,
+    action_space,
+    make_env,
+    make_vector_env,
+    observation_space,
+)
 from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.loop import run

@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from metastep._core.errors import InputError
-from metastep.fqi import Branch, Model
-from metastep.fqi.qfunction import MenuQ
 from metastep.integrations.pytorch import LearnedLR
 from tests.steppers import diagnostics, tiny_model
 
@@ -169,13 +167,3 @@ def test_models_whose_step_is_not_a_rate_are_refused():
         InputError, match=r"fitted for the rule 'trpo', whose step is not a learning rate; allowed are ppo"
     ):
         LearnedLR(make()[1], with_setting(rule={"name": "trpo"}))
-
-
-def test_models_with_directions_are_refused():
-    model = tiny_model()
-    record = replace(
-        model.record, branches=(Branch("clip 0.1", 1e-4, 1e-1, "log"), Branch("clip 0.2", 1e-4, 1e-1, "log"))
-    )
-    menu = Model(record, tuple(MenuQ((function, function)) for function in model.q_functions))
-    with pytest.raises(InputError, match=r"chooses among clip 0.1, clip 0.2 as well"):
-        LearnedLR(make()[1], menu)

@@ -180,5 +180,5 @@ def with_discount(model):
 
 def test_other_algorithms_are_refused():
     algorithm = sb3.DQN("MlpPolicy", "CartPole-v1", buffer_size=10, device="cpu")
-    with pytest.raises(InputError, match="DQN is not an algorithm it knows, allowed are PPO, A2C"):
+    with pytest.raises(InputError, match="DQN is not supported, allowed are PPO, A2C"):
         algorithm.learn(10, callback=LearnedRate(tiny_model()))

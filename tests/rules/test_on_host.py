@@ -17,7 +17,7 @@ from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import GymnasiumEnv, HalfCheetahVel, HostStep
 from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load
-from metastep.experiments.evaluating import _returns
+from metastep.experiments.learn import _returns
 from metastep.experiments.run import Run
 from metastep.mdp import ActorCriticMDP, begin
 from metastep.mdp.blocks import Stream

@@ -14,7 +14,7 @@ from metastep.envs import Step
 from metastep.envs.contexts import ContextSpace
 from metastep.simulation.rollouts import Rollout, Trajectories, trajectories
 from metastep.testing import check_env
-from metastep.testing.envs import _Drawn
+from metastep.testing.envs import Driven
 
 
 class Place(NamedTuple):
@@ -71,7 +71,7 @@ def test_discrete_actions_pass() -> None:
 
 def test_random_choices_are_equally_likely() -> None:
     """And each of them is drawn, so that a check reaches all that an environment does."""
-    env = _Drawn(Hop())
+    env = Driven(Hop())
     task = env.context_space.unpack(jnp.asarray([0.0, 2.0], jnp.float32))
     start = env.reset(task, (jnp.float32(0.0),))
     normals = jax.random.normal(jax.random.key(0), (3000,), jnp.float32)

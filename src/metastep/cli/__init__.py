@@ -1,4 +1,4 @@
-"""The command line: parses, calls one function, prints. Heavy imports happen inside the verbs, so `--help` is quick."""
+"""The verbs of the command line. Heavy imports happen inside them, so that `--help` is quick."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 from metastep import __version__
 from metastep._core.device import prepare_jax
 from metastep._core.errors import InputError
-from metastep.cli.frame import app, finish_run, main, start_run, verb, watch
+from metastep.cli.frame import app, finish_run, main, start_run, this_command, verb, watch
 from metastep.cli.options import (
     CoresOption,
     Device,
@@ -32,7 +32,7 @@ __all__ = ["app", "main"]
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version and stop, where it was asked for."""
+    """Print the version and exit."""
     if wanted:
         print(f"metastep {__version__}")
         raise typer.Exit
@@ -94,7 +94,7 @@ def run(
     scheduler: SchedulerOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Collect, fit, select, tune, compare and report. A stopped run resumes where it was."""
+    """Collect, fit, select, tune, compare and report. A stopped run resumes."""
     terminal = watch(device, cores, workers, scheduler)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, data=data, anyway=yes)
     terminal.note(f"{preset} in {folder.path}")
@@ -115,7 +115,7 @@ def collect(
     scheduler: SchedulerOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Collect training data. A stopped collection resumes where it was."""
+    """Collect training data. A stopped collection resumes."""
     terminal = watch(device, cores, workers, scheduler)
     folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
     dataset = folder.collect(tracker=terminal)
@@ -160,7 +160,7 @@ def compare(
     scheduler: SchedulerOption = None,
     allow_imports: ImportsOption = False,
 ) -> None:
-    """Tune the baselines and compare all methods of a run. They meet on its test tasks."""
+    """Tune the baselines and compare all methods of a run. All run on the same test tasks."""
     terminal = watch(device, cores, workers, scheduler)
     from metastep.experiments.reporting import print_comparison
     from metastep.experiments.run import Run
@@ -171,7 +171,7 @@ def compare(
 
 @verb
 def report(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
-    """Write a run's report from what its stages left."""
+    """Write a run's report from the results of its stages."""
     prepare_jax(None)
     from metastep.experiments.run import Run
 
@@ -214,7 +214,7 @@ def inspect(
     ] = None,
     allow_imports: ImportsOption = False,
 ) -> None:
-    """Say what a model or a dataset is; every file is verified."""
+    """Describe a model, a dataset or a run. Every file is verified."""
     prepare_jax(Device.cpu)
     from metastep.experiments.coverage import inspect_coverage
     from metastep.experiments.inspection import inspect_path
@@ -228,7 +228,7 @@ def inspect(
 
 @verb
 def check(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
-    """Verify every file of a run. Also what it was made from, and what should not be there; exit code 1 if anything is wrong."""
+    """Verify every file of a run. The exit code is 1 if one is damaged, missing, of another run or not ours."""
     prepare_jax(Device.cpu)
     from metastep.experiments.checking import busy_in, check_folder
 
@@ -240,14 +240,14 @@ def check(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
         print(f"{busy} is writing here now; check again when it has ended.")
     wrong = sum(bool(problem) for _, problem in findings)
     if wrong:
-        print(f"{wrong} of {len(findings)} files are not as they should be.")
+        print(f"{wrong} of {len(findings)} files have a problem.")
         raise typer.Exit(1)
-    print(f"all {len(findings)} files are as they should be.")
+    print(f"all {len(findings)} files are ok.")
 
 
 @verb
 def config(preset: PresetArgument, scale: ScaleOption = None, overrides: SetOption = None) -> None:
-    """Print every setting of a preset as TOML. Each has its sentence: a start for a file of your own."""
+    """Print every setting of a preset as TOML, each with a sentence. A start for a file of your own."""
     prepare_jax(Device.cpu)
     from metastep.experiments.config import load
     from metastep.experiments.reference import to_toml
@@ -262,9 +262,122 @@ def config(preset: PresetArgument, scale: ScaleOption = None, overrides: SetOpti
 def envs() -> None:
     """List the environments, their contexts and the presets."""
     prepare_jax(Device.cpu)
-    from metastep.experiments.overview import print_overview
+    from rich.console import Console
+    from rich.table import Table
 
-    print_overview()
+    from metastep import envs as environments
+    from metastep.experiments.config import list_presets, load
+
+    presets: dict[str, list[str]] = {}
+    for preset in list_presets():
+        presets.setdefault(load(preset).env.name, []).append(preset)
+    table = Table(title="Environments", title_justify="left")
+    for heading in ("name", "context (uniform over)", "observations", "actions", "presets"):
+        table.add_column(heading)
+    for name in environments.names():
+        env = environments.make(name)
+        space, choices = env.context_space, environments.choices_of(env)
+        bounds = zip(space.names, space.low, space.high, space.units, strict=True)
+        contexts = (f"{coordinate} [{low:g}, {high:g}] {unit}".rstrip() for coordinate, low, high, unit in bounds)
+        actions = str(env.num_actions) if choices is None else f"one of {choices}"
+        table.add_row(name, "\n".join(contexts), str(env.num_observations), actions, "\n".join(presets.get(name, ())))
+    Console().print(table)
+    print("Run a preset with: metastep run PRESET --scale quick")
 
 
-from metastep.cli import tasks as _tasks  # noqa: E402, F401  (registers its verbs, after those above)
+ModelArgument = Annotated[
+    str,
+    typer.Argument(help="A model that comes with the library (see `metastep models`), a file or the folder of a run."),
+]
+_TASK_HELP = "The task: NAME=VALUE,...; what is not named is in the middle of its range."
+
+
+@verb
+def learn(
+    model: ModelArgument,
+    task: Annotated[str, typer.Option(help=_TASK_HELP)] = "",
+    family: Annotated[str, typer.Option(help="Of the task; to be named where the model was fitted on several.")] = "",
+    out: Annotated[Path, typer.Option(help="Folder of policy, curve and report.")] = Path("runs/learned"),
+    updates: Annotated[
+        int | None, typer.Option(help="Updates to make; default: as many as the model's experiment compares.", min=1)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
+    device: DeviceOption = None,
+    allow_imports: ImportsOption = False,
+) -> None:
+    """Train a policy on a new task with a fitted model. Nothing is left to tune; a stopped training resumes."""
+    terminal = watch(device)
+    from metastep.experiments.learn import learn as learn_policy
+    from metastep.pretrained import load
+
+    learned = learn_policy(
+        load(model),
+        task,
+        out,
+        family=family,
+        seed=seed,
+        num_updates=updates,
+        command=this_command(),
+        tracker=terminal,
+        allow_imports=allow_imports,
+    )
+    print(f"mean return {learned.first:.4g} before the first update, {learned.last:.4g} after the last.")
+    print(f"policy: {out / 'policy.safetensors'}\ncurve: {out / 'curve.csv'}\nreport: {out / 'report.html'}")
+
+
+@verb
+def evaluate(
+    policy: Annotated[Path, typer.Argument(help="A policy file, or the folder that `metastep learn` wrote.")],
+    task: Annotated[str | None, typer.Option(help=f"Another task. {_TASK_HELP}")] = None,
+    episodes: Annotated[int, typer.Option(help="Fresh episodes to simulate.", min=2)] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the episodes.", min=0, max=2**32 - 1)] = 1,
+    device: DeviceOption = None,
+    allow_imports: ImportsOption = False,
+) -> None:
+    """Simulate fresh episodes of a learned policy. Their mean return is printed."""
+    watch(device)
+    from metastep.experiments.learn import evaluate as evaluate_policy
+
+    found = evaluate_policy(policy, task=task, episodes=episodes, seed=seed, allow_imports=allow_imports)
+    named = ", ".join(f"{name} = {value:g}" for name, value in found.task.items())
+    print(f"{named}: mean return {found.mean:.5g}, standard error {found.error:.2g}, {found.episodes} episodes")
+
+
+@verb
+def publish(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of finished runs; of several, one model is fitted on all data.")
+    ],
+    name: Annotated[str, typer.Option(help="Name of the model.")],
+    out: Annotated[Path, typer.Option(help="Folder of the model file and its card.")] = Path("models"),
+    trees: Annotated[int | None, typer.Option(min=1, help="Trees of every forest to keep; default: all.")] = None,
+    device: DeviceOption = None,
+    cores: CoresOption = None,
+    allow_imports: ImportsOption = False,
+    force: ForceOption = False,
+) -> None:
+    """Write the model of a run as a small file with a card. Several runs give one model for all their families."""
+    terminal = watch(device, cores)
+    from metastep.experiments.publishing import publish as write_model
+    from metastep.experiments.run import Run
+
+    opened = [Run.open(run).importing(allow_imports) for run in runs]
+    found = write_model(opened, name, out, trees=trees, command=this_command(), force=force, tracker=terminal)
+    print(f"{found.model}: {found.num_bytes / 1000:.0f} kB, the same proposals as before for {100 * found.same:.2f} %")
+    print(found.card)
+
+
+@verb
+def models(name: Annotated[str, typer.Argument(help="Print the card of this one.")] = "") -> None:
+    """List the models that come with the library, or print the card of one."""
+    from metastep import pretrained
+
+    if name:
+        print(pretrained.card(name), end="")
+        return
+    for each in pretrained.names():
+        record = pretrained.load(each).record
+        families = ", ".join(record.setting.get("families", [record.environment]))
+        print(f"{each}: {record.setting['rule']['name']} on {families}, {record.training_data.tuples} updates")
+    if not pretrained.names():
+        print("There are none in this version; `metastep publish` makes one of a run.")

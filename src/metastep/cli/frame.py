@@ -1,4 +1,4 @@
-"""What all verbs have in common: how they are registered, how they fail, how the program ends."""
+"""What all verbs share: registration, error messages, device and workers, exit."""
 
 import functools
 import os
@@ -25,11 +25,11 @@ app = typer.Typer(
 STOPPED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
-WHO_WORKS = ("--cores", "--workers", "--scheduler")
-"""Options that say who does the work."""
+_WORKERS = ("--cores", "--workers", "--scheduler")
+"""Options that change no result, so that a recorded command leaves them out."""
 
 _AT_THE_END = ExitStack()
-"""What has to be closed when a verb is through."""
+"""What to close when a verb ends."""
 
 
 def verb(function: Callable[..., None]) -> Callable[..., None]:
@@ -53,7 +53,7 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
             print("stopped; the same command resumes where it was.", file=sys.stderr)
             raise typer.Exit(STOPPED) from None
         except BrokenPipeError:
-            drop_output()  # the reader went away (`| head`): nothing is wrong, nothing more can be said
+            drop_output()  # the reader closed the pipe, like `| head`
         # a name that is too long, a folder that may not be read, a full disk behind the output
         except OSError as error:
             raise refused(error) from None
@@ -62,7 +62,7 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def refused(error: OSError) -> typer.Exit:
-    """Say what the operating system refuses; where it is our own output that cannot be written, nothing more goes there."""
+    """Print what the operating system refuses; where it is our own output, stop writing to it."""
     what = "The output" if error.filename is None else str(error.filename)
     if error.filename is None:
         drop_output()
@@ -72,13 +72,13 @@ def refused(error: OSError) -> typer.Exit:
 
 
 def drop_output() -> None:
-    """Send what else is printed nowhere, so that the interpreter does not stumble over it on its way out."""
+    """Discard further output, so that the interpreter does not fail on it at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def start_run(source: str, out: Path | None, scale: Scale | None = None, **settings: Any) -> Any:
-    """Create or resume the run folder of a configuration, with the command that did."""
+    """Create or resume a run, and record the command."""
     from metastep.experiments.start import start_run as started
 
     path = out or Path("runs") / "-".join([Path(source).stem, *([scale.value] if scale else [])])
@@ -86,7 +86,7 @@ def start_run(source: str, out: Path | None, scale: Scale | None = None, **setti
 
 
 def finish_run(folder: Any, terminal: Any) -> None:
-    """Run every stage of a folder and print the outcome."""
+    """Run every stage and print the outcome."""
     from metastep.experiments.reporting import print_outcome
 
     folder.run_all(tracker=terminal)
@@ -96,9 +96,9 @@ def finish_run(folder: Any, terminal: Any) -> None:
 def watch(
     device: Device | None, cores: int | None = None, workers: int | None = None, scheduler: str | None = None
 ) -> Any:
-    """Choose the device and who does the work, and return what shows progress.
+    """Choose device and workers, and return the progress display.
 
-    First of all: an environment may choose its engine by the device, and what is refused must leave no folder behind.
+    To be called first: an environment may choose its engine by the device, and bad input must leave no folder behind.
     """
     from metastep._core.progress import Terminal
 
@@ -119,11 +119,11 @@ def watch(
 
 
 def this_command() -> str:
-    """What was typed, to be repeated; without who does the work, since that changes no byte of what comes of it."""
+    """Return what was typed, without options that change no result."""
     words, kept = iter(["metastep", *sys.argv[1:]]), []
     for word in words:
         name, equals, _ = word.partition("=")
-        if name not in WHO_WORKS:
+        if name not in _WORKERS:
             kept.append(word)
         elif not equals:
             next(words, None)
@@ -132,7 +132,7 @@ def this_command() -> str:
 
 
 def prepare_streams() -> None:
-    """Paths may hold any bytes, and be printed; a stream that the caller closed is replaced, else a file takes its number."""
+    """Let paths of any bytes be printed, and replace closed streams, whose numbers other files would take."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             mode = "w" if number else "r"
@@ -160,10 +160,7 @@ def main(program: typer.Typer = app) -> None:
 
 
 def _leave_at_once() -> None:
-    """End without the interpreter's tidying up: threads that still compile or simulate would crash in it.
-
-    Nothing is lost, since every file is written whole or not at all.
-    """
+    """Exit without the interpreter's cleanup, in which threads that compile or simulate would crash; files are always whole."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()

@@ -1,16 +1,16 @@
-"""Controllers: whatever proposes the step size of the next update, and the registry that names them."""
+"""Controllers, which propose the step size of the next update, and the registry that names them."""
 
 from metastep._core.registry import Registry
 from metastep.controllers.greedy_oracle import GreedyOracle
 from metastep.controllers.hoof import HOOF
-from metastep.controllers.kl_adaptive import KLAdaptive
-from metastep.controllers.metafqi import Exploring, MetaFQIController
+from metastep.controllers.learned import Exploring, MetaFQIController
 from metastep.controllers.metagrad import Metagrad
 from metastep.controllers.schedules import (
     CosineAnnealing,
     Decay,
     Fixed,
     GeometricDecay,
+    KLAdaptive,
     LinearAnnealing,
     RandomConstant,
 )
@@ -20,28 +20,10 @@ from metastep.mdp.controller import Controller, Exploration, Run
 REGISTRY: Registry[Controller] = Registry("controller")
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
-_open_loop = (
-    Exploration,
-    RandomConstant,
-    Fixed,
-    Decay,
-    GeometricDecay,
-    LinearAnnealing,
-    CosineAnnealing,
-)  # whatever the learners show
+_open_loop = (Exploration, RandomConstant, Fixed, Decay, GeometricDecay, LinearAnnealing, CosineAnnealing)
 for _kind in (*_open_loop, KLAdaptive, HOOF, Metagrad, SingleAction, MetaFQIController, GreedyOracle):
     register(_kind.name, _kind)
 
-__all__ = [
-    "HOOF",
-    "CosineAnnealing",
-    "Decay",
-    "Exploring",
-    "Fixed",
-    "GeometricDecay",
-    "GreedyOracle",
-    "KLAdaptive",
-    "LinearAnnealing",
-]
-__all__ += ["Controller", "Exploration", "MetaFQIController", "Metagrad", "RandomConstant", "Run", "SingleAction"]
-__all__ += ["REGISTRY", "make", "names", "register"]
+__all__ = ["HOOF", "REGISTRY", "Controller", "CosineAnnealing", "Decay", "Exploration", "Exploring", "Fixed"]
+__all__ += ["GeometricDecay", "GreedyOracle", "KLAdaptive", "LinearAnnealing", "MetaFQIController", "Metagrad"]
+__all__ += ["RandomConstant", "Run", "SingleAction", "make", "names", "register"]

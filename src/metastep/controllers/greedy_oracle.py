@@ -1,4 +1,4 @@
-"""The yardstick: what a line search on fresh episodes buys."""
+"""An upper reference: a line search on fresh episodes at every update."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,22 +29,22 @@ def _search(mdp: MetaMDP, learners: Learners, candidates: Array) -> Array:
 
 
 def line_search(mdp: MetaMDP, learners: Learners, candidates: Array) -> Array:
-    """Mean return after an update with each candidate (candidates, coordinates), on fresh episodes: (candidates, learners).
+    """Return the mean return after an update with each candidate (candidates, coordinates): (candidates, learners).
 
-    The episodes come from the controller's key, so they are neither those the direction was estimated on nor those of the
-    next batch; every candidate sees the same random numbers.
+    The episodes are fresh: they come from the controller's key, so they are neither those of the current nor of the next
+    batch; every candidate sees the same random numbers.
     """
     search = partial(mdp.estimator.engine.whole(_search), simulated(mdp), learners)
     if not (mdp.estimator.engine.is_compiled and on_cpu()):
         return search(candidates)
-    # On a CPU a block has one processor; where others are idle, they take some of the candidates.
+    # On a CPU a block uses one processor; idle ones take some of the candidates.
     few = [candidates[start : start + _SIDE_BY_SIDE] for start in range(0, len(candidates), _SIDE_BY_SIDE)]
     return jnp.concatenate(map_threads(search, few, None))
 
 
 @dataclass(frozen=True, eq=False)
 class GreedyOracle(Controller):
-    """The step with the best return on fresh episodes, at each update; it costs a batch more for each candidate.
+    """The step with the best return on fresh episodes, at each update; it costs another batch for each candidate.
 
     Args:
         num_stepsizes: evenly spaced candidates along every direction; 0 takes as many as the experiment's model chooses from.
@@ -70,7 +70,7 @@ class GreedyOracle(Controller):
         return whole_episodes(mdp, "controller: 'greedy-oracle'")
 
     def propose(self, state: MetaMDP, learners: Learners) -> Array:
-        """Try them all; ties and returns that are not finite go to the smallest."""
+        """Try all candidates; ties and returns that are not finite go to the smallest."""
         candidates = jnp.asarray(state.space.candidates(self.num_stepsizes))
         returns = line_search(state, learners, candidates)
         return candidates[jnp.argmax(jnp.where(jnp.isfinite(returns), returns, -jnp.inf), axis=0)]

@@ -1,4 +1,4 @@
-"""HOOF: price many step sizes on the batch at hand (paper, appendix; after Paul, Kurin and Whiteson 2019)."""
+"""HOOF: value many step sizes on the current batch (paper, appendix; after Paul, Kurin and Whiteson 2019)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from metastep._core.errors import InputError
-from metastep.controllers.per_learner import PerLearner, check, column
+from metastep.controllers.schedules import PerLearner, check, column
 from metastep.mdp import Learners, MetaMDP, Process, rule_values, simulated, updated, whole_episodes
 from metastep.mdp.controller import Controller
 from metastep.policies import Pieces
@@ -20,7 +20,7 @@ Shift = Callable[[Pieces], Pieces]
 
 
 class Prices(NamedTuple):
-    """What the current batch says about candidates, without simulating any of them."""
+    """Estimates for candidates from the current batch, without simulating any of them."""
 
     value: Array  # (candidates, learners): weighted importance-sampling estimate of the discounted return
     divergence: Array  # (candidates, learners): mean KL(current policy, candidate) over the states visited
@@ -28,7 +28,7 @@ class Prices(NamedTuple):
 
 
 class _Tilt(NamedTuple):
-    """What a shift u(s) of the policy's mean does to the episodes; all but the last two are per episode.
+    """Effect of a shift u(s) of the policy's mean on the episodes.
 
     The log density ratio of an action `mean + sigma z` under the mean shifted by u is `u z / sigma - u^2 / (2 sigma^2)`.
     """
@@ -41,7 +41,7 @@ class _Tilt(NamedTuple):
 
 
 def _tilt(rollout: Rollout, learners: Learners, shift: Shift, episodes: Trajectories | None) -> _Tilt:
-    """Sums over the current batch: stored, or simulated again with the same key."""
+    """Sum over the current batch: stored, or simulated again with the same key."""
     sigma = rollout.policy.sigma
 
     def add(sums: _Tilt, move: Move, alive: Array) -> _Tilt:
@@ -64,7 +64,7 @@ def _tilt(rollout: Rollout, learners: Learners, shift: Shift, episodes: Trajecto
 
 
 def _price(tilt: _Tilt, scale: Array) -> Prices:
-    """One candidate, whose shift is `scale` (learners,) times the one behind the sums.
+    """Value one candidate, whose shift is `scale` (learners,) times the one behind the sums.
 
     WIS: `sum_i w_i G_i / sum_i w_i`, `log w_i = h A_i - h^2 B_i / 2`; only ratios of weights matter, so the largest is
     taken out first and nothing overflows.
@@ -81,7 +81,7 @@ def _is_along_a_line(mdp: MetaMDP) -> bool:
 
 
 def _batch(mdp: MetaMDP, learners: Learners) -> Trajectories | None:
-    """The current batch if it was kept, or has to be; None where simulating it again inside a compiled function is better."""
+    """Return the current batch if it was kept, or has to be; None where a compiled function better simulates it again."""
     if learners.episodes is not None:
         return learners.episodes
     if _is_along_a_line(mdp) and mdp.estimator.engine.is_compiled:
@@ -124,7 +124,7 @@ def price(mdp: MetaMDP, learners: Learners, candidates: Array) -> Prices:
 
 
 def choose(candidates: Array, prices: Prices, max_divergence: Array) -> Array:
-    """Index of the best feasible candidate, of the smallest step (the last coordinate) if none is feasible: (learners,).
+    """Return the best feasible candidate, or that of the smallest step (the last coordinate) if none is feasible: (learners,).
 
     A candidate without a finite price is infeasible.
     """
@@ -145,7 +145,7 @@ def _best_draw(
 
 
 class HOOFState(NamedTuple):
-    """The effective sample sizes so far, for the record."""
+    """The effective sample sizes so far."""
 
     mdp: MetaMDP
     sample_sizes: tuple[Array, ...]  # one (learners,) for each update
@@ -158,8 +158,8 @@ class HOOF(Controller):
     Args:
         max_divergence: the largest mean KL(old, new) of a feasible candidate (epsilon in the paper).
         num_candidates: Z, drawn uniformly from H for every learner and update.
-        records_sample_size: whether `report` tells the effective sample size of every choice, at the price of going
-            through the batch once more.
+        records_sample_size: whether `report` has the effective sample size of every choice, which takes another pass
+            through the batch.
     """
 
     max_divergence: PerLearner

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.controllers.per_learner import PerLearner, check, column
+from metastep.controllers.schedules import PerLearner, check, column
 from metastep.mdp import Learners, Process, whole_episodes
 from metastep.mdp.controller import Controller, require_one_coordinate
 from metastep.rules import unusable
@@ -18,12 +18,12 @@ class MetagradState(NamedTuple):
     """The next step size."""
 
     mdp: Process
-    direction: Callable[[Estimate], Array]  # what the rule follows
+    direction: Callable[[Estimate], Array]  # of the rule
     stepsize: Array  # (learners, 1)
 
 
 def _unit(direction: Array) -> Array:
-    """direction / ||direction||, with zeros for a direction that is zero or not finite: (learners, parameters)."""
+    """Return direction / ||direction||, zeros for a direction that is zero or not finite: (learners, parameters)."""
     usable = ~unusable(direction)[:, None]
     safe = jnp.where(usable, direction, 1.0)
     scaled = safe / jnp.max(jnp.abs(safe), axis=-1, keepdims=True)  # squares of large numbers would overflow
@@ -31,7 +31,7 @@ def _unit(direction: Array) -> Array:
 
 
 def cosine(first: Array, second: Array) -> Array:
-    """Cosine of the angle between the rows of (learners, parameters); 0 where one of them has no direction: (learners, 1)."""
+    """Return the cosine of the angle between rows (learners, parameters), 0 where one has no direction: (learners, 1)."""
     return jnp.clip(jnp.sum(_unit(first) * _unit(second), axis=-1, keepdims=True), -1.0, 1.0)
 
 

@@ -1,30 +1,57 @@
-"""Step sizes that do not look at the learner: constant or decaying (paper, appendix: comparison with schedules)."""
+"""Step sizes without a model: constant, decaying (paper, appendix: comparison with schedules) or adapted to the KL divergence.
+
+A setting is one number for all learners, or one for each, so that a whole grid runs in lockstep.
+"""
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
-from metastep.controllers.per_learner import PerLearner, check, column
+from metastep._core.errors import InputError
+from metastep._core.settings import FLOAT32, fits_float32
 from metastep.mdp import Learners, Process
 from metastep.mdp.controller import Controller, require_one_coordinate
 
+PerLearner = float | NDArray[np.floating[Any]]
+
+
+def check(field: str, value: PerLearner, *, least: float | None = None) -> None:
+    """Refuse a setting that is not finite, or below `least`."""
+    array = np.asarray(value)
+    if not np.issubdtype(array.dtype, np.number) or array.ndim > 1 or not np.all(np.isfinite(array)):
+        raise InputError(f"{field}: {value!r} must be a finite number, or one for each learner.")
+    if not all(map(fits_float32, np.unique(array))):
+        raise InputError(f"{field}: {value!r} {FLOAT32}.")
+    if least is not None and np.any(array < least):
+        raise InputError(f"{field}: {float(array.min()):g} must be at least {least:g}.")
+
+
+def column(field: str, value: PerLearner, num_learners: int) -> Array:
+    """Return the setting of every learner: (learners, 1)."""
+    array = np.asarray(value, np.float32).reshape(-1, 1)
+    if len(array) not in (1, num_learners):
+        raise InputError(f"{field}: {len(array)} numbers, but a block has {num_learners} learners.")
+    return jnp.broadcast_to(jnp.asarray(array), (num_learners, 1))
+
 
 class _Schedule(Controller):
-    """The state is a number for each learner, (learners, 1), at first that of the field `first`; it is what is proposed."""
+    """The state is a number for each learner, (learners, 1), at first that of the field `first`; it is the proposal."""
 
     first: ClassVar[str] = "stepsize"
+    least: ClassVar[dict[str, float]] = {}  # smallest value of settings that have one
 
     def __post_init__(self) -> None:
         for entry in fields(self):  # type: ignore[arg-type]  # those that have settings are dataclasses
-            check(self._field(entry.name), getattr(self, entry.name))
+            check(self._field(entry.name), getattr(self, entry.name), least=self.least.get(entry.name))
 
     def init(self, mdp: Process, learners: Learners) -> Array:
         require_one_coordinate(self.name, mdp)
-        return self._column(self.first, learners.theta.shape[0])
+        return self._column(self.first, learners)
 
     def propose(self, state: Array, learners: Learners) -> Array:
         return state
@@ -32,8 +59,8 @@ class _Schedule(Controller):
     def _field(self, name: str) -> str:
         return f"{self.name.replace('-', '_')}.{name}"
 
-    def _column(self, name: str, num_learners: int) -> Array:
-        return column(self._field(name), getattr(self, name), num_learners)
+    def _column(self, name: str, learners: Learners) -> Array:
+        return column(self._field(name), getattr(self, name), learners.theta.shape[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +78,7 @@ class Fixed(_Schedule):
 
 @dataclass(frozen=True, eq=False)
 class RandomConstant(_Schedule):
-    """Every learner draws one step size from U(H) and keeps it: what the data of `SingleAction` are made of."""
+    """Every learner draws one step size from U(H) and keeps it: the training data of `SingleAction`."""
 
     name: ClassVar[str] = "random-constant"
 
@@ -89,36 +116,14 @@ class GeometricDecay(_Schedule):
     alpha: PerLearner
 
     name: ClassVar[str] = "geometric-decay"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check("geometric_decay.alpha", self.alpha, least=0.0)
+    least: ClassVar[dict[str, float]] = {"alpha": 0.0}
 
     def observe(self, state: Array, before: Learners, hyperparameters: Array, after: Learners) -> Array:
-        return state * self._column("alpha", state.shape[0])
-
-
-class _Annealing(_Schedule):
-    """A share of the first step size, by the updates made of those that there will be."""
-
-    num_updates: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self._field("num_updates"), self.num_updates, least=1.0)
-
-    def propose(self, state: Array, learners: Learners) -> Array:
-        """The last update is made with what is left then, later ones with the same."""
-        last = float(self.num_updates - 1) / self.num_updates
-        return state * self._share(jnp.minimum(learners.update.astype(jnp.float32) / self.num_updates, last))
-
-    @abstractmethod
-    def _share(self, done: Array) -> Array:
-        """Of the first step size, by the share of the updates that are made."""
+        return state * self._column("alpha", before)
 
 
 @dataclass(frozen=True, eq=False)
-class LinearAnnealing(_Annealing):
+class LinearAnnealing(_Schedule):
     """h_t = h (1 - t / T), t = 0, ..., T - 1.
 
     Args:
@@ -130,13 +135,19 @@ class LinearAnnealing(_Annealing):
     num_updates: int
 
     name: ClassVar[str] = "linear-annealing"
+    least: ClassVar[dict[str, float]] = {"num_updates": 1.0}
+
+    def propose(self, state: Array, learners: Learners) -> Array:
+        """Anneal; updates after the last planned one get the same step."""
+        last = float(self.num_updates - 1) / self.num_updates
+        return state * self._share(jnp.minimum(learners.update.astype(jnp.float32) / self.num_updates, last))
 
     def _share(self, done: Array) -> Array:
         return 1.0 - done
 
 
 @dataclass(frozen=True, eq=False)
-class CosineAnnealing(_Annealing):
+class CosineAnnealing(LinearAnnealing):
     """h_t = h (1 + cos(pi t / T)) / 2, t = 0, ..., T - 1.
 
     Args:
@@ -144,10 +155,54 @@ class CosineAnnealing(_Annealing):
         num_updates: T; in an experiment that of the comparison.
     """
 
-    stepsize: PerLearner
-    num_updates: int
-
     name: ClassVar[str] = "cosine-annealing"
 
     def _share(self, done: Array) -> Array:
         return 0.5 * (1.0 + jnp.cos(math.pi * done))
+
+
+@dataclass(frozen=True, eq=False)
+class KLAdaptive(_Schedule):
+    """h / 1.5 after an update whose KL divergence was above twice the target, 1.5 h after one below half of it.
+
+    The divergence of an update is the mean KL divergence between the policies before and after, over the states visited. This
+    is the usual rule of PPO implementations.
+
+    Args:
+        stepsize: h of the first update; like all others it may lie outside the space H.
+        target: the divergence aimed at.
+        lowest, highest: smallest and largest h, of the first update too; rsl_rl has 1e-5 and 1e-2 for learning rates, rl_games
+            1e-6 and 1e-2.
+    """
+
+    stepsize: PerLearner
+    target: PerLearner
+    lowest: PerLearner = 0.0
+    highest: PerLearner = 1e9
+
+    name: ClassVar[str] = "kl-adaptive"
+    least: ClassVar[dict[str, float]] = dict.fromkeys(("stepsize", "target", "lowest", "highest"), 0.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if np.size(self.lowest) in (1, np.size(self.highest)) or np.size(self.highest) == 1:  # else `init` refuses them
+            for low, high in np.broadcast(self.lowest, self.highest):
+                if low > high:
+                    raise InputError(f"kl_adaptive.lowest: {low:g} must not exceed highest, which is {high:g}.")
+
+    def init(self, mdp: Process, learners: Learners) -> Array:
+        if not mdp.rule.tells_divergence:
+            raise InputError(
+                f"controller: {self.name!r} needs a rule that reports the divergence of an update, {mdp.rule.name!r} does not."
+            )
+        return self._clipped(super().init(mdp, learners), learners)
+
+    def observe(self, state: Array, before: Learners, hyperparameters: Array, after: Learners) -> Array:
+        """Compare the divergence of the update with the band around the target."""
+        target, divergence = self._column("target", before), after.previous.divergence[:, None]
+        factor = jnp.where(divergence > 2.0 * target, 1.0 / 1.5, jnp.where(divergence < 0.5 * target, 1.5, 1.0))
+        moved = jnp.any(after.theta != before.theta, axis=1, keepdims=True)  # an update that was not made says nothing
+        return self._clipped(state * jnp.where(moved, factor, 1.0), before)
+
+    def _clipped(self, stepsize: Array, learners: Learners) -> Array:
+        return jnp.clip(stepsize, self._column("lowest", learners), self._column("highest", learners))

@@ -23,9 +23,9 @@ class SingleAction(Controller):
     """h(omega) = argmax_h of a regression of the final return on (omega, h); constant over the updates of a task.
 
     Args:
-        regression: its inputs are the context's coordinates, its actions the step sizes; None learns it first.
+        regression: Q function of the context's coordinates and the step size; None learns it first.
         contexts: the task list that it was learned on, if any.
-        num_steps: environment steps that this took.
+        num_steps: environment steps of its training.
     """
 
     regression: QFunction | None = None
@@ -60,7 +60,7 @@ class SingleAction(Controller):
 
 
 class ConstantRuns(NamedTuple):
-    """What became of learners with a random constant step size each."""
+    """Results of learners with a random constant step size each."""
 
     inputs: NDArray[np.float32]  # (runs, coordinates + 1): task and step size
     final_return: NDArray[np.float32]  # (runs,)
@@ -72,8 +72,16 @@ def constant_runs(run: Run) -> ConstantRuns:
     mdp = run.mdp
     require_one_coordinate("single-action", mdp)
     blocks = Blocks(run.num_training_episodes, mdp.block_size)
+
+    def plan() -> Plan[list[History]]:
+        asked = []
+        for block in blocks:
+            start = start_of(mdp, run.seed, Stream.TRAIN, block, run.task_list)
+            asked.append(BlockRun(mdp, RandomConstant(), start, run.num_updates, num_valid=blocks.num_valid(block)))
+        return [ran.history for ran in (yield asked)]
+
     with run.tracker.stage("single step size: runs", len(blocks), "blocks") as stage:
-        histories = carry_out([_constant_runs(run, blocks)], stage.advance)[0]
+        histories = carry_out([plan()], stage.advance)[0]
     steps = [mdp.space.branches[""].to_axis(history.hyperparameters[0]) for history in histories]
     inputs = [np.concatenate([history.context, step], axis=1) for history, step in zip(histories, steps, strict=True)]
     num_steps = sum(float(history.num_steps.sum(dtype=np.float64)) for history in histories)
@@ -82,18 +90,10 @@ def constant_runs(run: Run) -> ConstantRuns:
     )
 
 
-def _constant_runs(run: Run, blocks: Blocks) -> Plan[list[History]]:
-    asked = []
-    for block in blocks:
-        start = start_of(run.mdp, run.seed, Stream.TRAIN, block, run.task_list)
-        asked.append(BlockRun(run.mdp, RandomConstant(), start, run.num_updates, num_valid=blocks.num_valid(block)))
-    return [ran.history for ran in (yield asked)]
-
-
 def fit_single_action(run: Run) -> tuple[QFunction, float]:
-    """Regress the final returns of `constant_runs` with the experiment's regressor; also the environment steps it took.
+    """Regress the final returns of `constant_runs`, and return the Q function and the environment steps of the runs.
 
-    Runs whose final return is not finite cannot be regressed on and are left out; fewer than two usable ones are refused.
+    Runs whose final return is not finite are left out; fewer than two usable ones are refused.
     """
     inputs, targets, num_steps = constant_runs(run)
     usable = np.isfinite(targets)

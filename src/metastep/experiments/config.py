@@ -1,15 +1,15 @@
-"""Configurations from presets and files, and one sentence for whatever is wrong with them.
+"""Configurations from presets and files, with one sentence for whatever is wrong in them.
 
 A preset is a TOML file whose tables are the sections of `Experiment`, at full scale, which is the paper's; its table `[quick]`
 overrides some of them for a run of a minute or two. Tables `[readings.NAME]` override others where `--set reading=NAME` asks for
-it: a paper can be read in more than one way. A user's own file has the same form.
+it: a paper can be read in more than one way. `extends = "NAME"` merges the file over a preset, a base of presets or another
+file. A user's own file has the same form.
 """
 
 import difflib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -27,6 +27,7 @@ __all__ = ["Experiment", "Scale", "list_presets", "load", "parse", "variant"]
 
 Scale = Literal["quick", "full"]
 
+_PRESETS = Path(__file__).parent / "presets"
 # Clearer than what pydantic says about these.
 _PLAINER = {
     "model_type": "must be a table of settings",
@@ -41,17 +42,16 @@ _PLAINER = {
 
 
 def list_presets() -> tuple[str, ...]:
-    """Names of the experiments that come with the library."""
-    files = resources.files("metastep.experiments").joinpath("presets").iterdir()
-    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
+    """Return the names of the experiments that come with the library."""
+    return tuple(sorted(file.stem for file in _PRESETS.glob("*.toml")))
 
 
 def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str] = ()) -> Experiment:
-    """The configuration of a preset, or of a file whose name ends in .toml, with overrides like `seed=3`.
+    """Return the configuration of a preset, or of a file whose name ends in .toml, with overrides like `seed=3`.
 
     Without a scale, `quick` is taken where there is a table of that name.
     """
-    data = _read(Path(source)) if str(source).endswith(".toml") else _preset(str(source))
+    data = _read(source)
     if scale not in (None, *get_args(Scale)):
         raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
     if scale == "quick" and "quick" not in data:
@@ -63,39 +63,53 @@ def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str
         data = _merged(data, quick)
     chosen = [override for override in overrides if override.partition("=")[0].strip() == "reading"]
     if chosen:
-        data = _merged(data, _reading(readings, chosen[-1], source))
+        name = _toml_value(chosen[-1], chosen[-1].partition("=")[2])
+        known = readings if isinstance(readings, dict) else {}
+        reading = known.get(name) if isinstance(name, str) else None
+        if not isinstance(reading, dict):
+            listed = ", ".join(map(str, known)) or "none"
+            raise InputError(f"reading: {shown(name)} is not a table [readings.NAME] of {source}, which has {listed}.")
+        data = _merged(data, reading)
     for override in overrides:
         data = data if override in chosen else _overridden(override, data)
     return parse(data)
 
 
-def _reading(readings: Any, override: str, source: str | Path) -> dict[str, Any]:
-    """The table of a reading of the paper."""
-    name = _toml_value(override, override.partition("=")[2])
-    known = readings if isinstance(readings, dict) else {}
-    if not isinstance(known.get(name) if isinstance(name, str) else None, dict):
-        listed = ", ".join(map(str, known)) or "none"
-        raise InputError(f"reading: {shown(name)} is not a table [readings.NAME] of {source}, which has {listed}.")
-    reading: dict[str, Any] = known[name]
-    return reading
+def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read a preset or file, merged over what it extends; `extending` are the files that led here."""
+    if str(source).endswith(".toml"):
+        file = Path(source)
+        if extending:
+            file = extending[-1].parent / file
+    else:
+        file = _preset(str(source), extending)
+    if file.resolve() in [seen.resolve() for seen in extending]:
+        raise InputError(f"extends: {' extends '.join(str(path) for path in (*extending, file))}, which is a circle.")
+    try:
+        data = tomllib.loads(read_bytes(file).decode())
+    except (ValueError, RecursionError) as error:
+        text = " ".join(str(error).split()) or "nested too deeply"
+        raise InputError(f"File {file} is not valid TOML: {text}.") from error
+    if (base := data.pop("extends", None)) is None:
+        return data
+    if not isinstance(base, str):
+        raise InputError(f"extends: {shown(base)} must be the name of a preset or the path of a .toml file.")
+    merged: dict[str, Any] = _merged(_read(base, (*extending, file)), data)
+    return merged
 
 
-def _preset(name: str) -> dict[str, Any]:
-    if name not in list_presets():
-        near = difflib.get_close_matches(name, list_presets(), n=1)
+def _preset(name: str, extending: tuple[Path, ...]) -> Path:
+    """Return the file of a preset; a base of presets, which is not complete, can only be extended."""
+    bases = {file.stem: file for file in (_PRESETS / "bases").glob("*.toml")} if extending else {}
+    known = {preset: _PRESETS / f"{preset}.toml" for preset in list_presets()} | bases
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(
-            f"preset: {name!r} does not exist, there are {', '.join(list_presets())}, and files that end in .toml.{hint}"
+            f"{'extends' if extending else 'preset'}: {shown(name)} does not exist, there are {', '.join(known)}, and files "
+            f"that end in .toml.{hint}"
         )
-    return tomllib.loads(resources.files("metastep.experiments").joinpath("presets", f"{name}.toml").read_text("utf-8"))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    content = read_bytes(path)
-    try:
-        return tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"File {path} is not valid TOML: {_one_line(error)}.") from error
+    return known[name]
 
 
 def parse(data: Mapping[str, Any]) -> Experiment:
@@ -283,7 +297,3 @@ def _nearest(name: str, candidates: Sequence[str]) -> str:
     elsewhere = [candidate for candidate, word in words.items() if word in similar]
     near = difflib.get_close_matches(name, elsewhere or candidates, n=1, cutoff=0.0)
     return f", did you mean {near[0]!r}?"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or "nested too deeply"

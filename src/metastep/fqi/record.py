@@ -100,6 +100,11 @@ class ModelRecord:
         return tuple(branch.name for branch in self.branches if branch.name)
 
     @property
+    def hyperparameters(self) -> tuple[str, ...]:
+        """Names of the values that the model proposes; the step comes last."""
+        return *self.branches[0].values, STEP
+
+    @property
     def stepsizes(self) -> dict[str, Stepsizes]:
         """The steps to maximise over, by branch."""
         num, continuous = self.num_stepsizes, self.maximum == "continuous"

@@ -1,7 +1,7 @@
-"""The meta-MDP as a Gymnasium environment: whatever trains on Gymnasium can learn step sizes (extra `gym`).
+"""The meta-MDP as a Gymnasium environment: any library for Gymnasium can learn step sizes (extra `gym`).
 
 Importing this module registers `metastep/CartPole-v0`, `metastep/Minigolf-v0`, `metastep/Nav2D-v0` and
-`metastep/SwingUp-v0` at the paper's settings. Gymnasium imports it by itself when asked for
+`metastep/SwingUp-v0` at the paper's settings. Gymnasium imports it by itself for
 `gymnasium.make("metastep.integrations.gymnasium:metastep/CartPole-v0")`.
 
 One meta-episode is one learner that makes `num_updates` updates. The observation is x = <theta, g, omega>, the action chooses
@@ -10,22 +10,139 @@ the step size of the next update, the reward is the improvement of the return `j
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
 
 import gymnasium as gym
+import jax
+import jax.numpy as jnp
 import numpy as np
+from gymnasium.error import ResetNeeded
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from numpy.typing import NDArray
+from jax import Array
+from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
 from metastep.experiments.build import build_mdp
 from metastep.experiments.config import Scale, load, parse
-from metastep.integrations.metaepisode import ActionUnit, Floats, MetaEpisode, action_space, observation_space
-from metastep.mdp import Process
+from metastep.features import make, meta_observation
+from metastep.mdp import Learners, Process, Tasks, advance, begin, with_budget
+from metastep.mdp.blocks import Stream
 
-# Preset of each registered environment.
 ENVIRONMENTS = {"CartPole": "cartpole", "Minigolf": "minigolf", "Nav2D": "nav2d", "SwingUp": "swingup"}
+"""Preset of each registered environment."""
+
+ActionUnit = Literal["normalised", "stepsize"]
+Floats = NDArray[np.float32]
+
+
+def observation_space(mdp: Process) -> Box[np.float32]:
+    """Return the bounds of the features: those of the task distribution for the context, any finite number for others."""
+    bounds = [make(name).bounds(mdp) for name in mdp.observation]
+    low, high = (np.concatenate([np.asarray(bound[end], np.float32) for bound in bounds]) for end in (0, 1))
+    return Box(low, high, dtype=np.float32)
+
+
+def action_space(mdp: Process, actions: ActionUnit) -> Box[np.float32]:
+    """Return [-1, 1] along the scale of each hyperparameter, or the hyperparameters' own box."""
+    if actions not in get_args(ActionUnit):
+        raise InputError(f"actions: {actions!r} must be one of {', '.join(get_args(ActionUnit))}.")
+    if actions == "normalised":
+        return Box(-1.0, 1.0, (mdp.space.num_coordinates,), np.float32)
+    return Box(np.asarray(mdp.space.low, np.float32), np.asarray(mdp.space.high, np.float32), dtype=np.float32)
+
+
+class Moment(NamedTuple):
+    """The learners of a block between two updates; learners first, on the host, never shared with JAX."""
+
+    observation: Floats  # (learners, features), finite
+    mean_return: Floats  # (learners,), as estimated, finite or not
+    context: Floats  # (learners, coordinates)
+    flagged: NDArray[np.bool_]  # (learners,): the estimate cannot be followed, the next update leaves theta as it is
+    stepsize: Floats  # (learners, hyperparameters) of the update that led here, zero before the first
+
+    def info(self) -> dict[str, NDArray[Any]]:
+        """Return everything except the observation."""
+        return {name: value for name, value in self._asdict().items() if name != "observation"}
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _hyperparameters(mdp: Process, actions: ActionUnit, values: Array) -> Array:
+    if actions == "normalised":
+        return mdp.space.from_unit((jnp.clip(values, -1.0, 1.0) + 1.0) / 2.0)
+    return mdp.space.clip(values)
+
+
+class _MetaEpisode:
+    """The learners of one block during one meta-episode: common to `MetaEnv` and `MetaVectorEnv`."""
+
+    def __init__(self, mdp: Process, num_updates: int, actions: ActionUnit):
+        if num_updates < 1:
+            raise InputError(f"num_updates: {num_updates} must be at least 1.")
+        self.mdp, self.num_updates, self.actions = with_budget(mdp, num_updates), num_updates, actions
+        self.updates_left = 0
+        self._action_shape = mdp.block_size, mdp.space.num_coordinates
+        self._learners: Learners
+        self._moment: Moment
+
+    def begin(self, rng: np.random.Generator, options: Mapping[str, Any] | None) -> Moment:
+        """Draw new tasks and policies, from two random numbers, so that options change nothing else."""
+        seed, block = (int(number) for number in rng.integers(2**31, size=2))
+        tasks = _with_options(self.mdp, self.mdp.tasks(seed, Stream.TRAIN, block), options or {})
+        self.updates_left = self.num_updates
+        return self._show(begin(self.mdp, tasks), np.zeros(self._action_shape, np.float32))
+
+    def update(self, actions: ArrayLike) -> tuple[Moment, Floats]:
+        """Make one update of every learner; return it with its reward: (learners,)."""
+        if not self.updates_left:
+            raise ResetNeeded("The meta-episode is over, or none was begun: call reset() before step().")
+        values = _to_float32(actions, "action")
+        if values.shape != self._action_shape or not np.all(np.isfinite(values)):
+            raise InputError(
+                f"action: {np.asarray(actions).tolist()} must be {self._action_shape[1]} finite number(s) for each learner."
+            )
+        chosen = _hyperparameters(self.mdp, self.actions, values)
+        before = self._moment.mean_return
+        moment = self._show(advance(self.mdp, self._learners, chosen), np.array(chosen))
+        self.updates_left -= 1
+        # A learner that diverged has no return to compare with: the reward is zero, `flagged` marks it.
+        with np.errstate(invalid="ignore", over="ignore"):
+            improvement = moment.mean_return - before
+        return moment, np.where(np.isfinite(improvement), improvement, np.float32(0.0))
+
+    def _show(self, learners: Learners, stepsize: Floats) -> Moment:
+        shown = meta_observation(self.mdp, learners), learners.estimate.mean_return, learners.context, learners.flagged
+        observation, mean_return, context, flagged = (np.array(array) for array in jax.device_get(shown))
+        self._learners = learners
+        self._moment = Moment(np.nan_to_num(observation), mean_return, context, flagged, stepsize)
+        return self._moment
+
+
+def _with_options(mdp: Process, tasks: Tasks, options: Mapping[str, Any]) -> Tasks:
+    """Replace what `options` fixes: one row for all learners, or one for each."""
+    for name in options:
+        if name not in ("context", "theta"):
+            raise InputError(f"options: {name!r} is unknown, allowed are 'context' and 'theta'.")
+        field, num = f"options.{name}", mdp.block_size
+        rows = np.atleast_2d(_to_float32(options[name], field))
+        if name == "context":
+            rows = mdp.env.context_space.validate(rows, field)
+        elif rows.shape[1:] != (mdp.num_parameters,) or not np.all(np.isfinite(rows)):
+            raise InputError(f"{field}: {rows.tolist()} must be {mdp.num_parameters} finite numbers for each learner.")
+        if len(rows) not in (1, num):
+            raise InputError(f"{field}: got {len(rows)} rows, allowed is one or one for each learner ({num}).")
+        tasks = tasks._replace(**{name: jnp.asarray(np.broadcast_to(rows, (num, rows.shape[1])))})
+    return tasks
+
+
+def _to_float32(values: Any, field: str) -> Floats:
+    try:
+        with np.errstate(over="ignore"):
+            return np.asarray(values, np.float32)
+    except (TypeError, ValueError):
+        raise InputError(f"{field}: {values!r} must be an array of numbers.") from None
 
 
 class MetaEnv(gym.Env[Floats, Floats]):
@@ -37,7 +154,7 @@ class MetaEnv(gym.Env[Floats, Floats]):
     the largest float32 in the observation and as 0 in the reward; `flagged` marks them.
 
     Args:
-        mdp: what is learned; its block size does not matter here, there is one learner.
+        mdp: the meta-MDP; its block size does not matter here, there is one learner.
         num_updates: T.
         actions: "normalised" actions lie in [-1, 1], mapped along each hyperparameter's scale onto its bounds; "stepsize"
             actions are the hyperparameters themselves. Either way they are clipped to their bounds.
@@ -45,8 +162,8 @@ class MetaEnv(gym.Env[Floats, Floats]):
 
     def __init__(self, mdp: Process, num_updates: int, actions: ActionUnit = "normalised"):
         self.metadata = {"render_modes": []}
-        self.mdp = replace(mdp, block_size=1)  # what is simulated
-        self._episode = MetaEpisode(self.mdp, num_updates, actions)
+        self.mdp = replace(mdp, block_size=1)
+        self._episode = _MetaEpisode(self.mdp, num_updates, actions)
         self.observation_space = observation_space(mdp)
         self.action_space = action_space(mdp, actions)
 
@@ -62,22 +179,22 @@ class MetaEnv(gym.Env[Floats, Floats]):
 
 
 def _single(info: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Information about the only learner; numbers as Python's own."""
+    """Return the information about the only learner, with Python's own numbers."""
     return {name: array[0] if array.ndim > 1 else array[0].item() for name, array in info.items()}
 
 
 class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
     """Many learners in lockstep: one block, simulated together, hence much faster than as many single environments.
 
-    All meta-episodes begin and end together. What happens then is the autoreset mode of Gymnasium 1.x, also found in
-    `metadata["autoreset_mode"]`: the next step begins the new meta-episodes and ignores its actions (NEXT_STEP), the same step
-    does and keeps what ended in `final_obs` and `final_info` (SAME_STEP), or the caller resets (DISABLED).
+    All meta-episodes begin and end together. The autoreset mode of Gymnasium 1.x, also in `metadata["autoreset_mode"]`, says
+    what happens then: the next step begins new meta-episodes and ignores its actions (NEXT_STEP), the same step does and keeps
+    the last results in `final_obs` and `final_info` (SAME_STEP), or the caller resets (DISABLED).
 
     `options` are those of `MetaEnv`, with one row for all learners or one for each; they hold for the meta-episodes begun by
     that call of `reset`, as everywhere in Gymnasium.
 
     Args:
-        mdp: what is learned.
+        mdp: the meta-MDP.
         num_envs: learners, the block size.
         num_updates: T.
         actions: as of `MetaEnv`.
@@ -101,8 +218,8 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
             raise InputError(f"autoreset_mode: {autoreset_mode!r} must be one of {allowed}.") from None
         self.num_envs = num_envs
         self.metadata = {"render_modes": [], "autoreset_mode": self._mode}
-        self.mdp = replace(mdp, block_size=num_envs)  # what is simulated
-        self._episode = MetaEpisode(self.mdp, num_updates, actions)
+        self.mdp = replace(mdp, block_size=num_envs)
+        self._episode = _MetaEpisode(self.mdp, num_updates, actions)
         self._reset_is_due = False
         self.single_observation_space = observation_space(mdp)
         self.single_action_space = action_space(mdp, actions)
@@ -133,14 +250,13 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
             final[:] = list(observation)
             ended = {"final_obs": final, "final_info": info}
             observation, info = self.reset()
-            always = np.ones(self.num_envs, np.bool_)
-            info = ended | {f"_{name}": always.copy() for name in ended} | info
+            info = ended | {f"_{name}": np.ones(self.num_envs, np.bool_) for name in ended} | info
         self._reset_is_due = over and self._mode is AutoresetMode.NEXT_STEP
         return observation, reward.astype(np.float64), never, np.full(self.num_envs, over), info
 
 
 def _masked(info: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Information in Gymnasium's vector form: beside every entry a mask of the learners that have it, here all."""
+    """Return information in Gymnasium's vector form: each entry with a mask of the learners that have it, here all."""
     return {**info, **{f"_{name}": np.ones(len(array), np.bool_) for name, array in info.items()}}
 
 
@@ -155,13 +271,13 @@ def make_env(
     overrides: Sequence[str] = (),
     actions: ActionUnit = "normalised",
 ) -> MetaEnv:
-    """Build the environment of a preset or of a whole configuration; what `gymnasium.make` calls.
+    """Build the environment of a preset or of a whole configuration, for `gymnasium.make`.
 
     Args:
         preset: name of the preset.
         config: all settings, as `Experiment.to_dict` gives them, in place of a preset.
         scale: which settings of the preset, "full" or "quick".
-        num_updates, num_episodes, horizon: T, n and H, where they shall differ from the preset's.
+        num_updates, num_episodes, horizon: T, n and H, where they differ from the preset's.
         overrides: any other settings, like `"policy.sigma=0.5"`.
         actions: as of `MetaEnv`.
     """
@@ -182,13 +298,13 @@ def make_vector_env(
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     **settings: Any,
 ) -> MetaVectorEnv:
-    """Build a vector environment; what `gymnasium.make_vec` calls. The settings are the arguments of `make_env`."""
+    """Build a vector environment, for `gymnasium.make_vec`. The settings are the arguments of `make_env`."""
     episode = make_env(preset, **settings)._episode
     return MetaVectorEnv(episode.mdp, num_envs, episode.num_updates, episode.actions, autoreset_mode)
 
 
 def register() -> None:
-    """Make the environments known to Gymnasium; importing this module does."""
+    """Register the environments with Gymnasium; importing this module does."""
     for name, preset in ENVIRONMENTS.items():
         gym.register(
             f"metastep/{name}-v0",

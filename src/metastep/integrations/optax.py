@@ -1,7 +1,7 @@
-"""A gradient transformation of optax whose rate a fitted model proposes, in programs that JAX compiles.
+"""A gradient transformation of optax whose rate a fitted model proposes, also in compiled programs.
 
-The forests are walked on the host, through a callback: it is about four times as fast as gathers in the compiled program, and
-proposes to the bit what the model proposes elsewhere (`benchmarks/proposals.py`).
+The forests are evaluated on the host, through a callback: this is about four times as fast as gathers in the compiled program,
+and gives exactly the proposals of the model elsewhere (`benchmarks/proposals.py`).
 """
 
 import os
@@ -20,13 +20,13 @@ from metastep._core.errors import InputError
 from metastep.diagnostics import Gathered, Memory, Movement, observed
 from metastep.fqi import Model
 from metastep.fqi.stepper import Outside
-from metastep.integrations.rates import rate_model, seen_of, warn_of_differences
+from metastep.integrations.rates import batch_size, rate_model, require_settings, warn_of_differences
 
 
 class LearnedRateState(NamedTuple):
-    """What is remembered between updates."""
+    """State between updates."""
 
-    hyperparams: dict[str, Array]  # the rate, where loggers look for what `optax.inject_hyperparams` injects
+    hyperparams: dict[str, Array]  # the rate, where `optax.inject_hyperparams` would put it
     memory: Memory
     movement: Movement
     gathered: Gathered
@@ -42,25 +42,26 @@ def learned_rate(
 ) -> optax.GradientTransformationExtraArgs:
     """Scale updates by the rate that a model proposes, as the last link of `optax.chain`.
 
-    `update` takes two arguments more. `diagnostics` are what the loop tells, by name (`metastep.diagnostics.DIAGNOSTICS`), the
-    same names every time; parameters need not be told. `begins` is true where an update begins, and a rate is proposed: at
-    the first of its minibatches, say. With others the rate stays. With `minibatches`, `approx_kl` and `clip_fraction` are told of
-    every minibatch as its gradient is, and become those of the update here.
+    `update` takes two more arguments. `diagnostics` are numbers by name (`metastep.diagnostics.DIAGNOSTICS`), the same names
+    every time, except `parameters`. `begins` is true where an update begins and a rate is proposed, such as at the first of
+    its minibatches; otherwise the rate stays. With `minibatches`, `approx_kl` and `clip_fraction` are those of each minibatch,
+    and are averaged to those of the update here.
 
     Args:
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
-        num_updates: updates to come; None takes as many as the learners that the model was fitted on.
-        flip_sign: whether updates go downhill, as gradients of a loss want it.
-        outside: warn once of numbers that the training data did not reach, or refuse each: what JAX makes of an error on the
-            host is `jax.errors.JaxRuntimeError`, its last line is ours.
-        minibatches: of an epoch, for loops that tell of every minibatch; None where ratios are told of the last update.
+        num_updates: updates to come; None takes that of the learners that the model was fitted on.
+        flip_sign: whether updates descend, as with gradients of a loss.
+        outside: warn once of numbers outside the range of the training data, or refuse each, with a
+            `jax.errors.JaxRuntimeError` whose last line says why.
+        minibatches: of an epoch, for loops with diagnostics of every minibatch; None for those of the last update.
     """
     fitted = rate_model(model)
+    require_settings(fitted, "learned_rate")
     stepper = fitted.stepper(num_updates, outside, minibatches=minibatches)
     names, budget, sign = stepper.features, float(stepper.num_updates), -1.0 if flip_sign else 1.0
     smallest = fitted.record.branches[0].low
     warned: list[str] = []
-    looked_at: list[bool] = []
+    compared: list[bool] = []
 
     def act(rows: Array) -> NDArray[np.float32]:
         table = np.asarray(rows, np.float32)
@@ -77,16 +78,16 @@ def learned_rate(
         movement, gathered = Movement(flat, jnp.zeros_like(flat)), Gathered(*(zero for _ in Gathered._fields))
         return LearnedRateState({"learning_rate": jnp.float32(smallest)}, memory, movement, gathered)
 
-    def propose(told: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
+    def propose(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
         movement = state.movement
         if minibatches is not None:
             last = state.gathered.of_the_update(minibatches, jnp)
-            told = {**told, **{name: value for name, value in last.items() if name in told}}
-        told = {"rate": state.hyperparams["learning_rate"], **told}
+            given = {**given, **{name: value for name, value in last.items() if name in given}}
+        given = {"rate": state.hyperparams["learning_rate"], **given}
         if stepper.needs_parameters:
             movement, turn = movement.after(_flat(params), jnp)
-            told = {"step_norm": turn.length, "step_cosine": turn.cosine, **told, "parameters": _flat(params)}
-        found, sound, memory = observed(names, told, state.memory, budget, jnp)
+            given = {"step_norm": turn.length, "step_cosine": turn.cosine, **given, "parameters": _flat(params)}
+        found, sound, memory = observed(names, given, state.memory, budget, jnp)
         row = jnp.concatenate([jnp.ravel(found[name]).astype(jnp.float32) for name in names])
         row = jnp.where(sound, row, jnp.nan)  # which gives the smallest step
         rate = jax.pure_callback(act, jax.ShapeDtypeStruct((), jnp.float32), row, vmap_method="broadcast_all")
@@ -102,16 +103,16 @@ def learned_rate(
         **extra_args: Any,
     ) -> tuple[Any, LearnedRateState]:
         if diagnostics is None:
-            raise InputError("learned_rate: update needs diagnostics, a table of what the loop tells.")
+            raise InputError("learned_rate: update needs diagnostics, a dictionary of numbers by name.")
         if params is None and stepper.needs_parameters:
-            raise InputError("learned_rate: update needs params, the model looks at how they move.")
-        if not looked_at:
-            looked_at.append(True)
-            warn_of_differences(fitted, "learned_rate", seen_of(diagnostics), stacklevel=2)
-        told = {name: jnp.asarray(value).astype(jnp.float32) for name, value in diagnostics.items()}
-        state = jax.lax.cond(begins, lambda: propose(told, params, state), lambda: state)
+            raise InputError("learned_rate: update needs params, since the model observes their steps.")
+        if not compared:
+            compared.append(True)
+            warn_of_differences(fitted, "learned_rate", batch_size(diagnostics), stacklevel=2)
+        given = {name: jnp.asarray(value).astype(jnp.float32) for name, value in diagnostics.items()}
+        state = jax.lax.cond(begins, lambda: propose(given, params, state), lambda: state)
         if minibatches is not None:
-            state = state._replace(gathered=state.gathered.after(told, begins, minibatches, jnp))
+            state = state._replace(gathered=state.gathered.after(given, begins, minibatches, jnp))
         rate = sign * state.hyperparams["learning_rate"]
         return jax.tree.map(lambda leaf: (rate * leaf).astype(leaf.dtype), updates), state
 

@@ -12,23 +12,23 @@ from metastep._core.errors import InputError, shown
 from metastep._core.logs import Log, as_log
 from metastep.fqi import Model
 from metastep.fqi.stepper import Outside
-from metastep.integrations.rates import rate_model, seen_of, warn_of_differences
+from metastep.integrations.rates import batch_size, rate_model, require_settings, warn_of_differences
 
 
 class LearnedLR(LRScheduler):
-    """Sets the rate of an update from what is told of the last one and of the current batch.
+    """Set the rate of an update from diagnostics of the last update and of the current batch.
 
-    Call `step(**diagnostics)` after the batch and before the optimizer's steps of an update; see
-    `metastep.diagnostics.DIAGNOSTICS`. The parameters need not be told: they are the optimizer's. Parameter groups keep the
-    ratios of the rates that they began with; the first one gets the rate that is proposed.
+    Call `step(**diagnostics)` after the batch and before the optimizer's steps of an update; `metastep.diagnostics.DIAGNOSTICS`
+    lists them. `parameters` are taken from the optimizer. Parameter groups keep the ratios of their first rates; the first
+    group gets the proposed rate.
 
     Args:
         optimizer: any of PyTorch's.
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
-        num_updates: updates to come; None takes as many as the learners that the model was fitted on.
-        log: is told of every update (`metastep._core.logs`); a path is a CSV file.
-        outside: warn once of numbers that the training data did not reach, or refuse each.
-        minibatches: of an epoch, for loops that call `step` for every minibatch and tell its numbers; None where a call is an
+        num_updates: updates to come; None takes that of the learners that the model was fitted on.
+        log: called for every update (`metastep._core.logs`); a path is a CSV file.
+        outside: warn once of numbers outside the range of the training data, or refuse each.
+        minibatches: of an epoch, for loops that call `step` with the numbers of every minibatch; None if a call is an
             update.
     """
 
@@ -42,28 +42,36 @@ class LearnedLR(LRScheduler):
         outside: Outside = "warn",
         minibatches: int | None = None,
     ) -> None:
-        # Not the base class's: it would step at once, before there is anything to tell.
+        # Without the base class's `__init__`, which would step at once, before there are diagnostics.
         self.optimizer = optimizer
         self._log, self._given = as_log(log), num_updates
-        self.stepper = rate_model(model).stepper(num_updates, outside, None, self._log, minibatches)
+        fitted = rate_model(model)
+        require_settings(fitted, "LearnedLR")
+        self.stepper = fitted.stepper(num_updates, outside, None, self._log, minibatches)
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", float(group["lr"]))
         self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
         self._last_lr = _rates(optimizer)
         self._ratios = [rate / self.base_lrs[0] if self.base_lrs[0] else 1.0 for rate in self.base_lrs]
         self.last_epoch, self._step_count, self._optimizer_steps = -1, 0, 0
-        optimizer.register_step_post_hook(self._count)
 
-    def _count(self, *_: Any) -> None:
-        self._optimizer_steps += 1
+        def count(*_: Any) -> None:
+            self._optimizer_steps += 1
+
+        optimizer.register_step_post_hook(count)
 
     def step(self, *, begins: bool = True, **diagnostics: Any) -> None:  # type: ignore[override]
-        """Propose the rate of the update that comes now, and set it; where none begins it stays (see `Stepper.__call__`)."""
+        """Propose and set the rate of the next update; if none begins, the rate stays (see `Stepper.__call__`)."""
         if not begins:
             self.stepper(diagnostics, begins=False)
             return
-        self._warn_of_differences(diagnostics)
-        # What the optimizer says is true, also where somebody else has changed it; a first rate means nothing.
+        # Before the first update compare its batch, before the second the gradient steps of the first.
+        own = batch_size(diagnostics) if self._step_count == 0 else {}
+        if self._step_count == 1 and self._optimizer_steps:
+            own = {"gradient steps of an update": self._optimizer_steps}
+        self._optimizer_steps = 0
+        warn_of_differences(self.stepper.model, "LearnedLR", own, stacklevel=2)
+        # The rate of the optimizer counts, even if other code has changed it.
         diagnostics = {"rate": self.optimizer.param_groups[0]["lr"]} | diagnostics
         if self.stepper.needs_parameters:
             every = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
@@ -71,38 +79,30 @@ class LearnedLR(LRScheduler):
             diagnostics = {"parameters": flat} | diagnostics
         rate = self.stepper(diagnostics).stepsize
         for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
-            if isinstance(group["lr"], torch.Tensor):  # of a compiled optimizer, which keeps looking at this one
+            if isinstance(group["lr"], torch.Tensor):  # a compiled optimizer keeps reading this tensor
                 group["lr"].fill_(rate * ratio)
             else:
                 group["lr"] = rate * ratio
         self._now()
 
     def _now(self) -> None:
-        """What others read of schedulers: rates, and updates from 0, as the base class counts them."""
+        """Update the public fields of schedulers: rates, and updates from 0, as the base class counts them."""
         updates = int(self.stepper.memory.updates)
         self._last_lr, self.last_epoch, self._step_count = _rates(self.optimizer), updates - 1, updates
 
-    def _warn_of_differences(self, told: dict[str, Any]) -> None:
-        """Before the first update of its batch, before the second of what the first was made of."""
-        own = seen_of(told) if self._step_count == 0 else {}
-        if self._step_count == 1 and self._optimizer_steps:
-            own = {"gradient steps of an update": self._optimizer_steps}
-        self._optimizer_steps = 0
-        warn_of_differences(self.stepper.model, "LearnedLR", own, stacklevel=3)
-
     def get_lr(self) -> list[float | torch.Tensor]:
-        """The rates as they are: only `step` knows the next ones."""
+        """Return the current rates: only `step` knows the next ones."""
         return _rates(self.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is remembered, as JSON holds it; the rate itself is in the optimizer's."""
+        """Return the state as JSON holds it; the rate itself is in the optimizer's."""
         return {"stepper": self.stepper.record(), "ratios": self._ratios}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from the result of `state_dict`."""
         record, ratios = (state_dict.get(name) for name in ("stepper", "ratios"))
         if not isinstance(record, Mapping):
-            raise InputError(f"state_dict: stepper is {shown(record)}, allowed is what `state_dict` gave.")
+            raise InputError(f"state_dict: stepper is {shown(record)}, allowed is the result of `state_dict`.")
         num = len(self._ratios)
         if not isinstance(ratios, list) or len(ratios) != num or not all(map(_is_ratio, ratios)):
             raise InputError(f"state_dict: ratios is {shown(ratios)}, allowed is a number for each of {num} groups.")

@@ -1,8 +1,8 @@
-"""What the layers for other frameworks share: a model that proposes one number, the rate."""
+"""Parts that the integrations share: which models they accept, and a warning when a loop differs from the model's own."""
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,8 @@ _RULES = ("ppo", "a2c")
 
 
 def rate_model(source: str | os.PathLike[str] | Model) -> Model:
-    """A model, or that of a name, a file or the folder of a run; refused where it proposes something else than a rate."""
+    """Return a model, or load it by name, file or folder of a run; refuse one whose step is not a learning rate."""
     model = source if isinstance(source, Model) else load(source)
-    if model.record.directions:
-        raise InputError(
-            f"model: it chooses among {', '.join(model.record.directions)} as well, allowed here is one that proposes the "
-            "rate only; call its stepper in a loop of your own."
-        )
     rule = (model.record.setting.get("rule") or {}).get("name")
     if rule not in _RULES:
         raise InputError(
@@ -31,8 +26,18 @@ def rate_model(source: str | os.PathLike[str] | Model) -> Model:
     return model
 
 
+def require_settings(model: Model, loop: str, settings: Sequence[str] = ("stepsize",)) -> None:
+    """Refuse a model that chooses a hyperparameter for which a loop has no setting."""
+    missing = [name for name in model.record.hyperparameters if name not in settings]
+    if missing:
+        raise InputError(
+            f"{loop}: the model chooses {', '.join(missing)} as well, for which there is no setting here; call its stepper in a "
+            "loop of your own."
+        )
+
+
 def warn_of_differences(model: Model, loop: str, own: Mapping[str, Any], stacklevel: int = 2) -> None:
-    """Say how a loop differs from those that a model was fitted on, as far as both are known."""
+    """Warn where a loop differs from those that a model was fitted on, as far as both are known."""
     setting = model.record.setting
     rule = setting["rule"]
     batch = (setting.get("num_envs") or 0) * (setting.get("num_steps") or 0) or None
@@ -55,7 +60,7 @@ def warn_of_differences(model: Model, loop: str, own: Mapping[str, Any], stackle
         warnings.warn(sentence, stacklevel=stacklevel + 1)
 
 
-def seen_of(told: Mapping[str, Any]) -> dict[str, Any]:
-    """What the diagnostics of a loop say about it: how many steps its batches have."""
-    sizes = [int(np.prod(np.shape(told[name]))) for name in ("values", "targets") if name in told]
+def batch_size(diagnostics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the steps of a batch, if the diagnostics show them."""
+    sizes = [int(np.prod(np.shape(diagnostics[name]))) for name in ("values", "targets") if name in diagnostics]
     return {"steps of a batch": sizes[0]} if sizes else {}

@@ -13,7 +13,7 @@ from metastep._core.errors import InputError
 from metastep.cli import app
 from metastep.envs import pendulum
 from metastep.envs.contexts import ContextSpace
-from metastep.experiments import evaluating, new_task
+from metastep.experiments import learn
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
 from metastep.experiments.stages import learn as fit_run
@@ -73,8 +73,8 @@ def _gravity() -> tuple[float, float]:
 
 def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
     model = load_model(fitted)
-    new_task.learn(model, "", tmp_path / "whole")
-    monkeypatch.setattr(new_task, "_SECONDS_BETWEEN_PARTS", 0.0)
+    learn.learn(model, "", tmp_path / "whole")
+    monkeypatch.setattr(learn, "_SECONDS_BETWEEN_PARTS", 0.0)
 
     class Stop:
         def __init__(self):
@@ -95,25 +95,25 @@ def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        new_task.learn(model, "", tmp_path / "stopped", tracker=Stop())
+        learn.learn(model, "", tmp_path / "stopped", tracker=Stop())
     assert list((tmp_path / "stopped").glob("part-*"))
-    new_task.learn(model, "", tmp_path / "stopped")
+    learn.learn(model, "", tmp_path / "stopped")
     assert not list((tmp_path / "stopped").glob("part-*"))
     for name in ("policy.safetensors", "curve.csv"):
         assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     with pytest.raises(InputError, match="was started with seed = 0, which is now 4"):
-        new_task.learn(model, "", tmp_path / "stopped", seed=4)
+        learn.learn(model, "", tmp_path / "stopped", seed=4)
 
 
 def test_the_model_is_told_how_many_updates_there_are(fitted, tmp_path, monkeypatch):
-    told, grow = [], new_task.grow
+    told, grow = [], learn.grow
     monkeypatch.setattr(
-        new_task, "grow", lambda mdp, *args, **kwargs: told.append(mdp.budget) or grow(mdp, *args, **kwargs)
+        learn, "grow", lambda mdp, *args, **kwargs: told.append(mdp.budget) or grow(mdp, *args, **kwargs)
     )
-    new_task.learn(load_model(fitted), "", tmp_path / "short", num_updates=1, family="pendulum")
+    learn.learn(load_model(fitted), "", tmp_path / "short", num_updates=1, family="pendulum")
     assert told == [1]
     with pytest.raises(InputError, match="--family: 'acrobot' is not one of the model's, allowed are pendulum"):
-        new_task.learn(load_model(fitted), "", tmp_path / "other", family="acrobot")
+        learn.learn(load_model(fitted), "", tmp_path / "other", family="acrobot")
     assert not (tmp_path / "other").exists()
 
 
@@ -124,7 +124,7 @@ def test_families_are_named_with_or_without_their_module(fitted):
 
     def experiment_of(family, **configuration):
         record = dataclasses.replace(model.record, configuration=configuration)
-        return new_task.experiment_of(dataclasses.replace(model, record=record), family).env.name
+        return learn.experiment_of(dataclasses.replace(model, record=record), family).env.name
 
     families = {each["env"]["name"]: each for each in (own, other)}
     for family in ("pendulum", own["env"]["name"]):
@@ -140,16 +140,16 @@ def test_families_are_named_with_or_without_their_module(fitted):
 
 
 def test_models_of_whole_episodes_learn_too(whole, tmp_path):
-    learned = new_task.learn(load_model(whole.path), "goal_x=0.2", tmp_path / "golf", num_updates=2)
+    learned = learn.learn(load_model(whole.path), "goal_x=0.2", tmp_path / "golf", num_updates=2)
     assert len(read(learned.folder)) == 3
-    found = evaluating.evaluate(learned.folder, task="goal_x=0.1,goal_y=0.1", episodes=20)
+    found = learn.evaluate(learned.folder, task="goal_x=0.1,goal_y=0.1", episodes=20)
     assert np.isfinite(found.mean)
     assert found.error > 0.0
 
 
 def test_files_that_are_not_policies_are_refused(fitted, tmp_path):
     with pytest.raises(InputError, match="is not a metastep policy"):
-        evaluating.evaluate(fitted / "model.safetensors")
+        learn.evaluate(fitted / "model.safetensors")
     arrays, stamp = {"theta": np.zeros(3, np.float32)}, storage.stamp("policy")
     experiment = load("pendulum-ppo", "quick", TINY).to_dict()
     for metadata, sentence in {
@@ -159,12 +159,12 @@ def test_files_that_are_not_policies_are_refused(fitted, tmp_path):
     }.values():
         storage.write_tensors(tmp_path / "policy.safetensors", arrays, stamp | metadata)
         with pytest.raises(InputError, match=sentence):
-            evaluating.evaluate(tmp_path)
+            learn.evaluate(tmp_path)
 
 
 def test_tasks_as_text():
     space = ContextSpace(("mass", "length"), (1.0, 2.0), (3.0, 6.0))
-    assert new_task.parse_task("length = 3", space).tolist() == [2.0, 3.0]
+    assert learn.parse_task("length = 3", space).tolist() == [2.0, 3.0]
     for text, sentence in {
         "width=1": "'width' is not a coordinate of the task, allowed are mass, length",
         "mass=heavy": "must have the form NAME=NUMBER",
@@ -172,4 +172,4 @@ def test_tasks_as_text():
         "mass=9": r"has mass = 9, allowed is \[1, 3\]",
     }.items():
         with pytest.raises(InputError, match=sentence):
-            new_task.parse_task(text, space)
+            learn.parse_task(text, space)

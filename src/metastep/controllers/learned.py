@@ -1,4 +1,4 @@
-"""Greedy on the learned Q function: the step size of metaFQI."""
+"""Controllers that follow a learned Q function: greedy (metaFQI), or with exploration to collect more data."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
@@ -20,14 +20,14 @@ from metastep.mdp.setting import setting_of
 
 
 class Greedy(Protocol):
-    """What is needed of a fitted model: `metastep.fqi.Model`, or a `MetaFQI`, which does not know what it was fitted for."""
+    """A fitted `metastep.fqi.Model`, or a `MetaFQI`, which has no record of what it was fitted for."""
 
     @property
     def record(self) -> ModelRecord | None:
-        """What the model was fitted for; None where nobody knows."""
+        """The meta-MDP that the model was fitted for; None if unknown."""
 
     def act(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float32]:
-        """The best step size of each meta-observation (learners, columns): (learners,)."""
+        """Return the best step size of each meta-observation (learners, columns): (learners,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,8 @@ class MetaFQIController(Controller):
 
     A learner whose observation is not finite gets the smallest step size of H.
 
-    A model that carries a record is held to it: it is refused where environment, policy, rule, discount, baseline,
-    meta-observation or step sizes are not those it was fitted for.
+    A model with a record is refused where environment, policy, rule, discount, baseline, meta-observation or step sizes are
+    not those it was fitted for.
 
     Args:
         model: a fitted model; None takes the experiment's.
@@ -54,7 +54,7 @@ class MetaFQIController(Controller):
     needs_model: ClassVar[bool] = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # To another process goes only the iteration that acts: the others are most of a model.
+        # Send only the iteration that acts to other processes: the others are most of a model.
         model, iteration = self.model, self.iteration
         if isinstance(model, Model):
             model, iteration = model.only_selected(iteration), None if iteration is None else 1
@@ -79,30 +79,31 @@ class MetaFQIController(Controller):
         return mdp
 
     def propose(self, state: Process, learners: Learners) -> Array:
-        """The forests live on the host: one transfer there and one back for each update."""
+        """Maximise on the host, where the forests are: two transfers for each update."""
         assert self.model is not None  # `init` refuses that
         best = self.model.act(np.asarray(meta_observation(state, learners)), self.iteration)
         return jnp.asarray(best, jnp.float32).reshape(-1, state.space.num_coordinates)
 
 
 def _difference(fitted: dict[str, Any], wanted: dict[str, Any]) -> tuple[str, str, str] | None:
-    """Where a model does not belong; one for several families belongs to all that see, choose and update alike."""
+    """Return where a model does not fit; one of several families fits all with the same observation, space and rule."""
     if "families" not in fitted:
         return first_difference(fitted, wanted)
-    shared = {name: fitted[name] for name in ("observation", "space")} | {"rule.name": fitted["rule"]["name"]}
-    return first_difference(
-        shared, {name: wanted[name] for name in ("observation", "space")} | {"rule.name": wanted["rule"]["name"]}
-    )
+
+    def shared(setting: dict[str, Any]) -> dict[str, Any]:
+        return {name: setting[name] for name in ("observation", "space")} | {"rule.name": setting["rule"]["name"]}
+
+    return first_difference(shared(fitted), shared(wanted))
 
 
 @dataclass(frozen=True, eq=False)
 class Exploring(Controller):
-    """Follows another controller, but for a share of the proposals, which are drawn uniformly: what later rounds collect with.
+    """Follow another controller, except for a share of random proposals: later rounds of collection use it.
 
     Args:
-        greedy: whom to follow; it must be memoryless.
+        greedy: the controller to follow; it must be memoryless.
         exploration: the share of random proposals.
-        near: the share of the other updates tried that are near what `greedy` proposes.
+        near: the share of the other updates tried that lie near the proposal of `greedy`.
     """
 
     greedy: Controller

@@ -1,0 +1,298 @@
+"""A policy for a new task: a fitted model chooses its updates, with nothing left to tune. Then evaluate it on fresh episodes.
+
+folder/learning.json        model, task and seed of what is learned here
+folder/policy.safetensors   the policy after the last update, with all that is needed to run it
+folder/curve.csv            return and step of every update
+folder/report.html          the same as a figure, with the settings
+"""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from metastep._core import storage
+from metastep._core.errors import InputError, not_registered, shown
+from metastep._core.locks import writing
+from metastep._core.logs import to_csv
+from metastep._core.progress import Silent, Tracker
+from metastep._core.provenance import first_difference, versions_of
+from metastep._core.registry import require_modules
+from metastep._core.storage import claim
+from metastep.controllers import MetaFQIController
+from metastep.envs.contexts import ContextSpace
+from metastep.experiments.build import build_mdp, require_available
+from metastep.experiments.config import parse
+from metastep.experiments.schema import Experiment
+from metastep.fqi import Model
+from metastep.mdp import ActorCriticMDP, MetaMDP, Process, Tasks, begin, with_budget
+from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
+from metastep.mdp.history import History, joined
+from metastep.mdp.parts import Growth, Parts, grow, remove_parts
+from metastep.policies import ActorCritic
+from metastep.report.document import Command, Document, Heading, Paragraph, Table, write_document
+from metastep.report.figures import Panel, picture
+from metastep.report.style import Ink
+from metastep.rules.actor_critic import Sampler
+from metastep.rules.actor_critic.steps import in_first_episode
+from metastep.simulation.engine import engine_of
+
+_SECONDS_BETWEEN_PARTS = 20.0
+_POLICY = "policy.safetensors"
+
+
+class Learned(NamedTuple):
+    """A learned policy's folder and its mean returns."""
+
+    folder: Path
+    first: float  # before any update
+    last: float  # after the last
+    best: float
+
+
+class Evaluated(NamedTuple):
+    """The return of a policy on a task."""
+
+    task: dict[str, float]
+    mean: float  # policies with a critic: without discount; others: with it, as in their curves
+    error: float  # standard error of the mean
+    episodes: int
+
+
+def learn(
+    model: Model,
+    task: str,
+    folder: Path,
+    *,
+    family: str = "",
+    seed: int = 0,
+    num_updates: int | None = None,
+    command: str = "",
+    tracker: Tracker | None = None,
+    allow_imports: bool = False,
+) -> Learned:
+    """Train a policy on a task of the model's family, or continue where an earlier call was stopped.
+
+    Args:
+        model: a fitted model.
+        task: like `"mass=1.2,length=0.7"`; a coordinate that is not named is in the middle of its range.
+        folder: for the results; new, empty or of the same call.
+        family: of the task, needed where the model was fitted on several.
+        seed: of the first policy and the simulation.
+        num_updates: updates to make; by default as many as the model's experiment compares methods over.
+        command: that was typed, for the report.
+        tracker: receives progress.
+        allow_imports: whether modules that the model's record names may be imported.
+    """
+    config = experiment_of(model, family, allow_imports=allow_imports)
+    total = num_updates or config.compare.num_updates
+    mdp = with_budget(_of_one_learner(config), total)
+    space = mdp.env.context_space
+    context = parse_task(task, space)
+    require_available(mdp)
+    wanted = {
+        **storage.stamp("learning"),
+        "model": model.fingerprint,
+        "family": config.env.name,
+        "task": {name: float(str(value)) for name, value in zip(space.names, context, strict=True)},
+        "seed": seed,
+        "num_updates": total,
+    }
+    marker = claim(folder, "learning.json")
+    storage.write_atomically(marker, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
+    there = storage.read_sealed(marker, "learning", "use another folder")
+    if difference := first_difference({name: there.get(name) for name in wanted}, wanted):
+        key, before, now = difference
+        raise InputError(f"--out: {folder} was started with {key} = {before}, which is now {now}; use another folder.")
+    with writing(folder):
+        parts = Parts(folder, {**storage.stamp("part"), "learning": str(there["checksum"])})
+        tasks = mdp.tasks(seed, Stream.TEST, 0, context[None, :])
+        growth = _grown(mdp, model, tasks, total, parts, tracker or Silent())
+        history = joined(growth.pieces)
+        _write_policy(folder / _POLICY, mdp, config, growth, wanted)
+        storage.write_atomically(folder / "curve.csv", to_csv(_rows(model, history)).encode())
+        write_document(_report(model, config, wanted, history, command), folder)
+        remove_parts(folder)
+    returns = history.mean_return[:, 0].astype(float)
+    return Learned(folder, returns[0], returns[-1], float(np.nanmax(returns)))
+
+
+def evaluate(
+    path: Path, *, task: str | None = None, episodes: int = 100, seed: int = 1, allow_imports: bool = False
+) -> Evaluated:
+    """Simulate fresh episodes of a policy that `learn` wrote, on its own task or another one of the family."""
+    path = path / _POLICY if path.is_dir() else path
+    arrays, metadata = storage.read_tensors(path)
+    storage.require_stamp(metadata, "policy", path, "learn it again")
+    if episodes < 2:
+        raise InputError(f"--episodes: {episodes} must be at least 2.")
+    learned, recorded = metadata.get("learned"), metadata.get("experiment")
+    own = learned.get("task") if isinstance(learned, dict) else None
+    is_task = isinstance(own, dict) and all(isinstance(value, float) for value in own.values())
+    if own is None or not is_task or not isinstance(recorded, dict):
+        raise InputError(f"File {path} does not hold what this version keeps.")
+    config = parse(recorded)
+    require_modules(config.part_names(), f"File {path}", allow_imports=allow_imports)
+    mdp = _of_one_learner(config)
+    space, theta = mdp.env.context_space, arrays.get("theta")
+    fits = theta is not None and theta.shape == (mdp.num_parameters,) and theta.dtype == np.float32
+    if theta is None or not fits or set(own) != set(space.names):
+        raise InputError(f"File {path} does not hold a policy of its experiment.")
+    if task is not None:
+        context = parse_task(task, space)[None, :]
+    else:
+        context = space.validate(np.array([[own[name] for name in space.names]]), f"File {path}")
+    require_available(mdp)
+    # Folded once more, so that no learner's batch has the same key.
+    key = jax.random.fold_in(block_key(seed, Stream.TEST, 0), 1)
+    mean, error = _returns(mdp, Tasks(jnp.asarray(context), jnp.asarray(theta)[None], key), episodes)
+    return Evaluated(dict(zip(space.names, context[0].astype(float).tolist(), strict=True)), mean, error, episodes)
+
+
+def parse_task(text: str, space: ContextSpace) -> NDArray[np.float32]:
+    """Return the task of `mass=1.2,length=0.7`; a coordinate that is not named is in the middle of its range."""
+    middle = {name: 0.5 * (low + high) for name, low, high in zip(space.names, space.low, space.high, strict=True)}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = (piece.strip() for piece in entry.partition("="))
+        if name not in middle:
+            raise not_registered("--task", name, space.names, "is not a coordinate of the task")
+        try:
+            middle[name] = float(value)
+        except ValueError:
+            raise InputError(f"--task: {shown(entry)} must have the form NAME=NUMBER.") from None
+    return space.validate(np.array([[*middle.values()]]), "--task")[0]
+
+
+def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False) -> Experiment:
+    """Return the experiment that a model was fitted in; `family` names one of several."""
+    configuration = model.record.configuration
+    recorded = [*configuration.get("families", {"": configuration.get("experiment")}).values()]
+    if not all(isinstance(each, dict) and "env" in each for each in recorded):
+        raise InputError("model: its record does not name the experiment it was fitted in, so no learner can be built.")
+    experiments = {config.env.name: config for config in map(parse, recorded)}
+    # Of `module:name` the name is enough.
+    named = [name for name in experiments if family in (name, name.rpartition(":")[2])]
+    named = [*experiments] if not family and len(experiments) == 1 else named
+    if len(named) != 1:
+        raise not_registered("--family", family, [*experiments], "is not one of the model's")
+    config = experiments[named[0]]
+    require_modules(config.part_names(), "model", allow_imports=allow_imports)
+    return config
+
+
+def _of_one_learner(config: Experiment) -> Process:
+    """Return an experiment's meta-MDP with blocks of a single learner."""
+    return dataclasses.replace(build_mdp(config), block_size=1)
+
+
+def _grown(mdp: Process, model: Model, tasks: Tasks, total: int, parts: Parts, tracker: Tracker) -> Growth:
+    """Make all updates, continuing from the parts that a stopped call left."""
+    begun, _ = parts.take_up(0, mdp, tasks)
+    written, growth, since = time.monotonic(), begun, begun.updates if begun else 0
+    recorded = ("return_error", "last_divergence")
+    with tracker.stage("learn", total - since, "updates") as stage:
+        for growth in grow(mdp, MetaFQIController(model), tasks, total, stretch=1, record=recorded, begun=begun):
+            stage.advance(1)
+            if time.monotonic() - written > _SECONDS_BETWEEN_PARTS and growth.updates < total:
+                parts.write(0, growth, since)
+                written, since = time.monotonic(), growth.updates
+    assert growth is not None  # there is one update at least
+    return growth
+
+
+def _rows(model: Model, history: History) -> list[list[Any]]:
+    """Return a header, then one row before every update and after the last one, with the update chosen there."""
+    chosen, names = history.hyperparameters[:, 0], model.record.directions
+    steps = np.cumsum(history.num_steps[:, 0], dtype=np.float64)
+    rows: list[list[Any]] = [
+        ["update", "steps", "return", "return_error", "divergence_before", "stepsize", "direction", "flagged"]
+    ]
+    for index in range(len(history.mean_return)):
+        proposal = chosen[index] if index < len(chosen) else None
+        rows.append(
+            [
+                index,
+                int(steps[index]),
+                float(history.mean_return[index, 0]),
+                float(history.features["return_error"][index, 0, 0]),
+                float(10.0 ** history.features["last_divergence"][index, 0, 0]) if index else 0.0,
+                "" if proposal is None else float(proposal[-1]),
+                "" if proposal is None or not names else names[int(proposal[0])],
+                int(history.flagged[index, 0]),
+            ]
+        )
+    return rows
+
+
+def _write_policy(path: Path, mdp: Process, config: Experiment, growth: Growth, wanted: dict[str, Any]) -> None:
+    theta = np.asarray(growth.learners.theta)[0]
+    arrays = {"theta": theta}
+    if isinstance(mdp.policy, ActorCritic):  # as other frameworks take them
+        arrays |= {f"parts/{name}": np.asarray(part) for name, part in mdp.policy.split(jnp.asarray(theta)).items()}
+    learned = {name: wanted[name] for name in ("model", "task", "seed", "num_updates")}
+    metadata = {"experiment": config.to_dict(), "learned": learned, "versions": versions_of(())}
+    storage.write_tensors(path, arrays, storage.stamp("policy") | metadata)
+
+
+def _report(model: Model, config: Experiment, wanted: dict[str, Any], history: History, command: str) -> Document:
+    returns, steps = history.mean_return[:, 0], history.hyperparameters[:, 0, -1]
+    error = history.features["return_error"][:, 0, 0]
+    is_linear = all(branch.scale == "linear" for branch in model.record.branches)
+
+    def draw_returns(axes: Axes, ink: Ink) -> None:
+        axes.plot(returns, color=ink.text)
+        axes.fill_between(range(len(returns)), returns - 1.96 * error, returns + 1.96 * error, color=ink.faint)
+        axes.set_xlabel("updates")
+
+    def draw_steps(axes: Axes, ink: Ink) -> None:
+        axes.plot(steps, ".", color=ink.text)
+        axes.set_yscale("linear" if is_linear else "log")
+        axes.set_xlabel("update")
+
+    panels = [Panel("mean return of the batch", draw_returns), Panel("step that was proposed", draw_steps)]
+    task = [[name, f"{value:g}"] for name, value in wanted["task"].items()]
+    best = int(np.nanargmax(returns)) if np.isfinite(returns).any() else 0
+    return Document(
+        f"A policy for {config.env.name}",
+        f"{wanted['num_updates']} updates, {history.num_steps.sum():.0f} environment steps, seed {wanted['seed']}",
+        [
+            Heading("Task"),
+            Table(("coordinate", "value"), task, (1,)),
+            Heading("Learning"),
+            Paragraph(
+                f"The mean return of a batch went from {returns[0]:.4g} to {returns[-1]:.4g}; the largest, {returns[best]:.4g}, "
+                f"was seen after {best} updates. Every step was proposed by the model; nothing was tuned on this task."
+            ),
+            picture("curve", "Left: with 95 % of the batch's standard error. Right: every update.", [panels]),
+            Heading("Made by"),
+            Command(command or "metastep.experiments.learn.learn"),
+        ],
+    )
+
+
+def _returns(mdp: Process, tasks: Tasks, episodes: int) -> tuple[float, float]:
+    """Return the mean return of fresh episodes, and its standard error."""
+    if isinstance(mdp, MetaMDP):
+        rollout = dataclasses.replace(mdp.estimator.rollout, num_episodes=episodes)
+        larger = dataclasses.replace(mdp, estimator=dataclasses.replace(mdp.estimator, rollout=rollout))
+        estimate = begin(larger, tasks).estimate
+        return float(estimate.mean_return[0]), float(estimate.return_error[0])
+    assert isinstance(mdp, ActorCriticMDP)
+    sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=-(-mdp.sampler.horizon // mdp.sampler.hold))
+    rewards, ended = engine_of(mdp.env).whole(_first_episodes)(sampler, *tasks)
+    # Until the first end: an environment that restarts does so in the same array.
+    totals = (np.asarray(rewards, np.float64) * np.asarray(in_first_episode(ended))).sum(axis=0)
+    return float(totals.mean()), float(totals.std(ddof=1) / np.sqrt(episodes))
+
+
+def _first_episodes(sampler: Sampler, context: Any, theta: Any, key: Any) -> tuple[Any, Any]:
+    """Return rewards and ends of every step, (steps, envs)."""
+    start = sampler.start(context, purpose_key(key, Purpose.SIMULATION, jnp.uint32(0)))
+    _, steps = sampler.simulate(theta, context, start, purpose_key(key, Purpose.SIMULATION, jnp.uint32(1)))
+    return steps.reward[0], steps.ended[0]
