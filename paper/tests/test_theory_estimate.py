@@ -74,7 +74,6 @@ def test_estimates_approach_the_exact_constants_of_lqr_from_below() -> None:
         assert np.all(share <= 1.0 + 1e-12)
         assert all(estimate.L_omega_r == 0.0 and estimate.ending_share == 0.0 for estimate in estimates)
         shares.append(share.mean(axis=0))
-    print(np.round(shares, 3))
     assert np.all(shares[-1] > 0.95)
     assert np.all(shares[-1] > shares[0])
     assert np.all(np.diff(np.stack(shares), axis=0).mean(axis=0) > 0)

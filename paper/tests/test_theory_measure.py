@@ -1,7 +1,6 @@
 """Measurements against closed forms and bounds."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout, trajectories
 from paper.theory import measure
 from paper.theory.constants import Bounds
-from paper.theory.estimate import step_function, visited_samples
+from paper.theory.estimate import visited_samples
 from paper.theory.measure import BoundRow, Effort, FromPair, measure_bounds
 from paper.theory.policy import nav2d_constants, policy_from_theta
 
@@ -121,19 +120,3 @@ def test_what_is_not_a_number_does_not_hold() -> None:
     part = measure.Part(["J", "gradient[0]"], Difference(nothing, nothing), np.ones((1, 2)), None)
     rows = measure.rows_of("lqr", 0, np.array([[[0.0], [1.0]]]), part)
     assert [(row.quantity, row.holds) for row in rows] == [("J", False), ("gradient[0]", False)]
-
-
-def test_environments_see_only_the_normals_they_declare() -> None:
-    """Nav2D declares none for a reset."""
-
-    @dataclass(frozen=True)
-    class Strict(Nav2D):
-        def reset(self, context: Any, noise: tuple[jax.Array, ...]) -> Any:
-            assert noise == ()
-            return super().reset(context, noise)
-
-    contexts = np.full((4, 2), 0.2)
-    samples = visited_samples(Strict(), LinearGaussian(2, 2, 1.0), np.zeros(6), contexts, horizon=3, seed=0)
-    assert samples.states.shape == (12, 2)
-    assert step_function(Strict())(contexts, contexts, contexts, np.zeros((4, 0)))[1].shape == (4,)
-    assert FromPair(Strict()).context_space.names[2:4] == ("start_0", "start_1")
