@@ -16,7 +16,7 @@ import pytest
 
 from metastep._core import parallel, storage
 from metastep._core.errors import InputError
-from metastep.mdp import MetaMDP, begin, collection
+from metastep.mdp import EpisodicMetaMDP, collection
 from metastep.mdp.blocks import Stream
 from metastep.mdp.collection import collect
 from metastep.mdp.controller import Exploration
@@ -57,14 +57,14 @@ class Watch:
             raise Stopped
 
 
-def on_host() -> MetaMDP:
+def on_host() -> EpisodicMetaMDP:
     mdp = small_mdp()
     rollout = mdp.estimator.rollout
     hosted = dataclasses.replace(rollout, env=Twin(rollout.env))
     return dataclasses.replace(mdp, estimator=dataclasses.replace(mdp.estimator, rollout=hosted))
 
 
-def with_rule_state() -> MetaMDP:
+def with_rule_state() -> EpisodicMetaMDP:
     return small_mdp(rule=Adam(), space=HyperparameterSpace((0.0,), (0.1,)))
 
 
@@ -76,13 +76,13 @@ def part_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("part-*"))
 
 
-def stop(folder: Path, after: int, mdp: MetaMDP | None = None, **changes) -> None:
+def stop(folder: Path, after: int, mdp: EpisodicMetaMDP | None = None, **changes) -> None:
     """Collect until `after` halts have been reported."""
     with pytest.raises(Stopped):
         collect(mdp or small_mdp(), folder, **(SETTINGS | changes), tracker=Watch(after))
 
 
-def resume(folder: Path, mdp: MetaMDP | None = None, **changes) -> Watch:
+def resume(folder: Path, mdp: EpisodicMetaMDP | None = None, **changes) -> Watch:
     watch = Watch()
     collect(mdp or small_mdp(), folder, **(SETTINGS | changes), tracker=watch)
     return watch
@@ -341,7 +341,7 @@ def test_stretches_joined_are_the_run_and_a_run_is_one_transfer(monkeypatch):
     record = ("theta", "natural_gradient")
     expected, _ = run(mdp, controller, tasks, 5, record)
     assert len(transfers) == 1
-    learners, pieces = begin(mdp, tasks), []
+    learners, pieces = mdp.begin(tasks), []
     state = controller.init(mdp, learners)
     for count in (2, 1, 2):
         learners, state, piece = follow(mdp, controller, learners, state, count, from_start=not pieces, record=record)

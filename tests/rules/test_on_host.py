@@ -19,7 +19,7 @@ from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load
 from metastep.experiments.learn import _returns
 from metastep.experiments.run import Run
-from metastep.mdp import ActorCriticMDP, begin
+from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.history import joined
 from metastep.mdp.loop import follow, run
@@ -250,10 +250,10 @@ def test_a_block_taken_up_from_its_parts_goes_on_to_the_same_bits(rule: ActorCri
     mdp = make_mdp(gym_pendulum(), rule)
     tasks, record = mdp.tasks(0, Stream.TRAIN, 0), ("last_rate", "clip_fraction", "return")
     whole, _ = run(mdp, Exploration(), tasks, 3, record)
-    begun = follow(mdp, Exploration(), begin(mdp, tasks), mdp, 2, from_start=True, record=record)
+    begun = follow(mdp, Exploration(), mdp.begin(tasks), mdp, 2, from_start=True, record=record)
     parts = Parts(tmp_path, {"of": "a test"})
     parts.write(0, Growth(2, (begun.piece,), begun.learners), 0)
-    begin(mdp, mdp.tasks(0, Stream.TEST, 0))  # other tasks in between take the place of the simulators
+    mdp.begin(mdp.tasks(0, Stream.TEST, 0))  # other tasks in between take the place of the simulators
     growth, problem = parts.take_up(0, mdp, tasks)
     assert problem is None
     assert growth is not None
@@ -275,7 +275,8 @@ def test_the_settings_of_the_guide_learn_a_rate(tmp_path: Path, monkeypatch: pyt
         if saved := SAVED.search(guide[: block.start()].rstrip().rpartition("\n\n")[2]):
             (tmp_path / saved[1]).write_text(block[2])
     monkeypatch.syspath_prepend(tmp_path)
-    config = load(str(tmp_path / "gym-pendulum-ppo.toml"), "quick", SMALL)
+    methods = 'compare.methods=["metafqi", "linear-annealing"]'
+    config = load(str(tmp_path / "gym-pendulum-ppo.toml"), "quick", [*SMALL, methods])
     folder = Run.create(tmp_path / "run", config)
     folder.run_all()
     assert not [finding for finding in check_folder(folder.path) if finding.problem]

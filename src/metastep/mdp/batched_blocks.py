@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.mdp import Learners, MetaMDP, Previous, Tasks
+from metastep.mdp import EpisodicMetaMDP, Learners, Previous, Tasks
 from metastep.mdp.blocks import Purpose, purpose_key
 from metastep.mdp.controller import Controller
 from metastep.mdp.episodes import before_updates, held_back, moved, observed, without_ranges
@@ -24,7 +24,7 @@ from metastep.simulation.rollouts import Trajectories
 from metastep.simulation.sums import sums_of
 
 
-def simulation_of(mdp: MetaMDP) -> Estimator:
+def simulation_of(mdp: EpisodicMetaMDP) -> Estimator:
     """What blocks must have in common to be simulated together: all of the estimator that a batch depends on."""
     return dataclasses.replace(mdp.estimator, damping=None)
 
@@ -56,7 +56,7 @@ class Together:
         keeps: for each block, whether its controller looks at the episodes of a batch.
     """
 
-    def __init__(self, mdps: Sequence[MetaMDP], tasks: Sequence[Tasks], keeps: Sequence[bool]) -> None:
+    def __init__(self, mdps: Sequence[EpisodicMetaMDP], tasks: Sequence[Tasks], keeps: Sequence[bool]) -> None:
         self._mdps, self._tasks, self._keeps = [without_ranges(mdp) for mdp in mdps], tasks, keeps
         self._context, self._key = (
             _stacked(arrays) for arrays in zip(*((t.context, t.key) for t in tasks), strict=True)
@@ -115,7 +115,7 @@ def _part(stacked: Any, index: int) -> Any:
 
 
 def run_together(
-    blocks: Sequence[tuple[MetaMDP, Controller, Tasks]],
+    blocks: Sequence[tuple[EpisodicMetaMDP, Controller, Tasks]],
     num_updates: int,
     on_update: Callable[[], object] = lambda: None,
 ) -> list[Stretch]:

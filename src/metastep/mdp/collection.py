@@ -18,7 +18,7 @@ from metastep import features
 from metastep._core import parallel, storage
 from metastep._core.progress import Silent, Tally, Tracker
 from metastep._core.provenance import device_name
-from metastep.mdp import Process, Tasks
+from metastep.mdp import MetaMDP, Tasks
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Controller, Exploration
 from metastep.mdp.dataset import BlockFiles, Dataset, DatasetWriter, Layout
@@ -34,7 +34,7 @@ Follow = Callable[[DatasetWriter, int], Controller]
 """Gives the controller of a round; the blocks of the rounds before it are on disk."""
 
 
-def layout_of(mdp: Process, num_episodes: int, num_updates: int, labels: int = 1) -> Layout:
+def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int, labels: int = 1) -> Layout:
     """The shape of the dataset that `collect` writes."""
     return Layout(
         context_names=mdp.env.context_space.names,
@@ -47,7 +47,7 @@ def layout_of(mdp: Process, num_episodes: int, num_updates: int, labels: int = 1
     )
 
 
-def recorded_features(mdp: Process) -> tuple[str, ...]:
+def recorded_features(mdp: MetaMDP) -> tuple[str, ...]:
     """What a dataset keeps besides tasks and returns, so that a model can be refitted with another observation."""
     asked = (name for name in mdp.observation if name not in ("context", "return"))
     return tuple(dict.fromkeys((*mdp.recorded, *asked)))
@@ -57,7 +57,7 @@ class Collected(NamedTuple):
     """How a dataset is collected: what a call that makes one of its blocks has to know."""
 
     files: BlockFiles
-    mdp: Process
+    mdp: MetaMDP
     num_updates: int
     seed: int
     task_list: NDArray[np.float32] | None
@@ -82,7 +82,7 @@ class Collected(NamedTuple):
 
 
 def collect(
-    mdp: Process,
+    mdp: MetaMDP,
     folder: str | Path,
     *,
     num_episodes: int,

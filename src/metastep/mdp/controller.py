@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Tracker
-from metastep.mdp import Learners, Process
+from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.rules.spaces import Space
 
@@ -43,7 +43,7 @@ class Run:
         tracker: is told about long work.
     """
 
-    mdp: Process
+    mdp: MetaMDP
     seed: int
     num_updates: int
     num_training_episodes: int
@@ -87,14 +87,14 @@ class Controller(ABC):
         return self
 
     @abstractmethod
-    def init(self, mdp: Process, learners: Learners) -> ControllerState:
+    def init(self, mdp: MetaMDP, learners: Learners) -> ControllerState:
         """State before the first proposal."""
 
     @abstractmethod
     def propose(self, state: ControllerState, learners: Learners) -> Array:
         """Hyperparameters for every learner: (learners, coordinates)."""
 
-    def attempts(self, mdp: Process, learners: Learners, num: int) -> list[Array]:
+    def attempts(self, mdp: MetaMDP, learners: Learners, num: int) -> list[Array]:
         """Updates to try beside the one that is made, so that they give tuples: draws from the whole space."""
         return [mdp.space.sample(key, learners.theta.shape[0]) for key in attempt_keys(learners, num)]
 
@@ -114,7 +114,7 @@ def attempt_keys(learners: Learners, num: int) -> list[Array]:
     return [jax.random.fold_in(learners.controller_key, index + 1) for index in range(num)]
 
 
-def require_one_coordinate(name: str, mdp: Process) -> None:
+def require_one_coordinate(name: str, mdp: MetaMDP) -> None:
     """Refuse a space of several hyperparameters where a controller knows only a step size."""
     if mdp.space.num_coordinates != 1:
         raise InputError(
@@ -129,10 +129,10 @@ class Exploration(Controller):
     name: ClassVar[str] = "uniform"
     is_memoryless: ClassVar[bool] = True
 
-    def init(self, mdp: Process, learners: Learners) -> Process:
+    def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
         """Remember the space."""
         return mdp
 
-    def propose(self, state: Process, learners: Learners) -> Array:
+    def propose(self, state: MetaMDP, learners: Learners) -> Array:
         """Fresh draws for every learner."""
         return state.space.sample(learners.controller_key, learners.theta.shape[0])

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from metastep import features
-from metastep.mdp import Learners, Process, Tasks, advance, begin
+from metastep.mdp import Learners, MetaMDP, Tasks
 from metastep.mdp.controller import Controller, ControllerState
 from metastep.mdp.history import History, Tried
 
@@ -22,21 +22,21 @@ class Stretch(NamedTuple):
 
 
 def _try(
-    mdp: Process, controller: Controller, learners: Learners, num: int, record: Sequence[str]
+    mdp: MetaMDP, controller: Controller, learners: Learners, num: int, record: Sequence[str]
 ) -> list[tuple[Array, tuple[dict[str, Array], dict[str, Array]]]]:
     """What learners would see after other updates, and the updates; nobody follows them."""
     attempts = controller.attempts(mdp, learners, num) if num else []
-    return [(attempt, _snapshot(mdp, advance(mdp, learners, attempt), record)) for attempt in attempts]
+    return [(attempt, _snapshot(mdp, mdp.advance(learners, attempt), record)) for attempt in attempts]
 
 
-def _snapshot(mdp: Process, learners: Learners, record: Sequence[str]) -> tuple[dict[str, Array], dict[str, Array]]:
+def _snapshot(mdp: MetaMDP, learners: Learners, record: Sequence[str]) -> tuple[dict[str, Array], dict[str, Array]]:
     estimate = learners.estimate
     always = {"mean_return": estimate.mean_return, "flagged": learners.flagged, "num_steps": estimate.num_steps}
     return always, features.compute(mdp, tuple(record), learners)
 
 
 def following(
-    mdp: Process,
+    mdp: MetaMDP,
     controller: Controller,
     learners: Learners,
     state: ControllerState,
@@ -73,7 +73,7 @@ def following(
 
 
 def follow(
-    mdp: Process,
+    mdp: MetaMDP,
     controller: Controller,
     learners: Learners,
     state: ControllerState,
@@ -92,7 +92,7 @@ def follow(
     try:
         hyperparameters = next(course)
         while True:
-            learners = advance(mdp, learners, hyperparameters)
+            learners = mdp.advance(learners, hyperparameters)
             on_update()
             hyperparameters = course.send(learners)
     except StopIteration as end:
@@ -114,7 +114,7 @@ def _stacked(moments: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def run(
-    mdp: Process, controller: Controller, tasks: Tasks, num_updates: int, record: Sequence[str] = ()
+    mdp: MetaMDP, controller: Controller, tasks: Tasks, num_updates: int, record: Sequence[str] = ()
 ) -> tuple[History, ControllerState]:
     """Let the learners of one block make `num_updates` updates; also the controller's state at the end."""
     end = run_through(mdp, controller, tasks, num_updates, record)
@@ -122,7 +122,7 @@ def run(
 
 
 def run_through(
-    mdp: Process,
+    mdp: MetaMDP,
     controller: Controller,
     tasks: Tasks,
     num_updates: int,
@@ -130,6 +130,6 @@ def run_through(
     on_update: Callable[[], object] = lambda: None,
 ) -> Stretch:
     """The same, with the learners at the end; `on_update` is called after every update."""
-    learners = begin(mdp, tasks)
+    learners = mdp.begin(tasks)
     state = controller.init(mdp, learners)
     return follow(mdp, controller, learners, state, num_updates, from_start=True, record=record, on_update=on_update)

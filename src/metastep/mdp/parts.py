@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep.mdp import Learners, Process, Tasks, begin
+from metastep.mdp import Learners, MetaMDP, Tasks
 from metastep.mdp.controller import Controller
 from metastep.mdp.history import History, from_arrays, joined
 from metastep.mdp.loop import follow
@@ -40,7 +40,7 @@ class Growth(NamedTuple):
 
 
 def grow(
-    mdp: Process,
+    mdp: MetaMDP,
     controller: Controller,
     tasks: Tasks,
     num_updates: int,
@@ -55,7 +55,7 @@ def grow(
     `tries` further updates are tried before each of them. `begun` is where an interrupted block goes on; the controller must
     be memoryless then.
     """
-    updates, pieces, learners = begun or Growth(0, (), begin(mdp, tasks))
+    updates, pieces, learners = begun or Growth(0, (), mdp.begin(tasks))
     state = controller.init(mdp, learners)
     while updates < num_updates:
         count = min(stretch, num_updates - updates)
@@ -95,7 +95,7 @@ class Parts:
         """Blocks that have parts."""
         return {block for block, _ in _found(self.folder)}
 
-    def take_up(self, block: int, mdp: Process, tasks: Tasks) -> tuple[Growth | None, str | None]:
+    def take_up(self, block: int, mdp: MetaMDP, tasks: Tasks) -> tuple[Growth | None, str | None]:
         """A block where its usable parts end, and what is wrong with the part after them, if anything.
 
         Parts that cannot be used would be in the way of new ones and are removed.
@@ -122,7 +122,7 @@ class Parts:
         return {**self.identity, "block": block, "since": since, "updates": updates}
 
 
-def _restored(arrays: Mapping[str, NDArray[Any]], mdp: Process, tasks: Tasks, where: str) -> tuple[History, Learners]:
+def _restored(arrays: Mapping[str, NDArray[Any]], mdp: MetaMDP, tasks: Tasks, where: str) -> tuple[History, Learners]:
     blank = mdp.blank(tasks)
     kinds = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(blank).items()}
     if {name: (a.shape, a.dtype) for name, a in arrays.items() if not name.startswith(_PIECE)} != kinds:

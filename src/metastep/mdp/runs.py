@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metastep._core import parallel
 from metastep._core.progress import Tally
-from metastep.mdp import MetaMDP, Process, Tasks, whole_episodes
+from metastep.mdp import EpisodicMetaMDP, MetaMDP, Tasks, whole_episodes
 from metastep.mdp.batched_blocks import run_together, simulation_of
 from metastep.mdp.blocks import Stream, block_key
 from metastep.mdp.controller import Controller
@@ -44,7 +44,7 @@ class Start(NamedTuple):
 
 
 def start_of(
-    mdp: Process, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None
+    mdp: MetaMDP, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None
 ) -> Start:
     """The tasks and first policies of a block of a stream."""
     tasks = mdp.tasks(seed, stream, block, task_list)
@@ -54,7 +54,7 @@ def start_of(
 class BlockRun(NamedTuple):
     """A block of learners to run."""
 
-    mdp: Process
+    mdp: MetaMDP
     controller: Controller
     start: Start
     num_updates: int
@@ -174,7 +174,11 @@ def _grouped(ready: list[_Ready], most: int, *, whole: bool) -> tuple[list[list[
     for entry in ready:
         mdp = entry[2].mdp
         # Of other processes than the paper's each block is simulated by itself.
-        same = (simulation_of(mdp), mdp.block_size, entry[2].num_updates) if isinstance(mdp, MetaMDP) else entry[:2]
+        same = (
+            (simulation_of(mdp), mdp.block_size, entry[2].num_updates)
+            if isinstance(mdp, EpisodicMetaMDP)
+            else entry[:2]
+        )
         alike.setdefault(same, []).append(entry)
     groups = [group[start : start + most] for group in alike.values() for start in range(0, len(group), most)]
     now = [group for group in groups if len(group) == most or not whole]

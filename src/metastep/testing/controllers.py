@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.mdp import Learners, Process, Tasks, advance, begin
+from metastep.mdp import Learners, MetaMDP, Tasks
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Controller, ControllerState, TaskSource
 from metastep.testing.subject import Subject, named, same
 
 
-def check_controller(controller: Controller, mdp: Process, *, seed: int = 0, num_updates: int = 3) -> None:
+def check_controller(controller: Controller, mdp: MetaMDP, *, seed: int = 0, num_updates: int = 3) -> None:
     """Raise `InputError` with one sentence unless the controller keeps the contract that the shared loop relies on.
 
     Checked: the declared fields; that proposals are finite float32 numbers of shape (learners, coordinates), also for learners
@@ -39,7 +39,7 @@ def check_controller(controller: Controller, mdp: Process, *, seed: int = 0, num
     subject.require(same(first, again), "the same tasks must give the same bits")
     subject.require(same(first[:, 1:], beside[:, 1:]), "a proposal must not depend on other learners")
     # A learner without a usable estimate must get a finite proposal, now and later.
-    learners = begin(mdp, tasks)
+    learners = mdp.begin(tasks)
     estimate = jax.tree.map(lambda array: array.at[0].set(jnp.nan), learners.estimate)
     broken = learners._replace(estimate=estimate, flagged=learners.flagged.at[0].set(True))
     state = subject.call("init", controller.init, mdp, broken)
@@ -47,9 +47,9 @@ def check_controller(controller: Controller, mdp: Process, *, seed: int = 0, num
     _proposal(subject, mdp, subject.call("observe", controller.observe, state, broken, proposal, broken), broken)
 
 
-def _proposals(subject: Subject, mdp: Process, tasks: Tasks, num_updates: int) -> NDArray[np.float32]:
+def _proposals(subject: Subject, mdp: MetaMDP, tasks: Tasks, num_updates: int) -> NDArray[np.float32]:
     """Return checked proposals over some updates: (updates, learners, coordinates)."""
-    controller, learners = subject.part, begin(mdp, tasks)
+    controller, learners = subject.part, mdp.begin(tasks)
     state = subject.call("init", controller.init, mdp, learners)
     proposals = []
     for _ in range(num_updates):
@@ -58,7 +58,7 @@ def _proposals(subject: Subject, mdp: Process, tasks: Tasks, num_updates: int) -
         if controller.is_memoryless:
             again = controller.propose(controller.init(mdp, learners), learners)
             subject.require(same(proposal, again), "`is_memoryless` is True, but a new `init` changes its proposals")
-        after = advance(mdp, learners, proposal)
+        after = mdp.advance(learners, proposal)
         state = subject.call("observe", controller.observe, state, learners, proposal, after)
         learners = after
         proposals.append(np.asarray(proposal))
@@ -69,14 +69,14 @@ def _proposals(subject: Subject, mdp: Process, tasks: Tasks, num_updates: int) -
     return np.stack(proposals)
 
 
-def _proposal(subject: Subject, mdp: Process, state: ControllerState, learners: Learners) -> Any:
+def _proposal(subject: Subject, mdp: MetaMDP, state: ControllerState, learners: Learners) -> Any:
     proposal = subject.call("propose", subject.part.propose, state, learners)
     subject.is_array("a proposal", proposal, (mdp.block_size, mdp.space.num_coordinates))
     subject.require(jnp.all(jnp.isfinite(proposal)), "proposals must be finite")
     return proposal
 
 
-def other_first(subject: Subject, mdp: Process, tasks: Tasks) -> Tasks:
+def other_first(subject: Subject, mdp: MetaMDP, tasks: Tasks) -> Tasks:
     """Return the same tasks and policies for all learners but the first."""
     subject.require(mdp.block_size >= 2, f"the check needs blocks of at least 2 learners, got {mdp.block_size}")
     return tasks._replace(theta=tasks.theta.at[0].add(0.5), context=tasks.context.at[0].set(tasks.context[1]))

@@ -4,14 +4,15 @@ from typing import Any
 
 import numpy as np
 
+from metastep import features
 from metastep.features import Feature
-from metastep.mdp import Learners, Process, begin
+from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.testing.controllers import other_first
 from metastep.testing.subject import named
 
 
-def check_feature(feature: Feature, mdp: Process, *, seed: int = 0) -> None:
+def check_feature(feature: Feature, mdp: MetaMDP, *, seed: int = 0) -> None:
     """Raise `InputError` with one sentence unless the feature keeps the contract of `metastep.features.Feature`.
 
     Checked: that it has a name, a size and as many names of columns and bounds; that it gives float32 numbers of shape
@@ -33,10 +34,10 @@ def check_feature(feature: Feature, mdp: Process, *, seed: int = 0) -> None:
     subject.require((low <= high).all(), f"the lower `bounds` must not exceed the upper ones, got {bounds!r}")
 
     def evaluate(learners: Learners) -> tuple[Any]:
-        return (feature(mdp, learners),)
+        return (features.evaluate(feature, mdp.diagnostics(learners), mdp.block_size),)
 
     tasks = mdp.tasks(seed, Stream.VALIDATION, 0)
-    learners, others = (begin(mdp, each) for each in (tasks, other_first(subject, mdp, tasks)))
+    learners, others = (mdp.begin(each) for each in (tasks, other_first(subject, mdp, tasks)))
     (found,) = subject.trace("__call__", evaluate, learners)
     subject.is_array("what `__call__` returns", found, (mdp.block_size, size))
     subject.independent(("__call__",), evaluate, (learners,), (others,))

@@ -16,7 +16,6 @@ from jax import Array, lax
 from metastep._core.errors import InputError
 from metastep._core.noise import standard_normals
 from metastep._core.settings import Count, Share, check_fields
-from metastep.diagnostics import mean_and_error
 from metastep.envs.base import Env, State, range_of
 from metastep.envs.host.base import HostEnv
 from metastep.policies.actor_critic import ActorCritic, Parts
@@ -24,6 +23,7 @@ from metastep.rules.actor_critic.on_host import play_batch
 from metastep.rules.actor_critic.steps import Played, Steps, advantages, in_first_episode, steps_at_once, steps_of
 from metastep.simulation.engine import compiled
 from metastep.simulation.rollouts import require_fit
+from metastep.simulation.sums import mean_and_error
 
 
 class Lanes(NamedTuple):
