@@ -262,7 +262,8 @@ def test_the_settings_of_the_guide_learn_a_rate(tmp_path: Path, monkeypatch: pyt
         if saved := SAVED.search(guide[: block.start()].rstrip().rpartition("\n\n")[2]):
             (tmp_path / saved[1]).write_text(block[2])
     monkeypatch.syspath_prepend(tmp_path)
-    config = load(str(tmp_path / "gym-pendulum-ppo.toml"), "quick", SMALL)
+    methods = 'compare.methods=["metafqi", "linear-annealing"]'
+    config = load(str(tmp_path / "gym-pendulum-ppo.toml"), "quick", [*SMALL, methods])
     folder = Run.create(tmp_path / "run", config)
     folder.run_all()
     assert not [finding for finding in check_folder(folder.path) if finding.problem]

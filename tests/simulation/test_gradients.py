@@ -232,7 +232,7 @@ def test_other_step_sizes_tasks_and_seeds_compile_nothing_new(policy: LinearGaus
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"fisher": "dense"}, r"rollout.fisher: 'dense' must be one of closed, cg, truncated"),
+        ({"fisher": "dense"}, r"rollout.fisher: 'dense' must be 'closed', 'cg' or 'truncated'"),
         ({"damping": 0.0}, r"rollout.damping: 0.0 must lie in \(0, 1\)"),
         ({"damping": float("nan")}, r"rollout.damping: nan must lie in \(0, 1\)"),
         ({"cg_iterations": 0}, r"rollout.cg_iterations: 0 must be greater than or equal to 1"),

@@ -233,7 +233,7 @@ def test_returns_alone_are_those_of_the_trajectories() -> None:
         ({"horizon": 0}, r"rollout.horizon: 0 must be greater than or equal to 1"),
         ({"discount": 1.5}, r"rollout.discount: 1.5 must be less than or equal to 1"),
         ({"discount": float("nan")}, r"rollout.discount: nan must be a finite number"),
-        ({"baseline": "best"}, r"rollout.baseline: 'best' must be one of none, mean, optimal"),
+        ({"baseline": "best"}, r"rollout.baseline: 'best' must be 'none', 'mean' or 'optimal'"),
         ({"policy": LinearGaussian(3, 1, 1.0)}, r"policy.num_observations: 3, but the environment 'cartpole' has 4"),
         ({"policy": LinearGaussian(4, 2, 1.0)}, r"policy.num_actions: 2, but the environment 'cartpole' has 1"),
     ],
