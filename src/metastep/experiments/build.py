@@ -138,6 +138,12 @@ def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random
     meta, fqi, branches = config.meta, config.fqi, space.branches
     step = branches.get("")
     steps: dict[str, Any] = {"menu": branches}
+    if step is not None and space.num_coordinates > 1:
+        others = ", ".join(name for name in space.names if name != "stepsize")
+        raise InputError(
+            f"meta.ranges: fitted Q chooses a step from a range and other hyperparameters from a list; list the values of "
+            f"{others} instead, as in meta.rule.clip_range = [0.1, 0.2]."
+        )
     if step is not None:
         steps = {"stepsize_low": step.low, "stepsize_high": step.high, "stepsize_scale": step.scale}
     return MetaFQI(
