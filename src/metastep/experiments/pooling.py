@@ -18,7 +18,7 @@ from metastep.experiments.config import parse
 from metastep.experiments.provenance import read_dataset
 from metastep.experiments.run import Run
 from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import on_test_tasks, validate
+from metastep.experiments.stages import validate
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, model_of_heads
 from metastep.fqi.forest import Forest
 from metastep.mdp import MetaMDP
@@ -144,7 +144,7 @@ def measured(
     """A model on the test tasks of a run, by itself; `like` as for `judged`."""
     seen, mdp = tuple(part.name for part in model.record.observation), folder.of_model(like).mdp
     method = Method(name, mdp.rule, MetaFQIController(model), label=label, space=mdp.space, observation=seen)
-    return on_test_tasks(folder, [method], tracker=tracker)
+    return folder.test([method], tracker=tracker)
 
 
 def _shared(settings: Sequence[dict[str, Any]]) -> dict[str, Any]:
