@@ -14,14 +14,7 @@ from metastep._core.errors import InputError
 from metastep._core.settings import fits_float32, settings_of
 from metastep.evaluation import baselines
 from metastep.experiments import schema
-from metastep.experiments.build import (
-    build_mdp,
-    build_regressor,
-    learners_collected,
-    method_spec,
-    method_specs,
-    some_controller,
-)
+from metastep.experiments.build import build_mdp, build_regressor, learners_collected, method_specs, some_controller
 from metastep.experiments.config import Experiment, list_presets, load, parse, variant
 from metastep.experiments.reference import configuration_markdown, to_toml
 from metastep.experiments.run import Run
@@ -135,7 +128,7 @@ def test_the_full_scale_is_the_papers(name):
 @pytest.mark.parametrize("name", TUNED)
 def test_the_grids_contain_what_the_paper_tuned(name, scale):
     config = load(name, scale)
-    grids = {method: method_spec(config, method).grid for method in METHODS}
+    grids = {method: spec.grid for method, spec in method_specs(config).items()}
     searched = (
         grids["rmsprop"]["stepsize"], grids["adam"]["stepsize"], *grids["metagrad"].values(), grids["decay"]["alpha"]
     )  # fmt: skip
