@@ -513,7 +513,7 @@ def test_baselines_of_one_clip_range_stand_beside_a_choice_of_several():
             "meta.rule.minibatch_size=300",
             "meta.rule.minibatch_size: 300 must divide the 3200 steps of a batch, which are",
         ),
-        ("meta.stepsize_scale=divergence", "meta.stepsize_scale: 'divergence' must be 'log' or 'linear' for the rule"),
+        ("meta.stepsize_scale=divergence", "meta.stepsize_scale: 'divergence' needs a rule that moves along a line"),
         (
             "meta.observation=paper",
             "meta.observation: 'natural_gradient' is not known where the rule is 'ppo', allowed are",
@@ -522,7 +522,7 @@ def test_baselines_of_one_clip_range_stand_beside_a_choice_of_several():
         ('compare.methods=["rmsprop"]', "compare.methods.rmsprop.grid.stepsize: is missing, it must be a list of"),
         (
             'compare.methods=[{name="x", rule="adam", controller={name="fixed", stepsize=1.0}}]',
-            "meta.rule: 'adam' follows",
+            "meta.rule: 'adam' learns from whole episodes",
         ),
     ],
 )
