@@ -34,7 +34,8 @@ from metastep.fqi import Model
 from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.history import History, joined
-from metastep.mdp.parts import Growth, Parts, grow, remove_parts
+from metastep.mdp.loop import Growth, grow
+from metastep.mdp.parts import Parts, remove_parts
 from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Table, write_document
 from metastep.report.figures import Panel, picture
