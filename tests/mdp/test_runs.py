@@ -136,5 +136,4 @@ def test_threads_divide_the_cores_among_the_calls(monkeypatch):
     assert pool.submit(count_threads, None).result() == 2
     with pytest.raises(InputError, match="threads is 0"):
         pool.submit(count_threads, 0).result()
-    pool.close()
     assert count_threads(None) == 6
