@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 import metastep
 from metastep.cli import app
-from metastep.diagnostics import DIAGNOSTICS
 from metastep.experiments.reference import configuration_markdown
+from metastep.features.diagnostics import DIAGNOSTICS
 
 DOCS = Path(__file__).resolve().parent
 _GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", flags=re.S)

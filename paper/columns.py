@@ -37,13 +37,14 @@ class Figure:
     name: str  # its id
     caption: str
     column: Callable[[PresetRun], Column]  # makes an environment's share
-    run: Callable[[Workbench, str], PresetRun] = Workbench.run  # opens its run
+    run: Callable[[Workbench, str], PresetRun] | None = None  # opens its run, where that is not the preset's
     table: str = "differences"  # name of the file of its numbers
     is_turned: bool = False  # whether an environment has a row instead of a column
 
     def __call__(self, bench: Workbench) -> Product:
         """Make it for the environments of a bench."""
-        made = {preset: self.column(self.run(bench, preset)) for preset in bench.environments}
+        runs = {preset: self.run(bench, preset) if self.run else bench.run(preset) for preset in bench.environments}
+        made = {preset: self.column(run) for preset, run in runs.items()}
         panels = [column.panels for column in made.values()]
         if not self.is_turned:
             panels = [[panel for panel in row if panel is not None] for row in zip_longest(*panels)]

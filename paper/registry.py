@@ -45,7 +45,7 @@ REGISTRY: dict[str, Entry] = {
     "direction": Entry("direction:direction", EVERY, usual=FOUR, is_in_all=False),  # against every tuned baseline
     "ablations": Entry("direction:ablations", FOUR, usual=FOUR, is_in_all=False),
     "growth": Entry("direction:growth", FOUR, usual=FOUR, is_in_all=False),  # with the number of tuples
-    "joint": Entry("joint:joint", FOUR, usual=FOUR, is_in_all=False),  # one model for all environments
+    "joint": Entry("direction:joint", FOUR, usual=FOUR, is_in_all=False),  # one model for all environments
 }
 IDS = tuple(REGISTRY)
 

@@ -51,14 +51,9 @@ def build(experiment: config.Experiment) -> None:
 
 def build_toml(text: str) -> None:
     """Build a configuration, or a preset with some settings replaced."""
-    data = tomllib.loads(text)
-    if not {"env", "policy"} <= set(data):
-        preset = config._preset("cartpole")
-        for table in ("quick", "readings"):
-            preset.pop(table, None)
-        data = config._merged(preset, data)
-    data.pop("quick", None)
-    build(config.parse(data))
+    is_whole = {"env", "extends"} & set(tomllib.loads(text))
+    Path("block.toml").write_text(text if is_whole else f'extends = "cartpole"\n{text}')
+    build(config.load("block.toml", "full"))
 
 
 def follow(words: list[str]) -> None:

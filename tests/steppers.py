@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
+from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, branches_of, model_from
 from metastep.mdp.history import Transitions
+from metastep.rules.actor_critic import PPO
+from metastep.rules.spaces import Range, space_for
 
 TRAINING = (
     "last_rate",
@@ -57,3 +59,27 @@ def diagnostics(update: int, seed: int = 0) -> dict[str, Any]:
         "clip_fraction": draw.uniform(0.0, 0.3),
         "parameters": draw.normal(size=6),
     }
+
+
+@cache
+def clip_model() -> Model:
+    """A model that chooses PPO's clip range beside the rate: a small range in one half of the states, a large one else."""
+    draw = np.random.default_rng(0)
+    rows = draw.normal(0.0, 1.0, (2000, len(TRAINING))).astype(np.float32)
+    rate = (10.0 ** draw.uniform(-4.0, -1.0, 2000)).astype(np.float32)
+    clip = draw.integers(2, size=2000)
+    reward = np.where((rows[:, 4] > 0.0) == (clip == 1), 1.0, 0.0) - (np.log10(rate) + 2.5) ** 2
+    space = space_for(PPO(clip_range=(0.1, 0.3)), Range(LOW, HIGH, "log"), {})
+    fitted = MetaFQI(1, ExtraTrees(5, 0.01), menu=space.branches).fit(
+        Transitions(rows, np.stack([clip, rate], axis=1).astype(np.float32), reward.astype(np.float32), rows)
+    )
+    fitted.feature_low_[:], fitted.feature_high_[:] = -1e6, 1e6
+    tiny = tiny_model().record
+    return model_from(
+        fitted,
+        setting=tiny.setting,
+        observation=tiny.observation,
+        training_data=tiny.training_data,
+        configuration=tiny.configuration,
+        branches=branches_of(space),
+    )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from metastep.experiments.schema import Experiment
     from metastep.experiments.start import run
     from metastep.fqi import MetaFQI, Model, Stepper, load_model, regressors
-    from metastep.mdp import MetaMDP
+    from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP
     from metastep.pretrained import load
     from metastep.simulation.gradients import Estimator
     from metastep.simulation.rollouts import Rollout
@@ -37,6 +37,8 @@ _HOMES = {
     "InputError": "metastep._core.errors:InputError",
     "MetaFQI": "metastep.fqi:MetaFQI",
     "MetaMDP": "metastep.mdp:MetaMDP",
+    "ActorCriticMDP": "metastep.mdp:ActorCriticMDP",
+    "EpisodicMetaMDP": "metastep.mdp:EpisodicMetaMDP",
     "Method": "metastep.evaluation:Method",
     "MethodSpec": "metastep.evaluation:MethodSpec",
     "Model": "metastep.fqi:Model",
@@ -65,7 +67,7 @@ _HOMES = {
 }
 
 __all__ = ["Comparison", "Estimator", "Experiment", "InputError", "MetaFQI", "MetaMDP", "Method", "MethodSpec", "Model"]
-__all__ += ["Rollout", "Run", "Stepper", "Tracker", "__version__"]
+__all__ += ["ActorCriticMDP", "EpisodicMetaMDP", "Rollout", "Run", "Stepper", "Tracker", "__version__"]
 __all__ += ["compare", "load", "load_comparison", "load_experiment", "load_model", "make_env", "run", "tune"]
 __all__ += ["baselines", "controllers", "envs", "evaluation", "features", "policies", "regressors", "report", "rules"]
 __all__ += ["testing"]

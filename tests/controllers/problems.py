@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 from metastep.envs import Pendulum
-from metastep.mdp import ActorCriticMDP, InitialPolicy, MetaMDP
+from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, InitialPolicy
 from metastep.policies import ActorCritic
 from metastep.rules import NGA, Rule
 from metastep.rules.actor_critic import PPO, ActorCriticRule, Sampler
@@ -19,7 +19,7 @@ NATURAL = NGA()
 @cache
 def make_mdp(
     name: str = "nav2d", hidden: tuple[int, ...] = (), rule: Rule = NATURAL, high: float = 2.0, **changes: Any
-) -> MetaMDP:
+) -> EpisodicMetaMDP:
     """A block of 8 learners with short episodes."""
     # Long enough on the cart-pole for episodes to end at different times.
     fields = {"num_episodes": 20, "horizon": 40 if name == "cartpole" else 6} | changes
@@ -27,7 +27,7 @@ def make_mdp(
     initial = InitialPolicy(mean=(0.0,), variance=(CASES[name].spread ** 2,))
     if name == "minigolf":
         initial = InitialPolicy("uniform", low=(1.0,), high=(2.0,))
-    return MetaMDP(
+    return EpisodicMetaMDP(
         Estimator(rollout),
         HyperparameterSpace((0.0,), (high,), names=rule.hyperparameters),
         initial,

@@ -15,11 +15,10 @@ from metastep._core.errors import InputError
 from metastep.controllers import Controller, Fixed, MetaFQIController
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
 from metastep.fqi.qfunction import QFunction, Stepsizes
-from metastep.mdp import Learners, MetaMDP, begin
+from metastep.mdp import EpisodicMetaMDP, Learners
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import TaskSource
 from metastep.mdp.history import Transitions
-from metastep.mdp.setting import setting_of
 from metastep.testing import check_controller
 from tests.controllers.problems import BLOCK, make_mdp
 
@@ -37,7 +36,7 @@ def _model(**changes: Any) -> Model:
         rng.normal(size=(200, size)).astype(np.float32),
     )
     fitted = MetaFQI(1, ExtraTrees(5, 0.1), stepsize_high=2.0).fit(data)
-    model = model_from(fitted, setting=setting_of(mdp), observation=parts, training_data=TrainingData(200, 0, "x"))
+    model = model_from(fitted, setting=mdp.setting, observation=parts, training_data=TrainingData(200, 0, "x"))
     return dataclasses.replace(model, record=dataclasses.replace(model.record, setting=model.record.setting | changes))
 
 
@@ -47,7 +46,7 @@ def _regression() -> dict[str, Any]:
     return {"regression": QFunction((forest,), Stepsizes(0.0, 2.0, 11))}
 
 
-SPACE = setting_of(make_mdp())["space"]
+SPACE = make_mdp().setting["space"]
 
 OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "uniform": dict,
@@ -80,7 +79,7 @@ def test_a_controller_with_one_setting_for_each_learner_keeps_the_contract() -> 
 def test_a_learner_that_is_not_finite_gets_the_smallest_step_of_metafqi() -> None:
     """The others choose as if it were not there, with any regressor: most of scikit-learn's refuse NaN."""
     mdp = make_mdp()
-    whole = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    whole = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     broken = whole._replace(theta=whole.theta.at[3].set(jnp.nan))
     size = 2 * mdp.num_parameters + 2
     rng = np.random.default_rng(0)
@@ -108,7 +107,7 @@ def test_a_learner_that_is_not_finite_gets_the_smallest_step_of_metafqi() -> Non
 )
 def test_a_model_for_something_else_is_refused(changes: dict[str, Any], complaint: str) -> None:
     mdp = make_mdp()
-    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     MetaFQIController(_model()).init(mdp, learners)
     with pytest.raises(InputError, match=complaint):
         MetaFQIController(_model(**changes)).init(mdp, learners)
@@ -122,7 +121,7 @@ class _Faulty(Controller):
     def __init__(self, proposal: Callable[[Learners], Array]) -> None:
         self.proposal = proposal
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> Any:
+    def init(self, mdp: EpisodicMetaMDP, learners: Learners) -> Any:
         return jnp.uint32(0)
 
     def propose(self, state: Any, learners: Learners) -> Array:
@@ -175,7 +174,7 @@ class _TrainedOnAStream(_Faulty):
 
 
 class _Fails(_Faulty):
-    def init(self, mdp: MetaMDP, learners: Learners) -> Any:
+    def init(self, mdp: EpisodicMetaMDP, learners: Learners) -> Any:
         raise ZeroDivisionError("no learners\nat all")
 
 

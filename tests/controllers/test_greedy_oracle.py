@@ -5,7 +5,6 @@ import pytest
 from metastep._core.errors import InputError
 from metastep.controllers import Exploration, GreedyOracle
 from metastep.controllers.greedy_oracle import line_search
-from metastep.mdp import advance, begin
 from metastep.mdp.blocks import Stream
 from metastep.mdp.loop import run
 from tests.controllers.problems import BLOCK, make_mdp
@@ -13,7 +12,7 @@ from tests.controllers.problems import BLOCK, make_mdp
 
 def test_the_search_prices_each_step_with_the_estimator_on_the_controllers_episodes() -> None:
     mdp = make_mdp("cartpole")
-    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     steps = jnp.linspace(0.0, 2.0, 11, dtype=jnp.float32)
     found = line_search(mdp, learners, steps[:, None])
     for step, row in zip(steps, found, strict=True):
@@ -25,7 +24,7 @@ def test_the_search_prices_each_step_with_the_estimator_on_the_controllers_episo
 
 def test_the_proposal_is_the_best_step_of_the_search() -> None:
     mdp = make_mdp("cartpole")
-    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     controller = GreedyOracle(num_stepsizes=21)
     proposal = np.asarray(controller.propose(controller.init(mdp, learners), learners))[:, 0]
     grid = mdp.space.candidates(21)[:, 0]
@@ -35,11 +34,11 @@ def test_the_proposal_is_the_best_step_of_the_search() -> None:
 
 def test_the_episodes_are_neither_the_current_nor_the_next_batch() -> None:
     mdp = make_mdp("nav2d")
-    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     still = jnp.zeros((BLOCK, 1), jnp.float32)
     fresh = np.asarray(line_search(mdp, learners, jnp.zeros((2, 1), jnp.float32)))[0]
     assert not np.any(fresh == np.asarray(learners.estimate.mean_return))
-    assert not np.any(fresh == np.asarray(advance(mdp, learners, still).estimate.mean_return))
+    assert not np.any(fresh == np.asarray(mdp.advance(learners, still).estimate.mean_return))
 
 
 def test_the_oracle_beats_random_steps() -> None:
@@ -51,7 +50,7 @@ def test_the_oracle_beats_random_steps() -> None:
 
 def test_a_return_that_is_not_finite_is_never_the_best() -> None:
     mdp = make_mdp("cartpole")
-    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     broken = learners._replace(context=learners.context.at[0].set(jnp.nan))
     controller = GreedyOracle(num_stepsizes=21)
     assert np.all(np.isfinite(controller.propose(controller.init(mdp, broken), broken)))

@@ -12,7 +12,7 @@ from metastep._core.errors import InputError
 from metastep.controllers import Fixed
 from metastep.controllers.hoof import HOOF, Prices, choose, price
 from metastep.evaluation import Method, compare
-from metastep.mdp import Learners, MetaMDP, begin
+from metastep.mdp import EpisodicMetaMDP, Learners
 from metastep.mdp.blocks import Stream
 from metastep.mdp.loop import run
 from metastep.rules import NGA, Adam, RMSProp, Rule, Update
@@ -35,8 +35,8 @@ class Quadratic(Rule):
         return Update(moved, None, jnp.zeros(theta.shape[0], bool))
 
 
-def current_batch(mdp: MetaMDP, seed: int = 0) -> tuple[Learners, Trajectories]:
-    learners = begin(mdp, mdp.tasks(seed, Stream.TUNING, 0))
+def current_batch(mdp: EpisodicMetaMDP, seed: int = 0) -> tuple[Learners, Trajectories]:
+    learners = mdp.begin(mdp.tasks(seed, Stream.TUNING, 0))
     return learners, mdp.estimator.trajectories(learners.theta, learners.context, learners.simulation_key)
 
 
@@ -58,7 +58,7 @@ def network_mean(policy: Any, theta: NDArray[np.float64], observation: NDArray[n
 
 
 def reference_prices(
-    mdp: MetaMDP, learners: Learners, episodes: Trajectories, candidates: NDArray[np.float32]
+    mdp: EpisodicMetaMDP, learners: Learners, episodes: Trajectories, candidates: NDArray[np.float32]
 ) -> Prices:
     """Weighted importance sampling in float64 from stored actions and log densities, one episode after the other."""
     rollout = mdp.estimator.rollout

@@ -13,7 +13,6 @@ from metastep.controllers.single_action import constant_runs
 from metastep.features import meta_observation
 from metastep.fqi import ExtraTrees, MetaFQI
 from metastep.fqi.qfunction import QFunction, Stepsizes
-from metastep.mdp import begin
 from metastep.mdp.blocks import Stream
 from metastep.mdp.history import Transitions
 from metastep.mdp.loop import run
@@ -44,7 +43,7 @@ class LastCoordinate:
 
 def test_metafqi_sees_the_meta_observation_and_passes_the_iteration_on() -> None:
     mdp = make_mdp()
-    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     model = LastCoordinate()
     for iteration in (None, 3):
         controller = MetaFQIController(model, iteration)
@@ -64,7 +63,7 @@ def test_metafqi_acts_as_the_fitted_model_does() -> None:
     fitted = MetaFQI(2, ExtraTrees(5, 0.1), stepsize_high=2.0).fit(data)
     for iteration in (1, 2):
         episode, _ = run(mdp, MetaFQIController(fitted, iteration), tasks, 2)
-        first = np.asarray(meta_observation(mdp, begin(mdp, tasks)))
+        first = np.asarray(meta_observation(mdp, mdp.begin(tasks)))
         np.testing.assert_array_equal(episode.hyperparameters[0, :, 0], fitted.act(first, iteration))
 
 
@@ -76,7 +75,7 @@ def test_metafqi_takes_the_experiments_model_unless_it_has_one() -> None:
     own = MetaFQIController(model)
     assert own.prepared(make_run(4)) is own
     with pytest.raises(InputError, match="controller: 'metafqi' needs a fitted model"):
-        MetaFQIController().init(mdp, begin(mdp, mdp.tasks(0, Stream.TUNING, 0)))
+        MetaFQIController().init(mdp, mdp.begin(mdp.tasks(0, Stream.TUNING, 0)))
 
 
 def test_single_action_finds_the_best_step_of_each_task() -> None:
@@ -116,7 +115,7 @@ def test_learning_gives_a_controller_that_stays_on_the_grid() -> None:
     controller = SingleAction().prepared(make_run(64, seed=0))
     assert controller.prepared(make_run(64)) is controller
     assert controller.training_steps == constant_runs(make_run(64, seed=0)).num_steps
-    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     proposal = np.asarray(controller.propose(controller.init(mdp, learners), learners))[:, 0]
     assert set(proposal) <= set(mdp.space.candidates(11)[:, 0])
     with pytest.raises(InputError, match="'single-action' has not been trained"):

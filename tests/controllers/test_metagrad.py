@@ -5,7 +5,7 @@ import pytest
 from metastep._core.errors import InputError
 from metastep.controllers import Metagrad
 from metastep.controllers.metagrad import cosine
-from metastep.mdp import Learners, begin
+from metastep.mdp import Learners
 from metastep.mdp.blocks import Stream
 from tests.controllers.problems import BLOCK, make_mdp
 
@@ -20,7 +20,7 @@ def on_a_bowl(learners: Learners, theta: np.ndarray) -> Learners:
 def step_sizes_on_a_bowl(controller: Metagrad, start: float, num_updates: int) -> tuple[np.ndarray, np.ndarray]:
     """Distances to the optimum before each update, and the step sizes, both (updates, learners)."""
     mdp = make_mdp()
-    template = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    template = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     theta = np.zeros((BLOCK, mdp.num_parameters))
     theta[:, 0] = start
     learners = on_a_bowl(template, theta)

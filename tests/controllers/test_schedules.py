@@ -3,7 +3,6 @@ import pytest
 
 from metastep._core.errors import InputError
 from metastep.controllers import Controller, Decay, Exploration, Fixed, GeometricDecay, KLAdaptive, RandomConstant
-from metastep.mdp import begin
 from metastep.mdp.blocks import Stream
 from metastep.mdp.loop import run
 from metastep.rules.spaces import HyperparameterSpace
@@ -67,7 +66,7 @@ def test_bad_settings_are_refused(build, field) -> None:
 
 def test_the_first_adaptive_step_lies_within_its_bounds_too() -> None:
     mdp = make_mdp()
-    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     steps = np.linspace(0.1, 0.8, BLOCK, dtype=np.float32)
     first = KLAdaptive(steps, 0.1, lowest=0.2, highest=0.5).init(mdp, learners)
     np.testing.assert_array_equal(np.asarray(first)[:, 0], np.clip(steps, np.float32(0.2), np.float32(0.5)))
@@ -77,7 +76,7 @@ def test_the_first_adaptive_step_lies_within_its_bounds_too() -> None:
 
 def test_a_setting_for_the_wrong_number_of_learners_is_refused() -> None:
     mdp = make_mdp()
-    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     with pytest.raises(InputError, match="3 numbers, but a block has 8 learners"):
         Fixed(np.ones(3)).init(mdp, learners)
 

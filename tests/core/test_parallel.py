@@ -162,3 +162,12 @@ def test_results_lead_to_further_calls_and_a_pool_is_busy_once_every_worker_has_
             todo.append(-7)
     assert sorted(results) == [1, 2, 3, 7]
     assert asked[:4] == [False, False, True, True]  # two of four slots serve the two workers
+
+
+def test_threads_share_the_cores_and_raise_what_a_call_raises(monkeypatch):
+    monkeypatch.setattr(parallel, "_limit", 6)
+    pool = LocalPool(3)
+    assert pool.submit(parallel.count_threads, None).result() == 2
+    with pytest.raises(InputError, match="threads is 0"):
+        pool.submit(parallel.count_threads, 0).result()
+    assert parallel.count_threads(None) == 6

@@ -13,7 +13,7 @@ from metastep.evaluation.comparison import Asked, comparing
 from metastep.evaluation.tuning import tuning
 from metastep.fqi.qfunction import QFunction, Stepsizes
 from metastep.fqi.regressors import ExtraTrees
-from metastep.mdp import Learners, MetaMDP, advance, begin
+from metastep.mdp import EpisodicMetaMDP, Learners
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import TaskSource
 from metastep.mdp.loop import run
@@ -30,7 +30,7 @@ class Replay(Controller):
     def __init__(self, steps: np.ndarray) -> None:
         self.steps = steps.astype(np.float32)  # (updates, learners, 1)
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> int:
+    def init(self, mdp: EpisodicMetaMDP, learners: Learners) -> int:
         return 0
 
     def propose(self, state: int, learners: Learners) -> Any:
@@ -136,7 +136,7 @@ class ByHand:
 @pytest.mark.parametrize("rule", [Adam(), RMSProp()], ids=["adam", "rmsprop"])
 def test_20_updates_of_adam_and_rmsprop_equal_keras_formulas(rule: Any) -> None:
     mdp = make_mdp().with_rule(rule)
-    learners = begin(mdp, mdp.tasks(0, Stream.TEST, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TEST, 0))
     controller = Fixed(np.linspace(0.01, 0.5, BLOCK))
     state = controller.init(mdp, learners)
     expected = np.asarray(learners.theta, np.float64)
@@ -145,7 +145,7 @@ def test_20_updates_of_adam_and_rmsprop_equal_keras_formulas(rule: Any) -> None:
         gradient = np.asarray(learners.estimate.gradient, np.float64)
         rates = np.linspace(0.01, 0.5, BLOCK)
         expected = np.stack([hand.step(*row) for hand, *row in zip(hands, expected, gradient, rates, strict=True)])
-        learners = advance(mdp, learners, controller.propose(state, learners))
+        learners = mdp.advance(learners, controller.propose(state, learners))
         np.testing.assert_allclose(learners.theta, expected, rtol=1e-4, atol=1e-5)
     assert np.abs(expected).max() > 0.2
 

@@ -208,13 +208,13 @@ def test_every_field_has_a_sentence():
 def test_types_defaults_and_sentences_are_those_of_the_classes():
     """A section repeats the type of what it configures, for type checkers; it must stay the same."""
     from metastep.fqi import MetaFQI
-    from metastep.mdp import MetaMDP
+    from metastep.mdp import EpisodicMetaMDP
     from metastep.simulation.gradients import Estimator
     from metastep.simulation.rollouts import Rollout
 
     owners = {
-        schema.RolloutSection: (Rollout, Estimator, MetaMDP),
-        schema.MetaSection: (MetaMDP,),
+        schema.RolloutSection: (Rollout, Estimator, EpisodicMetaMDP),
+        schema.MetaSection: (EpisodicMetaMDP,),
         schema.FQISection: (MetaFQI,),
     }
     shared = 0
@@ -312,23 +312,55 @@ def test_the_reference_names_every_setting():
 
 
 def test_files_have_the_form_of_presets(tmp_path):
-    from metastep.experiments import config as module
-
-    source = f"{module.__file__.removesuffix('config.py')}presets/minigolf.toml"
     own = tmp_path / "own.toml"
-    with open(source, encoding="utf-8") as file:
-        text = file.read()
-    own.write_text(text)
-    assert load(own, "full") == load("minigolf", "full")
-    assert load(own) == load("minigolf", "quick")
-    assert load(own, "quick", ["seed=5"]) == load("minigolf", "quick", ["seed=5"])
-    own.write_text(text.partition("[quick.")[0].partition("[[quick.")[0])
-    assert load(own) == load("minigolf", "full")
-    assert error_of(load, own, "quick") == (
-        f"scale: 'quick' needs a table [quick] in {own}, which has none; give --scale full."
-    )
-    own.write_text("quick = 3\n" + text.partition("[quick.")[0].partition("[[quick.")[0])
+    own.write_text(to_toml(load("minigolf", "full")))
+    assert load(own) == load(own, "full") == load("minigolf", "full")
+    expected = f"scale: 'quick' needs a table [quick] in {own}, which has none; give --scale full."
+    assert error_of(load, own, "quick") == expected
+    own.write_text('extends = "minigolf"\nquick = 3\n')
     assert error_of(load, own, "quick") == "quick: 3 must be a table of settings."
+
+
+def test_files_extend_presets_bases_and_other_files(tmp_path):
+    """Tables merge key by key, methods by name; a file is found relative to the one that extends it."""
+    (tmp_path / "inner").mkdir()
+    own, inner = tmp_path / "own.toml", tmp_path / "inner" / "base.toml"
+    inner.write_text('extends = "pendulum-ppo"\nseed = 3\n[collect]\nlabels = 5\n[quick]\nseed = 4\n')
+    own.write_text('extends = "inner/base.toml"\n[[compare.methods]]\nname = "fixed"\nlabel = "mine"\n')
+    full, preset = load(own, "full"), load("pendulum-ppo", "full")
+    assert (full.seed, load(own).seed, full.collect.labels) == (3, 4, 5)
+    assert full.collect.num_meta_episodes == preset.collect.num_meta_episodes
+    assert full.compare.names == preset.compare.names
+    assert [method.label for method in full.compare.methods][:2] == ["learned rate", "mine"]
+    assert full.compare.methods[1].grid == preset.compare.methods[1].grid
+    for name in ("acrobot", "mountaincar"):
+        own.write_text(f'extends = "ppo"\nenv.name = "{name}"\n')
+        assert error_of(load, own, "full").startswith("rollout.horizon: is missing")  # a base is not complete
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('extends = "own.toml"', r"extends: .*own\.toml extends .*own\.toml, which is a circle\."),
+        (
+            'extends = "other.toml"',
+            r"extends: .*own\.toml extends .*other\.toml extends .*own\.toml, which is a circle\.",
+        ),
+        (
+            'extends = "ppoo"',
+            r"extends: 'ppoo' does not exist, there are .*, and files that end in .toml\. Did you mean 'ppo'\?",
+        ),
+        ("extends = 3", r"extends: 3 must be the name of a preset or the path of a .toml file\."),
+        ('extends = "gone.toml"', r"File .*gone\.toml is missing\."),
+    ],
+)
+def test_what_cannot_be_extended_is_one_sentence(tmp_path, text, sentence):
+    (tmp_path / "own.toml").write_text(text)
+    (tmp_path / "other.toml").write_text('extends = "own.toml"')
+    found = error_of(load, tmp_path / "own.toml")
+    assert re.fullmatch(sentence, found)
+    assert is_one_sentence(found)
+    assert error_of(load, "ppo").startswith("preset: 'ppo' does not exist")  # a base is not a preset
 
 
 def test_unreadable_files_are_named(tmp_path):

@@ -2,20 +2,23 @@
 
 import itertools
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import metastep
 from metastep._core import storage
 from metastep._core.errors import InputError
+from metastep.experiments import run as run_module
 from metastep.experiments import stages
+from metastep.experiments.build import build_mdp
 from metastep.experiments.config import load, variant
 from metastep.experiments.publishing import publish
 from metastep.experiments.run import Run
 from metastep.experiments.stages import collect, learn
 from metastep.fqi import load_model
-from metastep.mdp import begin
 from metastep.mdp.blocks import Stream
 from tests.cli.test_cli import invoke
 from tests.experiments.test_checking import problems
@@ -45,6 +48,25 @@ def done(tmp_path_factory) -> Run:
     folder = make(tmp_path_factory.mktemp("models") / "run")
     folder.run_all()
     return folder
+
+
+_opened: list[str] = []
+sys.addaudithook(lambda event, args: _opened.append(str(args[0])) if event == "open" else None)
+
+
+def test_a_run_reads_its_configuration_once_and_builds_one_meta_mdp_for_each_model(tmp_path, monkeypatch):
+    built = []
+
+    def counted(config):
+        built.append(config)
+        return build_mdp(config)
+
+    monkeypatch.setattr(run_module, "build_mdp", counted)
+    _opened.clear()
+    metastep.run("nav2d", tmp_path / "run", scale="quick", overrides=[*TINY, *SMALL])
+    read = [path.removeprefix(f"{tmp_path}/") for path in _opened if path.endswith("config.json")]
+    assert sorted(read) == ["run/config.json", "run/models/metastep/config.json"]
+    assert len(built) == 2
 
 
 def test_a_model_has_the_settings_that_are_different_for_it():
@@ -129,7 +151,7 @@ def test_later_rounds_follow_the_model_of_the_rounds_before(done):
     model = load_model(own.round_file(1))
     block = dataset.block(2)  # the first of the second round
     mdp = own.mdp
-    learners = begin(mdp, mdp.tasks(own.config.seed, Stream.TRAIN, 2))
+    learners = mdp.begin(mdp.tasks(own.config.seed, Stream.TRAIN, 2))
     greedy = model.act(np.asarray(stages.features.meta_observation(mdp, learners)))
     same = np.isclose(block.hyperparameters[0], greedy).all(axis=1)
     assert same.sum() > 0  # the others explore

@@ -189,7 +189,7 @@ def test_follows_scikit_learns_manner(data):
         ({"regressor": "pine"}, "fqi.regressor: 'pine' is not registered, allowed are extra-trees"),
         ({"regressor": 3}, "fqi.regressor: 3 must be a registered name"),
         ({"regressor": KNeighborsRegressor}, "must be a registered name"),
-        ({"maximum": "peak"}, "fqi.maximum: 'peak' must be one of grid, continuous"),
+        ({"maximum": "peak"}, "fqi.maximum: 'peak' must be 'grid' or 'continuous'"),
         ({"maximum": "continuous", "regressor": KNeighborsRegressor()}, "regressor whose heads are not forests"),
         ({"stepsize_high": 1.0}, "stepsize spans"),
         ({"stepsize_low": 5.0}, "low is 5.0 and high 4.0"),

@@ -12,11 +12,9 @@ import pytest
 from metastep import features, pretrained
 from metastep._core.errors import InputError
 from metastep.controllers import MetaFQIController
-from metastep.diagnostics import DIAGNOSTICS
+from metastep.features.diagnostics import DIAGNOSTICS
 from metastep.fqi import save_model
-from metastep.mdp import advance, begin
 from metastep.mdp.blocks import Stream
-from metastep.mdp.setting import setting_of
 from tests.controllers.problems import make_training_mdp
 from tests.fqi.test_model import _model, fitted  # noqa: F401  (a fixture)
 from tests.steppers import LOW, TRAINING, diagnostics, tiny_model
@@ -26,9 +24,9 @@ def test_a_loop_sees_and_proposes_what_simulated_learners_do():
     mdp = dataclasses.replace(make_training_mdp(), observation=features.SETS["training"], budget=4)
     assert features.SETS["training"] == TRAINING
     model = tiny_model()
-    model = dataclasses.replace(model, record=dataclasses.replace(model.record, setting=setting_of(mdp)))
+    model = dataclasses.replace(model, record=dataclasses.replace(model.record, setting=mdp.setting))
     controller = MetaFQIController(model)
-    learners = begin(mdp, mdp.tasks(0, Stream.TEST, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TEST, 0))
     state = controller.init(mdp, learners)
     stepper, lane = model.stepper(num_updates=4), 3
     for _ in range(6):
@@ -47,7 +45,7 @@ def test_a_loop_sees_and_proposes_what_simulated_learners_do():
             np.testing.assert_allclose(stepper.last[name], simulated[name][lane], rtol=2e-4, atol=2e-5, err_msg=name)
         proposed = controller.propose(state, learners)
         assert proposal.stepsize == pytest.approx(float(proposed[lane, 0]), rel=1e-6)
-        learners = advance(mdp, learners, proposed)
+        learners = mdp.advance(learners, proposed)
 
 
 def test_its_record_goes_on_identically():
@@ -190,7 +188,7 @@ def test_models_of_whole_episodes_are_given_what_they_look_at(fitted):  # noqa: 
     given = {"theta": [0.5, -1.0], "natural_gradient": [0.1, 2.0], "context": 0.3}
     proposal = model.stepper()(given)
     assert proposal.stepsize == model.stepsize(**given)
-    with pytest.raises(InputError, match="diagnostics: context must be told"):
+    with pytest.raises(InputError, match="diagnostics: missing context"):
         model.stepper()(theta=[0.5, -1.0], natural_gradient=[0.1, 2.0])
     with pytest.raises(InputError, match="theta has 1 numbers, allowed is 2"):
         model.stepper()(given | {"theta": 1.0})
@@ -201,16 +199,14 @@ def test_what_it_needs_is_what_it_asks_for():
     told = {name: diagnostics(0)[name] for name in stepper.needs}
     stepper(told)
     for name in stepper.needs:
-        with pytest.raises(
-            InputError, match=f"^diagnostics: {name} must be told, the model looks at what they say\\.$"
-        ):
+        with pytest.raises(InputError, match=f"^diagnostics: missing {name}, which the model needs\\.$"):
             stepper({other: value for other, value in told.items() if other != name})
     stepper(told)
 
 
 def test_a_loop_is_told_what_is_missing_or_wrong():
     stepper = tiny_model().stepper()
-    with pytest.raises(InputError, match="diagnostics: entropy, explained_variance, returns must be told"):
+    with pytest.raises(InputError, match="diagnostics: missing entropy, explained_variance, returns"):
         stepper()
     with pytest.raises(InputError, match=r"'aproxx_kl' is not something a stepper knows.*Did you mean 'approx_kl'"):
         stepper(diagnostics(0), aproxx_kl=1.0)
@@ -219,7 +215,7 @@ def test_a_loop_is_told_what_is_missing_or_wrong():
     with pytest.raises(InputError, match="diagnostics: entropy is 'much', allowed are numbers"):
         stepper(diagnostics(0) | {"entropy": "much"})
     stepper(diagnostics(0))
-    with pytest.raises(InputError, match="parameters must be told"):
+    with pytest.raises(InputError, match="missing parameters"):
         stepper({name: value for name, value in diagnostics(1).items() if name != "parameters"})
     with pytest.raises(InputError, match="parameters has 2 numbers, before it had 6"):
         stepper(diagnostics(1) | {"parameters": [1.0, 2.0]})

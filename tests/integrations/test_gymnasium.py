@@ -21,7 +21,7 @@ from metastep.integrations.gymnasium import (
     make_vector_env,
     observation_space,
 )
-from metastep.mdp import MetaMDP
+from metastep.mdp import EpisodicMetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.loop import run
 from metastep.policies import LinearGaussian
@@ -235,7 +235,7 @@ def test_steps_need_a_reset():
 def test_a_learner_that_diverged_is_flagged_and_shows_finite_numbers_only():
     lqr = envs.make("lqr")
     policy = LinearGaussian(lqr.num_observations, lqr.num_actions, 1.0)
-    mdp = MetaMDP(Estimator(Rollout(lqr, policy, 4, 50)), HyperparameterSpace((0.0,), (1.0,)))
+    mdp = EpisodicMetaMDP(Estimator(Rollout(lqr, policy, 4, 50)), HyperparameterSpace((0.0,), (1.0,)))
     env = MetaEnv(mdp, 2)
     observations, rewards, _, infos = play(
         env, 0, [np.zeros(1, np.float32)] * 2, options={"theta": np.full(mdp.num_parameters, 1e6)}

@@ -17,8 +17,12 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from metastep._core.errors import InputError
+from metastep.experiments.config import load
+from metastep.experiments.run import Run
+from metastep.fqi import load_model
 from metastep.integrations.stable_baselines3 import LearnedRate
-from tests.steppers import TRAINING, tiny_model
+from tests.rules.test_learning import TINY
+from tests.steppers import TRAINING, clip_model, tiny_model
 
 ENVS, STEPS = 2, 12
 SETTINGS = {"PPO": {"n_epochs": 2, "batch_size": 8}, "A2C": {}}
@@ -171,6 +175,36 @@ def test_a_fresh_start_forgets(tmp_path):
         algorithm.learn(ENVS * STEPS, callback=unlike)
     algorithm.learn(ENVS * STEPS, callback=callback)
     assert callback.stepper.memory.updates == 1
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of a tiny run, not like this loop
+def test_a_model_of_two_choices_is_trained_saved_loaded_and_sets_both(tmp_path):
+    """From a tiny run on, whose rule lists two clip ranges: the same values in the file, the proposal and the algorithm."""
+    config = load("pendulum-ppo", "quick", [*TINY, "meta.rule.clip_range=[0.1,0.3]"])
+    run = Run.create(tmp_path / "run", config)
+    run.learn()
+    model = load_model(run.path)
+    assert model.record.hyperparameters == ("clip_range", "stepsize")
+    assert [branch.values for branch in model.record.branches] == [{"clip_range": 0.1}, {"clip_range": 0.3}]
+    for fitted in (model, clip_model()):
+        algorithm, callback = make("PPO"), LearnedRate(fitted)
+        seen, train = [], algorithm.train
+
+        def watched(algorithm=algorithm, seen=seen, train=train):
+            train()
+            seen.append((algorithm.logger.name_to_value["train/clip_range"], algorithm.learning_rate))
+
+        algorithm.train = watched
+        algorithm.learn(8 * ENVS * STEPS, callback=callback)
+        wanted = callback.stepper.record()["gathered"]["direction"]
+        assert [rate for _, rate in seen] == callback.proposed
+        assert {clip for clip, _ in seen} <= {0.1, 0.3}
+        assert f"clip {seen[-1][0]:g}" == wanted
+    assert {clip for clip, _ in seen} == {0.1, 0.3}  # of a model for which it depends on the state
+    with pytest.raises(
+        InputError, match="LearnedRate with A2C: the model chooses clip_range as well, for which there is no"
+    ):
+        make("A2C").learn(ENVS * STEPS, callback=LearnedRate(clip_model()))
 
 
 def with_discount(model):

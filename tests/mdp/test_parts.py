@@ -16,13 +16,13 @@ import pytest
 
 from metastep._core import parallel, storage
 from metastep._core.errors import InputError
-from metastep.mdp import MetaMDP, begin, collection
+from metastep.mdp import EpisodicMetaMDP, collection
 from metastep.mdp.blocks import Stream
 from metastep.mdp.collection import collect
 from metastep.mdp.controller import Exploration
 from metastep.mdp.history import joined
-from metastep.mdp.loop import follow, run
-from metastep.mdp.parts import Growth, Parts
+from metastep.mdp.loop import Growth, follow, run
+from metastep.mdp.parts import Parts
 from metastep.rules import Adam
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.simulation.engine import engine_of
@@ -57,14 +57,14 @@ class Watch:
             raise Stopped
 
 
-def on_host() -> MetaMDP:
+def on_host() -> EpisodicMetaMDP:
     mdp = small_mdp()
     rollout = mdp.estimator.rollout
     hosted = dataclasses.replace(rollout, env=Twin(rollout.env))
     return dataclasses.replace(mdp, estimator=dataclasses.replace(mdp.estimator, rollout=hosted))
 
 
-def with_rule_state() -> MetaMDP:
+def with_rule_state() -> EpisodicMetaMDP:
     return small_mdp(rule=Adam(), space=HyperparameterSpace((0.0,), (0.1,)))
 
 
@@ -76,13 +76,13 @@ def part_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("part-*"))
 
 
-def stop(folder: Path, after: int, mdp: MetaMDP | None = None, **changes) -> None:
+def stop(folder: Path, after: int, mdp: EpisodicMetaMDP | None = None, **changes) -> None:
     """Collect until `after` halts have been reported."""
     with pytest.raises(Stopped):
         collect(mdp or small_mdp(), folder, **(SETTINGS | changes), tracker=Watch(after))
 
 
-def resume(folder: Path, mdp: MetaMDP | None = None, **changes) -> Watch:
+def resume(folder: Path, mdp: EpisodicMetaMDP | None = None, **changes) -> Watch:
     watch = Watch()
     collect(mdp or small_mdp(), folder, **(SETTINGS | changes), tracker=watch)
     return watch
@@ -326,13 +326,6 @@ def test_a_killed_process_resumes_inside_the_block(tmp_path):
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
 
 
-def test_an_environment_on_the_host_reports_every_update(tmp_path):
-    watch = Watch()
-    collect(on_host(), tmp_path / "d", **SETTINGS, tracker=watch)
-    assert len(watch.reports) == 2 * SETTINGS["num_updates"]
-    assert sum(watch.reports) == watch.total
-
-
 def test_stretches_joined_are_the_run_and_a_run_is_one_transfer(monkeypatch):
     mdp, controller = small_mdp(), Exploration()
     tasks = mdp.tasks(0, Stream.TRAIN, 0)
@@ -341,7 +334,7 @@ def test_stretches_joined_are_the_run_and_a_run_is_one_transfer(monkeypatch):
     record = ("theta", "natural_gradient")
     expected, _ = run(mdp, controller, tasks, 5, record)
     assert len(transfers) == 1
-    learners, pieces = begin(mdp, tasks), []
+    learners, pieces = mdp.begin(tasks), []
     state = controller.init(mdp, learners)
     for count in (2, 1, 2):
         learners, state, piece = follow(mdp, controller, learners, state, count, from_start=not pieces, record=record)

@@ -43,10 +43,10 @@ class SignAscent(metastep.rules.Rule):
 
 
 class Slope(metastep.features.Feature):
-    name: ClassVar[str] = "slope"
+    name, needs = "slope", ("gradient",)
 
-    def __call__(self, mdp, learners):
-        return jnp.sum(jnp.abs(learners.estimate.gradient), axis=1, keepdims=True)
+    def __call__(self, seen):
+        return seen.xp.sum(seen.xp.abs(seen["gradient"]), axis=-1)
 
 
 @dataclass(frozen=True, eq=False)

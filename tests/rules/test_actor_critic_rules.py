@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from metastep._core.errors import InputError
-from metastep.mdp import advance, begin
 from metastep.mdp.blocks import Stream
 from metastep.rules.actor_critic import PPO, TRPO
 from metastep.rules.spaces import HyperparameterSpace, Range, space_for
@@ -21,9 +20,9 @@ def rates(value: float) -> jax.Array:
 
 def test_trpo_improves_within_the_bound_and_moves_the_critic():
     mdp = make_training_mdp(TRPO(minibatch_size=8, critic_epochs=1), num_steps=32)
-    learners = begin(mdp, mdp.tasks(0, Stream.TRAIN, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
     for bound in (1e-3, 1e-2):
-        after = advance(mdp, learners, rates(bound))
+        after = mdp.advance(learners, rates(bound))
         spent = np.asarray(after.previous.divergence)
         assert (spent <= bound).all()
         assert (spent > 0.2 * bound).mean() > 0.5  # a shorter step would do little
@@ -42,7 +41,7 @@ def test_trpo_improves_within_the_bound_and_moves_the_critic():
 
 def test_a_clip_range_is_chosen_by_name_among_several_numbers_or_from_a_range():
     mdp = make_training_mdp()
-    learners = begin(mdp, mdp.tasks(0, Stream.TRAIN, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
     state, theta, clips = PPO().init(learners.theta), learners.theta, (0.05, 0.4)
 
     def moved(rule, values):

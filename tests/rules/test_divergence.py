@@ -8,7 +8,7 @@ from metastep import features
 from metastep._core.errors import InputError
 from metastep.controllers import Fixed, GreedyOracle, KLAdaptive
 from metastep.controllers.greedy_oracle import line_search
-from metastep.mdp import advance, begin, divergence, updated
+from metastep.mdp import divergence, updated
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.loop import run
@@ -46,7 +46,7 @@ def kl_of(mdp, learners, theta):
 @pytest.mark.parametrize(("name", "rule"), [("nav2d", NGA()), ("cartpole", NGA()), ("cartpole", RMSProp())])
 def test_a_step_costs_the_divergence_that_was_chosen(name, rule):
     mdp = with_kl(name, rule=rule)
-    learners = begin(mdp, mdp.tasks(0, Stream.TRAIN, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
     chosen = jnp.geomspace(1e-4, 1.0, BLOCK, dtype=jnp.float32)[:, None]
     moved = updated(mdp, learners, chosen)
     usable = ~np.asarray(moved.flagged)
@@ -57,20 +57,20 @@ def test_a_step_costs_the_divergence_that_was_chosen(name, rule):
 
 def test_for_a_network_it_does_in_the_second_order():
     mdp = with_kl("nav2d", hidden=(4,))
-    learners = begin(mdp, mdp.tasks(0, Stream.TRAIN, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
     chosen = jnp.full((BLOCK, 1), 1e-6, jnp.float32)
     np.testing.assert_allclose(kl_of(mdp, learners, updated(mdp, learners, chosen).theta), chosen[:, 0], rtol=0.1)
 
 
 def test_every_direction_of_a_menu_costs_what_was_chosen():
     mdp = with_menu("cartpole")
-    learners = begin(mdp, mdp.tasks(0, Stream.TRAIN, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
     for index in range(len(MENU.directions)):
         chosen = jnp.stack([jnp.full(BLOCK, float(index)), jnp.full(BLOCK, 0.03)], axis=1)
         moved = updated(mdp, learners, chosen)
         usable = ~np.asarray(moved.flagged)
         np.testing.assert_allclose(kl_of(mdp, learners, moved.theta)[usable], 0.03, rtol=2e-3)
-    after = advance(mdp, learners, chosen)
+    after = mdp.advance(learners, chosen)
     np.testing.assert_allclose(after.previous.divergence[usable], 0.03, rtol=1e-3)
     np.testing.assert_allclose(after.previous.step, after.theta - learners.theta, atol=1e-7)
 
@@ -87,8 +87,8 @@ def test_a_scale_of_divergence_needs_directions():
 
 def test_features_of_updates_are_what_they_say():
     mdp = with_menu("cartpole")
-    before = begin(mdp, mdp.tasks(0, Stream.TRAIN, 0))
-    learners = advance(mdp, before, jnp.full((BLOCK, 2), 0.5, jnp.float32))
+    before = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
+    learners = mdp.advance(before, jnp.full((BLOCK, 2), 0.5, jnp.float32))
     names = ("slopes", "gains", "curvatures", "cosines", "last_cosines", "change_in_errors", "relative_error", "steps")
     found = {name: np.asarray(value, np.float64) for name, value in features.compute(mdp, names, learners).items()}
     steps = np.asarray(mdp.rule.steps(learners.estimate, learners.rule_state), np.float64)
@@ -116,7 +116,7 @@ def test_features_of_updates_are_what_they_say():
 
 def test_features_without_units_do_not_see_the_unit_of_the_return():
     mdp = with_kl("cartpole")
-    learners = begin(mdp, mdp.tasks(0, Stream.TRAIN, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
     estimate = learners.estimate
     scaled = {name: 1000.0 * getattr(estimate, name) for name in ("mean_return", "return_error", "gradient")}
     other = learners._replace(estimate=estimate._replace(**scaled))
@@ -136,7 +136,7 @@ def test_what_is_tried_is_what_the_update_would_have_led_to():
     mdp = with_menu()
     tasks = mdp.tasks(0, Stream.TRAIN, 0)
     followed, _ = run(mdp, Exploration(), tasks, 2, ("theta",))
-    learners = begin(mdp, tasks)
+    learners = mdp.begin(tasks)
     from metastep.mdp.loop import follow
 
     stretch = follow(mdp, Exploration(), learners, mdp, 2, from_start=True, record=("theta",), tries=3)
@@ -145,7 +145,7 @@ def test_what_is_tried_is_what_the_update_would_have_led_to():
     tried = history.tried
     assert tried.hyperparameters.shape == (2, 3, BLOCK, 2)
     for index in range(3):
-        after = advance(mdp, learners, jnp.asarray(tried.hyperparameters[0, index]))
+        after = mdp.advance(learners, jnp.asarray(tried.hyperparameters[0, index]))
         np.testing.assert_array_equal(after.theta, tried.features["theta"][0, index])
         np.testing.assert_allclose(after.estimate.mean_return, tried.mean_return[0, index], rtol=1e-5)
     assert len(np.unique(tried.hyperparameters[..., 1])) == 2 * 3 * BLOCK
@@ -156,7 +156,7 @@ def test_what_is_tried_is_what_the_update_would_have_led_to():
 
 def test_the_oracle_over_a_menu_takes_the_best_of_all_directions():
     mdp = with_menu()
-    learners = begin(mdp, mdp.tasks(0, Stream.TUNING, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     oracle = GreedyOracle(num_stepsizes=3)
     candidates = mdp.space.candidates(3)
     returns = np.asarray(line_search(mdp, learners, jnp.asarray(candidates)))
@@ -165,15 +165,15 @@ def test_the_oracle_over_a_menu_takes_the_best_of_all_directions():
 
 def test_kl_adaptive_steps_keep_to_the_band():
     mdp = make_mdp("cartpole")
-    learners = begin(mdp, mdp.tasks(0, Stream.TRAIN, 0))
+    learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
     unit = np.asarray(divergence(mdp, learners, jnp.ones((BLOCK, 1), jnp.float32)))  # at h = 1
     target = unit * np.tile([10.0, 1.0, 0.1, 1.4], BLOCK // 4)  # too short, right, too long, right
     controller = KLAdaptive(stepsize=1.0, target=target)
     state = controller.init(mdp, learners)
     proposal = controller.propose(state, learners)
-    after = controller.observe(state, learners, proposal, advance(mdp, learners, proposal))
+    after = controller.observe(state, learners, proposal, mdp.advance(learners, proposal))
     np.testing.assert_allclose(after[:, 0], np.tile([1.5, 1.0, 1 / 1.5, 1.0], BLOCK // 4), rtol=1e-6)
     bounded = KLAdaptive(stepsize=1.0, target=target, lowest=0.8, highest=1.2)
-    after = bounded.observe(bounded.init(mdp, learners), learners, proposal, advance(mdp, learners, proposal))
+    after = bounded.observe(bounded.init(mdp, learners), learners, proposal, mdp.advance(learners, proposal))
     np.testing.assert_allclose(after[:, 0], np.tile([1.2, 1.0, 0.8, 1.0], BLOCK // 4), rtol=1e-6)
     np.testing.assert_allclose(np.asarray(Fixed(1.0).propose(proposal, learners)), 1.0)

@@ -22,11 +22,11 @@ from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load
 from metastep.experiments.inspection import inspect_path
 from metastep.experiments.run import Run
-from metastep.mdp import actor_critic, advance, begin
+from metastep.mdp import actor_critic
 from metastep.mdp.blocks import Stream
 from metastep.mdp.history import joined
-from metastep.mdp.loop import follow, run
-from metastep.mdp.parts import Growth, Parts
+from metastep.mdp.loop import Growth, follow, run
+from metastep.mdp.parts import Parts
 from metastep.rules.actor_critic import experience, ppo
 from tests.controllers.problems import BLOCK, make_training_mdp
 
@@ -73,7 +73,7 @@ def test_a_block_taken_up_from_its_parts_goes_on_to_the_same_bits(tmp_path: Path
     mdp = make_training_mdp()
     record = ("last_rate", "clip_fraction")
     whole, _ = run(mdp, Exploration(), tasks, 4, record)
-    begun = follow(mdp, Exploration(), begin(mdp, tasks), mdp, 2, from_start=True, record=record)
+    begun = follow(mdp, Exploration(), mdp.begin(tasks), mdp, 2, from_start=True, record=record)
     parts = Parts(tmp_path, {"of": "a test"})
     parts.write(0, Growth(2, (begun.piece,), begun.learners), 0)
     growth, problem = parts.take_up(0, mdp, tasks)
@@ -85,14 +85,14 @@ def test_a_block_taken_up_from_its_parts_goes_on_to_the_same_bits(tmp_path: Path
 
 def test_features_tell_what_happened(tasks) -> None:
     mdp = make_training_mdp()
-    first = begin(mdp, tasks)
+    first = mdp.begin(tasks)
     names = features.SETS["training"]
     at_first = {name: np.asarray(value)[:, 0] for name, value in features.compute(mdp, names, first).items()}
     for name in ("clip_fraction", "entropy_change", "change_in_errors", "step_ratio", "step_cosine", "budget"):
         assert not np.any(at_first[name]), name
     rate = np.geomspace(1e-4, 1e-1, BLOCK, dtype=np.float32)[:, None]
-    second = advance(mdp, first, rate)
-    third = advance(mdp, second, rate)
+    second = mdp.advance(first, rate)
+    third = mdp.advance(second, rate)
     told = {name: np.asarray(value)[:, 0] for name, value in features.compute(mdp, names, third).items()}
     np.testing.assert_allclose(told["last_rate"], np.log10(rate[:, 0]), rtol=1e-6)
     np.testing.assert_allclose(told["budget"], 0.5)
@@ -136,10 +136,10 @@ def test_the_adaptive_rate_answers_to_the_divergence(tasks) -> None:
 
 def test_a_learner_that_would_leave_the_range_of_numbers_stays_and_is_flagged(tasks) -> None:
     mdp = make_training_mdp()
-    first = begin(mdp, tasks)
+    first = mdp.begin(tasks)
     rate = np.full((BLOCK, 1), 1e-3, np.float32)
     rate[2] = np.inf
-    after = advance(mdp, first, rate)
+    after = mdp.advance(first, rate)
     assert np.asarray(after.flagged).tolist() == [index == 2 for index in range(BLOCK)]
     np.testing.assert_array_equal(after.theta[2], first.theta[2])
     assert np.isfinite(after.theta).all()
@@ -149,7 +149,7 @@ def test_a_learner_that_would_leave_the_range_of_numbers_stays_and_is_flagged(ta
 def test_controllers_of_whole_episodes_are_refused(controller, tasks) -> None:
     mdp = make_training_mdp()
     with pytest.raises(InputError, match=f"controller: '{controller.name}' needs batches of whole episodes"):
-        controller.init(mdp, begin(mdp, tasks))
+        controller.init(mdp, mdp.begin(tasks))
 
 
 def test_results_do_not_depend_on_what_only_models_see(tasks) -> None:

@@ -19,11 +19,11 @@ from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load
 from metastep.experiments.learn import _returns
 from metastep.experiments.run import Run
-from metastep.mdp import ActorCriticMDP, begin
+from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.history import joined
-from metastep.mdp.loop import follow, run
-from metastep.mdp.parts import Growth, Parts
+from metastep.mdp.loop import Growth, follow, run
+from metastep.mdp.parts import Parts
 from metastep.policies import ActorCritic
 from metastep.rules.actor_critic import A2C, TRPO, ActorCriticRule, Sampler
 from metastep.rules.actor_critic.on_host import _draw, play_batch
@@ -188,19 +188,6 @@ def test_where_a_simulator_cuts_itself_off_is_as_where_the_horizon_does(hold: in
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-def test_every_batch_begins_anew() -> None:
-    policy = ActorCritic(1, 1, hidden=(1,))
-    sampler = Sampler(Counter(), policy, 2, 4, horizon=4)
-    theta, context = policy.initial(KEY, 2), jnp.asarray([[9.0], [3.0]])
-    lanes, batches = sampler.start(context, KEY), []
-    for number in range(2):
-        batches.append(sampler(theta, context, lanes, jax.random.fold_in(KEY, number), 0.9))
-        lanes = batches[-1].lanes
-    for batch in batches:
-        np.testing.assert_array_equal(batch.mean_return, [1 + 2 + 3 + 4, 1 + 2 + 3])
-        np.testing.assert_array_equal(batch.observation[:, ::2, 0], [[0, 1, 2, 3], [0, 1, 2, 0]])
-
-
 def test_what_remains_impossible_is_one_sentence() -> None:
     policy = ActorCritic(1, 1, hidden=(1,))
     theta, context = policy.initial(KEY, 1), jnp.asarray([[3.0]])
@@ -250,10 +237,10 @@ def test_a_block_taken_up_from_its_parts_goes_on_to_the_same_bits(rule: ActorCri
     mdp = make_mdp(gym_pendulum(), rule)
     tasks, record = mdp.tasks(0, Stream.TRAIN, 0), ("last_rate", "clip_fraction", "return")
     whole, _ = run(mdp, Exploration(), tasks, 3, record)
-    begun = follow(mdp, Exploration(), begin(mdp, tasks), mdp, 2, from_start=True, record=record)
+    begun = follow(mdp, Exploration(), mdp.begin(tasks), mdp, 2, from_start=True, record=record)
     parts = Parts(tmp_path, {"of": "a test"})
     parts.write(0, Growth(2, (begun.piece,), begun.learners), 0)
-    begin(mdp, mdp.tasks(0, Stream.TEST, 0))  # other tasks in between take the place of the simulators
+    mdp.begin(mdp.tasks(0, Stream.TEST, 0))  # other tasks in between take the place of the simulators
     growth, problem = parts.take_up(0, mdp, tasks)
     assert problem is None
     assert growth is not None
@@ -275,7 +262,8 @@ def test_the_settings_of_the_guide_learn_a_rate(tmp_path: Path, monkeypatch: pyt
         if saved := SAVED.search(guide[: block.start()].rstrip().rpartition("\n\n")[2]):
             (tmp_path / saved[1]).write_text(block[2])
     monkeypatch.syspath_prepend(tmp_path)
-    config = load(str(tmp_path / "gym-pendulum-ppo.toml"), "quick", SMALL)
+    methods = 'compare.methods=["metafqi", "linear-annealing"]'
+    config = load(str(tmp_path / "gym-pendulum-ppo.toml"), "quick", [*SMALL, methods])
     folder = Run.create(tmp_path / "run", config)
     folder.run_all()
     assert not [finding for finding in check_folder(folder.path) if finding.problem]

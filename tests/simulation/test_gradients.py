@@ -139,16 +139,6 @@ def test_conjugate_gradient_for_a_network_solves_with_the_dense_fisher_matrix() 
         assert relative_error(estimate.natural_gradient[learner][None], expected).max() < 1e-3
 
 
-def test_damping_is_relative_to_the_trace() -> None:
-    rollout = make_rollout("lqr")
-    learners = draw_learners(rollout, 2)
-    expected = reference.estimate(rollout, Estimator(rollout).trajectories(*learners))
-    natural = damped_solution(expected.fisher, expected.gradient, 0.5)
-    for fisher in ("closed", "cg"):
-        estimate = Estimator(rollout, fisher, damping=0.5)(*learners)  # type: ignore[arg-type]
-        assert relative_error(estimate.natural_gradient, natural).max() < 1e-3
-
-
 @pytest.mark.parametrize("fisher", ["closed", "cg", "truncated"])
 def test_absolute_damping_does_not_look_at_the_trace(fisher: FisherSolver) -> None:
     rollout = make_rollout("lqr")
@@ -202,15 +192,6 @@ def test_one_diverging_learner_is_alone_with_it(fisher: str) -> None:
     np.testing.assert_array_equal(update.flagged, [False, True, False])
 
 
-@pytest.mark.parametrize("fisher", ["closed", "cg"])
-def test_a_zero_gradient_has_a_zero_natural_gradient(fisher: str) -> None:
-    """A single episode minus its own mean is nothing."""
-    rollout = make_rollout("nav2d", "mean", num_episodes=1)
-    estimate = Estimator(rollout, fisher)(*draw_learners(rollout, 2))  # type: ignore[arg-type]
-    np.testing.assert_array_equal(estimate.gradient, 0.0)
-    np.testing.assert_array_equal(estimate.natural_gradient, 0.0)
-
-
 @contextmanager
 def compilations() -> Iterator[list[str]]:
     """Collects an event for every function that JAX traces, lowers or compiles."""
@@ -251,7 +232,7 @@ def test_other_step_sizes_tasks_and_seeds_compile_nothing_new(policy: LinearGaus
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"fisher": "dense"}, r"rollout.fisher: 'dense' must be one of closed, cg, truncated"),
+        ({"fisher": "dense"}, r"rollout.fisher: 'dense' must be 'closed', 'cg' or 'truncated'"),
         ({"damping": 0.0}, r"rollout.damping: 0.0 must lie in \(0, 1\)"),
         ({"damping": float("nan")}, r"rollout.damping: nan must lie in \(0, 1\)"),
         ({"cg_iterations": 0}, r"rollout.cg_iterations: 0 must be greater than or equal to 1"),

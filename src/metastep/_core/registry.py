@@ -17,7 +17,7 @@ Part = TypeVar("Part")
 
 
 class Entry(NamedTuple, Generic[Part]):
-    """What is known of a registered part."""
+    """A registered part."""
 
     factory: Callable[..., Part]
     label: str  # in tables and figures
@@ -44,11 +44,11 @@ class Registry(Generic[Part]):
         self._entries[name] = Entry(factory, label or name, colour)
 
     def names(self) -> tuple[str, ...]:
-        """The registered names, sorted."""
+        """Return the registered names, sorted."""
         return tuple(sorted(self._entries))
 
     def entry(self, name: str, field: str = "") -> Entry[Part]:
-        """What a name stands for; as in Gymnasium, `module:name` imports the module first, which registers the name."""
+        """Return what a name stands for; as in Gymnasium, `module:name` imports the module first, which registers it."""
         module, _, own = name.rpartition(":")
         if module:
             _import(module, field or self.field)
@@ -59,15 +59,15 @@ class Registry(Generic[Part]):
         return self._entries[own]
 
     def options(self, name: str) -> tuple[str, ...]:
-        """The options of a registered part, in the order of its factory."""
+        """Return the options of a registered part, in the order of its factory."""
         return tuple(option for option in _parameters(self.entry(name).factory) or () if option not in self.hidden)
 
     def takes(self, name: str, parameter: str) -> bool:
-        """Whether the factory of a registered part has such a parameter, an option or not."""
+        """Return whether the factory of a registered part has such a parameter, an option or not."""
         return parameter in (_parameters(self.entry(name).factory) or ())
 
     def required(self, name: str) -> list[str]:
-        """The options that a registered part cannot be built without."""
+        """Return the options that a registered part cannot be built without."""
         return [option for option in _required(self.entry(name).factory) if option not in self.hidden]
 
     def make(self, name: str, /, *given: Any, **options: Any) -> Part:
@@ -75,7 +75,7 @@ class Registry(Generic[Part]):
         return self.build(name, options, given)
 
     def build(self, name: str, options: Mapping[str, Any], given: tuple[Any, ...] = (), field: str = "") -> Part:
-        """`make` for a configuration: `given` goes to the factory first, `field` is what sentences name."""
+        """Build a part of a configuration: `given` goes to the factory first, `field` is what sentences name."""
         factory = self.entry(name, field).factory
         place = field or self.options_field
         check_options(name, options, factory, skip=len(given), hidden=self.hidden, field=place)
@@ -98,10 +98,7 @@ def check_options(
     skip: int = 0,
     hidden: tuple[str, ...] = (),
 ) -> None:
-    """Refuse options that `factory` and `more` do not name, or with values that are not of its types.
-
-    A factory that takes any keyword checks for itself.
-    """
+    """Refuse options that `factory` and `more` do not name, or with values of other types; `**keywords` take anything."""
     parameters = _parameters(factory)
     if parameters is None:
         return
@@ -112,30 +109,24 @@ def check_options(
     check_values(factory, options, field)
 
 
-def _signature(factory: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
-    """What a factory takes; None where it takes anything, or does not tell."""
+def _parameters(factory: Callable[..., Any]) -> tuple[str, ...] | None:
+    """Return the names of a factory's parameters; None where it takes any keyword, or has no signature."""
     try:
-        parameters = tuple(inspect.signature(factory).parameters.values())
+        parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):
         return None
-    return None if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters) else parameters
-
-
-def _parameters(factory: Callable[..., Any]) -> tuple[str, ...] | None:
-    found = _signature(factory)
-    return None if found is None else tuple(parameter.name for parameter in found)
+    return None if any(one.kind is one.VAR_KEYWORD for one in parameters.values()) else tuple(parameters)
 
 
 def _required(factory: Callable[..., Any]) -> tuple[str, ...]:
-    """The names a factory cannot do without."""
-    return tuple(parameter.name for parameter in _signature(factory) or () if parameter.default is parameter.empty)
+    names = _parameters(factory)
+    found = {} if names is None else inspect.signature(factory).parameters
+    return tuple(name for name, parameter in found.items() if parameter.default is parameter.empty)
 
 
 def require_modules(names: Iterable[str], where: str, *, allow_imports: bool) -> None:
     """Refuse to run code that a file names: modules of `module:name` must be imported already, or their import allowed."""
-    for module in sorted({name.rpartition(":")[0] for name in names} - {""}):
-        if module in sys.modules:
-            continue
+    for module in sorted({name.rpartition(":")[0] for name in names} - {"", *sys.modules}):
         if not allow_imports:
             raise InputError(
                 f"{where} names parts of the module {module!r}, which would be run; give --allow-imports if you trust it."

@@ -9,7 +9,7 @@ from jax import Array
 
 from metastep._core.errors import InputError
 from metastep._core.parallel import map_threads
-from metastep.mdp import Learners, MetaMDP, Process, simulated, updated, whole_episodes
+from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, simulated, updated, whole_episodes
 from metastep.mdp.controller import Controller, Run
 from metastep.rules.spaces import Space
 from metastep.simulation.rollouts import on_cpu
@@ -18,7 +18,7 @@ from metastep.simulation.rollouts import on_cpu
 _SIDE_BY_SIDE = 8
 
 
-def _search(mdp: MetaMDP, learners: Learners, candidates: Array) -> Array:
+def _search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Array:
     engine, rollout = mdp.estimator.engine, mdp.estimator.rollout
 
     def price(candidate: Array) -> Array:
@@ -28,7 +28,7 @@ def _search(mdp: MetaMDP, learners: Learners, candidates: Array) -> Array:
     return engine.map(price, candidates, _SIDE_BY_SIDE)
 
 
-def line_search(mdp: MetaMDP, learners: Learners, candidates: Array) -> Array:
+def line_search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Array:
     """Return the mean return after an update with each candidate (candidates, coordinates): (candidates, learners).
 
     The episodes are fresh: they come from the controller's key, so they are neither those of the current nor of the next
@@ -66,10 +66,10 @@ class GreedyOracle(Controller):
     def num_trials(self, space: Space) -> int:
         return len(space.candidates(self.num_stepsizes))
 
-    def init(self, mdp: Process, learners: Learners) -> MetaMDP:
+    def init(self, mdp: MetaMDP, learners: Learners) -> EpisodicMetaMDP:
         return whole_episodes(mdp, "controller: 'greedy-oracle'")
 
-    def propose(self, state: MetaMDP, learners: Learners) -> Array:
+    def propose(self, state: EpisodicMetaMDP, learners: Learners) -> Array:
         """Try all candidates; ties and returns that are not finite go to the smallest."""
         candidates = jnp.asarray(state.space.candidates(self.num_stepsizes))
         returns = line_search(state, learners, candidates)

@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from metastep._core.errors import InputError
 from metastep.controllers.schedules import PerLearner, check, column
-from metastep.mdp import Learners, MetaMDP, Process, rule_values, simulated, updated, whole_episodes
+from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, simulated, updated, whole_episodes
 from metastep.mdp.controller import Controller
 from metastep.policies import Pieces
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold, fold_over
@@ -75,12 +75,12 @@ def _price(tilt: _Tilt, scale: Array) -> Prices:
     return Prices(jnp.sum(weight * tilt.returns, axis=0), divergence, 1.0 / jnp.sum(weight * weight, axis=0))
 
 
-def _is_along_a_line(mdp: MetaMDP) -> bool:
+def _is_along_a_line(mdp: EpisodicMetaMDP) -> bool:
     """Whether the mean moves by h u(s): linear in theta, and a rule that adds h times something free of h and theta."""
     return mdp.estimator.rollout.policy.is_linear and mdp.rule.is_along_a_line
 
 
-def _batch(mdp: MetaMDP, learners: Learners) -> Trajectories | None:
+def _batch(mdp: EpisodicMetaMDP, learners: Learners) -> Trajectories | None:
     """Return the current batch if it was kept, or has to be; None where a compiled function better simulates it again."""
     if learners.episodes is not None:
         return learners.episodes
@@ -89,7 +89,7 @@ def _batch(mdp: MetaMDP, learners: Learners) -> Trajectories | None:
     return mdp.estimator.trajectories(learners.theta, learners.context, learners.simulation_key)
 
 
-def _price_all(mdp: MetaMDP, learners: Learners, candidates: Array, episodes: Trajectories | None) -> Prices:
+def _price_all(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array, episodes: Trajectories | None) -> Prices:
     rollout, rule = mdp.estimator.rollout, mdp.rule
     policy, estimate, state = rollout.policy, learners.estimate, learners.rule_state
     if _is_along_a_line(mdp):
@@ -114,7 +114,7 @@ def _price_all(mdp: MetaMDP, learners: Learners, candidates: Array, episodes: Tr
 _compiled_price_all = jax.jit(_price_all, static_argnums=0)
 
 
-def price(mdp: MetaMDP, learners: Learners, candidates: Array) -> Prices:
+def price(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Prices:
     """Estimate return and divergence of every candidate (candidates, learners, coordinates) on the current batch.
 
     Along a line all candidates share two sums for each episode; otherwise the batch is kept and every candidate's means are
@@ -135,7 +135,7 @@ def choose(candidates: Array, prices: Prices, max_divergence: Array) -> Array:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _best_draw(
-    mdp: MetaMDP, num_candidates: int, learners: Learners, bound: Array, episodes: Trajectories | None
+    mdp: EpisodicMetaMDP, num_candidates: int, learners: Learners, bound: Array, episodes: Trajectories | None
 ) -> Array:
     num_learners = learners.theta.shape[0]
     draws = mdp.space.sample(learners.controller_key, num_candidates * num_learners)
@@ -147,7 +147,7 @@ def _best_draw(
 class HOOFState(NamedTuple):
     """The effective sample sizes so far."""
 
-    mdp: MetaMDP
+    mdp: EpisodicMetaMDP
     sample_sizes: tuple[Array, ...]  # one (learners,) for each update
 
 
@@ -175,7 +175,7 @@ class HOOF(Controller):
         if self.num_candidates < 1:
             raise InputError(f"hoof.num_candidates: {self.num_candidates} must be at least 1.")
 
-    def init(self, mdp: Process, learners: Learners) -> HOOFState:
+    def init(self, mdp: MetaMDP, learners: Learners) -> HOOFState:
         column("hoof.max_divergence", self.max_divergence, learners.theta.shape[0])
         return HOOFState(whole_episodes(mdp, "controller: 'hoof'"), ())
 

@@ -13,10 +13,9 @@ from metastep._core.errors import InputError
 from metastep._core.provenance import first_difference
 from metastep.features import meta_observation
 from metastep.fqi import Model, ModelRecord
-from metastep.mdp import Learners, Process
+from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Controller, Exploration, Run, TaskSource, attempt_keys
-from metastep.mdp.setting import setting_of
 
 
 class Greedy(Protocol):
@@ -69,16 +68,16 @@ class MetaFQIController(Controller):
     def prepared(self, run: Run) -> "MetaFQIController":
         return self if self.model is not None else replace(self, model=run.model(), contexts=run.task_list)
 
-    def init(self, mdp: Process, learners: Learners) -> Process:
+    def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
         if self.model is None:
             raise InputError("controller: 'metafqi' needs a fitted model.")
         record = self.model.record
-        if record is not None and (difference := _difference(record.setting, setting_of(mdp))):
+        if record is not None and (difference := _difference(record.setting, mdp.setting)):
             key, fitted, wanted = difference
             raise InputError(f"model: it was fitted for {key} = {fitted}, but the meta-MDP has {wanted}.")
         return mdp
 
-    def propose(self, state: Process, learners: Learners) -> Array:
+    def propose(self, state: MetaMDP, learners: Learners) -> Array:
         """Maximise on the host, where the forests are: two transfers for each update."""
         assert self.model is not None  # `init` refuses that
         best = self.model.act(np.asarray(meta_observation(state, learners)), self.iteration)
@@ -113,16 +112,16 @@ class Exploring(Controller):
     name: ClassVar[str] = "exploring"
     is_memoryless: ClassVar[bool] = True
 
-    def init(self, mdp: Process, learners: Learners) -> Process:
+    def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
         self.greedy.init(mdp, learners)
         return mdp
 
-    def propose(self, state: Process, learners: Learners) -> Array:
+    def propose(self, state: MetaMDP, learners: Learners) -> Array:
         random = Exploration().propose(state, learners)
         draw = jax.random.uniform(jax.random.fold_in(learners.controller_key, 0), (len(random), 1))
         return jnp.where(draw < self.exploration, random, self.greedy.propose(state, learners))
 
-    def attempts(self, mdp: Process, learners: Learners, num: int) -> list[Array]:
+    def attempts(self, mdp: MetaMDP, learners: Learners, num: int) -> list[Array]:
         drawn, num_near = super().attempts(mdp, learners, num), round(self.near * num)
         if not num_near:
             return drawn

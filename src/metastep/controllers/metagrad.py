@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep.controllers.schedules import PerLearner, check, column
-from metastep.mdp import Learners, Process, whole_episodes
+from metastep.mdp import Learners, MetaMDP, whole_episodes
 from metastep.mdp.controller import Controller, require_one_coordinate
 from metastep.rules import unusable
 from metastep.simulation.gradients import Estimate
@@ -17,7 +17,7 @@ from metastep.simulation.gradients import Estimate
 class MetagradState(NamedTuple):
     """The next step size."""
 
-    mdp: Process
+    mdp: MetaMDP
     direction: Callable[[Estimate], Array]  # of the rule
     stepsize: Array  # (learners, 1)
 
@@ -56,7 +56,7 @@ class Metagrad(Controller):
         check("metagrad.stepsize", self.stepsize)
         check("metagrad.beta", self.beta)
 
-    def init(self, mdp: Process, learners: Learners) -> MetagradState:
+    def init(self, mdp: MetaMDP, learners: Learners) -> MetagradState:
         require_one_coordinate(self.name, mdp)
         first = column("metagrad.stepsize", self.stepsize, learners.theta.shape[0])
         return MetagradState(mdp, whole_episodes(mdp, "controller: 'metagrad'").rule.direction, mdp.space.clip(first))

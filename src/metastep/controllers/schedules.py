@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 from metastep._core.settings import FLOAT32, fits_float32
-from metastep.mdp import Learners, Process
+from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.controller import Controller, require_one_coordinate
 
 PerLearner = float | NDArray[np.floating[Any]]
@@ -49,7 +49,7 @@ class _Schedule(Controller):
         for entry in fields(self):  # type: ignore[arg-type]  # those that have settings are dataclasses
             check(self._field(entry.name), getattr(self, entry.name), least=self.least.get(entry.name))
 
-    def init(self, mdp: Process, learners: Learners) -> Array:
+    def init(self, mdp: MetaMDP, learners: Learners) -> Array:
         require_one_coordinate(self.name, mdp)
         return self._column(self.first, learners)
 
@@ -82,7 +82,7 @@ class RandomConstant(_Schedule):
 
     name: ClassVar[str] = "random-constant"
 
-    def init(self, mdp: Process, learners: Learners) -> Array:
+    def init(self, mdp: MetaMDP, learners: Learners) -> Array:
         return mdp.space.sample(learners.controller_key, learners.theta.shape[0])
 
 
@@ -190,7 +190,7 @@ class KLAdaptive(_Schedule):
                 if low > high:
                     raise InputError(f"kl_adaptive.lowest: {low:g} must not exceed highest, which is {high:g}.")
 
-    def init(self, mdp: Process, learners: Learners) -> Array:
+    def init(self, mdp: MetaMDP, learners: Learners) -> Array:
         if not mdp.rule.tells_divergence:
             raise InputError(
                 f"controller: {self.name!r} needs a rule that reports the divergence of an update, {mdp.rule.name!r} does not."

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from metastep._core.errors import InputError
 from metastep.controllers.schedules import RandomConstant
 from metastep.fqi.qfunction import QFunction, Stepsizes
-from metastep.mdp import Learners, Process
+from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.controller import Controller, Run, TaskSource, require_one_coordinate
 from metastep.mdp.history import History
@@ -49,7 +49,7 @@ class SingleAction(Controller):
     def training_steps(self) -> float:
         return self.num_steps
 
-    def init(self, mdp: Process, learners: Learners) -> Array:
+    def init(self, mdp: MetaMDP, learners: Learners) -> Array:
         require_one_coordinate(self.name, mdp)
         if self.regression is None:
             raise InputError("controller: 'single-action' has not been trained.")

@@ -13,7 +13,7 @@ from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import describe, environment_record, first_difference
 from metastep.evaluation.methods import Method, MethodRecord, check_names, check_record, has_directions, refuse_overlap
 from metastep.evaluation.tuning import TuningTable
-from metastep.mdp import Process, with_budget
+from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.history import History
 from metastep.mdp.runs import BlockRun, Plan, carry_out, start_of
@@ -109,7 +109,7 @@ class Asked(NamedTuple):
         stream: where tasks and keys come from; a method that was shaped on it is refused.
     """
 
-    mdp: Process
+    mdp: MetaMDP
     seed: int
     num_updates: int
     num_tasks: int
@@ -124,7 +124,7 @@ class Asked(NamedTuple):
 
 def compare(
     methods: Sequence[Method],
-    mdp: Process,
+    mdp: MetaMDP,
     *,
     seed: int,
     num_updates: int,
@@ -166,7 +166,7 @@ def compare(
 def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTable] = ()) -> Plan[Comparison]:
     """The plan of a comparison: every method on every block of tasks."""
     check_names(methods)
-    mdp, num_tasks, blocks = with_budget(asked.mdp, asked.num_updates), asked.num_tasks, asked.blocks
+    mdp, num_tasks, blocks = asked.mdp.with_budget(asked.num_updates), asked.num_tasks, asked.blocks
     starts = [start_of(mdp, asked.seed, asked.stream, block, asked.contexts) for block in blocks]
     context = np.concatenate([start.context for start in starts])[:num_tasks]
     refuse_overlap(methods, asked.stream, context)

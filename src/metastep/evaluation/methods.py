@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from metastep import controllers, rules
 from metastep._core.errors import InputError
-from metastep.mdp import AnyRule, Process
+from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Controller, TaskSource
+from metastep.rules import AnyRule
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range, Scale, Space
 
 Grid = Mapping[str, Sequence[float]]
@@ -57,13 +58,13 @@ class MethodSpec:
             if not len(values):
                 raise InputError(f"{self._field('grid')}.{option}: [] must hold at least one number.")
 
-    def build_rule(self, mdp: Process) -> AnyRule:
+    def build_rule(self, mdp: MetaMDP) -> AnyRule:
         """The method's own rule, or that of the meta-MDP."""
         if self.rule is None:
             return mdp.rule
         return rules.REGISTRY.build(self.rule, self.rule_options, field=self._field("rule"))
 
-    def on(self, mdp: Process) -> Process:
+    def on(self, mdp: MetaMDP) -> MetaMDP:
         """The meta-MDP with the method's rule and steps."""
         steps = self.steps
         space = None if steps is None else HyperparameterSpace((steps.low,), (steps.high,), (steps.scale,))
@@ -74,7 +75,7 @@ class MethodSpec:
         options = {**self.controller_options, **values}
         return controllers.REGISTRY.build(self.controller, options, field=self._field("controller"))
 
-    def method(self, mdp: Process, values: Mapping[str, float] | None = None, **facts: Any) -> "Method":
+    def method(self, mdp: MetaMDP, values: Mapping[str, float] | None = None, **facts: Any) -> "Method":
         """The method with these values; `facts` are further fields of `Method`."""
         chosen = dict(values or {})
         facts = {"controller": self.build_controller(chosen), "label": self.label, "colour": self.colour, **facts}
@@ -109,7 +110,7 @@ class Method:
     space: HyperparameterSpace | MenuSpace | None = None
     observation: tuple[str, ...] | None = None
 
-    def on(self, mdp: Process) -> Process:
+    def on(self, mdp: MetaMDP) -> MetaMDP:
         """The meta-MDP that the method runs on: that of a comparison with the method's own update and what it sees."""
         own = mdp.with_rule(self.rule, self.space)
         return own if self.observation is None else replace(own, observation=self.observation)

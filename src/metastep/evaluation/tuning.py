@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Tracker
 from metastep.evaluation.methods import Method, MethodSpec
-from metastep.mdp import Process, with_budget
+from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.controller import TaskSource
 from metastep.mdp.runs import BlockRun, Plan, Start, carry_out
@@ -48,7 +48,7 @@ class TuningTable(NamedTuple):
 
 def tune(
     spec: MethodSpec,
-    mdp: Process,
+    mdp: MetaMDP,
     *,
     seed: int,
     num_tasks: int,
@@ -80,14 +80,14 @@ def tune(
         return carry_out([plan], stage.advance, together=blocks_together)[0]
 
 
-def num_blocks(spec: MethodSpec, mdp: Process, num_tasks: int) -> int:
+def num_blocks(spec: MethodSpec, mdp: MetaMDP, num_tasks: int) -> int:
     """How many blocks a grid search takes."""
     return len(Blocks(len(_points(spec)) * num_tasks, mdp.block_size))
 
 
 def tuning(
     spec: MethodSpec,
-    mdp: Process,
+    mdp: MetaMDP,
     *,
     seed: int,
     num_tasks: int,
@@ -101,7 +101,7 @@ def tuning(
             f"tune: {num_tasks} tasks and {num_updates} updates; at least 2 tasks and 1 update are needed."
         )
     context, theta = _tuning_tasks(mdp, seed, num_tasks, contexts)
-    variant = spec.on(with_budget(mdp, num_updates))
+    variant = spec.on(mdp.with_budget(num_updates))
     lanes = Blocks(len(points) * num_tasks, mdp.block_size)
     asked = []
     for block, lane in _lanes(lanes):
@@ -121,7 +121,7 @@ def _points(spec: MethodSpec) -> NDArray[np.float64]:
 
 
 def _tuning_tasks(
-    mdp: Process, seed: int, num_tasks: int, contexts: NDArray[np.float32] | None
+    mdp: MetaMDP, seed: int, num_tasks: int, contexts: NDArray[np.float32] | None
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Contexts (tasks, coordinates) and initial policies (tasks, parameters)."""
     blocks = [mdp.tasks(seed, Stream.TUNING, block, contexts) for block in Blocks(num_tasks, mdp.block_size)]

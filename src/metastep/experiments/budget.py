@@ -18,7 +18,7 @@ from metastep._core.storage import require_free_space
 from metastep.evaluation import MethodSpec
 from metastep.experiments.build import learners_collected, some_controller, updates_collected
 from metastep.experiments.run import Run
-from metastep.mdp import ActorCriticMDP, Process
+from metastep.mdp import ActorCriticMDP, MetaMDP
 from metastep.mdp.collection import layout_of, recorded_features
 from metastep.simulation.engine import blocks_at_once, engine_of, fills_batches
 
@@ -96,7 +96,7 @@ def _batches(run: Run, spec: MethodSpec) -> int:
     return 1 + (controller.num_trials(space) or run.config.fqi.num_stepsizes)
 
 
-def _block_bytes(mdp: Process, learners: int, updates: int, keeps_episodes: bool) -> int:
+def _block_bytes(mdp: MetaMDP, learners: int, updates: int, keeps_episodes: bool) -> int:
     """Return the bytes of a block of learners: its batches as they are simulated, and what is recorded until it is done."""
     recorded = (updates + 1) * (4 + sum(features.sizes(mdp, recorded_features(mdp)).values()))
     return 4 * learners * (mdp.learner_size(keeps_episodes=keeps_episodes) + recorded)

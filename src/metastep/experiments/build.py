@@ -10,7 +10,7 @@ from metastep.evaluation import MethodSpec, baselines
 from metastep.experiments.schema import Experiment, MethodSection
 from metastep.fqi import MetaFQI, regressors
 from metastep.fqi.regressors import Regressor
-from metastep.mdp import ActorCriticMDP, MetaMDP, Process
+from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.on_host import restartable
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range
@@ -40,7 +40,7 @@ def whole_family(config: Experiment) -> envs.Env | envs.HostEnv:
     return envs.make(config.env.name, **config.env.options)
 
 
-def require_available(mdp: Process) -> None:
+def require_available(mdp: MetaMDP) -> None:
     """Start an episode, so that what an environment needs and does not find is said before anything is written."""
     env = mdp.env
     try:
@@ -51,7 +51,7 @@ def require_available(mdp: Process) -> None:
         restartable(env, episodes)
 
 
-def build_mdp(config: Experiment) -> Process:
+def build_mdp(config: Experiment) -> MetaMDP:
     """The meta-MDP that a configuration describes; the rule decides what its batches are."""
     env, meta = build_env(config), config.meta
     rule = _rule(config)
@@ -65,11 +65,11 @@ def build_mdp(config: Experiment) -> Process:
         "observation": meta.observation,
         "block_size": config.rollout.block_size,
     }
-    mdp: Process
+    mdp: MetaMDP
     if isinstance(rule, rules.ActorCriticRule):
         mdp = ActorCriticMDP(_sampler(config, env, policy), rule=rule, budget=meta.num_updates, **shared)
     else:
-        mdp = MetaMDP(_estimator(config, env, policy), rule=rule, **shared)
+        mdp = EpisodicMetaMDP(_estimator(config, env, policy), rule=rule, **shared)
     features.require_known(mdp)
     return mdp
 
@@ -138,6 +138,12 @@ def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random
     meta, fqi, branches = config.meta, config.fqi, space.branches
     step = branches.get("")
     steps: dict[str, Any] = {"menu": branches}
+    if step is not None and space.num_coordinates > 1:
+        others = ", ".join(name for name in space.names if name != "stepsize")
+        raise InputError(
+            f"meta.ranges: fitted Q chooses a step from a range and other hyperparameters from a list; list the values of "
+            f"{others} instead, as in meta.rule.clip_range = [0.1, 0.2]."
+        )
     if step is not None:
         steps = {"stepsize_low": step.low, "stepsize_high": step.high, "stepsize_scale": step.scale}
     return MetaFQI(

@@ -7,7 +7,6 @@ file. A user's own file has the same form.
 """
 
 import difflib
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from metastep import controllers, policies, rules
 from metastep._core.errors import InputError, shown
 from metastep._core.registry import Registry
-from metastep._core.settings import FLOAT32
+from metastep._core.settings import plainly, with_tuples
 from metastep._core.storage import read_bytes
 from metastep.experiments.schema import Experiment
 from metastep.fqi import regressors
@@ -28,17 +27,6 @@ __all__ = ["Experiment", "Scale", "list_presets", "load", "parse", "variant"]
 Scale = Literal["quick", "full"]
 
 _PRESETS = Path(__file__).parent / "presets"
-# Clearer than what pydantic says about these.
-_PLAINER = {
-    "model_type": "must be a table of settings",
-    "dict_type": "must be a table",
-    "tuple_type": "must be a list",
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "bool_type": "must be true or false",
-    "string_type": "must be text",
-    "predicate_failed": FLOAT32,
-}
 
 
 def list_presets() -> tuple[str, ...]:
@@ -85,8 +73,9 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any
         file = _preset(str(source), extending)
     if file.resolve() in [seen.resolve() for seen in extending]:
         raise InputError(f"extends: {' extends '.join(str(path) for path in (*extending, file))}, which is a circle.")
+    content = read_bytes(file)
     try:
-        data = tomllib.loads(read_bytes(file).decode())
+        data = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
         text = " ".join(str(error).split()) or "nested too deeply"
         raise InputError(f"File {file} is not valid TOML: {text}.") from error
@@ -115,7 +104,7 @@ def _preset(name: str, extending: tuple[Path, ...]) -> Path:
 def parse(data: Mapping[str, Any]) -> Experiment:
     """Check a configuration, or say in one sentence what is wrong with it."""
     try:
-        config = Experiment.model_validate(_with_tuples(data))
+        config = Experiment.model_validate(with_tuples(data))
     except ValidationError as error:
         raise InputError(_sentence(error)) from error
     for model in config.models:
@@ -211,27 +200,18 @@ def _toml_value(override: str, text: str) -> Any:
     return parsed["value"] if len(parsed) == 1 else text.strip()
 
 
-def _with_tuples(value: Any) -> Any:
-    """TOML and JSON know lists only, the strict schema takes tuples only."""
-    if isinstance(value, Mapping):
-        return {key: _with_tuples(item) for key, item in value.items()}
-    return tuple(_with_tuples(item) for item in value) if isinstance(value, list | tuple) else value
-
-
 def _sentence(error: ValidationError) -> str:
     """The first problem of a configuration; an unknown key goes first, since it may explain one that is missing."""
     problems = error.errors(include_url=False)
     problem = next((item for item in problems if item["type"] == "extra_forbidden"), problems[0])
-    dotted, message = _dotted(problem["loc"]), problem["msg"].removeprefix("Value error, ")
+    dotted, message = _dotted(problem["loc"]), plainly(problem)
     if problem["type"] == "extra_forbidden":
         return f"{dotted}: is not a setting{_nearest(dotted, _all_settings(Experiment))}"
     if problem["type"] == "missing":
         return f"{dotted}: is missing, it must be {_what_is_needed(dotted)}."
     if problem["type"] == "value_error" and not message.startswith("must"):  # a section's own check names the field
         return f"{dotted}.{message.rstrip('.')}.".removeprefix(".")
-    message = re.sub(r" after validation, not \d+$", "", re.sub(r"^\w+ should", "must", message))
-    message = _PLAINER.get(problem["type"]) or message
-    return f"{dotted or 'configuration'}: {shown(problem['input'])} {message}."
+    return f"{dotted or 'configuration'}: {shown(problem['input'])} {plainly(problem)}."
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:

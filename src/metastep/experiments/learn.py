@@ -31,10 +31,11 @@ from metastep.experiments.build import build_mdp, require_available
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
-from metastep.mdp import ActorCriticMDP, MetaMDP, Process, Tasks, begin, with_budget
+from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.history import History, joined
-from metastep.mdp.parts import Growth, Parts, grow, remove_parts
+from metastep.mdp.loop import Growth, grow
+from metastep.mdp.parts import Parts, remove_parts
 from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Table, write_document
 from metastep.report.figures import Panel, picture
@@ -92,7 +93,7 @@ def learn(
     """
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates
-    mdp = with_budget(_of_one_learner(config), total)
+    mdp = _of_one_learner(config).with_budget(total)
     space = mdp.env.context_space
     context = parse_task(task, space)
     require_available(mdp)
@@ -186,12 +187,12 @@ def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False
     return config
 
 
-def _of_one_learner(config: Experiment) -> Process:
+def _of_one_learner(config: Experiment) -> MetaMDP:
     """Return an experiment's meta-MDP with blocks of a single learner."""
     return dataclasses.replace(build_mdp(config), block_size=1)
 
 
-def _grown(mdp: Process, model: Model, tasks: Tasks, total: int, parts: Parts, tracker: Tracker) -> Growth:
+def _grown(mdp: MetaMDP, model: Model, tasks: Tasks, total: int, parts: Parts, tracker: Tracker) -> Growth:
     """Make all updates, continuing from the parts that a stopped call left."""
     begun, _ = parts.take_up(0, mdp, tasks)
     written, growth, since = time.monotonic(), begun, begun.updates if begun else 0
@@ -230,7 +231,7 @@ def _rows(model: Model, history: History) -> list[list[Any]]:
     return rows
 
 
-def _write_policy(path: Path, mdp: Process, config: Experiment, growth: Growth, wanted: dict[str, Any]) -> None:
+def _write_policy(path: Path, mdp: MetaMDP, config: Experiment, growth: Growth, wanted: dict[str, Any]) -> None:
     theta = np.asarray(growth.learners.theta)[0]
     arrays = {"theta": theta}
     if isinstance(mdp.policy, ActorCritic):  # as other frameworks take them
@@ -276,12 +277,12 @@ def _report(model: Model, config: Experiment, wanted: dict[str, Any], history: H
     )
 
 
-def _returns(mdp: Process, tasks: Tasks, episodes: int) -> tuple[float, float]:
+def _returns(mdp: MetaMDP, tasks: Tasks, episodes: int) -> tuple[float, float]:
     """Return the mean return of fresh episodes, and its standard error."""
-    if isinstance(mdp, MetaMDP):
+    if isinstance(mdp, EpisodicMetaMDP):
         rollout = dataclasses.replace(mdp.estimator.rollout, num_episodes=episodes)
         larger = dataclasses.replace(mdp, estimator=dataclasses.replace(mdp.estimator, rollout=rollout))
-        estimate = begin(larger, tasks).estimate
+        estimate = larger.begin(tasks).estimate
         return float(estimate.mean_return[0]), float(estimate.return_error[0])
     assert isinstance(mdp, ActorCriticMDP)
     sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=-(-mdp.sampler.horizon // mdp.sampler.hold))

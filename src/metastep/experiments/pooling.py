@@ -18,13 +18,12 @@ from metastep.experiments.config import parse
 from metastep.experiments.provenance import read_dataset
 from metastep.experiments.run import Run
 from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import on_test_tasks, validate
+from metastep.experiments.stages import validate
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, model_of_heads
 from metastep.fqi.forest import Forest
-from metastep.mdp import Process
+from metastep.mdp import MetaMDP
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.history import Transitions
-from metastep.mdp.setting import setting_of
 
 _REACH = 5.0, 95.0  # percentiles of a family's returns: what lies between is the unit of its rewards
 
@@ -64,7 +63,7 @@ def pooled(folders: Sequence[Run], *, known: bool = False, tracker: Tracker | No
         estimator.fit(everything, progress=lambda *_: stage.advance(1))
     model = model_from(
         estimator,
-        setting=_shared([setting_of(mdp) for mdp in processes.values()]) | {"env": "several", "families": [*runs]},
+        setting=_shared([mdp.setting for mdp in processes.values()]) | {"env": "several", "families": [*runs]},
         observation=[ObservationPart(name, size) for name, size in features.sizes(first, observation).items()],
         training_data=TrainingData(len(everything.reward), config.seed, data_of(folders)),
         feature_names=columns,
@@ -87,7 +86,7 @@ def for_family(model: Model, config: Experiment) -> Model:
 
     own = replace(
         record,
-        setting=setting_of(mdp),
+        setting=mdp.setting,
         branches=branches_of(mdp.space),
         feature_low=moved(record.feature_low),
         feature_high=moved(record.feature_high),
@@ -145,7 +144,7 @@ def measured(
     """A model on the test tasks of a run, by itself; `like` as for `judged`."""
     seen, mdp = tuple(part.name for part in model.record.observation), folder.of_model(like).mdp
     method = Method(name, mdp.rule, MetaFQIController(model), label=label, space=mdp.space, observation=seen)
-    return on_test_tasks(folder, [method], tracker=tracker)
+    return folder.test([method], tracker=tracker)
 
 
 def _shared(settings: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -160,7 +159,7 @@ def _shared(settings: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return alike | {"rule": rule}
 
 
-def _require_alike(first: Process, other: Process) -> None:
+def _require_alike(first: MetaMDP, other: MetaMDP) -> None:
     for what in ("observation", "space"):
         if getattr(first, what) != getattr(other, what):
             raise InputError(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from metastep import features
@@ -17,7 +17,7 @@ from metastep._core.errors import shown
 from metastep._core.settings import Count, Float, Positive, Several, Share, settings_of
 from metastep.fqi import MetaFQI
 from metastep.fqi.qfunction import Stepsizes
-from metastep.mdp import InitialPolicy, MetaMDP
+from metastep.mdp import EpisodicMetaMDP, InitialPolicy
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range, Scale, space_for
 from metastep.simulation.gradients import DampingKind, Estimator, FisherSolver
@@ -41,11 +41,14 @@ def _plain(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _of(owner: Callable[..., Any], name: str) -> Any:
-    """The default and the sentence that a class has for a setting."""
+def _of(owner: Callable[..., Any], name: str, more: str = "", **default: Any) -> Any:
+    """Return the field of a setting that a class defines: its default, bounds and sentence."""
     setting = settings_of(owner)[name]
-    default = {} if setting.default is inspect.Parameter.empty else {"default": setting.default}
-    return Field(description=setting.sentence, **default)
+    if setting.default is not inspect.Parameter.empty:
+        default = {"default": setting.default, **default}
+    field = Field(description=setting.sentence + more, **default)
+    field.metadata.extend(getattr(setting.kind, "__metadata__", ()))
+    return field
 
 
 def _features(value: Any) -> Any:
@@ -148,29 +151,23 @@ class InitialSection(_Section):
         return InitialPolicy(**{name: getattr(self, name) for name in type(self).model_fields})
 
 
+_OF_EPISODES, _OF_STEPS = " For rules that learn from whole episodes.", " For rules that learn from steps."
+
+
 class RolloutSection(_Section):
     """How a policy is tried out and its gradient estimated."""
 
-    num_episodes: Count | None = Field(
-        default=None,
-        description=f"{settings_of(Rollout)['num_episodes'].sentence} For rules that learn from whole episodes.",
-    )
-    num_envs: Count | None = Field(
-        default=None, description=f"{settings_of(Sampler)['num_envs'].sentence} For rules that learn from steps."
-    )
-    num_steps: Count | None = Field(
-        default=None, description=f"{settings_of(Sampler)['num_steps'].sentence} For rules that learn from steps."
-    )
-    hold: Count = Field(
-        default=1, description=f"{settings_of(Sampler)['hold'].sentence} For rules that learn from steps."
-    )
-    horizon: Count = _of(Rollout, "horizon")
-    discount: Share = _of(Rollout, "discount")
+    num_episodes: int | None = _of(Rollout, "num_episodes", _OF_EPISODES, default=None)
+    num_envs: int | None = _of(Sampler, "num_envs", _OF_STEPS, default=None)
+    num_steps: int | None = _of(Sampler, "num_steps", _OF_STEPS, default=None)
+    hold: int = _of(Sampler, "hold", _OF_STEPS)
+    horizon: int = _of(Rollout, "horizon")
+    discount: float = _of(Rollout, "discount")
     baseline: Baseline = _of(Rollout, "baseline")
     fisher: FisherSolver | None = _of(Estimator, "fisher")
     damping_kind: DampingKind = _of(Estimator, "damping_kind")
-    cg_iterations: Count = _of(Estimator, "cg_iterations")
-    block_size: Count = _of(MetaMDP, "block_size")
+    cg_iterations: int = _of(Estimator, "cg_iterations")
+    block_size: int = _of(EpisodicMetaMDP, "block_size")
 
 
 class RangeSection(_Section):
@@ -188,7 +185,7 @@ class MetaSection(_Section):
         description="Updates of a learner (T) in the trajectories of the training data; the generative method makes one."
     )
     rule: RuleSection = Field(default=RuleSection(), description="The update whose step sizes are chosen.")
-    meta_discount: Share = _of(MetaMDP, "meta_discount")
+    meta_discount: float = _of(EpisodicMetaMDP, "meta_discount")
     stepsize_low: Float = Field(default=0.0, ge=0.0, description="Smallest step size.")
     stepsize_high: Float = Field(gt=0.0, le=1e9, description="Largest step size.")
     stepsize_scale: Scale = Field(
@@ -200,7 +197,7 @@ class MetaSection(_Section):
         description="By name: of a menu, the range of the step along one direction; of other rules, the range of a further "
         "coordinate, as PPO's clip_range.",
     )
-    observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(MetaMDP, "observation")
+    observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(EpisodicMetaMDP, "observation")
 
     def space(self, rule: Any) -> HyperparameterSpace | MenuSpace:
         """Return the updates to choose from."""
@@ -239,11 +236,11 @@ class CollectSection(_Section):
 class FQISection(_Section):
     """Fitted Q-Iteration."""
 
-    iterations: Annotated[int, Ge(1), Le(1000)] = _of(MetaFQI, "iterations")
+    iterations: int = _of(MetaFQI, "iterations")
     regressor: RegressorSection = Field(default=RegressorSection(), description="What Q is fitted with.")
     double: bool = _of(MetaFQI, "double")
-    lam: Annotated[float, Gt(0.5), Le(1.0)] = _of(MetaFQI, "lam")
-    num_stepsizes: Annotated[int, Ge(2), Le(10_000)] = _of(MetaFQI, "num_stepsizes")
+    lam: float = _of(MetaFQI, "lam")
+    num_stepsizes: int = _of(MetaFQI, "num_stepsizes")
     maximum: Literal["grid", "continuous"] = _of(MetaFQI, "maximum")
 
 

@@ -15,19 +15,18 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Named, Silent, Tracker
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
-from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
+from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join
 from metastep.evaluation.comparison import Asked, comparing
 from metastep.evaluation.tuning import num_blocks, tuning
 from metastep.experiments import provenance
 from metastep.experiments.build import build_fqi, build_regressor, learners_collected, updates_collected
 from metastep.experiments.times import Timed
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, save_model
-from metastep.mdp import collection, with_budget
+from metastep.mdp import collection
 from metastep.mdp.blocks import Stream
 from metastep.mdp.dataset import Dataset, DatasetWriter, all_transitions
 from metastep.mdp.history import Transitions
 from metastep.mdp.runs import Plan, carry_out
-from metastep.mdp.setting import setting_of
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -103,7 +102,7 @@ def _fit(
         estimator.fit(transitions, progress=lambda *_: stage.advance(1))
     model = model_from(
         estimator,
-        setting=setting_of(mdp),
+        setting=mdp.setting,
         observation=[ObservationPart(name, size) for name, size in features.sizes(mdp, observation).items()],
         training_data=TrainingData(len(transitions.reward), config.seed, fingerprint),
         feature_names=features.columns(mdp, observation),
@@ -290,7 +289,7 @@ def prepare_method(
     """
     own = run.of_model(spec.model)
     config = own.config
-    mdp = with_budget(own.mdp, config.compare.num_updates)
+    mdp = own.mdp.with_budget(config.compare.num_updates)
 
     def model() -> Model:
         on_use(f"models/{spec.model}/model" if spec.model else "model")
@@ -308,41 +307,3 @@ def prepare_method(
         tracker=tracker or Silent(),
     )
     return spec.method(mdp, controller=spec.build_controller({}).prepared(needs))
-
-
-def on_test_tasks(
-    run: Run,
-    methods: Sequence[Method],
-    *,
-    num_updates: int | None = None,
-    tuning: Sequence[TuningTable] = (),
-    tracker: Tracker | None = None,
-) -> Comparison:
-    """Run methods on an experiment's test tasks, by default for as many updates as it compares."""
-    config = run.config
-    return compare(
-        methods,
-        run.mdp,
-        seed=config.seed,
-        num_updates=num_updates or config.compare.num_updates,
-        num_tasks=config.compare.num_tasks,
-        tuning=tuning,
-        blocks_together=config.compare.blocks_together,
-        tracker=tracker,
-    )
-
-
-def tune_method(
-    run: Run, spec: MethodSpec, *, num_updates: int | None = None, tracker: Tracker | None = None
-) -> tuple[Method, TuningTable]:
-    """Tune a method on the tuning tasks."""
-    config = run.config
-    return tune(
-        spec,
-        run.of_model(spec.model).mdp,
-        seed=config.seed,
-        num_tasks=config.compare.num_tuning_tasks,
-        num_updates=num_updates or config.compare.num_updates,
-        blocks_together=config.compare.blocks_together,
-        tracker=tracker,
-    )

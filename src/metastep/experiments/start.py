@@ -14,7 +14,7 @@ from metastep.experiments.schema import Experiment
 from metastep.mdp.tasks import load_tasks
 from metastep.policies import build as build_policy
 from metastep.testing import check_env
-from metastep.testing.episodes import declared
+from metastep.testing.envs import declared
 
 _CHECKED_STEPS = 50  # of an episode, at most
 

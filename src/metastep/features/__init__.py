@@ -1,59 +1,57 @@
 """Features: what a meta-observation can contain, and the registry that names them.
 
-The same function serves collection, control, the Gymnasium environment and the record of a model.
+Each formula stands once: collection, control, the Gymnasium environment and steppers in other frameworks call the same function.
 """
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from metastep._core.errors import InputError
-from metastep._core.registry import Registry
-from metastep.features.base import ANY, Feature
-from metastep.features.learner import Context, Gradient, NaturalGradient, Return, ReturnError, Theta, UpdateIndex
-from metastep.features.training import (
-    Budget,
-    ClipFraction,
-    EntropyChange,
-    ExplainedVariance,
-    FirstEntropy,
-    LastRate,
-    StepCosine,
-    StepRatio,
-)
-from metastep.features.update import (
-    ChangeInErrors,
-    Cosines,
-    Curvatures,
-    Gains,
-    LastCosines,
-    LastDivergence,
-    LastStep,
-    LogNorms,
-    RelativeError,
-    ReturnChange,
-    Slopes,
-    Steps,
-)
-from metastep.mdp import DEFAULT_OBSERVATION, ActorCriticMDP, Learners, Process
+from metastep.features import learner, training
+from metastep.features.base import ANY, REGISTRY, Feature, Memory, Seen, Source
 
-REGISTRY: Registry[Feature] = Registry("meta.observation")
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
-_OF_THE_LEARNER = (Theta, Gradient, NaturalGradient, Context, Return, ReturnError, UpdateIndex)
-_OF_THE_UPDATE = (Steps, LogNorms, Slopes, Curvatures, Gains, Cosines, LastCosines, LastStep, LastDivergence)
-_OF_THE_RETURN = (ReturnChange, ChangeInErrors, RelativeError)
-_OF_TRAINING = (ClipFraction, EntropyChange, FirstEntropy, ExplainedVariance, StepRatio, StepCosine, LastRate, Budget)
-for _feature in (*_OF_THE_LEARNER, *_OF_THE_UPDATE, *_OF_THE_RETURN, *_OF_TRAINING):
+for _feature in (
+    learner.Theta,
+    learner.Gradient,
+    learner.NaturalGradient,
+    learner.Context,
+    learner.Steps,
+    learner.LogNorms,
+    learner.Slopes,
+    learner.Curvatures,
+    learner.Gains,
+    learner.Cosines,
+    learner.LastCosines,
+    training.Return,
+    training.ReturnError,
+    training.ReturnChange,
+    training.ChangeInErrors,
+    training.RelativeError,
+    training.UpdateIndex,
+    training.Budget,
+    training.LastStep,
+    training.LastDivergence,
+    training.ClipFraction,
+    training.EntropyChange,
+    training.FirstEntropy,
+    training.ExplainedVariance,
+    training.StepRatio,
+    training.StepCosine,
+    training.LastRate,
+):
     register(_feature.name, _feature)
 
-SETS = {
-    "paper": DEFAULT_OBSERVATION,
+SETS: dict[str, tuple[str, ...]] = {
+    "paper": ("theta", "natural_gradient", "context"),
     "full": ("theta", "context", "return", "steps", "log_norms"),
-    # Neither grows with the policy nor carries a unit.
+    # Neither grows with the policy nor has a unit.
     "unit-free": (
         "gains",
         "cosines",
@@ -82,43 +80,66 @@ SETS = {
 
 
 def expanded(wanted: str | Sequence[str]) -> tuple[str, ...]:
-    """The features that a list names, each once; a set stands for its features."""
+    """Return the features that a list names, each once; a set stands for its features."""
     names = (wanted,) if isinstance(wanted, str) else wanted
     return tuple(dict.fromkeys(feature for name in names for feature in SETS.get(name, (name,))))
 
 
+def evaluate(feature: Feature, seen: Seen, num_learners: int) -> Array:
+    """Return one feature of simulated learners: (learners, size)."""
+    found = jnp.asarray(feature(seen))
+    return found if found.ndim == 2 else jnp.broadcast_to(found, (num_learners,))[:, None]
+
+
 @partial(jax.jit, static_argnums=(0, 1))
-def compute(mdp: Process, wanted: tuple[str, ...], learners: Learners) -> dict[str, Array]:
-    """Some features of every learner by name, each (learners, size)."""
-    return {name: make(name)(mdp, learners) for name in wanted}
+def compute(mdp: Source, wanted: tuple[str, ...], learners: Any) -> dict[str, Array]:
+    """Return some features of every learner by name, each (learners, size)."""
+    seen = mdp.diagnostics(learners)
+    return {name: evaluate(make(name), seen, len(learners.theta)) for name in wanted}
 
 
-def meta_observation(mdp: Process, learners: Learners) -> Array:
-    """x = <theta, g, omega> or what `mdp.observation` asks for: (learners, features)."""
+def meta_observation(mdp: Source, learners: Any) -> Array:
+    """Return x = <theta, g, omega>, or what `mdp.observation` names: (learners, features)."""
     found = compute(mdp, mdp.observation, learners)
     return jnp.concatenate([found[name] for name in mdp.observation], axis=1)
 
 
-def require_known(mdp: Process) -> None:
-    """Refuse an observation with names that nobody registered, or with features that the meta-MDP does not know."""
-    kind = "steps" if isinstance(mdp, ActorCriticMDP) else "episodes"
+def require_known(mdp: Source) -> None:
+    """Refuse an observation with unregistered names, or with features that the meta-MDP lacks the diagnostics for."""
+
+    def is_known(name: str) -> bool:
+        return set(make(name).needs) <= set(mdp.diagnosed)
+
     for name in mdp.observation:
-        if make(name).batches not in ("any", kind):
-            known = [other for other in names() if make(other).batches in ("any", kind)]
+        if not is_known(name):
+            rule: Any = getattr(mdp, "rule", None)
             raise InputError(
-                f"meta.observation: {name!r} is not known where the rule is {mdp.rule.name!r}, allowed are {', '.join(known)}."
+                f"meta.observation: {name!r} is not known where the rule is {rule.name!r}, allowed are "
+                f"{', '.join(filter(is_known, names()))}."
             )
 
 
-def sizes(mdp: Process, wanted: Sequence[str]) -> dict[str, int]:
-    """How many numbers each of some features has."""
+def sizes(mdp: Source, wanted: Sequence[str]) -> dict[str, int]:
+    """Return how many numbers each of some features has."""
     return {name: make(name).size(mdp) for name in wanted}
 
 
-def columns(mdp: Process, wanted: Sequence[str]) -> tuple[str, ...]:
-    """A name for every number of some features, side by side."""
+def columns(mdp: Source, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return a name for every number of some features, side by side."""
     return tuple(column for name in wanted for column in make(name).columns(mdp))
 
 
-__all__ = ["ANY", "SETS", "Feature", "columns", "compute", "expanded", "meta_observation", "require_known", "sizes"]
-__all__ += ["REGISTRY", "make", "names", "register"]
+__all__ = [
+    "ANY",
+    "REGISTRY",
+    "SETS",
+    "Feature",
+    "Memory",
+    "Seen",
+    "Source",
+    "columns",
+    "compute",
+    "evaluate",
+    "expanded",
+]
+__all__ += ["make", "meta_observation", "names", "register", "require_known", "sizes"]

@@ -1,37 +1,104 @@
-"""What a feature is: something a meta-observation can contain."""
+"""What a feature is, and the records that it reads: the same for simulated learners and for other people's loops."""
 
-from abc import ABC, abstractmethod
-from typing import ClassVar
+from abc import ABC
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-from jax import Array
 
-from metastep.mdp import Learners, Process
+from metastep._core.registry import Registry
+from metastep.envs.contexts import ContextSpace
 
 # The largest float32 stands for "any finite number": Gymnasium's checker takes infinite bounds for a mistake.
 ANY = float(np.finfo(np.float32).max)
 
 
+class Memory(NamedTuple):
+    """What features of the next update need of earlier ones: numbers, or one for each simulated learner."""
+
+    updates: Any = 0  # how many were made
+    sound: Any = 0  # how many of them had finite diagnostics only
+    first_entropy: Any = 0.0  # of the policy on the very first batch
+    mean_return: Any = 0.0  # of the batch before the current one
+    rate: Any = 0.0  # the step that was proposed last
+    step_norm: Any = 0.0  # length of the step before the last one
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a feature is computed from: `seen["entropy"]` is a diagnostic by name.
+
+    A number of a loop is a scalar, that of simulated learners has shape (learners,); vectors are on the last axes.
+
+    Args:
+        diagnostics: by name; those of the last update are 0 before the first.
+        memory: of the updates before.
+        xp: the namespace that computes, `numpy` or `jax.numpy`.
+    """
+
+    diagnostics: Mapping[str, Any]
+    memory: Memory
+    xp: Any
+
+    def __getitem__(self, name: str) -> Any:
+        return self.diagnostics[name]
+
+
+class Source(Protocol):
+    """What features need to know of a meta-MDP (`metastep.mdp.EpisodicMetaMDP`)."""
+
+    @property
+    def observation(self) -> tuple[str, ...]:
+        """Features of the meta-observation, in this order."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Length of theta."""
+
+    @property
+    def context_space(self) -> ContextSpace:
+        """The distribution of tasks."""
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Names of the directions along which an update may go."""
+
+    @property
+    def diagnosed(self) -> tuple[str, ...]:
+        """Names of the diagnostics that simulated learners have."""
+
+    def diagnostics(self, learners: Any) -> Seen:
+        """Return the diagnostics of simulated learners."""
+
+
 class Feature(ABC):
-    """A name, a size and one function of the learners. A feature of your own inherits from this."""
+    """A name, the diagnostics it needs, a size and one formula. A feature of your own inherits from this.
+
+    It is known to a loop or a meta-MDP that has all the diagnostics it needs. Unless the class has a formula of its own, the
+    feature is the first of them, unchanged.
+    """
 
     name: ClassVar[str]  # identifier in the registry, in datasets and in models
-    batches: ClassVar[str] = "any"  # where it is known: with batches of "episodes", of "steps", or of "any" kind
+    needs: ClassVar[tuple[str, ...]] = ()
 
-    def size(self, mdp: Process) -> int:
-        """How many numbers it has for each learner."""
+    def __call__(self, seen: Seen) -> Any:
+        """Return the numbers of every learner: (..., size), or (...) for a single number."""
+        return seen[self.needs[0]]
+
+    def size(self, mdp: Source) -> int:
+        """Return how many numbers it has for each learner."""
         return 1
 
-    @abstractmethod
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        """The numbers of every learner: (learners, size)."""
-
-    def columns(self, mdp: Process) -> tuple[str, ...]:
-        """A name for each of the numbers."""
+    def columns(self, mdp: Source) -> tuple[str, ...]:
+        """Return a name for each of the numbers."""
         size = self.size(mdp)
         return (self.name,) if size == 1 else tuple(f"{self.name}[{index}]" for index in range(size))
 
-    def bounds(self, mdp: Process) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The smallest and largest values it can have; by default any finite ones."""
+    def bounds(self, mdp: Source) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the smallest and largest values it can have; by default any finite ones."""
         size = self.size(mdp)
         return (-ANY,) * size, (ANY,) * size
+
+
+REGISTRY: Registry[Feature] = Registry("meta.observation")

@@ -1,95 +1,175 @@
-"""What a learner knows of itself: its policy, its task, and what its last batch says."""
+"""Features of simulated learners: their policy, their task, and the updates they may make. Loops give them by name."""
 
-from typing import ClassVar
+from itertools import combinations
+from typing import Any
 
-import jax.numpy as jnp
-from jax import Array
+import numpy as np
 
-from metastep.features.base import Feature
-from metastep.mdp import Learners, Process
+from metastep.features.base import Feature, Seen, Source
+from metastep.features.diagnostics import log10
 
 
-class _OfThePolicy(Feature):
+def norm(vectors: Any, xp: Any) -> Any:
+    """Return the lengths of the last axis, scaled by its largest entry first: squares of float32 numbers leave its range."""
+    largest = xp.max(xp.abs(vectors), axis=-1)
+    safe = xp.where(largest > 0.0, largest, 1.0)
+    return largest * xp.sqrt(xp.sum((vectors / safe[..., None]) ** 2, axis=-1))
+
+
+def _cosine(first: Any, second: Any, xp: Any) -> Any:
+    """Return cosines of the angles between vectors of the last axis; 0 where one of them is zero."""
+    lengths = norm(first, xp), norm(second, xp)
+    units = (
+        v / xp.where(length > 0.0, length, 1.0)[..., None] for v, length in zip((first, second), lengths, strict=True)
+    )
+    return xp.clip(xp.sum(xp.prod(xp.stack(xp.broadcast_arrays(*units)), axis=0), axis=-1), -1.0, 1.0)
+
+
+class _PerParameter(Feature):
     """One number for each parameter of the policy."""
 
-    def size(self, mdp: Process) -> int:
+    def size(self, mdp: Source) -> int:
         return mdp.num_parameters
 
-    def columns(self, mdp: Process) -> tuple[str, ...]:
-        """Numbered, also where there is only one."""
+    def columns(self, mdp: Source) -> tuple[str, ...]:
+        """Numbered, even a single one."""
         return tuple(f"{self.name}[{index}]" for index in range(mdp.num_parameters))
 
 
-class Theta(_OfThePolicy):
+class Theta(_PerParameter):
     """The policy's parameters."""
 
-    name: ClassVar[str] = "theta"
-
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        return learners.theta
+    name = "theta"
+    needs = ("theta",)
 
 
-class Gradient(_OfThePolicy):
+class Gradient(_PerParameter):
     """The plain gradient of the return."""
 
-    batches: ClassVar[str] = "episodes"
-    name: ClassVar[str] = "gradient"
-
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        return learners.estimate.gradient
+    name = "gradient"
+    needs = ("gradient",)
 
 
-class NaturalGradient(_OfThePolicy):
-    """The natural gradient, with the damping that the rule asks for."""
+class NaturalGradient(_PerParameter):
+    """The natural gradient, with the damping of the rule."""
 
-    batches: ClassVar[str] = "episodes"
-    name: ClassVar[str] = "natural_gradient"
-
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        return learners.estimate.natural_gradient
+    name = "natural_gradient"
+    needs = ("natural_gradient",)
 
 
 class Context(Feature):
     """The task."""
 
-    name: ClassVar[str] = "context"
+    name = "context"
+    needs = ("context",)
 
-    def size(self, mdp: Process) -> int:
-        return mdp.env.context_space.num_coordinates
+    def size(self, mdp: Source) -> int:
+        return mdp.context_space.num_coordinates
 
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        return learners.context
+    def columns(self, mdp: Source) -> tuple[str, ...]:
+        return mdp.context_space.names
 
-    def columns(self, mdp: Process) -> tuple[str, ...]:
-        return mdp.env.context_space.names
-
-    def bounds(self, mdp: Process) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        space = mdp.env.context_space
-        return space.low, space.high
+    def bounds(self, mdp: Source) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return mdp.context_space.low, mdp.context_space.high
 
 
-class Return(Feature):
-    """The mean return of the current batch."""
+class _PerDirection(Feature):
+    """One number for each direction that an update may take."""
 
-    name: ClassVar[str] = "return"
+    def size(self, mdp: Source) -> int:
+        return len(mdp.directions)
 
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        return learners.estimate.mean_return[:, None]
-
-
-class ReturnError(Feature):
-    """The standard error of the mean return."""
-
-    name: ClassVar[str] = "return_error"
-
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        return learners.estimate.return_error[:, None]
+    def columns(self, mdp: Source) -> tuple[str, ...]:
+        return tuple(f"{self.name}[{direction}]" for direction in mdp.directions)
 
 
-class UpdateIndex(Feature):
-    """How many updates were made."""
+class Steps(Feature):
+    """What an update adds to theta at h = 1, along every direction."""
 
-    name: ClassVar[str] = "update"
+    name = "steps"
+    needs = ("steps",)
 
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        return jnp.full((learners.theta.shape[0], 1), learners.update.astype(jnp.float32))
+    def __call__(self, seen: Seen) -> Any:
+        return seen["steps"].reshape(*seen["steps"].shape[:-2], -1)
+
+    def size(self, mdp: Source) -> int:
+        return len(mdp.directions) * mdp.num_parameters
+
+    def columns(self, mdp: Source) -> tuple[str, ...]:
+        return tuple(f"step[{direction}][{i}]" for direction in mdp.directions for i in range(mdp.num_parameters))
+
+
+class LogNorms(Feature):
+    """Decimal logarithms of the norms of the gradient and of the natural gradient."""
+
+    name = "log_norms"
+    needs = ("gradient", "natural_gradient")
+
+    def __call__(self, seen: Seen) -> Any:
+        return log10(norm(seen.xp.stack([seen["gradient"], seen["natural_gradient"]], axis=-2), seen.xp), seen.xp)
+
+    def size(self, mdp: Source) -> int:
+        return 2
+
+    def columns(self, mdp: Source) -> tuple[str, ...]:
+        return "log_norm[gradient]", "log_norm[natural_gradient]"
+
+
+class Slopes(_PerDirection):
+    """v'g along every direction v: how much the return grows at first, for each unit of h."""
+
+    name = "slopes"
+    needs = ("steps", "gradient")
+
+    def __call__(self, seen: Seen) -> Any:
+        return seen.xp.sum(seen["steps"] * seen["gradient"][..., None, :], axis=-1)
+
+
+class Curvatures(_PerDirection):
+    """Decimal logarithm of v'Fv along every direction v: twice the divergence of a step of length 1."""
+
+    name = "curvatures"
+    needs = ("curvature",)
+
+    def __call__(self, seen: Seen) -> Any:
+        return log10(seen["curvature"], seen.xp)
+
+
+class Gains(_PerDirection):
+    """Decimal logarithm of v'g / sqrt(v'Fv) over the return's standard error: the slope per root of divergence, in errors."""
+
+    name = "gains"
+    needs = ("steps", "gradient", "curvature", "return_error")
+
+    def __call__(self, seen: Seen) -> Any:
+        xp, slope = seen.xp, Slopes()(seen)
+        error = xp.sqrt(xp.maximum(seen["curvature"], 0.0)) * seen["return_error"][..., None]
+        return log10(xp.where(error > 0.0, slope / xp.where(error > 0.0, error, 1.0), 0.0), xp)
+
+
+class Cosines(Feature):
+    """Cosines of the angles between all directions, including the plain gradient."""
+
+    name = "cosines"
+    needs = ("steps", "gradient")
+
+    def __call__(self, seen: Seen) -> Any:
+        vectors = seen.xp.concatenate([seen["steps"], seen["gradient"][..., None, :]], axis=-2)
+        first, second = map(np.asarray, zip(*combinations(range(vectors.shape[-2]), 2), strict=True))
+        return _cosine(vectors[..., first, :], vectors[..., second, :], seen.xp)
+
+    def size(self, mdp: Source) -> int:
+        return len(self.columns(mdp))
+
+    def columns(self, mdp: Source) -> tuple[str, ...]:
+        return tuple(f"cosine[{a}, {b}]" for a, b in combinations((*mdp.directions, "gradient"), 2))
+
+
+class LastCosines(_PerDirection):
+    """Cosines of the angles between every direction and the last step; 0 before the first."""
+
+    name = "last_cosines"
+    needs = ("steps", "step")
+
+    def __call__(self, seen: Seen) -> Any:
+        return _cosine(seen["steps"], seen["step"][..., None, :], seen.xp)

@@ -1,98 +1,165 @@
-"""What a loop with an actor and a critic knows after an update: numbers that practitioners watch, none with a unit."""
+"""Features of numbers that any training loop can report; most have no unit."""
 
-from typing import ClassVar
+from typing import Any
 
-import jax.numpy as jnp
-from jax import Array
-
-from metastep import diagnostics
-from metastep.features.base import Feature
-from metastep.features.update import log10
-from metastep.mdp import ActorCriticMDP, Learners, Process
+from metastep.features.base import Feature, Seen, Source
+from metastep.features.diagnostics import LOWEST_EXPLAINED, SMALLEST, log10, over
 
 
-class _OfTraining(Feature):
-    """Known where an actor and a critic learn from batches of steps."""
+class Return(Feature):
+    """The mean return of the current batch."""
 
-    batches: ClassVar[str] = "steps"
+    name = "return"
+    needs = ("mean_return",)
 
 
-class ClipFraction(_OfTraining):
+class ReturnError(Feature):
+    """The standard error of the mean return."""
+
+    name = "return_error"
+    needs = ("return_error",)
+
+
+class ReturnChange(Feature):
+    """How much the last update changed the mean return; 0 before the first."""
+
+    name = "return_change"
+    needs = ("mean_return",)
+
+    def __call__(self, seen: Seen) -> Any:
+        return seen.xp.where(seen.memory.sound > 0, seen["mean_return"] - seen.memory.mean_return, 0.0)
+
+
+class ChangeInErrors(Feature):
+    """How much the last update changed the mean return, in standard errors; 0 before the first."""
+
+    name = "change_in_errors"
+    needs = ("mean_return", "return_error")
+
+    def __call__(self, seen: Seen) -> Any:
+        return over(ReturnChange()(seen), seen["return_error"], seen.xp)
+
+
+class RelativeError(Feature):
+    """Decimal logarithm of the return's standard error over the return's absolute value."""
+
+    name = "relative_error"
+    needs = ("mean_return", "return_error")
+
+    def __call__(self, seen: Seen) -> Any:
+        xp = seen.xp
+        return log10(seen["return_error"] / xp.maximum(xp.abs(seen["mean_return"]), SMALLEST), xp)
+
+
+class UpdateIndex(Feature):
+    """How many updates were made."""
+
+    name = "update"
+
+    def __call__(self, seen: Seen) -> Any:
+        return seen.memory.updates
+
+
+class Budget(Feature):
+    """Share of a learner's updates that were made; 1 also beyond."""
+
+    name = "budget"
+    needs = ("budget",)
+
+    def __call__(self, seen: Seen) -> Any:
+        return seen.xp.minimum(seen.memory.updates / seen["budget"], 1.0)
+
+    def bounds(self, mdp: Source) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return (0.0,), (1.0,)
+
+
+class LastStep(Feature):
+    """Decimal logarithm of the length of the last step."""
+
+    name = "last_step"
+    needs = ("step_norm",)
+
+    def __call__(self, seen: Seen) -> Any:
+        return log10(seen["step_norm"], seen.xp)
+
+
+class LastDivergence(Feature):
+    """Decimal logarithm of the divergence that the last step cost."""
+
+    name = "last_divergence"
+    needs = ("approx_kl",)
+
+    def __call__(self, seen: Seen) -> Any:
+        return log10(seen["approx_kl"], seen.xp)
+
+
+class ClipFraction(Feature):
     """Share of the last update's ratios of densities that were clipped, mean over all its minibatches."""
 
-    name: ClassVar[str] = "clip_fraction"
-
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        return learners.previous.clip_fraction[:, None]
+    name = "clip_fraction"
+    needs = ("clip_fraction",)
 
 
-class EntropyChange(_OfTraining):
+class EntropyChange(Feature):
     """Entropy of the policy on the current batch minus that on the first one, in nats."""
 
-    name: ClassVar[str] = "entropy_change"
+    name = "entropy_change"
+    needs = ("entropy",)
 
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        return (learners.estimate.entropy - learners.previous.first_entropy)[:, None]
-
-
-class FirstEntropy(_OfTraining):
-    """Entropy of the policy on the first batch, in nats, to a tenth: what kind of actions there are, and how many."""
-
-    name: ClassVar[str] = "first_entropy"
-
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        return jnp.asarray(diagnostics.to_a_tenth(learners.previous.first_entropy, jnp))[:, None]
+    def __call__(self, seen: Seen) -> Any:
+        return seen.xp.where(seen.memory.sound > 0, seen["entropy"] - seen.memory.first_entropy, 0.0)
 
 
-class ExplainedVariance(_OfTraining):
-    """1 - Var(target - value) / Var(target) of the critic on the current batch, -1 at least."""
+class FirstEntropy(Feature):
+    """Entropy of the policy on the first batch, in nats, to a tenth: what kind of actions there are, and how many.
 
-    name: ClassVar[str] = "explained_variance"
+    It is rounded so that policies of the same kind are alike whatever their first weights are.
+    """
 
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        batch = learners.estimate
-        return jnp.asarray(diagnostics.explained_variance(batch.value, batch.target, jnp))[:, None]
+    name = "first_entropy"
+    needs = ("entropy",)
 
-    def bounds(self, mdp: Process) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return (-1.0,), (1.0,)
+    def __call__(self, seen: Seen) -> Any:
+        first = seen.xp.where(seen.memory.sound > 0, seen.memory.first_entropy, seen["entropy"])
+        return seen.xp.round(10.0 * first) / 10.0
 
 
-class StepRatio(_OfTraining):
+class ExplainedVariance(Feature):
+    """1 - Var(target - value) / Var(target) of the critic on the current batch, at least -1."""
+
+    name = "explained_variance"
+    needs = ("explained_variance",)
+
+    def __call__(self, seen: Seen) -> Any:
+        return seen.xp.maximum(seen["explained_variance"], LOWEST_EXPLAINED)
+
+    def bounds(self, mdp: Source) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return (LOWEST_EXPLAINED,), (1.0,)
+
+
+class StepRatio(Feature):
     """Decimal logarithm of the length of the last step over that of the one before it; 0 before the second."""
 
-    name: ClassVar[str] = "step_ratio"
+    name = "step_ratio"
+    needs = ("step_norm",)
 
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        return jnp.asarray(diagnostics.step_ratio(learners.previous.ratio, jnp))[:, None]
+    def __call__(self, seen: Seen) -> Any:
+        ratio = over(seen["step_norm"], seen.memory.step_norm, seen.xp)
+        return seen.xp.where(ratio <= 0.0, 0.0, log10(ratio, seen.xp))
 
 
-class StepCosine(_OfTraining):
+class StepCosine(Feature):
     """Cosine of the angle between the last step and the one before it; 0 before the second."""
 
-    name: ClassVar[str] = "step_cosine"
-
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        return learners.previous.cosine[:, None]
+    name = "step_cosine"
+    needs = ("step_cosine",)
 
 
-class LastRate(_OfTraining):
+class LastRate(Feature):
     """Decimal logarithm of the learning rate, or bound, that the last update was made with; -6 before the first."""
 
-    name: ClassVar[str] = "last_rate"
+    name = "last_rate"
+    needs = ("rate",)
 
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        return log10(learners.previous.rate)[:, None]
-
-
-class Budget(_OfTraining):
-    """Share of the updates that were made, of those that a learner has; 1 also beyond."""
-
-    name: ClassVar[str] = "budget"
-
-    def __call__(self, mdp: Process, learners: Learners) -> Array:
-        assert isinstance(mdp, ActorCriticMDP)  # as `batches` says
-        share = diagnostics.share_made(learners.update.astype(jnp.float32), float(mdp.budget), jnp)
-        return jnp.full((len(learners.theta), 1), share)
-
-    def bounds(self, mdp: Process) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return (0.0,), (1.0,)
+    def __call__(self, seen: Seen) -> Any:
+        return log10(seen["rate"], seen.xp)

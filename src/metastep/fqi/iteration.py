@@ -1,8 +1,8 @@
 """Fitted Q-Iteration on the meta-MDP (the paper's section 5)."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, Self, cast
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self, cast
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -18,30 +18,22 @@ from metastep.mdp.history import Transitions
 from metastep.rules.spaces import Range, Scale
 
 
-class HasTransitions(Protocol):
-    """A dataset, to the estimator."""
-
-    def transitions(self) -> Transitions:
-        """Its tuples."""
-        ...
-
-
 def forest_seed(random_state: int, iteration: int, head: int) -> int:
-    """Random state of one regressor: different for every iteration (from 1) and head (0 or 1; those of a menu count on)."""
+    """Return the random state of one regressor: different for every iteration (from 1) and head (from 0)."""
     return int(np.random.SeedSequence((random_state, iteration, head)).generate_state(1)[0])
 
 
 class MetaFQI(BaseEstimator):
-    """Learns offline which step size to take: `Q_N(x, h)` regresses `l + gamma * max_h' Q_{N-1}(x', h')`, `Q_0 = 0`.
+    """Learn step sizes offline: `Q_N(x, h)` regresses `l + gamma * max_h' Q_{N-1}(x', h')`, `Q_0 = 0`.
 
-    Every iteration is kept in `q_functions_` and can act: `N` is the number of updates planned ahead. With a menu, what is taken
-    is a direction and a step along it: each direction has regressors of its own, fitted on the tuples that followed it, and the
-    maximum is that over all directions and steps.
+    Every iteration is kept in `q_functions_` and can act: `N` is the number of updates planned ahead. With a menu, an action is
+    a branch (a direction, or another choice) and a step: each branch has regressors of its own, fitted on its own tuples, and
+    the maximum is over all branches and steps.
 
     Args:
         iterations: number of iterations N.
-        regressor: what learns the Q function, as a registered name, a `Regressor` with its options, or any scikit-learn
-            regressor (whose models cannot be saved).
+        regressor: of the Q function, as a registered name, a `Regressor` with its options, or any scikit-learn regressor
+            (whose models cannot be saved).
         meta_discount: discount of future improvements, gamma.
         double: whether two regressors learn every Q function, combined as `lam*min + (1-lam)*max` (clipped double Q).
         lam: weight of the smaller of the two values.
@@ -49,9 +41,9 @@ class MetaFQI(BaseEstimator):
         stepsize_low: smallest step size.
         stepsize_high: largest step size.
         stepsize_scale: how step sizes are spaced and shown to the regressor: as they are, or by their logarithm.
-        menu: the directions to choose from by name, each with the range of its steps, which replaces the step sizes above; the
-            `stepsize` of a tuple is then the position of its direction and the step along it.
-        num_stepsizes: evenly spaced step sizes among which the maximum is taken, along each direction.
+        menu: the branches to choose from by name, each with the range of its steps, which replaces the step sizes above; the
+            `stepsize` of a tuple is then the position of its branch and the step.
+        num_stepsizes: evenly spaced step sizes among which the maximum is taken, in each branch.
         maximum: whether the maximum is taken over those (grid) or over the whole interval (continuous, forests only).
         threads: threads used, by default as many as there are processors; no result depends on it.
     """
@@ -87,10 +79,10 @@ class MetaFQI(BaseEstimator):
         self.maximum = maximum
         self.threads = threads
 
-    record = None  # of what it was fitted for, a model has one
+    record = None  # a model has one
 
-    def fit(self, data: Transitions | HasTransitions, progress: Callable[[int, float], None] | None = None) -> Self:
-        """Run all iterations on tuples, or on a dataset with its default observation.
+    def fit(self, data: Any, progress: Callable[[int, float], None] | None = None) -> Self:
+        """Run all iterations on `Transitions`, or on a dataset with its default observation.
 
         `progress(iteration, seconds)` is called after each.
         """
@@ -125,21 +117,18 @@ class MetaFQI(BaseEstimator):
         return self
 
     def act(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float32]:
-        """Greedy step sizes of observations `(rows, features)` after `iteration` (from 1; None is the last).
+        """Return greedy step sizes of observations `(rows, features)` after `iteration` (from 1; None is the last).
 
-        `(rows,)`, or with a menu `(rows, 2)`: the position of the direction and the step along it.
+        `(rows,)`, or with a menu `(rows, 2)`: the position of the branch and the step.
         """
         return self._function(iteration).act(observation, self.threads)
 
     def values(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float64]:
-        """Values of observations `(rows, features)` at every step size of the grid.
-
-        `(rows, num_stepsizes)`, or with a menu `(rows, directions, num_stepsizes)`.
-        """
+        """Return values of observations at every step size of the grid, `(rows, num)` or `(rows, branches, num)`."""
         return self._function(iteration).values(observation, self.threads)
 
     def _stepsizes(self) -> dict[str, Stepsizes]:
-        """Where steps are looked for, by direction; without a choice there is one without a name."""
+        """Return the steps to maximise over, by branch; without a menu there is one without a name."""
         num, continuous = self.num_stepsizes, self.maximum == "continuous"
         if self.menu is None:
             return {"": Stepsizes(self.stepsize_low, self.stepsize_high, num, continuous, self.stepsize_scale)}
@@ -166,15 +155,12 @@ def _transitions_of(data: Any) -> Transitions:
     return cast(Transitions, found)
 
 
-Rows = NDArray[np.intp]
-
-
 def _checked(
     transitions: Transitions, stepsizes: Mapping[str, Stepsizes]
-) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float32], list[Rows]]:
-    """Regression inputs `(tuples, features + 1)`, rewards, next observations, and the rows of each direction.
+) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float32], list[NDArray[np.intp]]]:
+    """Return regression inputs `(tuples, features + 1)`, rewards, next observations, and the rows of each branch.
 
-    The step size comes last, along its scale.
+    The step size is the last input, along its scale.
     """
     observation = np.asarray(transitions.observation, dtype=np.float32)
     following = np.ascontiguousarray(transitions.next_observation, dtype=np.float32)
@@ -183,9 +169,11 @@ def _checked(
     if observation.ndim != 2 or 0 in observation.shape:
         raise InputError(f"observation has shape {observation.shape}, allowed is (tuples, features), not empty.")
     tuples, is_menu = len(observation), "" not in stepsizes
-    wanted = [observation.shape, (tuples, 2) if is_menu else (tuples,), (tuples,)]
-    arrays: list[tuple[str, NDArray[Any]]] = [("next_observation", following), ("stepsize", chosen), ("reward", reward)]
-    for (name, array), shape in zip(arrays, wanted, strict=True):
+    for name, array, shape in (
+        ("next_observation", following, observation.shape),
+        ("stepsize", chosen, (tuples, 2) if is_menu else (tuples,)),
+        ("reward", reward, (tuples,)),
+    ):
         if array.shape != shape:
             raise InputError(f"{name} has shape {array.shape}, allowed is {shape}.")
     finite = np.isfinite(reward)
@@ -195,9 +183,17 @@ def _checked(
         raise InputError(
             f"transitions: {len(broken)} tuples are not finite, the first at {broken[0]}; allowed is none."
         )
-    rows_of = _rows_by_direction(chosen[:, 0], list(stepsizes)) if is_menu else [np.arange(tuples)]
-    steps = chosen.reshape(tuples, -1)[:, -1].copy()  # the caller's own stay as they are
+    position = chosen[:, 0] if is_menu else np.zeros(tuples, np.float32)
+    if len(wrong := np.flatnonzero(~np.isin(position, np.arange(len(stepsizes), dtype=np.float32)))):
+        raise InputError(
+            f"stepsize: the direction of tuple {wrong[0]} is {position[wrong[0]]:g}, allowed is the position 0 to "
+            f"{len(stepsizes) - 1} of {', '.join(stepsizes)}."
+        )
+    rows_of: list[NDArray[np.intp]] = [np.flatnonzero(position == index) for index in range(len(stepsizes))]
+    steps = chosen.reshape(tuples, -1)[:, -1].copy()  # leaves the caller's array unchanged
     for rows, (name, allowed) in zip(rows_of, stepsizes.items(), strict=True):
+        if is_menu and len(rows) < 2:
+            raise InputError(f"transitions: direction {name!r} has {len(rows)} tuples, allowed are 2 or more.")
         taken, of = steps[rows], f" of {name!r}" if name else ""
         if taken.min() < np.float32(allowed.low) or taken.max() > np.float32(allowed.high):
             raise InputError(
@@ -205,17 +201,3 @@ def _checked(
             )
         steps[rows] = allowed.range.to_axis(taken)
     return np.column_stack([observation, steps]), reward, following, rows_of
-
-
-def _rows_by_direction(positions: NDArray[np.float32], names: Sequence[str]) -> list[Rows]:
-    """The rows of each direction, of which there must be two."""
-    if len(wrong := np.flatnonzero(~np.isin(positions, np.arange(len(names), dtype=np.float32)))):
-        raise InputError(
-            f"stepsize: the direction of tuple {wrong[0]} is {positions[wrong[0]]:g}, allowed is the position 0 to "
-            f"{len(names) - 1} of {', '.join(names)}."
-        )
-    rows_of: list[Rows] = [np.flatnonzero(positions == index) for index in range(len(names))]
-    for name, rows in zip(names, rows_of, strict=True):
-        if len(rows) < 2:
-            raise InputError(f"transitions: direction {name!r} has {len(rows)} tuples, allowed are 2 or more.")
-    return rows_of

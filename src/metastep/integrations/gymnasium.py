@@ -28,7 +28,7 @@ from metastep._core.errors import InputError
 from metastep.experiments.build import build_mdp
 from metastep.experiments.config import Scale, load, parse
 from metastep.features import make, meta_observation
-from metastep.mdp import Learners, Process, Tasks, advance, begin, with_budget
+from metastep.mdp import Learners, MetaMDP, Tasks
 from metastep.mdp.blocks import Stream
 
 ENVIRONMENTS = {"CartPole": "cartpole", "Minigolf": "minigolf", "Nav2D": "nav2d", "SwingUp": "swingup"}
@@ -38,14 +38,14 @@ ActionUnit = Literal["normalised", "stepsize"]
 Floats = NDArray[np.float32]
 
 
-def observation_space(mdp: Process) -> Box[np.float32]:
+def observation_space(mdp: MetaMDP) -> Box[np.float32]:
     """Return the bounds of the features: those of the task distribution for the context, any finite number for others."""
     bounds = [make(name).bounds(mdp) for name in mdp.observation]
     low, high = (np.concatenate([np.asarray(bound[end], np.float32) for bound in bounds]) for end in (0, 1))
     return Box(low, high, dtype=np.float32)
 
 
-def action_space(mdp: Process, actions: ActionUnit) -> Box[np.float32]:
+def action_space(mdp: MetaMDP, actions: ActionUnit) -> Box[np.float32]:
     """Return [-1, 1] along the scale of each hyperparameter, or the hyperparameters' own box."""
     if actions not in get_args(ActionUnit):
         raise InputError(f"actions: {actions!r} must be one of {', '.join(get_args(ActionUnit))}.")
@@ -69,7 +69,7 @@ class Moment(NamedTuple):
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _hyperparameters(mdp: Process, actions: ActionUnit, values: Array) -> Array:
+def _hyperparameters(mdp: MetaMDP, actions: ActionUnit, values: Array) -> Array:
     if actions == "normalised":
         return mdp.space.from_unit((jnp.clip(values, -1.0, 1.0) + 1.0) / 2.0)
     return mdp.space.clip(values)
@@ -78,10 +78,10 @@ def _hyperparameters(mdp: Process, actions: ActionUnit, values: Array) -> Array:
 class _MetaEpisode:
     """The learners of one block during one meta-episode: common to `MetaEnv` and `MetaVectorEnv`."""
 
-    def __init__(self, mdp: Process, num_updates: int, actions: ActionUnit):
+    def __init__(self, mdp: MetaMDP, num_updates: int, actions: ActionUnit):
         if num_updates < 1:
             raise InputError(f"num_updates: {num_updates} must be at least 1.")
-        self.mdp, self.num_updates, self.actions = with_budget(mdp, num_updates), num_updates, actions
+        self.mdp, self.num_updates, self.actions = mdp.with_budget(num_updates), num_updates, actions
         self.updates_left = 0
         self._action_shape = mdp.block_size, mdp.space.num_coordinates
         self._learners: Learners
@@ -92,7 +92,7 @@ class _MetaEpisode:
         seed, block = (int(number) for number in rng.integers(2**31, size=2))
         tasks = _with_options(self.mdp, self.mdp.tasks(seed, Stream.TRAIN, block), options or {})
         self.updates_left = self.num_updates
-        return self._show(begin(self.mdp, tasks), np.zeros(self._action_shape, np.float32))
+        return self._show(self.mdp.begin(tasks), np.zeros(self._action_shape, np.float32))
 
     def update(self, actions: ArrayLike) -> tuple[Moment, Floats]:
         """Make one update of every learner; return it with its reward: (learners,)."""
@@ -105,7 +105,7 @@ class _MetaEpisode:
             )
         chosen = _hyperparameters(self.mdp, self.actions, values)
         before = self._moment.mean_return
-        moment = self._show(advance(self.mdp, self._learners, chosen), np.array(chosen))
+        moment = self._show(self.mdp.advance(self._learners, chosen), np.array(chosen))
         self.updates_left -= 1
         # A learner that diverged has no return to compare with: the reward is zero, `flagged` marks it.
         with np.errstate(invalid="ignore", over="ignore"):
@@ -120,7 +120,7 @@ class _MetaEpisode:
         return self._moment
 
 
-def _with_options(mdp: Process, tasks: Tasks, options: Mapping[str, Any]) -> Tasks:
+def _with_options(mdp: MetaMDP, tasks: Tasks, options: Mapping[str, Any]) -> Tasks:
     """Replace what `options` fixes: one row for all learners, or one for each."""
     for name in options:
         if name not in ("context", "theta"):
@@ -160,7 +160,7 @@ class MetaEnv(gym.Env[Floats, Floats]):
             actions are the hyperparameters themselves. Either way they are clipped to their bounds.
     """
 
-    def __init__(self, mdp: Process, num_updates: int, actions: ActionUnit = "normalised"):
+    def __init__(self, mdp: MetaMDP, num_updates: int, actions: ActionUnit = "normalised"):
         self.metadata = {"render_modes": []}
         self.mdp = replace(mdp, block_size=1)
         self._episode = _MetaEpisode(self.mdp, num_updates, actions)
@@ -203,7 +203,7 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
 
     def __init__(
         self,
-        mdp: Process,
+        mdp: MetaMDP,
         num_envs: int,
         num_updates: int,
         actions: ActionUnit = "normalised",

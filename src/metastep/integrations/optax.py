@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
-from metastep.diagnostics import Gathered, Memory, Movement, observed
+from metastep.features.diagnostics import Memory, MinibatchStats, Movement, observed
 from metastep.fqi import Model
 from metastep.fqi.stepper import Outside
 from metastep.integrations.rates import batch_size, rate_model, require_settings, warn_of_differences
@@ -29,7 +29,7 @@ class LearnedRateState(NamedTuple):
     hyperparams: dict[str, Array]  # the rate, where `optax.inject_hyperparams` would put it
     memory: Memory
     movement: Movement
-    gathered: Gathered
+    gathered: MinibatchStats
 
 
 def learned_rate(
@@ -42,7 +42,7 @@ def learned_rate(
 ) -> optax.GradientTransformationExtraArgs:
     """Scale updates by the rate that a model proposes, as the last link of `optax.chain`.
 
-    `update` takes two more arguments. `diagnostics` are numbers by name (`metastep.diagnostics.DIAGNOSTICS`), the same names
+    `update` takes two more arguments. `diagnostics` are numbers by name (`features.diagnostics.DIAGNOSTICS`), the same names
     every time, except `parameters`. `begins` is true where an update begins and a rate is proposed, such as at the first of
     its minibatches; otherwise the rate stays. With `minibatches`, `approx_kl` and `clip_fraction` are those of each minibatch,
     and are averaged to those of the update here.
@@ -75,7 +75,10 @@ def learned_rate(
         flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
         flat = jnp.where(jnp.isfinite(flat), flat, 0.0)  # else no step would ever be finite
         memory = Memory(*(zero for _ in Memory._fields))
-        movement, gathered = Movement(flat, jnp.zeros_like(flat)), Gathered(*(zero for _ in Gathered._fields))
+        movement, gathered = (
+            Movement(flat, jnp.zeros_like(flat)),
+            MinibatchStats(*(zero for _ in MinibatchStats._fields)),
+        )
         return LearnedRateState({"learning_rate": jnp.float32(smallest)}, memory, movement, gathered)
 
     def propose(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:

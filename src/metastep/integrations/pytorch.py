@@ -18,7 +18,7 @@ from metastep.integrations.rates import batch_size, rate_model, require_settings
 class LearnedLR(LRScheduler):
     """Set the rate of an update from diagnostics of the last update and of the current batch.
 
-    Call `step(**diagnostics)` after the batch and before the optimizer's steps of an update; `metastep.diagnostics.DIAGNOSTICS`
+    Call `step(**diagnostics)` after the batch and before the optimizer's steps of an update; `features.diagnostics.DIAGNOSTICS`
     lists them. `parameters` are taken from the optimizer. Parameter groups keep the ratios of their first rates; the first
     group gets the proposed rate.
 

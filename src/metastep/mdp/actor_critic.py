@@ -2,29 +2,27 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from numpy.typing import NDArray
 
-from metastep import diagnostics
-from metastep._core.errors import InputError
 from metastep._core.settings import Count, Share, check_fields
 from metastep.envs import Env, HostEnv
-from metastep.mdp.base import Learners, Tasks, check_choices, draw_tasks
-from metastep.mdp.blocks import Purpose, Stream, purpose_key
+from metastep.features import Memory, Seen
+from metastep.features.diagnostics import explained_variance, step_geometry
+from metastep.mdp.base import Learners, MetaMDP, Tasks
+from metastep.mdp.blocks import Purpose, purpose_key
 from metastep.mdp.initial import InitialPolicy
 from metastep.policies import ActorCritic
 from metastep.rules import RuleState
 from metastep.rules.actor_critic import PPO, ActorCriticRule, Experience, Lanes, Sampler, Trained
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Scale
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace
 from metastep.simulation.engine import engine_of
 
 _DEFAULT_OBSERVATION = ("last_divergence", "clip_fraction", "change_in_errors", "last_rate", "budget")
-_START = 2**32 - 1  # the number of an update that never comes
+_START = 2**32 - 1  # stands for the update before the first
 
 
 class LastUpdate(NamedTuple):
@@ -35,13 +33,14 @@ class LastUpdate(NamedTuple):
     divergence: Array  # (learners,): KL between the policies before and after
     clip_fraction: Array  # (learners,)
     rate: Array  # (learners,): the step that was chosen
-    ratio: Array  # (learners,): length of the step over that of the one before it
+    step_norm: Array  # (learners,): length of the step
+    norm_before: Array  # (learners,): length of the one before it
     cosine: Array  # (learners,): of the angle between these two
-    first_entropy: Array  # (learners,): of the policy on the first batch of all
+    first_entropy: Array  # (learners,): of the policy on the very first batch
 
 
 @dataclass(frozen=True)
-class ActorCriticMDP:
+class ActorCriticMDP(MetaMDP):
     """The meta-MDP whose updates learn from batches of steps, with an actor and a critic.
 
     Args:
@@ -52,7 +51,7 @@ class ActorCriticMDP:
         meta_discount: discount of the improvements, gamma~.
         observation: features that make up the meta-observation, in this order.
         block_size: learners simulated together; part of what makes a result repeatable.
-        budget: updates that a learner has, of which the feature of that name is a share.
+        budget: updates that a learner has; the feature of this name is the share of them that were made.
     """
 
     sampler: Sampler
@@ -64,47 +63,30 @@ class ActorCriticMDP:
     block_size: Count = 64
     budget: Count = 50
 
+    diagnosed: ClassVar[tuple[str, ...]] = (
+        *("theta", "context", "mean_return", "return_error", "entropy", "explained_variance", "approx_kl"),
+        *("clip_fraction", "step", "step_norm", "step_cosine", "rate", "budget"),
+    )
+
     def __post_init__(self) -> None:
         check_fields(self, "meta")
-        if not isinstance(self.rule, ActorCriticRule):
-            raise InputError(
-                f"meta.rule: {getattr(self.rule, 'name', self.rule)!r} follows estimates from whole episodes, batches of steps "
-                "serve other rules."
-            )
-        if any(bounds.scale == "divergence" for bounds in self.space.branches.values()):
-            raise InputError(
-                f"meta.stepsize_scale: 'divergence' must be 'log' or 'linear' for the rule {self.rule.name!r}."
-            )
-        check_choices(self)
+        self._check_choices(ActorCriticRule)
         self.rule.require_batch(self.sampler.batch_size)
 
     @property
     def env(self) -> Env | HostEnv:
-        """The family of tasks."""
         return self.sampler.env
 
     @property
     def policy(self) -> ActorCritic:
-        """What learns."""
         return self.sampler.policy
 
     @property
-    def num_parameters(self) -> int:
-        """Length of theta."""
-        return self.policy.num_parameters
-
-    @property
     def batch_steps(self) -> int:
-        """Environment steps of a learner for one update, at most."""
         return self.sampler.hold * self.sampler.batch_size
 
-    @property
-    def steps_between_halts(self) -> int:
-        """Environment steps after which a long simulation may pause."""
-        return engine_of(self.env).steps_between_halts
-
     def learner_size(self, *, keeps_episodes: bool = False) -> int:
-        """Numbers of a learner and its batch while it is simulated; batches are kept whole in any case."""
+        """Return the numbers of a learner and its batch while it is simulated; batches are kept whole in any case."""
         env, policy = self.env, self.policy
         # What is seen before and after, done and drawn, and seven numbers more; of this batch and of the next.
         drawn = policy.num_actions + self.sampler.hold * env.step_noise + env.reset_noise
@@ -112,31 +94,21 @@ class ActorCriticMDP:
         return 2 * self.sampler.batch_size * step + 6 * policy.num_parameters
 
     @property
-    def recorded(self) -> tuple[str, ...]:
-        """Features that every dataset keeps: none, theta is long."""
-        return ()
-
-    @property
     def facts(self) -> dict[str, Any]:
-        """What a model must share; the size of a batch is among it, since it decides what a rate does.
+        """What a model must share; the size of a batch is part of it, since it decides what a rate does.
 
-        On the host, so is what returns are of: every batch begins anew there.
+        On the host, every batch begins with new episodes, which decides what returns are of.
         """
         names = ("num_envs", "num_steps", "horizon", "discount", "hold")
         returns = {"returns": "first episodes"} if isinstance(self.env, HostEnv) else {}
         return {name: getattr(self.sampler, name) for name in names} | returns
 
-    def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> Tasks:
-        """The tasks and initial policies of one block of a stream.
-
-        A task list (tasks, coordinates) replaces the sampled contexts: learner i gets task i modulo the list's length.
-        """
-        return draw_tasks(self, seed, stream, block, task_list)
+    def with_budget(self, num_updates: int) -> "ActorCriticMDP":
+        return dataclasses.replace(self, budget=num_updates)
 
     def with_rule(
         self, rule: ActorCriticRule, space: HyperparameterSpace | MenuSpace | None = None
     ) -> "ActorCriticMDP":
-        """The same meta-MDP with another update, and perhaps another space."""
         return dataclasses.replace(self, rule=rule, space=space or self.space)
 
     def begin(self, tasks: Tasks) -> Learners:
@@ -145,29 +117,39 @@ class ActorCriticMDP:
         return begun
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
-        """One transition: update every theta, simulate the next batch."""
         moved: Learners = engine_of(self.env).whole(_advance)(_simulated(self), learners, hyperparameters)
         return moved
 
     def blank(self, tasks: Tasks) -> Learners:
-        """Learners of the right form; their numbers mean nothing."""
         sample = self.sampler.blank
         like = jax.eval_shape(lambda given: _begun(self, given, sample(given.theta, given.context)), tasks)
         like = like._replace(key=jnp.uint32(0))
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)._replace(key=tasks.key)
 
+    def diagnostics(self, learners: Learners) -> Seen:
+        batch, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)
+        found = {
+            "theta": learners.theta,
+            "context": learners.context,
+            "mean_return": batch.mean_return,
+            "return_error": batch.return_error,
+            "entropy": batch.entropy,
+            "explained_variance": explained_variance(batch.value, batch.target, jnp),
+            "approx_kl": last.divergence,
+            "clip_fraction": last.clip_fraction,
+            "step": last.step,
+            "step_norm": last.step_norm,
+            "step_cosine": last.cosine,
+            "rate": last.rate,
+            "budget": float(self.budget),
+        }
+        memory = Memory(updates, updates, last.first_entropy, last.mean_return, last.rate, last.norm_before)
+        return Seen(found, memory, jnp)
+
 
 def _simulated(mdp: ActorCriticMDP) -> ActorCriticMDP:
-    """Without what only models, controllers or first policies depend on: it selects the same program whatever that is."""
-    if isinstance(mdp.space, MenuSpace):
-        space: HyperparameterSpace | MenuSpace = dataclasses.replace(
-            mdp.space, ranges=tuple(dataclasses.replace(bounds, low=1.0, high=2.0) for bounds in mdp.space.ranges)
-        )
-    else:
-        one = (1.0,) * mdp.space.num_coordinates
-        linear: Scale = "linear"
-        space = HyperparameterSpace(one, tuple(2.0 * bound for bound in one), (linear,) * len(one), mdp.space.names)
-    return ActorCriticMDP(mdp.sampler, space, mdp.rule, block_size=mdp.block_size)
+    """Return the meta-MDP without what only models, controllers or first policies depend on, to select one program for all."""
+    return ActorCriticMDP(mdp.sampler, mdp.space.without_bounds(), mdp.rule, block_size=mdp.block_size)
 
 
 def _sampled(mdp: ActorCriticMDP, tasks: Tasks, lanes: Lanes, update: Array) -> Experience:
@@ -184,10 +166,9 @@ def _with_batch(
 
 
 def _begun(mdp: ActorCriticMDP, tasks: Tasks, batch: Experience) -> Learners:
-    """Learners with their first batch, and nothing to remember."""
+    """Return learners with their first batch, and nothing to remember."""
     nothing = jnp.zeros_like(batch.mean_return)
-    step = jnp.zeros_like(tasks.theta)
-    previous = LastUpdate(nothing, step, nothing, nothing, nothing, nothing, nothing, batch.entropy)
+    previous = LastUpdate(nothing, jnp.zeros_like(tasks.theta), *(nothing,) * 6, batch.entropy)
     return _with_batch(tasks, mdp.rule.init(tasks.theta), batch, nothing > 0.0, previous, jnp.uint32(0))
 
 
@@ -197,21 +178,22 @@ def _begin(mdp: ActorCriticMDP, tasks: Tasks) -> Learners:
 
 
 def _trained(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) -> tuple[Trained, LastUpdate]:
-    """An update, and what is remembered of it."""
+    """Return an update, and what is remembered of it."""
     batch: Experience = learners.estimate
     key = purpose_key(learners.key, Purpose.UPDATE, learners.update)
     values = mdp.space.named(hyperparameters)
     after = mdp.rule.apply(mdp.policy, learners.theta, batch, values, learners.rule_state, key)
     step, last = after.theta - learners.theta, learners.previous
-    turn = diagnostics.turn(step, last.step, jnp)
+    geometry = step_geometry(step, last.step, jnp)
     return after, LastUpdate(
         mean_return=batch.mean_return,
         step=step,
         divergence=after.divergence,
         clip_fraction=after.clip_fraction,
         rate=values["stepsize"],
-        ratio=turn.ratio(jnp),
-        cosine=turn.cosine,
+        step_norm=geometry.length,
+        norm_before=geometry.length_before,
+        cosine=geometry.cosine,
         first_entropy=last.first_entropy,
     )
 

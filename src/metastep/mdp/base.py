@@ -1,20 +1,26 @@
-"""What a meta-MDP is: learners, and how an update that was chosen leads from some to the next."""
+"""What a meta-MDP is: its state is a block of learners, its action the hyperparameters of their next update."""
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from metastep import features
 from metastep._core.errors import InputError
+from metastep._core.provenance import describe
 from metastep.envs import Env, HostEnv
+from metastep.envs.contexts import ContextSpace
+from metastep.features import Seen
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.initial import InitialPolicy
 from metastep.policies import ActorCritic, Policy
-from metastep.rules import RuleState
+from metastep.rules import ActorCriticRule, Rule, RuleState
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace
+from metastep.simulation.engine import engine_of
 
 
 class Tasks(NamedTuple):
@@ -32,16 +38,12 @@ class Learners(NamedTuple):
     theta: Array  # (learners, parameters)
     rule_state: RuleState
     estimate: Any  # what the current batch says of the current theta; it has mean_return, return_error and num_steps
-    flagged: (
-        Array  # (learners,): the estimate cannot be followed (zero, not finite), or the last step could not be taken
-    )
-    curvature: (
-        Array  # (learners, directions): v'Fv, v what the rule adds to theta at h = 1, where it moves along a line
-    )
+    flagged: Array  # (learners,): the estimate cannot be followed (zero, not finite), or the last step was impossible
+    curvature: Array  # (learners, directions): v'Fv, v what a rule that moves along a line adds to theta at h = 1
     previous: Any  # what is remembered of the last update; it has mean_return before it, step and divergence
     key: Array  # the block's key
     update: Array  # how many updates were made
-    episodes: Any = None  # behind `estimate`, where they were kept for a controller that looks at them
+    episodes: Any = None  # behind `estimate`, kept for a controller that looks at them
 
     @property
     def simulation_key(self) -> Array:
@@ -54,161 +56,145 @@ class Learners(NamedTuple):
         return purpose_key(self.key, Purpose.CONTROLLER, self.update)
 
 
-class AnyRule(Protocol):
-    """What is known of an update rule, whatever it learns from."""
-
-    @property
-    def name(self) -> str:
-        """Identifier in the registry."""
-
-    @property
-    def hyperparameters(self) -> tuple[str, ...]:
-        """The numbers a controller chooses for every update."""
-
-    @property
-    def optional(self) -> tuple[str, ...]:
-        """Fields that a space may have as coordinates, beside the hyperparameters."""
-
-    @property
-    def directions(self) -> tuple[str, ...]:
-        """What is chosen among before the step, by name; none where there is no choice."""
-
-    @property
-    def is_along_a_line(self) -> bool:
-        """Whether theta' - theta is h times a vector that depends on neither h nor theta."""
-
-    @property
-    def tells_divergence(self) -> bool:
-        """Whether it is known what an update cost."""
-
-
-class Process(Protocol):
-    """A meta-MDP: what collection, fitting, tuning, comparison and controllers need of it.
-
-    An implementation is a frozen dataclass, so that it selects compiled programs.
-    """
+class MetaMDP(ABC):
+    """Learning as a decision process; an implementation is a frozen dataclass, so that it selects compiled programs."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    rule: Any  # the update f, a Rule or an ActorCriticRule
+    space: HyperparameterSpace | MenuSpace  # the hyperparameters H
+    initial: InitialPolicy  # the initial-policy distribution rho
+    meta_discount: float  # of the improvements
+    observation: tuple[str, ...]  # features of the meta-observation X, in this order
+    block_size: int  # learners simulated together
+    diagnosed: ClassVar[tuple[str, ...]]  # names of the diagnostics that features may need
+    recorded: ClassVar[tuple[str, ...]] = ()  # features that every dataset keeps, whatever the observation names
 
     @property
+    @abstractmethod
     def env(self) -> Env | HostEnv:
         """The family of tasks."""
 
     @property
+    @abstractmethod
     def policy(self) -> Policy | ActorCritic:
         """What learns."""
 
     @property
-    def rule(self) -> AnyRule:
-        """The update f."""
-
-    @property
-    def space(self) -> HyperparameterSpace | MenuSpace:
-        """The hyperparameters H."""
-
-    @property
-    def initial(self) -> InitialPolicy:
-        """The initial-policy distribution rho."""
-
-    @property
-    def meta_discount(self) -> float:
-        """Discount of the improvements."""
-
-    @property
-    def observation(self) -> tuple[str, ...]:
-        """Features that make up the meta-observation X, in this order."""
-
-    @property
-    def block_size(self) -> int:
-        """Learners simulated together."""
-
-    @property
-    def num_parameters(self) -> int:
-        """Length of theta."""
-
-    @property
+    @abstractmethod
     def batch_steps(self) -> int:
         """Environment steps of a learner for one update, at most."""
 
     @property
-    def steps_between_halts(self) -> int:
-        """Environment steps after which a long simulation may pause."""
-
-    def learner_size(self, *, keeps_episodes: bool = False) -> int:
-        """Numbers of a learner and its batch while it is simulated; perhaps a controller looks at whole episodes."""
-
-    @property
-    def recorded(self) -> tuple[str, ...]:
-        """Features that every dataset keeps, whatever the observation names."""
-
-    @property
+    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What a model must share, as JSON holds it, besides environment, policy, rule, observation and space."""
 
-    def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> Tasks:
-        """The tasks and initial policies of one block of a stream.
+    @abstractmethod
+    def learner_size(self, *, keeps_episodes: bool = False) -> int:
+        """Return the numbers of a learner and its batch while it is simulated; a controller may keep whole episodes."""
 
-        A task list (tasks, coordinates) replaces the sampled contexts: learner i gets task i modulo the list's length.
-        """
-
+    @abstractmethod
     def with_rule(self, rule: Any, space: HyperparameterSpace | MenuSpace | None = None) -> Self:
-        """The same meta-MDP with another update, and perhaps another space."""
+        """Return the same meta-MDP with another update, and perhaps another space."""
 
+    @abstractmethod
     def begin(self, tasks: Tasks) -> Learners:
         """Simulate the first batch of every learner."""
 
+    @abstractmethod
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
-        """One transition: update every theta, simulate the next batch."""
+        """Make one transition: update every theta with a row (learners, coordinates) each, simulate the next batch."""
 
+    @abstractmethod
     def blank(self, tasks: Tasks) -> Learners:
-        """Learners of the right form; their numbers mean nothing."""
+        """Return learners of the right form, with meaningless numbers."""
 
+    @abstractmethod
+    def diagnostics(self, learners: Learners) -> Seen:
+        """Return what features are computed from: all that `diagnosed` names."""
 
-def begin(mdp: Process, tasks: Tasks) -> Learners:
-    """Simulate the first batch of every learner."""
-    return mdp.begin(tasks)
+    @property
+    def num_parameters(self) -> int:
+        """Length of theta."""
+        return self.policy.num_parameters
 
+    @property
+    def context_space(self) -> ContextSpace:
+        """The distribution of tasks."""
+        return self.env.context_space
 
-def advance(mdp: Process, learners: Learners, hyperparameters: Array) -> Learners:
-    """One transition of the meta-MDP: update every theta, simulate the next batch."""
-    return mdp.advance(learners, hyperparameters)
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Names of the directions along which an update may go."""
+        return self.rule.directions or ((self.rule.name,) if self.rule.is_along_a_line else ())
 
+    @property
+    def steps_between_halts(self) -> int:
+        """Environment steps after which a long simulation may pause."""
+        return engine_of(self.env).steps_between_halts
 
-def with_budget(mdp: Process, num_updates: int) -> Process:
-    """The same meta-MDP whose learners have this many updates, where features look at how many are left."""
-    record: Any = mdp
-    told: Process = dataclasses.replace(record, budget=num_updates) if hasattr(mdp, "budget") else mdp
-    return told
+    @property
+    def setting(self) -> dict[str, Any]:
+        """Everything that changes what a model's numbers mean, as JSON holds it: a model is used only where this is the same."""
+        env: Any = self.env
+        fields = dataclasses.fields(env) if dataclasses.is_dataclass(env) else ()
+        # Neither the range of tasks nor how the physics are computed makes an environment another one.
+        options = [each.name for each in fields if each.compare and not each.metadata and each.name != "context_space"]
+        # The rule, which is described as well, says what a menu's categories are.
+        space = {name: value for name, value in describe(self.space).items() if name not in ("category", "numbers")}
+        return {
+            "env": env.name,
+            "env_options": {name: describe(getattr(env, name)) for name in options},
+            "policy": describe(self.policy),
+            "rule": {"name": self.rule.name, **describe(self.rule)},
+            "observation": [[name, size] for name, size in features.sizes(self, self.observation).items()],
+            "space": space,
+            **self.facts,
+        }
 
+    def with_budget(self, num_updates: int) -> Self:
+        """Return the meta-MDP whose learners have this many updates, for features of how many are left."""
+        return self
 
-def draw_tasks(
-    mdp: Process, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None
-) -> Tasks:
-    """What `Process.tasks` gives, for any meta-MDP."""
-    key = block_key(seed, stream, block)
-    size = mdp.block_size
-    if task_list is None:
-        context = mdp.env.context_space.sample(purpose_key(key, Purpose.CONTEXT), size)
-    else:
-        context = jnp.asarray(task_list[(block * size + np.arange(size)) % len(task_list)])
-    return Tasks(context, mdp.initial.sample(purpose_key(key, Purpose.INITIAL_POLICY), size, mdp.policy), key)
+    def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> Tasks:
+        """Draw the tasks and initial policies of one block of a stream.
 
+        A task list (tasks, coordinates) replaces the sampled contexts: learner i gets task i modulo the list's length.
+        """
+        key, size = block_key(seed, stream, block), self.block_size
+        if task_list is None:
+            context = self.context_space.sample(purpose_key(key, Purpose.CONTEXT), size)
+        else:
+            context = jnp.asarray(task_list[(block * size + np.arange(size)) % len(task_list)])
+        return Tasks(context, self.initial.sample(purpose_key(key, Purpose.INITIAL_POLICY), size, self.policy), key)
 
-def check_choices(mdp: Process) -> None:
-    """Refuse a space that is not the rule's, and an observation that names nothing or something twice."""
-    needed, known = mdp.rule.hyperparameters, (*mdp.rule.hyperparameters, *mdp.rule.optional)
-    if not set(needed) <= set(mdp.space.names) <= set(known):
-        further = f", and may take {', '.join(mdp.rule.optional)}" if mdp.rule.optional else ""
-        raise InputError(
-            f"space: it names {', '.join(mdp.space.names)}, but the rule {mdp.rule.name!r} takes {', '.join(needed)}{further}."
-        )
-    named = mdp.space.directions if isinstance(mdp.space, MenuSpace) else ()
-    if mdp.rule.directions != named:
-        raise InputError(f"space: its directions are {list(named)}, but the rule has {list(mdp.rule.directions)}.")
-    measured = any(bounds.scale == "divergence" for bounds in mdp.space.branches.values())
-    if measured and not mdp.rule.directions and not mdp.rule.is_along_a_line:
-        raise InputError(
-            f"meta.stepsize_scale: 'divergence' needs a rule that moves along a line, {mdp.rule.name!r} does not."
-        )
-    if not mdp.observation or len(set(mdp.observation)) < len(mdp.observation):
-        raise InputError(f"meta.observation: {list(mdp.observation)} must name one feature or more, each once.")
+    def _check_choices(self, kind: type[Rule] | type[ActorCriticRule]) -> None:
+        """Refuse a rule of the other kind, a space that is not the rule's, and an observation without or with double names."""
+        rule, space = self.rule, self.space
+        if not isinstance(rule, kind):
+            name, other = (
+                getattr(rule, "name", rule),
+                "whole episodes" if kind is ActorCriticRule else "batches of steps",
+            )
+            here = "batches of steps" if kind is ActorCriticRule else "whole episodes"
+            raise InputError(f"meta.rule: {name!r} learns from {other}, this meta-MDP simulates {here}.")
+        needed, known = rule.hyperparameters, (*rule.hyperparameters, *rule.optional)
+        if not set(needed) <= set(space.names) <= set(known):
+            further = f", and may take {', '.join(rule.optional)}" if rule.optional else ""
+            raise InputError(
+                f"space: it names {', '.join(space.names)}, but the rule {rule.name!r} takes {', '.join(needed)}{further}."
+            )
+        named = space.directions if isinstance(space, MenuSpace) else ()
+        if rule.directions != named:
+            raise InputError(f"space: its directions are {list(named)}, but the rule has {list(rule.directions)}.")
+        if self._measures_divergence and (kind is ActorCriticRule or not self.directions):
+            raise InputError(
+                f"meta.stepsize_scale: 'divergence' needs a rule that moves along a line, {rule.name!r} does not; use 'log' or "
+                "'linear'."
+            )
+        if not self.observation or len(set(self.observation)) < len(self.observation):
+            raise InputError(f"meta.observation: {list(self.observation)} must name one feature or more, each once.")
+
+    @property
+    def _measures_divergence(self) -> bool:
+        return any(bounds.scale == "divergence" for bounds in self.space.branches.values())

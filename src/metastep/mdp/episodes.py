@@ -2,26 +2,27 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from numpy.typing import NDArray
 
+from metastep import features
 from metastep._core.errors import InputError
 from metastep._core.provenance import describe
 from metastep._core.settings import Count, Share, check_fields
 from metastep.envs import Env, HostEnv
-from metastep.mdp.base import Learners, Tasks, check_choices, draw_tasks
-from metastep.mdp.blocks import Purpose, Stream, purpose_key
+from metastep.features import Memory, Seen
+from metastep.features.learner import norm
+from metastep.mdp.base import Learners, MetaMDP, Tasks
+from metastep.mdp.blocks import Purpose, purpose_key
 from metastep.mdp.initial import InitialPolicy
 from metastep.policies import Policy
 from metastep.rules import NGA, Rule, RuleState, Update, unusable
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range, Values
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Values
 from metastep.simulation.gradients import Batch, Estimate, Estimator, curvatures, estimate_of
 
-DEFAULT_OBSERVATION = ("theta", "natural_gradient", "context")
+DEFAULT_OBSERVATION = features.SETS["paper"]
 """The meta-observation of the paper."""
 
 
@@ -34,7 +35,7 @@ class Previous(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MetaMDP:
+class EpisodicMetaMDP(MetaMDP):
     """The tuple <X, H, L, gamma~, (CMDP, psi), (Theta, rho), f> as one object.
 
     Args:
@@ -55,14 +56,15 @@ class MetaMDP:
     observation: tuple[str, ...] = DEFAULT_OBSERVATION
     block_size: Count = 64
 
+    recorded: ClassVar[tuple[str, ...]] = ("theta", "natural_gradient")  # so that another observation can be fitted
+    diagnosed: ClassVar[tuple[str, ...]] = (
+        *("theta", "context", "mean_return", "return_error", "gradient", "natural_gradient", "steps", "curvature"),
+        *("step", "step_norm", "approx_kl"),
+    )
+
     def __post_init__(self) -> None:
         check_fields(self, "meta")
-        if not isinstance(self.rule, Rule):
-            raise InputError(
-                f"meta.rule: {getattr(self.rule, 'name', self.rule)!r} learns from batches of steps, whole episodes serve other "
-                "rules."
-            )
-        check_choices(self)
+        self._check_choices(Rule)
         asked, damping = self.rule.damping, self.estimator.damping
         if asked is not None and damping not in (None, asked):
             raise InputError(f"damping: {damping} of the estimator must be that of the rule, {asked}, or None.")
@@ -71,31 +73,17 @@ class MetaMDP:
 
     @property
     def env(self) -> Env | HostEnv:
-        """The family of tasks."""
         return self.estimator.rollout.env
 
     @property
     def policy(self) -> Policy:
-        """What learns."""
         return self.estimator.rollout.policy
 
     @property
-    def num_parameters(self) -> int:
-        """Length of theta."""
-        return self.policy.num_parameters
-
-    @property
     def batch_steps(self) -> int:
-        """Environment steps of a learner for one update, at most."""
         return self.estimator.rollout.num_episodes * self.estimator.rollout.horizon
 
-    @property
-    def steps_between_halts(self) -> int:
-        """Environment steps after which a long simulation may pause."""
-        return self.estimator.engine.steps_between_halts
-
     def learner_size(self, *, keeps_episodes: bool = False) -> int:
-        """Numbers of a learner and its batch while it is simulated; perhaps a controller looks at whole episodes."""
         rollout, env, policy = self.estimator.rollout, self.env, self.policy
         # Sums of an episode, and normals of ten steps that are drawn ahead.
         lane = env.num_observations + 2 * policy.num_parameters + 10 * (policy.num_actions + env.step_noise)
@@ -104,22 +92,17 @@ class MetaMDP:
         return rollout.num_episodes * lane + 4 * policy.num_parameters
 
     @property
-    def recorded(self) -> tuple[str, ...]:
-        """Features that every dataset keeps, so that a model can be refitted with another observation."""
-        return "theta", "natural_gradient"
-
-    @property
     def facts(self) -> dict[str, Any]:
-        """What a model must share; left out is what only changes how much is known: how many episodes, and how long."""
+        """What a model must share; the number and length of episodes are left out, they only change how much is known."""
         rollout, solver = self.estimator.rollout, self.estimator
-        # Named only where it is not the usual one, so that models of before are still taken.
+        # Named only where it is not the usual one, so that models of earlier versions still match.
         is_usual = solver.solver != "truncated" and solver.damping_kind == "relative"
         natural = {} if is_usual else {"natural_gradient": [solver.solver, solver.damping_kind, solver.cg_iterations]}
         facts = {"damping": describe(solver.damping), "discount": rollout.discount, "baseline": rollout.baseline}
         return facts | natural
 
-    def with_rule(self, rule: Rule, space: HyperparameterSpace | MenuSpace | None = None) -> "MetaMDP":
-        """The same meta-MDP with another update, and perhaps another space; the damping follows a rule that asks for one."""
+    def with_rule(self, rule: Rule, space: HyperparameterSpace | MenuSpace | None = None) -> "EpisodicMetaMDP":
+        """Return the same meta-MDP with another update; the damping follows a rule that has one."""
         damping = rule.damping
         if damping is None:  # of several natural gradients the first is enough for the features
             damping = self.estimator.damping
@@ -127,23 +110,20 @@ class MetaMDP:
         estimator = dataclasses.replace(self.estimator, damping=damping)
         return dataclasses.replace(self, rule=rule, estimator=estimator, space=space or self.space)
 
-    def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> Tasks:
-        """The tasks and initial policies of one block of a stream.
-
-        A task list (tasks, coordinates) replaces the sampled contexts: learner i gets task i modulo the list's length.
-        """
-        return draw_tasks(self, seed, stream, block, task_list)
-
     def begin(self, tasks: Tasks) -> Learners:
-        """Simulate the first batch of every learner."""
-        return _begin(without_ranges(self), tasks)
+        mdp = without_ranges(self)
+        start, previous = before_updates(mdp, tasks.theta)
+        return _observe_batch(mdp, tasks.context, tasks.theta, start, previous, tasks.key, jnp.uint32(0))
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
-        """One transition: update every theta, simulate the next batch."""
-        return _advance(without_ranges(self), learners, hyperparameters)
+        mdp = without_ranges(self)
+        after, previous = mdp.estimator.engine.piece(moved)(mdp, learners, hyperparameters)
+        then = _observe_batch(
+            mdp, learners.context, after.theta, after.state, previous, learners.key, learners.update + jnp.uint32(1)
+        )
+        return held_back(learners, after, then)
 
     def blank(self, tasks: Tasks) -> Learners:
-        """Learners of the right form; their numbers mean nothing."""
         row, number = jnp.zeros_like(tasks.theta), jnp.zeros(len(tasks.theta), jnp.float32)
         estimate = Estimate(number, number, row, row, number, (row,) * (len(self.estimator.dampings) - 1))
         state = self.rule.init(tasks.theta)
@@ -152,9 +132,26 @@ class MetaMDP:
         flagged, start = number > 0.0, jnp.uint32(0)
         return Learners(tasks.context, tasks.theta, state, estimate, flagged, curvature, previous, tasks.key, start)
 
+    def diagnostics(self, learners: Learners) -> Seen:
+        estimate, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)
+        found = {
+            "theta": learners.theta,
+            "context": learners.context,
+            "mean_return": estimate.mean_return,
+            "return_error": estimate.return_error,
+            "gradient": estimate.gradient,
+            "natural_gradient": estimate.natural_gradient,
+            "steps": self.rule.steps(estimate, learners.rule_state),
+            "curvature": learners.curvature,
+            "step": last.step,
+            "step_norm": norm(last.step, jnp),
+            "approx_kl": last.divergence,
+        }
+        return Seen(found, Memory(updates, updates, mean_return=last.mean_return), jnp)
+
 
 def observed(
-    mdp: MetaMDP,
+    mdp: EpisodicMetaMDP,
     batch: Batch,
     context: Array,
     theta: Array,
@@ -163,7 +160,7 @@ def observed(
     key: Array,
     update: Array,
 ) -> Learners:
-    """What learners are after a batch of episodes."""
+    """Return the learners after a batch of episodes."""
     estimate = estimate_of(mdp.estimator, theta, batch)
     flagged = unusable(mdp.rule.direction(estimate)) | ~jnp.isfinite(estimate.mean_return)
     curvature = curvatures(mdp.estimator, theta, batch, mdp.rule.steps(estimate, rule_state))
@@ -171,7 +168,13 @@ def observed(
 
 
 def _observe_batch(
-    mdp: MetaMDP, context: Array, theta: Array, rule_state: RuleState, previous: Previous, key: Array, update: Array
+    mdp: EpisodicMetaMDP,
+    context: Array,
+    theta: Array,
+    rule_state: RuleState,
+    previous: Previous,
+    key: Array,
+    update: Array,
 ) -> Learners:
     """The program that simulates takes longest to compile; alone, it is the same for every rule, and for every batch."""
     piece = mdp.estimator.engine.piece
@@ -180,101 +183,82 @@ def _observe_batch(
     return after
 
 
-def _simulation_key(_: MetaMDP, key: Array, update: Array) -> Array:
+def _simulation_key(_: EpisodicMetaMDP, key: Array, update: Array) -> Array:
     return purpose_key(key, Purpose.SIMULATION, update)
 
 
-def before_updates(mdp: MetaMDP, theta: Array) -> tuple[RuleState, Previous]:
-    """What learners remember before their first update."""
+def before_updates(mdp: EpisodicMetaMDP, theta: Array) -> tuple[RuleState, Previous]:
+    """Return what learners remember before their first update."""
     nothing = jnp.zeros(len(theta), jnp.float32)
     return mdp.rule.init(theta), Previous(nothing, jnp.zeros_like(theta), nothing)
 
 
-def _begin(mdp: MetaMDP, tasks: Tasks) -> Learners:
-    start, previous = before_updates(mdp, tasks.theta)
-    return _observe_batch(mdp, tasks.context, tasks.theta, start, previous, tasks.key, jnp.uint32(0))
-
-
-def _chosen_curvature(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Array:
-    """v'Fv along the direction that was chosen: (learners, 1)."""
+def _chosen_curvature(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Array:
+    """Return v'Fv along the direction that was chosen: (learners,)."""
     if not isinstance(mdp.space, MenuSpace):
-        return learners.curvature[:, :1]
-    return jnp.take_along_axis(learners.curvature, mdp.space.position(hyperparameters)[:, None], axis=1)
+        return learners.curvature[:, 0]
+    return jnp.take_along_axis(learners.curvature, mdp.space.position(hyperparameters)[:, None], axis=1)[:, 0]
 
 
-def rule_values(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Values:
-    """The values that the rule takes: a step that was given as a divergence becomes a length, h = sqrt(2 KL / v'Fv)."""
+def rule_values(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Values:
+    """Return the values that the rule takes: a step given as a divergence becomes a length, h = sqrt(2 KL / v'Fv)."""
     values = mdp.space.named(hyperparameters)
     is_divergence = [bounds.scale == "divergence" for bounds in mdp.space.branches.values()]
     if not any(is_divergence):
         return values
-    curvature, step = _chosen_curvature(mdp, learners, hyperparameters)[:, 0], values["stepsize"]
+    curvature, step = _chosen_curvature(mdp, learners, hyperparameters), values["stepsize"]
     length = jnp.where(curvature > 0.0, jnp.sqrt(2.0 * step / jnp.where(curvature > 0.0, curvature, 1.0)), 0.0)
     if isinstance(mdp.space, MenuSpace):
         length = jnp.where(jnp.asarray(is_divergence)[mdp.space.position(hyperparameters)], length, step)
     return values | {"stepsize": length}
 
 
-def updated(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Update:
-    """Only the update: what the rule makes of every theta."""
+def updated(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Update:
+    """Apply the rule to every theta, without simulating."""
     values = rule_values(mdp, learners, hyperparameters)
     return mdp.rule.apply(learners.theta, learners.estimate, values, learners.rule_state)
 
 
-def divergence(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Array:
-    """Mean KL(before, after) of an update over the states visited, in the second order, h^2 v'Fv / 2: (learners,).
+def divergence(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Array:
+    """Return the mean KL(before, after) of an update over the states visited, in the second order, h^2 v'Fv / 2: (learners,).
 
     It is exact for linear policies; zero where a rule does not move along a line.
     """
     if not learners.curvature.shape[1]:
         return jnp.zeros(len(learners.theta), jnp.float32)
     length = rule_values(mdp, learners, hyperparameters)["stepsize"]
-    return 0.5 * length**2 * _chosen_curvature(mdp, learners, hyperparameters)[:, 0]
+    return 0.5 * length**2 * _chosen_curvature(mdp, learners, hyperparameters)
 
 
-def moved(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> tuple[Update, Previous]:
-    """An update and what is remembered of it, before the next batch."""
+def moved(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> tuple[Update, Previous]:
+    """Return an update and what is remembered of it, before the next batch."""
     after = updated(mdp, learners, hyperparameters)
-    if any(bounds.scale == "divergence" for bounds in mdp.space.branches.values()):
-        curvature = _chosen_curvature(mdp, learners, hyperparameters)[:, 0]
+    if mdp._measures_divergence:
+        curvature = _chosen_curvature(mdp, learners, hyperparameters)
         # Without a curvature no length costs the divergence that was chosen: the step was not made.
         after = after._replace(flagged=after.flagged | ~((curvature > 0.0) & jnp.isfinite(curvature)))
     cost = jnp.where(after.flagged, 0.0, divergence(mdp, learners, hyperparameters))
     return after, Previous(learners.estimate.mean_return, after.theta - learners.theta, cost)
 
 
-def _advance(mdp: MetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
-    after, previous = mdp.estimator.engine.piece(moved)(mdp, learners, hyperparameters)
-    then = _observe_batch(
-        mdp, learners.context, after.theta, after.state, previous, learners.key, learners.update + jnp.uint32(1)
-    )
-    return held_back(learners, after, then)
-
-
 def held_back(before: Learners, update: Update, after: Learners) -> Learners:
-    """Flags learners whose estimate could be followed, but not with a step that is not finite, or too large for float32."""
+    """Flag learners whose estimate is usable, but whose step is not finite, or too large for float32."""
     return after._replace(flagged=after.flagged | (update.flagged & ~before.flagged))
 
 
-def simulated(mdp: MetaMDP) -> MetaMDP:
-    """The meta-MDP without what only models or first policies depend on: it selects the same program whatever that is."""
-    return dataclasses.replace(mdp, observation=DEFAULT_OBSERVATION, meta_discount=1.0, initial=MetaMDP.initial)
+def simulated(mdp: EpisodicMetaMDP) -> EpisodicMetaMDP:
+    """Return the meta-MDP without what only models or first policies depend on, to select one program for all of them."""
+    return dataclasses.replace(mdp, observation=DEFAULT_OBSERVATION, meta_discount=1.0, initial=EpisodicMetaMDP.initial)
 
 
-def without_ranges(mdp: MetaMDP) -> MetaMDP:
-    """The same for an update that was chosen: where choices lie does not matter any more, but what they mean does."""
-    space = mdp.space
-    if isinstance(space, MenuSpace):
-        space = dataclasses.replace(space, ranges=tuple(Range(1.0, 2.0, bounds.scale) for bounds in space.ranges))
-    else:
-        ones = (1.0,) * space.num_coordinates
-        space = HyperparameterSpace(ones, tuple(2.0 * one for one in ones), space.scales, space.names)
-    return dataclasses.replace(simulated(mdp), space=space)
+def without_ranges(mdp: EpisodicMetaMDP) -> EpisodicMetaMDP:
+    """Return the same for an update that was chosen: only the meaning of its numbers matters, not their bounds."""
+    return dataclasses.replace(simulated(mdp), space=mdp.space.without_bounds())
 
 
-def whole_episodes(mdp: Any, who: str) -> MetaMDP:
-    """The paper's meta-MDP, or a refusal where somebody needs its batches and finds others."""
-    if not isinstance(mdp, MetaMDP):
+def whole_episodes(mdp: MetaMDP, who: str) -> EpisodicMetaMDP:
+    """Return the paper's meta-MDP, or refuse one of the other kind."""
+    if not isinstance(mdp, EpisodicMetaMDP):
         raise InputError(
             f"{who} needs batches of whole episodes, the rule {mdp.rule.name!r} learns from batches of steps."
         )

@@ -8,7 +8,9 @@ from metastep.rules.base import Rule, RuleState, Update, guard, unusable
 from metastep.rules.menu import Menu
 from metastep.rules.rmsprop import RMSProp
 
-REGISTRY: Registry[Rule | ActorCriticRule] = Registry("meta.rule")
+AnyRule = Rule | ActorCriticRule
+
+REGISTRY: Registry[AnyRule] = Registry("meta.rule")
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
 register("nga", NGA, label="NGA")
@@ -27,6 +29,7 @@ __all__ = [
     "TRPO",
     "ActorCriticRule",
     "Adam",
+    "AnyRule",
     "GradientAscent",
     "Menu",
     "RMSProp",

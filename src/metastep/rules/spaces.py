@@ -6,8 +6,8 @@ that an update rule reads.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, get_args
 
 import jax
 import jax.numpy as jnp
@@ -119,6 +119,10 @@ class Space(ABC):
         """The range of the step along each direction, by the direction's name; the name is "" without a choice."""
 
     @abstractmethod
+    def without_bounds(self) -> Self:
+        """Return the space with all bounds the same, to select one compiled program for updates from any of them."""
+
+    @abstractmethod
     def from_unit(self, unit: Array) -> Array:
         """Map (..., coordinates) in [0, 1] to points of the space, along each coordinate's scale."""
 
@@ -181,6 +185,9 @@ class HyperparameterSpace(Space):
     @property
     def branches(self) -> dict[str, Range]:
         return {"": self.ranges[self.names.index("stepsize") if "stepsize" in self.names else 0]}
+
+    def without_bounds(self) -> Self:
+        return replace(self, low=(1.0,) * len(self.low), high=(2.0,) * len(self.high))
 
     def named(self, rows: Array) -> Values:
         return {name: rows[..., index] for index, name in enumerate(self.names)}
@@ -248,6 +255,9 @@ class MenuSpace(Space):
     @property
     def branches(self) -> dict[str, Range]:
         return dict(zip(self.directions, self.ranges, strict=True))
+
+    def without_bounds(self) -> Self:
+        return replace(self, ranges=tuple(replace(bounds, low=1.0, high=2.0) for bounds in self.ranges))
 
     def position(self, rows: Array) -> Array:
         """Return the nearest category of each point: (...,)."""

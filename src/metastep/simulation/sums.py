@@ -4,7 +4,7 @@ All are sums over episodes, taken while the batch is simulated (`stream`) or fro
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,14 @@ class Sums(NamedTuple):
     gradient: Array  # (parameters, learners)
     moments: Array | None  # (1 + observations, 1 + observations, learners): sum of phi phi^T over the steps taken
     num_steps: Array  # (learners,): steps before termination, all episodes together
+
+
+def mean_and_error(returns: Any, xp: Any) -> tuple[Any, Any]:
+    """Return the mean return of episodes (..., episodes), and its standard error, which is 0 for a single one."""
+    num = returns.shape[-1]
+    mean = xp.mean(returns, axis=-1)
+    spread = xp.std(returns, axis=-1, ddof=1) if num > 1 else xp.zeros_like(mean)
+    return mean, spread / xp.sqrt(xp.float32(num))
 
 
 def _gpomdp_term(baseline: Baseline, score: Array, payoff: Array) -> Array:

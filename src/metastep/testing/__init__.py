@@ -1,4 +1,4 @@
-"""Contract checks for parts of your own: one function for each kind.
+"""Contract checks for parts of your own, one function for each kind.
 
     from metastep.testing import check_env
     check_env(MyEnv())
@@ -7,9 +7,8 @@ A check that fails raises `InputError` with one sentence that names what is wron
 """
 
 from metastep.testing.controllers import check_controller
-from metastep.testing.envs import check_env
+from metastep.testing.envs import check_env, check_host_env
 from metastep.testing.features import check_feature
-from metastep.testing.host_envs import check_host_env
 from metastep.testing.policies import check_policy
 from metastep.testing.regressors import check_regressor
 from metastep.testing.rules import check_rule

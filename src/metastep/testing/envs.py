@@ -1,60 +1,80 @@
-"""The contract of environments in JAX."""
+"""The contract of environments, in JAX and on the host."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from metastep._core.noise import to_uniform
 from metastep.envs.base import Context, Env, State, Step, choices_of, range_of
-from metastep.envs.host.base import HostEnv
+from metastep.envs.contexts import ContextSpace
+from metastep.envs.host.base import Bools, HostEnv, HostStep
 from metastep.envs.wrapper import Wrapper
 from metastep.policies import LinearGaussian
 from metastep.simulation.engine import engine_of
 from metastep.simulation.rollouts import Rollout, trajectories
-from metastep.testing.episodes import Contexts, Played, check_episodes, corners, declared
-from metastep.testing.host_envs import check_host_env
-from metastep.testing.subject import Subject, same
+from metastep.testing.subject import Subject, named, read_only, same
 
 _NUM_PROBES = 64  # single moves from as many first states
+_HOST_EPISODES = 2
+
+Contexts = NDArray[np.float32]  # (learners, coordinates)
 
 
-@dataclass(frozen=True)
-class _Driven(Wrapper):
-    """An environment that is given other actions than those that are chosen."""
+class Played(NamedTuple):
+    """Episodes, time first and learners last."""
+
+    observation: NDArray[Any]  # (steps, observations, episodes, learners)
+    reward: NDArray[Any]  # (steps, episodes, learners), zero after termination
+    alive: NDArray[np.bool_]  # (steps, episodes, learners): the step was taken
+
+
+class Driven(Wrapper):
+    """An environment driven by a standard normal policy: draws discrete actions with equal chances, clips others."""
 
     env: Env
 
+    @property
+    def num_choices(self) -> None:
+        """None: the actions are normals."""
+
     def reset(self, context: Context, noise: tuple[Array, ...]) -> State:
+        """Reset the environment inside."""
         return self.env.reset(context, noise)
 
     def observe(self, context: Context, state: State) -> tuple[Array, ...]:
+        """Observe the environment inside."""
         return self.env.observe(context, state)
 
-
-class _Cut(_Driven):
-    """Cut off at their declared range, as batches of steps do."""
-
     def step(self, context: Context, state: State, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
-        limits = range_of(self.env) or (-np.inf, np.inf)
-        return self.env.step(context, state, tuple(jnp.clip(each, *limits) for each in action), noise)
+        """Turn the normals into actions, and move."""
+        if (choices := choices_of(self.env)) is not None:
+            index = jnp.floor(to_uniform(action[0], 0.0, float(choices)))
+            action = (jnp.clip(index, 0.0, choices - 1.0).astype(jnp.int32),)
+        else:
+            action = tuple(jnp.clip(each, *(range_of(self.env) or (-np.inf, np.inf))) for each in action)
+        return self.env.step(context, state, action, noise)
 
 
-class _Drawn(_Driven):
-    """Discrete ones, with equal chances by a standard normal."""
-
-    @property
-    def num_choices(self) -> None:
-        return None
-
-    def step(self, context: Context, state: State, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
-        choices = choices_of(self.env) or 1
-        index = jnp.floor(to_uniform(action[0], 0.0, float(choices)))
-        return self.env.step(context, state, (jnp.clip(index, 0.0, choices - 1.0).astype(jnp.int32),), noise)
+def declared(env: Any) -> Subject:
+    """Return the environment as a subject, after checking the fields of `TaskFamily`."""
+    subject = named("env", env)
+    is_space = isinstance(getattr(env, "context_space", None), ContextSpace)
+    subject.require(is_space, "`context_space` must be a metastep.envs.contexts.ContextSpace")
+    subject.declares(num_observations=1, num_actions=1, reset_noise=0, step_noise=0)
+    if choices_of(env) is not None:
+        subject.declares(num_choices=2)
+        one = env.num_actions == 1
+        subject.require(one, f"`num_actions` is {env.num_actions}, it must be 1 where `num_choices` is declared")
+    subject.declares(packages=tuple)
+    subject.is_hashable()
+    return subject
 
 
 def check_env(
@@ -68,10 +88,10 @@ def check_env(
 ) -> None:
     """Raise `InputError` unless `env` keeps the contract of `metastep.envs.Env`, or of `metastep.envs.HostEnv`.
 
-    Checked are: the declared fields; that the environment can select a compiled program (hashable, equal copies equal); that
-    state, observation, reward and `terminated` are scalars of the right dtype and number; that the same input gives the same
-    bits; that every declared action and normal has an effect; that random episodes stay finite; that `terminated` freezes
-    the state and the reward; and that every coordinate of the context changes the episodes.
+    Checked: the declared fields; that it is hashable and equal to its copies; that state, observation, reward and `terminated`
+    are scalars of the right dtype and number; that the same input gives the same bits; that every declared action and normal
+    has an effect; that random episodes stay finite; that `terminated` freezes the state and the reward; and that every
+    coordinate of the context changes the episodes.
 
     Args:
         env: the environment.
@@ -80,69 +100,63 @@ def check_env(
         sigma: standard deviation of the random actions, around a mean of zero; choose it to match the actions' scale. Discrete
             actions are equally likely.
         seed: of the simulations.
-        thorough: False leaves out that the same input gives the same bits and that all that is declared has an effect, and cuts
-            actions off at their declared range. `metastep run` and `metastep collect` check environments of your own so.
+        thorough: False skips repeating inputs and looking for effects of all that is declared, and clips actions to their
+            declared range. `metastep run` and `metastep collect` check environments of your own this way.
     """
     subject = declared(env)
     if not engine_of(env).is_compiled:
         check_host_env(subject.part, horizon=horizon, sigma=sigma, seed=seed, thorough=thorough)
         return
-    subject.methods("reset", "observe", "step")
-    _check_shapes(subject, subject.part)
+    subject.has_methods("reset", "observe", "step")
     driven: Env = subject.part
-    if choices_of(env) is not None:
-        driven, sigma = _Drawn(driven), 1.0
-    elif not thorough:
-        driven = _Cut(driven)
+    _check_shapes(subject, driven)
+    is_discrete = choices_of(env) is not None
+    if is_discrete or not thorough:
+        driven, sigma = Driven(driven), 1.0 if is_discrete else sigma
     if thorough:
         _check_moves(subject, driven, sigma, seed)
     rollout = Rollout(driven, LinearGaussian(env.num_observations, env.num_actions, sigma), num_episodes, horizon)
-    theta = jnp.zeros((len(corners(env.context_space)[0]), rollout.policy.num_parameters), jnp.float32)
+    theta = jnp.zeros((len(_corners(env.context_space)[0]), rollout.policy.num_parameters), jnp.float32)
     simulate = jax.jit(partial(trajectories, rollout))
 
     def play(tasks: Contexts) -> Played:
         result = subject.call("step", simulate, theta, jnp.asarray(tasks), jax.random.key(seed))
         return Played(*(np.asarray(array) for array in (result.observation, result.reward, result.alive)))
 
-    check_episodes(subject, play, seed, thorough=thorough)
-
-
-def _scalars(num: int) -> tuple[jax.ShapeDtypeStruct, ...]:
-    return tuple(jax.ShapeDtypeStruct((), jnp.float32) for _ in range(num))
+    _check_episodes(subject, play, seed, thorough=thorough)
 
 
 def _check_shapes(subject: Subject, env: Env) -> None:
     """Trace the three methods for one lane; nothing is computed."""
+
+    def scalars(num: int, dtype: Any = jnp.float32) -> tuple[jax.ShapeDtypeStruct, ...]:
+        return tuple(jax.ShapeDtypeStruct((), dtype) for _ in range(num))
+
     context = env.context_space.unpack(jnp.asarray(env.context_space.low, jnp.float32))
-    state = subject.trace(f"reset with {env.reset_noise} normals", env.reset, context, _scalars(env.reset_noise))
+    state = subject.trace(f"reset with {env.reset_noise} normals", env.reset, context, scalars(env.reset_noise))
     subject.require(jax.tree.leaves(state), "the state that `reset` returns holds no numbers")
     for leaf in jax.tree.leaves(state):
-        right = isinstance(leaf.dtype, np.dtype)
-        subject.require(
-            right, "the state that `reset` returns holds a random key; random numbers come from the normals"
-        )
-        subject.array("a field of the state that `reset` returns", leaf, (), leaf.dtype)
-
+        is_number = isinstance(leaf.dtype, np.dtype)
+        key = "the state that `reset` returns holds a random key; random numbers come from the normals"
+        subject.require(is_number, key)
+        subject.is_array("a field of the state that `reset` returns", leaf, (), leaf.dtype)
     seen, num_seen = subject.trace("observe", env.observe, context, state), env.num_observations
-    kind = type(seen).__name__
-    subject.require(isinstance(seen, tuple), f"`observe` returns a {kind}, it must return a tuple of scalars")
+    subject.is_tuple("observe", seen, "scalars")
     right = len(seen) == num_seen
     subject.require(right, f"`observe` returns {len(seen)} numbers, but num_observations is {num_seen}")
     for index, value in enumerate(seen):
-        subject.array(f"observation {index}", value, ())
-
+        subject.is_array(f"observation {index}", value, ())
     what = f"step with {env.num_actions} actions and {env.step_noise} normals"
-    kind = jnp.float32 if choices_of(env) is None else jnp.int32
-    actions = tuple(jax.ShapeDtypeStruct((), kind) for _ in range(env.num_actions))
-    after = subject.trace(what, env.step, context, state, actions, _scalars(env.step_noise))
-    subject.returns("step", after, "metastep.envs.Step", *Step._fields)
-    subject.alike("what `step` returns", after.state, state)
-    subject.array("the reward", after.reward, ())
-    subject.array("`terminated`", after.terminated, (), np.bool_)
+    actions = scalars(env.num_actions, jnp.float32 if choices_of(env) is None else jnp.int32)
+    after = subject.trace(what, env.step, context, state, actions, scalars(env.step_noise))
+    subject.has_fields("step", after, "metastep.envs.Step", Step._fields)
+    subject.same_state("what `step` returns", after.state, state)
+    subject.is_array("the reward", after.reward, ())
+    subject.is_array("`terminated`", after.terminated, (), np.bool_)
 
 
 def _check_moves(subject: Subject, env: Env, sigma: float, seed: int) -> None:
-    """Single moves from first states: the same twice, and every declared action and normal changes some result."""
+    """Check single moves from first states: the same twice, and every declared action and normal changes some result."""
 
     def move(context: Array, action: Array, reset_noise: Array, step_noise: Array) -> tuple[Any, ...]:
         task = env.context_space.unpack(context)
@@ -165,3 +179,194 @@ def _check_moves(subject: Subject, env: Env, sigma: float, seed: int) -> None:
             changed = values.at[:, index].set(jnp.roll(values[:, index], 1))
             matters = not same(usual, program(context, *(inputs | {field: changed}).values()))
             subject.require(matters, f"{field} is {sizes[field]}, but {what} number {index} changes nothing")
+
+
+def check_host_env(
+    env: HostEnv, *, horizon: int = 20, sigma: float = 1.0, seed: int = 0, thorough: bool = True
+) -> None:
+    """Raise `InputError` with one sentence unless `env` keeps the contract of `metastep.envs.HostEnv`.
+
+    Checked: the declared fields; that it is hashable and equal to its copies; shapes and values of observations, rewards and
+    `terminated`; that it does not write to its arguments (they are read-only, here as in a run); that the same seeds, noise and
+    actions give the same episodes; that an episode depends on no other episode or learner; that an ended episode stays; that
+    every coordinate of the context changes the episodes; and, where episodes have `restart`, that it restarts those it should,
+    also after their end, and no others.
+
+    Args:
+        env: the environment.
+        horizon: steps of the episodes; more where the context matters late.
+        sigma, seed: as of `check_env`.
+        thorough: as of `check_env`; False also skips neighbours and `restart`.
+    """
+    subject = declared(env)
+    subject.has_methods("start_episodes")
+    tasks, _ = _corners(env.context_space)
+    shape = (horizon, _HOST_EPISODES, len(tasks), env.num_actions)
+    rng, choices = np.random.default_rng(seed), choices_of(env)
+    actions: NDArray[Any]
+    if choices is None:
+        actions = (sigma * rng.standard_normal(shape)).astype(np.float32)
+        opposite = -actions
+    else:
+        actions = rng.integers(choices, size=shape, dtype=np.int32)
+        opposite = np.int32(choices - 1) - actions
+    if not thorough and choices is None:
+        actions = np.clip(actions, *(range_of(env) or (-np.inf, np.inf)))
+
+    def play(tasks: Contexts, actions: NDArray[Any] = actions, alive: Bools | None = None) -> Played:
+        return _HostPlay(subject, tasks, seed).played(actions, alive)
+
+    _check_episodes(subject, play, seed, thorough=thorough)
+    if not thorough:
+        return
+    # Other neighbours; the shapes stay, so that an environment that ignores neighbours computes the same bits.
+    usual, others = play(tasks), actions.copy()
+    others[:, 1:] = opposite[:, 1:]
+    alone = all(same(a[..., 0, :], b[..., 0, :]) for a, b in zip(usual, play(tasks, others), strict=True))
+    subject.require(alone, "an episode changes with the actions of another one")
+    others = actions.copy()
+    others[:, :, 1:] = opposite[:, :, 1:]
+    beside = play(np.repeat(tasks[:1], len(tasks), axis=0), others)
+    alone = all(same(a[..., 0], b[..., 0]) for a, b in zip(usual, beside, strict=True))
+    subject.require(alone, "an episode changes with the task or the actions of another learner")
+    # One episode of each learner has ended before it begins, so that the others cannot.
+    alive = np.arange(_HOST_EPISODES)[:, None].repeat(len(tasks), axis=1) > 0
+    _check_frozen(subject, play(tasks, np.ones_like(actions[:2]), alive))
+    _check_restart(subject, tasks, actions, seed)
+
+
+class _HostPlay:
+    """Episodes of a host environment that begin with the noise and seeds of a `seed`; all that it returns is checked."""
+
+    def __init__(self, subject: Subject, tasks: Contexts, seed: int) -> None:
+        self.subject, self.env = subject, subject.part
+        self.shape = _HOST_EPISODES, len(tasks)
+        self.rng = np.random.default_rng(seed)
+        num = math.prod(self.shape)
+        self.noise = self.rng.standard_normal((*self.shape, self.env.reset_noise), np.float32)
+        self.seeds = np.arange(seed, seed + num, dtype=np.uint32).reshape(self.shape)
+        start = self.env.start_episodes
+        self.episodes = subject.call("start_episodes", start, *read_only(tasks, self.noise, self.seeds))
+        for method in ("observe", "step"):
+            there = callable(getattr(self.episodes, method, None))
+            subject.require(there, f"what `start_episodes` returns has no method `{method}`")
+        self.alive = np.ones(self.shape, np.bool_)
+
+    def played(self, actions: NDArray[Any], alive: Bools | None = None) -> Played:
+        """Take actions (steps, episodes, learners, numbers); `alive` are the episodes that go on, all by default."""
+        subject, env, steps = self.subject, self.env, []
+        alive = self.alive if alive is None else alive
+        for action in actions:
+            seen = subject.call("observe", self.episodes.observe)
+            subject.is_array("the observation", seen, (*self.shape, env.num_observations), np.number)
+            seen = np.moveaxis(np.array(seen), -1, 0)
+            noise = self.rng.standard_normal((*self.shape, env.step_noise), np.float32)
+            after = subject.call("step", self.episodes.step, *read_only(action, noise, alive))
+            subject.has_fields("step", after, "metastep.envs.host.HostStep", HostStep._fields)
+            for field, dtype in (("reward", np.number), ("terminated", np.bool_), ("truncated", np.bool_)):
+                if field != "truncated" or after.truncated is not None:
+                    subject.is_array(f"`{field}`", getattr(after, field), self.shape, dtype)
+            steps.append((seen, np.where(alive, after.reward, 0.0), alive))
+            alive = alive & ~after.over
+        self.alive = alive
+        return Played(*(np.stack(arrays) for arrays in zip(*steps, strict=True)))
+
+
+def _check_restart(subject: Subject, tasks: Contexts, actions: NDArray[Any], seed: int) -> None:
+    """Play until an episode ends, restart the ended ones (every other one where none ends), and play on.
+
+    Restarted ones must be like ones that start with the same numbers, the others as if nothing had happened.
+    """
+
+    def begin(num_steps: int, seed: int = seed) -> _HostPlay:
+        begun = _HostPlay(subject, tasks, seed)  # a simulator may know one batch only: none is played beside another
+        if num_steps:
+            begun.played(actions[:num_steps])
+        return begun
+
+    def play_on(begun: _HostPlay, alive: Bools) -> Played:
+        begun.rng = np.random.default_rng([seed, 1])
+        return begun.played(actions, alive)
+
+    first = begin(0)
+    if not callable(getattr(first.episodes, "restart", None)):
+        return  # whole episodes do without it
+    num_steps = 0
+    while num_steps < len(actions) and first.alive.all():
+        first.played(actions[num_steps : num_steps + 1])
+        num_steps += 1
+    which = np.indices(first.shape).sum(axis=0) % 2 == 0 if first.alive.all() else ~first.alive
+    usual = play_on(first, first.alive)
+    fresh = begin(0, seed + 2)
+    begins = play_on(fresh, fresh.alive)
+    restarted = begin(num_steps)
+    subject.call("restart", restarted.episodes.restart, *read_only(which, fresh.noise, fresh.seeds))
+    mixed = play_on(restarted, restarted.alive | which)
+    for lanes, expected, message in (
+        (~which, usual, "`restart` changes episodes that should go on"),
+        (which, begins, "an episode that `restart` begins differs from one that starts with the same seed and noise"),
+    ):
+        found, right = (jax.tree.map(lambda array, lanes=lanes: array[..., lanes], each) for each in (mixed, expected))
+        subject.require(same(found, right), message)
+
+
+def _corners(space: ContextSpace) -> tuple[Contexts, Contexts]:
+    """Return tasks where learner i has coordinate i at its lower, then at its upper bound, and the others in the middle.
+
+    At least two learners: each must have a neighbour.
+    """
+    low, high = np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
+    lower = np.tile((low + high) / np.float32(2), (max(len(low), 2), 1))
+    upper, diagonal = lower.copy(), np.arange(len(low))
+    lower[diagonal, diagonal], upper[diagonal, diagonal] = low, high
+    return lower, upper
+
+
+def _check_episodes(subject: Subject, play: Callable[[Contexts], Played], seed: int, *, thorough: bool) -> None:
+    """Check episodes in random tasks and, where it is `thorough`, in tasks that differ by one coordinate.
+
+    `play` gives the episodes of some tasks, always with the same random numbers.
+    """
+    space: ContextSpace = subject.part.context_space
+    lower, upper = _corners(space)
+    drawn = np.asarray(space.sample(jax.random.key(seed), len(lower)))
+    played = []
+    for tasks in (lower, drawn, upper):
+        played.append(play(tasks))
+        _check_finite(subject, space, tasks, played[-1])
+        _check_frozen(subject, played[-1])
+    if not thorough:
+        return
+    left, _, right = played
+    subject.require(
+        same(play(upper), right),
+        "the same seeds, noise and actions give different episodes; randomness must come from the seeds and normals it is "
+        "given",
+    )
+    for index, (name, low, high) in enumerate(zip(space.names, space.low, space.high, strict=True)):
+        # A fixed task has nothing to vary.
+        matters = low == high or any(not same(a[..., index], b[..., index]) for a, b in zip(left, right, strict=True))
+        subject.require(
+            matters,
+            f"{name} = {low:g} and {name} = {high:g} give the same episodes over {len(left.alive)} steps; every coordinate "
+            "of the context must matter",
+        )
+
+
+def _check_finite(subject: Subject, space: ContextSpace, tasks: Contexts, episodes: Played) -> None:
+    """Check all numbers, also of the state that ends an episode: it stays in the batch, with weight zero."""
+    seen = np.moveaxis(episodes.observation, 1, 0)
+    for what, values in (("the reward", episodes.reward), *((f"observation {i}", each) for i, each in enumerate(seen))):
+        for step, episode, learner in np.argwhere(~np.isfinite(values))[:1]:
+            task = ", ".join(f"{name} = {value:g}" for name, value in zip(space.names, tasks[learner], strict=True))
+            value = values[step, episode, learner]
+            subject.require(False, f"{what} is {value} at step {step} of an episode in the task {task}")
+
+
+def _check_frozen(subject: Subject, episodes: Played) -> None:
+    """Check that nothing happens to an episode after its end."""
+    seen, reward, alive = episodes
+    subject.require(not (alive[1:] & ~alive[:-1]).any(), "an episode goes on after `terminated`")
+    subject.require((reward[~alive] == 0.0).all(), "an episode earns a reward after `terminated`")
+    moves = (seen[1:] != seen[:-1]).any(axis=1) & ~alive[:-1]
+    subject.require(not moves.any(), "the state of an episode changes after `terminated`")

@@ -14,12 +14,12 @@ _ROWS, _FEATURES = 60, 4
 def check_regressor(regressor: Regressor, *, seed: int = 0) -> None:
     """Raise `InputError` with one sentence unless the regressor keeps the contract of `metastep.fqi.regressors.Regressor`.
 
-    Checked are: that its options make an equal regressor; what it fits has the members of `Head`, and predicts finite float64
-    numbers of shape (rows,); that the same seed gives the same bits whatever the threads, and leaves the data as they are; that
-    the arrays of a head load into one that predicts the same bits; and that `load` refuses others with an `InputError`.
+    Checked: that its options make an equal regressor; that `fit` returns a `Head` that predicts finite float64 numbers of shape
+    (rows,); that the same seed gives the same bits with any number of threads, and leaves the data unchanged; that a loaded head
+    predicts the same bits; and that `load` refuses other arrays with an `InputError`.
     """
     subject = named("regressor", regressor)
-    subject.methods("fit", "load")
+    subject.has_methods("fit", "load")
     rng = np.random.default_rng(seed)
     inputs, fresh = rng.normal(size=(2, _ROWS, _FEATURES)).astype(np.float32)
     targets = np.sin(inputs[:, 0]) - inputs[:, -1] ** 2
@@ -51,16 +51,18 @@ def check_regressor(regressor: Regressor, *, seed: int = 0) -> None:
 
 
 def _check_head(subject: Subject, head: Any, inputs: Any) -> Any:
-    """The predictions of a head that has all that is needed."""
-    subject.returns("fit", head, "metastep.fqi.regressors.Head", "num_features", "importances", "predict", "arrays")
+    """Return the predictions of a checked head."""
+    subject.has_fields(
+        "fit", head, "metastep.fqi.regressors.Head", ("num_features", "importances", "predict", "arrays")
+    )
     subject.require(head.num_features == _FEATURES, f"`num_features` is {head.num_features}, it must be {_FEATURES}")
     if head.importances is not None:
-        subject.array("`importances`", head.importances, (_FEATURES,), np.number)
+        subject.is_array("`importances`", head.importances, (_FEATURES,), np.number)
     return _predict(subject, head, inputs)
 
 
 def _predict(subject: Subject, head: Any, inputs: Any) -> Any:
     predicted = subject.call("predict", head.predict, *read_only(inputs))
-    subject.array("what `predict` returns", predicted, (len(inputs),), np.float64)
+    subject.is_array("what `predict` returns", predicted, (len(inputs),), np.float64)
     subject.require(np.isfinite(predicted).all(), "what `predict` returns must be finite")
     return predicted

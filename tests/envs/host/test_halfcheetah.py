@@ -16,7 +16,7 @@ from metastep.controllers import Fixed
 from metastep.envs.host import HalfCheetahVel, HostEnv
 from metastep.envs.host.halfcheetah import load_model
 from metastep.evaluation import Method, compare
-from metastep.mdp import InitialPolicy, MetaMDP
+from metastep.mdp import EpisodicMetaMDP, InitialPolicy
 from metastep.mdp.blocks import Stream
 from metastep.mdp.collection import collect
 from metastep.mdp.controller import Exploration
@@ -118,7 +118,7 @@ def test_it_keeps_the_contract():
 
 
 def test_the_meta_loop_runs_on_it():
-    mdp = MetaMDP(
+    mdp = EpisodicMetaMDP(
         make_estimator(), HyperparameterSpace((0.0,), (1.0,)), InitialPolicy(mean=(0.0,), variance=(0.1,)), block_size=3
     )
     tasks = mdp.tasks(0, Stream.TRAIN, 0)
@@ -182,7 +182,7 @@ def test_engines():
 def test_results_name_the_simulator_and_not_its_threads(tmp_path):
     env = envs.make("halfcheetah", num_threads=2)
     rollout = Rollout(env, LinearGaussian(17, 6, sigma=1.0), num_episodes=2, horizon=2)
-    mdp = MetaMDP(Estimator(rollout), HyperparameterSpace((0.0,), (1.0,)), block_size=2)
+    mdp = EpisodicMetaMDP(Estimator(rollout), HyperparameterSpace((0.0,), (1.0,)), block_size=2)
     dataset = collect(mdp, tmp_path / "d", num_episodes=2, num_updates=1, seed=0, config={})
     comparison = compare([Method("h", NGA(), Fixed(0.1))], mdp, seed=0, num_updates=1, num_tasks=2)
     for record in (dataset.environment, comparison.settings["versions"]):

@@ -11,7 +11,7 @@ from metastep import envs
 from metastep._core.errors import InputError
 from metastep.controllers.greedy_oracle import line_search
 from metastep.controllers.hoof import HOOF
-from metastep.mdp import MetaMDP, advance, begin
+from metastep.mdp import EpisodicMetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.loop import run
@@ -69,10 +69,10 @@ def test_streaming_equals_the_statistics_of_whole_episodes():
     assert relative_error(streamed.gradient, np.asarray(kept.gradient).T).max() < 1e-5
 
 
-def make_mdp(on_the_host: bool) -> MetaMDP:
+def make_mdp(on_the_host: bool) -> EpisodicMetaMDP:
     rollout = make_rollout("lqr", num_episodes=20, horizon=20)
     estimator = Estimator(on_host(rollout) if on_the_host else rollout)
-    return MetaMDP(estimator, HyperparameterSpace((0.0,), (1.0,)), block_size=4)
+    return EpisodicMetaMDP(estimator, HyperparameterSpace((0.0,), (1.0,)), block_size=4)
 
 
 def test_the_loop_does_not_know_the_difference():
@@ -91,7 +91,7 @@ def test_controllers_that_simulate_do_not_know_the_difference():
     proposals, searches = [], []
     for place in (True, False):
         mdp = make_mdp(place)
-        learners = begin(mdp, mdp.tasks(0, Stream.TRAIN, 0))
+        learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
         hoof = HOOF(0.05, num_candidates=10)
         proposals.append(hoof.propose(hoof.init(mdp, learners), learners))
         searches.append(line_search(mdp, learners, jnp.asarray([[0.0], [0.5]], jnp.float32)))
@@ -102,11 +102,11 @@ def test_controllers_that_simulate_do_not_know_the_difference():
 def test_the_same_key_gives_the_same_bits_and_another_key_others():
     mdp = make_mdp(True)
     tasks = mdp.tasks(0, Stream.TRAIN, 0)
-    first, again = begin(mdp, tasks), begin(mdp, tasks)
+    first, again = mdp.begin(tasks), mdp.begin(tasks)
     np.testing.assert_array_equal(first.estimate.gradient, again.estimate.gradient)
-    other = begin(mdp, tasks._replace(key=mdp.tasks(1, Stream.TRAIN, 0).key))
+    other = mdp.begin(tasks._replace(key=mdp.tasks(1, Stream.TRAIN, 0).key))
     assert not np.array_equal(first.estimate.gradient, other.estimate.gradient)
-    moved = advance(mdp, first, jnp.full((4, 1), 0.1, jnp.float32))
+    moved = mdp.advance(first, jnp.full((4, 1), 0.1, jnp.float32))
     assert int(moved.update) == 1
     assert not np.array_equal(moved.theta, first.theta)
 

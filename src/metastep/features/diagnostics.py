@@ -1,0 +1,188 @@
+"""What a training loop reports of its updates, and how features are computed from it.
+
+Loops report NumPy numbers or JAX arrays: `xp` is the namespace that computes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metastep._core.errors import InputError, not_registered
+from metastep.features.base import REGISTRY, Feature, Seen
+from metastep.features.base import Memory as Memory
+from metastep.simulation.sums import mean_and_error
+
+SMALLEST = 1e-6
+"""Logarithms end here: what is smaller, zero or negative counts as this."""
+
+LOWEST_EXPLAINED = -1.0
+"""A critic that explains less counts as this one."""
+
+
+def log10(values: Any, xp: Any) -> Any:
+    """Return decimal logarithms, at least that of `SMALLEST`."""
+    return xp.log10(xp.maximum(values, SMALLEST))
+
+
+def over(part: Any, whole: Any, xp: Any) -> Any:
+    """Return the ratio, 0 where the denominator is not positive; NaN stays NaN."""
+    return xp.where(whole <= 0.0, 0.0, part / xp.where(whole <= 0.0, 1.0, whole))
+
+
+def explained_variance(values: Any, targets: Any, xp: Any) -> Any:
+    """Return 1 - Var(target - value) / Var(target) over the last axis; 0 where targets do not vary, and at least -1."""
+    whole = xp.var(targets, axis=-1)
+    share = xp.var(targets - values, axis=-1) / xp.where(whole <= 0.0, 1.0, whole)
+    return xp.where(whole <= 0.0, 0.0, xp.maximum(1.0 - share, LOWEST_EXPLAINED))
+
+
+class StepGeometry(NamedTuple):
+    """How a step lies to the one before it, over the last axis of both."""
+
+    length: Any
+    length_before: Any
+    cosine: Any  # of the angle between them; 0 where one of them is zero
+
+
+def step_geometry(step: Any, before: Any, xp: Any) -> StepGeometry:
+    """Return the lengths of two steps (..., parameters), and the cosine of the angle between them."""
+    lengths = xp.sqrt(xp.sum(step**2, axis=-1)), xp.sqrt(xp.sum(before**2, axis=-1))
+    return StepGeometry(*lengths, over(xp.sum(step * before, axis=-1), lengths[0] * lengths[1], xp))
+
+
+class Movement(NamedTuple):
+    """Parameters at the last call, and the step that led there."""
+
+    parameters: Any
+    step: Any
+
+    def after(self, parameters: Any, xp: Any) -> tuple["Movement", StepGeometry]:
+        """Return the movement to new parameters; one that is not finite is skipped, it would spoil later angles."""
+        step = parameters - self.parameters
+        found = step_geometry(step, self.step, xp)
+        sound = xp.isfinite(found.length)
+        return Movement(xp.where(sound, parameters, self.parameters), xp.where(sound, step, self.step)), found
+
+
+class MinibatchStats(NamedTuple):
+    """Diagnostics of an update that a loop reports minibatch by minibatch."""
+
+    minibatches: Any = 0  # of the update so far
+    approx_kl: Any = 0.0  # sum over those of the current epoch
+    clip_fraction: Any = 0.0  # sum over all of them
+
+    def after(self, reported: Mapping[str, Any], begins: Any, each_epoch: int, xp: Any) -> "MinibatchStats":
+        """Add one minibatch, the first of an update where `begins` is true."""
+        num = xp.where(begins, 0, self.minibatches)
+        return MinibatchStats(
+            num + 1,
+            xp.where(num % each_epoch == 0, 0.0, self.approx_kl) + reported.get("approx_kl", 0.0),
+            xp.where(begins, 0.0, self.clip_fraction) + reported.get("clip_fraction", 0.0),
+        )
+
+    def of_the_update(self, each_epoch: int, xp: Any) -> dict[str, Any]:
+        """Return the mean divergence over the last epoch, and the mean clip fraction over all."""
+        num = xp.maximum(self.minibatches, 1)
+        return {"approx_kl": self.approx_kl / ((num - 1) % each_epoch + 1), "clip_fraction": self.clip_fraction / num}
+
+
+DIAGNOSTICS = {
+    "returns": "returns without discount of the last finished episodes, as many as the model's learners had environments; where "
+    '`model.record.setting` has `returns = "first episodes"`, of those that began with the batch',
+    "mean_return": "their mean, in place of them",
+    "return_error": "the standard error of the mean, in place of them",
+    "entropy": "mean entropy of the policy on the current batch, in nats",
+    "explained_variance": "1 - Var(target - value) / Var(target) of the critic on the current batch",
+    "values": "the critic's values on the current batch, in place of explained_variance with targets",
+    "targets": "the critic's targets, in place of explained_variance with values",
+    "approx_kl": "mean of (ratio - 1) - log ratio over the last epoch of the last update",
+    "clip_fraction": "share of ratios that were clipped in the last update",
+    "parameters": "all parameters that are trained, as one vector or a list of arrays",
+    "step_norm": "length of the last step of the parameters, in place of them",
+    "step_cosine": "cosine of the angle between the last step and the one before it, in place of the parameters",
+    "rate": "the rate that the last update was made with, where it was not the one proposed",
+}
+"""What a loop may report, by name; a model needs some of them. A feature of your own may add a line for its diagnostics."""
+
+_OF_THE_LAST_UPDATE = ("approx_kl", "clip_fraction", "step_norm", "step_cosine", "rate")
+_OWN = ("rate", "budget")  # a stepper knows them itself
+_INSTEAD = {"mean_return": "returns", "return_error": "returns", "step_norm": "parameters", "step_cosine": "parameters"}
+
+
+def _formula(name: str) -> Feature | None:
+    """Return a feature that is computed from what loops report; None for one that is given by its name."""
+    own = name.rpartition(":")[2]  # without importing anything: a model file may name modules
+    feature = REGISTRY.make(own) if own in REGISTRY.names() else None
+    return feature if feature is not None and set(feature.needs) <= {*DIAGNOSTICS, *_OWN} else None
+
+
+def needed(features: Sequence[str]) -> tuple[str, ...]:
+    """Return the diagnostics that features are computed from, each once; others are given by the feature's name."""
+    found = ((name, _formula(name)) for name in features)
+    needs = (need for name, feature in found for need in ((name,) if feature is None else feature.needs))
+    return tuple(dict.fromkeys(need for need in needs if need not in _OWN))
+
+
+def asked_for(diagnostics: Iterable[str]) -> tuple[str, ...]:
+    """Return what a loop is asked to report so that these are known, each once."""
+    return tuple(dict.fromkeys(_INSTEAD.get(name, name) for name in diagnostics))
+
+
+class Observed(NamedTuple):
+    """What a model sees of an update, and what to remember of it; the caller adds the rate."""
+
+    features: dict[str, Any]
+    sound: Any  # whether all diagnostics are finite; otherwise the smallest step is due, whatever the features are
+    memory: Memory
+
+
+def observed(features: Sequence[str], reported: Mapping[str, Any], memory: Memory, budget: float, xp: Any) -> Observed:
+    """Compute features by name from what a loop reports.
+
+    Before the first update, diagnostics of the last one are 0, and NumPy loops need not report them.
+    """
+    found = dict(reported)
+    for name in found:
+        if name not in DIAGNOSTICS and name not in features:
+            allowed = [*dict.fromkeys((*needed(features), *DIAGNOSTICS))]
+            raise not_registered("diagnostics", name, allowed, "is not something a stepper knows")
+    if "returns" in found and "mean_return" not in found:
+        found["mean_return"], found["return_error"] = mean_and_error(found["returns"], xp)
+    if "values" in found and "targets" in found and "explained_variance" not in found:
+        found["explained_variance"] = explained_variance(found["values"], found["targets"], xp)
+    found = {"rate": memory.rate, "budget": np.float32(budget), **found}
+    for name in _OF_THE_LAST_UPDATE:
+        if name in found:
+            found[name] = xp.where(memory.updates > 0, found[name], 0.0)
+        elif xp is np and not memory.updates:
+            found[name] = np.float32(0.0)
+    given = {name for name in features if name in reported and name not in DIAGNOSTICS}  # as they are
+    missing = [name for name in needed([name for name in features if name not in given]) if name not in found]
+    if missing:
+        raise InputError(f"diagnostics: missing {', '.join(asked_for(missing))}, which the model needs.")
+    seen = Seen(found, memory, xp)
+    computed = {}
+    for name in features:
+        feature = None if name in given else _formula(name)
+        computed[name] = found[name] if feature is None else feature(seen)
+    # Also diagnostics that the model does not need: a loop in which anything is not finite is about to break.
+    sound = xp.all(xp.stack([xp.all(xp.isfinite(xp.asarray(value))) for value in found.values()]))
+    return Observed(computed, sound, _remembered(found, sound, memory, xp))
+
+
+def _remembered(reported: Mapping[str, Any], sound: Any, memory: Memory, xp: Any) -> Memory:
+    """Return what to remember; numbers that are not finite are forgotten, they would spoil later updates."""
+
+    def kept(name: str, before: Any) -> Any:
+        return xp.where(xp.isfinite(reported[name]), reported[name], before) if name in reported else before
+
+    first = xp.where(memory.sound > 0, memory.first_entropy, kept("entropy", memory.first_entropy))
+    return Memory(
+        updates=memory.updates + 1,
+        sound=memory.sound + xp.where(sound, 1, 0),
+        first_entropy=first,
+        mean_return=kept("mean_return", memory.mean_return),
+        rate=memory.rate,
+        step_norm=kept("step_norm", memory.step_norm),
+    )
