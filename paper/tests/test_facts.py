@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from metastep.evaluation import TuningTable
-from metastep.experiments.build import method_spec
+from metastep.experiments.build import method_specs
 from metastep.experiments.config import load
 from paper import judging as by
 from paper import learning_facts as learning
@@ -306,6 +306,6 @@ def test_grids_contain_the_papers_values():
     for fact in FACTS:
         if fact.judge is by.tuned_near:
             method, parameter, paper, *_ = fact.arguments
-            grid = method_spec(load(fact.environment, "full"), method).grid[parameter]
+            grid = method_specs(load(fact.environment, "full"))[method].grid[parameter]
             assert any(np.isclose(value, paper) for value in grid)
     assert {fact.environment for fact in facts_of("swingup")} == {"swingup"}
