@@ -232,7 +232,7 @@ def test_what_is_not_finite_gets_the_first_directions_smallest_step(fitted, data
             "of tuple .* is 2, allowed is the position 0 to 1",
         ),
         ({"menu": None}, r"stepsize has shape \(600, 2\), allowed is \(600,\)"),
-        ({"stepsize_scale": "cubic"}, r"fqi\.stepsize_scale: 'cubic' must be one of linear, log, divergence"),
+        ({"stepsize_scale": "cubic"}, r"fqi\.stepsize_scale: 'cubic' must be 'linear', 'log' or 'divergence'"),
         ({"menu": None, "stepsize_scale": "log"}, "must be positive on a log scale"),
     ],
 )

@@ -263,7 +263,7 @@ def test_the_number_of_updates_is_what_is_said_recorded_or_known():
         model.stepper(99, record=record)
     unknown = dataclasses.replace(model, record=dataclasses.replace(model.record, configuration={}))
     assert unknown.stepper(7).num_updates == 7
-    with pytest.raises(InputError, match="num_updates is missing, allowed is 1 or more: the model looks at the share"):
+    with pytest.raises(InputError, match="num_updates is missing, allowed is 1 or more: the model observes the share"):
         unknown.stepper()
 
 
