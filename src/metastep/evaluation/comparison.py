@@ -78,9 +78,13 @@ class Comparison:
             raise InputError(f"method: {name!r} is not in this comparison, allowed are {', '.join(self.names)}.")
         return self.names.index(name)
 
+    def record(self, name: str) -> MethodRecord:
+        """Return the record of a method."""
+        return self.methods[self.index(name)]
+
     def label(self, name: str) -> str:
-        """How a method is called in tables and figures."""
-        return self.methods[self.index(name)].label
+        """Return the name of a method in tables and figures."""
+        return self.record(name).label
 
     def at_edge(self, *methods: str) -> list[str]:
         """Labels of these methods, or of all, whose tuned values lie at an edge of their grid, with the values' names."""
