@@ -13,11 +13,11 @@ from metastep.report.figures import Panel, picture
 from metastep.report.style import CONTRAST, MAIN, Ink, tint
 from metastep.report.tables import number
 from metastep.simulation.rollouts import Rollout
-from paper.outcome import Outcome, Product
+from paper.outcome import Outcome, Product, Verdict
 from paper.theory.constants import Floats
 from paper.theory.estimate import estimate_constants, step_function, visited_samples
+from paper.theory.measure import BoundRow, Effort, measure_bounds
 from paper.theory.policy import policy_from_theta
-from paper.theory.table import BoundRow, Effort, measure_bounds
 from paper.workbench import Workbench
 
 _QUANTITIES = (("Q", "|Q - Q'|"), ("J", "|J - J'|"), ("gradient", "|∂J - ∂J'|"), ("occupancy", "mean state"))
@@ -61,7 +61,7 @@ _OTHERS = {
 
 
 def theory(bench: Workbench) -> Product:
-    """Measured differences and their bounds, and estimates for the environments that have none."""
+    """Measure differences and compare them with their bounds; estimate constants for the environments that have none."""
     size, estimates, smoothness = _SIZES[bench.scale], [], {}
     with bench.stage("theory", 1, "table") as advance:
         rows = [*measure_bounds("lqr", size.effort, bench.seed), *measure_bounds("nav2d", size.effort, bench.seed)]
@@ -69,52 +69,42 @@ def theory(bench: Workbench) -> Product:
             table, smoothness[env] = _measure_other(env, size, bench.seed)
             estimates += table
         advance(1)
-    joined = [
-        {
-            name: " ".join(map(repr, value)) if isinstance(value, tuple) else value
-            for name, value in row._asdict().items()
-        }
+    texts = [
+        row._asdict() | {"context": " ".join(map(repr, row.context)), "other": " ".join(map(repr, row.other))}
         for row in rows
     ]
     panels = [*panels_with_bounds(rows), [smoothness_panel(env, policies) for env, policies in smoothness.items()]]
-    tables = {"theory": joined, "theory-estimates": estimates}
-    return Product([judge(rows)], [picture("theory", _CAPTION, panels)], tables)
+    return Product(
+        [judge(rows)], [picture("theory", _CAPTION, panels)], {"theory": texts, "theory-estimates": estimates}
+    )
 
 
 def judge(rows: Sequence[BoundRow]) -> Outcome:
-    """Whether the theorems hold: a violation is an interval that lies above its bound."""
+    """Judge whether the theorems hold: a violation is an interval that lies above its bound."""
     num_violations = sum(not row.holds for row in rows)
     tightest: dict[str, float] = {}
     for row in rows:
         name = f"{row.env} {row.quantity.split('[')[0]}"
         tightest[name] = max(tightest.get(name, 0.0), row.tightness)
     shares = ", ".join(f"{name} {number(value)}" for name, value in tightest.items())
-    return Outcome(
-        environment="LQR, Nav2D",
-        claim=(
-            "Q, the return, its gradient and the occupancy are Lipschitz in the context, "
-            "with the constants of Theorem 1, the gradient theorem and its lemma on occupancies"
-        ),
-        quantity="differences beyond their bound (99 % intervals)",
-        effect=float(num_violations),
-        low=None,
-        high=None,
-        num=len(rows),
-        counted="differences",
-        verdict="does not hold" if num_violations else "holds",
-        detail=f"largest share of the bound: {shares}",
+    claim = (
+        "Q, the return, its gradient and the occupancy are Lipschitz in the context, "
+        "with the constants of Theorem 1, the gradient theorem and its lemma on occupancies"
     )
+    quantity, effect = "differences beyond their bound (99 % intervals)", float(num_violations)
+    verdict: Verdict = "does not hold" if num_violations else "holds"
+    detail = f"largest share of the bound: {shares}"
+    return Outcome("LQR, Nav2D", claim, quantity, effect, None, None, len(rows), "differences", verdict, detail)
 
 
 def _measure_other(name: str, size: _Size, seed: int) -> tuple[list[dict[str, Any]], list[Smoothness]]:
-    """Estimated constants and the measured smoothness of the return for each policy; contexts in widths of their box."""
+    """Estimate constants and measure the smoothness of the return for each policy; contexts in widths of their box."""
     env, setting = make(name), _OTHERS[name]
     assert isinstance(env, Env)  # none of these runs on the host
     space = env.context_space
     policy = LinearGaussian(env.num_observations, env.num_actions, setting.sigma)
     rollout = Rollout(env, policy, size.num_episodes, setting.horizon, _GAMMA, "none")
-    step = step_function(env, in_box_widths=True)
-    rng = np.random.default_rng(seed)
+    step, rng = step_function(env, in_box_widths=True), np.random.default_rng(seed)
     rows, smoothness = [], []
     for index in range(size.num_policies):
         theta = setting.draw(rng, policy.num_parameters)
@@ -122,32 +112,19 @@ def _measure_other(name: str, size: _Size, seed: int) -> tuple[list[dict[str, An
         contexts = np.asarray(space.low) + np.subtract(space.high, space.low) * unit
         samples = visited_samples(env, policy, theta, contexts, setting.horizon, seed + index)._replace(contexts=unit)
         found = estimate_constants(step, samples, size.num_state_pairs, env.step_noise, seed=seed + index)
-        smooth = measure_smoothness(
-            rollout, theta, num_pairs=size.num_context_pairs, num_blocks=size.num_blocks, seed=seed + index
-        )
+        effort = {"num_pairs": size.num_context_pairs, "num_blocks": size.num_blocks, "seed": seed + index}
+        smooth = measure_smoothness(rollout, theta, **effort)
         smoothness.append(smooth)
-        row = {
-            "env": name,
-            "policy": index,
-            "L_P": found.L_P,  # estimated from below, like the next three
-            "L_r": found.L_r,
-            "L_omega_P": found.L_omega_P,
-            "L_omega_r": found.L_omega_r,
-            "R_max": found.R_max,
-            "L_pi": float(policy_from_theta(theta, env.num_observations, env.num_actions, setting.sigma).L_pi),  # exact
-            "num_pairs": found.num_pairs,
-            "ending_share": found.ending_share,
-            "return_steepest": smooth.steepest,  # |J - J'| for a box width
-            "return_steepest_low": smooth.steepest_low,
-            "return_median": smooth.median,
-            "num_context_pairs": size.num_context_pairs,
-        }
-        rows.append(row)
+        linear = policy_from_theta(theta, env.num_observations, env.num_actions, setting.sigma)
+        row = {"env": name, "policy": index, "num_pairs": size.num_state_pairs, **found._asdict()}
+        row |= {"L_pi": float(linear.L_pi), "num_context_pairs": size.num_context_pairs}  # exact
+        row |= {"return_steepest": smooth.steepest, "return_steepest_low": smooth.steepest_low}  # for a box width
+        rows.append(row | {"return_median": smooth.median})
     return rows, smoothness
 
 
 def panels_with_bounds(rows: Sequence[BoundRow]) -> list[list[Panel]]:
-    """For each environment, one panel for each quantity: measured over bound, both logarithmic."""
+    """Draw one panel for each quantity and environment: measured over bound, both logarithmic."""
     return [
         [
             _bound_panel(
@@ -166,7 +143,7 @@ def _bound_panel(title: str, rows: Sequence[BoundRow]) -> Panel:
     measured, low, high, bound, tightness = (
         np.array([getattr(row, field) for row in rows]) for field in ("measured", "low", "high", "bound", "tightness")
     )
-    # Zero has no place on a logarithmic axis: what is smaller than a billionth of its bound is drawn there.
+    # A logarithmic axis has no zero: values below a billionth of their bound are drawn there.
     shown = np.maximum(measured, 1e-9 * bound)
     bars = shown - np.maximum(low, 0.5 * shown), np.maximum(high - shown, 0.0)
     note = f"n = {len(rows)}, of the bound:\nmedian {np.median(tightness):.2g}, largest {max(tightness):.2g}"
@@ -183,7 +160,7 @@ def _bound_panel(title: str, rows: Sequence[BoundRow]) -> Panel:
 
 
 def smoothness_panel(env: str, policies: Sequence[Smoothness]) -> Panel:
-    """|J - J'| over the distance of the tasks, for several policies."""
+    """Draw |J - J'| over the distance of the tasks, for several policies."""
     note = f"{len(policies)} policies\nsteepest pair {steepest_of(policies):.3g} a box width"
 
     def draw(axes: Axes, ink: Ink) -> None:

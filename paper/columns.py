@@ -37,26 +37,23 @@ class Figure:
     name: str  # its id
     caption: str
     column: Callable[[PresetRun], Column]  # makes an environment's share
-    run: Callable[[Workbench, str], PresetRun] = Workbench.run  # opens its run
+    run: Callable[[Workbench, str], PresetRun] | None = None  # opens its run, where that is not the preset's
     table: str = "differences"  # name of the file of its numbers
     is_turned: bool = False  # whether an environment has a row instead of a column
 
     def __call__(self, bench: Workbench) -> Product:
         """Make it for the environments of a bench."""
-        made = {preset: self.column(self.run(bench, preset)) for preset in bench.environments}
+        runs = {preset: self.run(bench, preset) if self.run else bench.run(preset) for preset in bench.environments}
+        made = {preset: self.column(run) for preset, run in runs.items()}
         panels = [column.panels for column in made.values()]
         if not self.is_turned:
             panels = [[panel for panel in row if panel is not None] for row in zip_longest(*panels)]
-        notes = dict.fromkeys(
-            column.note for column in made.values() if column.note
-        )  # a note that several share is given once
-        caption = " ".join([self.caption, *notes])
+        notes = dict.fromkeys(column.note for column in made.values() if column.note)  # those that several share, once
+        rows = [{"environment": env, **row} for env, column in made.items() for row in column.table()]
         return Product(
             outcomes=[judged.outcome for column in made.values() for judged in column.judged],
-            pictures=[picture(self.name, caption, panels)],
-            tables={
-                self.table: [{"environment": env, **row} for env, column in made.items() for row in column.table()]
-            },
+            pictures=[picture(self.name, " ".join([self.caption, *notes]), panels)],
+            tables={self.table: rows},
             curves={preset: column.comparison for preset, column in made.items()}
             | {name: comparison for column in made.values() for name, comparison in column.others.items()},
         )

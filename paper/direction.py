@@ -1,23 +1,25 @@
-"""Direction and step chosen together: against every tuned baseline, without each part, with fewer tuples."""
+"""Direction and step chosen together: against every tuned baseline, without each part, by tuples, and one model for all."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from metastep import Comparison, Experiment, InputError, Model
-from metastep.controllers import GreedyOracle
+from metastep import Comparison, Experiment, InputError, Model, load_model
 from metastep.evaluation import join, metric_values, oracle_scores
 from metastep.experiments.build import build_regressor
 from metastep.experiments.config import variant
+from metastep.experiments.pooling import data_of, for_family, measured, pooled
 from metastep.experiments.provenance import copy_data, find_data
+from metastep.fqi import save_model
 from metastep.fqi.regressors import Regressor
 from metastep.mdp.collection import recorded_features
-from metastep.report.figures import curves, line_of, picture, points, whiskers
+from metastep.report.figures import curves, line_of, points, whiskers
 from metastep.report.tables import number
-from paper.claims import beats_every, outcome_of, paired
+from paper.claims import AUC, Judged, beats_every, outcome_of, paired, small
 from paper.columns import Column, Figure, shown
-from paper.outcome import Product, better
+from paper.outcome import Product, at_most, better
 from paper.workbench import PresetRun, Workbench
 
 MODEL = "metastep"
@@ -40,20 +42,15 @@ def _against_every_baseline(run: PresetRun) -> Column:
             judged = judged.adding(f"oracle score {own.score:.0f} % [{own.low:.0f}, {own.high:.0f}]")
     drawn, quantity, note = shown(run, comparison)
     if oracle:
-        note = f"{note} The oracle tries every direction with {_steps_tried(run)} steps on fresh episodes.".strip()
+        own_steps = run.methods[ORACLE].controller_options.get("num_stepsizes")
+        steps = own_steps or run.of_model(MODEL).config.fqi.num_stepsizes
+        note = f"{note} The oracle tries every direction with {steps} steps on fresh episodes.".strip()
     lines = [
         line_of(drawn, MODEL, is_main=True),
         *(line_of(drawn, name, has_band=False) for name in (*_SHOWN, *oracle)),
     ]
     below = whiskers(f"{run.title}: difference", comparison, judged.rows)
     return Column([judged], [curves(run.title, lines, ylabel=quantity), below], comparison, note)
-
-
-def _steps_tried(run: PresetRun) -> int:
-    """How many steps the oracle tries along every direction."""
-    oracle = run.methods[ORACLE].build_controller({})
-    own = oracle.num_stepsizes if isinstance(oracle, GreedyOracle) else 0
-    return own or run.of_model(MODEL).config.fqi.num_stepsizes
 
 
 direction = Figure(
@@ -69,46 +66,37 @@ def setting(name: str, value: object) -> str:
     return f"models.{MODEL}.{name}={value}"
 
 
-REMOVED: Mapping[str, tuple[str, ...]] = {
-    "no menu": (),  # the paper's rule
-    "no divergence": (setting("meta.stepsize_scale", '"log"'),),  # the paper's range, from a thousandth of its end
-    "the paper's features": (setting("meta.observation", '["paper"]'),),
-    "no labels": (setting("collect.labels", 1),),
-    "no rounds": (setting("collect.rounds", 1),),
-    "N = 1": (setting("fqi.iterations", 1),),
-    "discount 1": (setting("meta.meta_discount", 1.0),),
-    "state not first": (setting("fqi.regressor.state_first", "false"),),
-}
-"""Each part of the method taken away alone."""
-_MORE = {"no labels": "labels", "no rounds": "rounds"}  # more learners make up for what is no longer tried
-
-
-def _changes(run: PresetRun, name: str) -> tuple[str, ...]:
-    meta = run.config.meta
-    if name == "no menu":
-        options = ", ".join(f"{key} = {value}" for key, value in meta.rule.options.items())
-        return (setting("meta.rule", f'{{name = "{meta.rule.name}", {options}}}'),)
-    if name == "no divergence":
-        ends = (
-            setting("meta.stepsize_low", meta.stepsize_high / 1000.0),
-            setting("meta.stepsize_high", meta.stepsize_high),
-        )
-        return *REMOVED[name], *ends
-    if name not in _MORE:
-        return REMOVED[name]
-    collect = run.of_model(MODEL).config.collect
-    learners = collect.num_meta_episodes * int(getattr(collect, _MORE[name]))
-    return *REMOVED[name], setting("collect.num_meta_episodes", learners)
+def removed(run: PresetRun) -> dict[str, tuple[str, ...]]:
+    """Return the settings that take away each part of the method alone; more learners make up for labels and rounds."""
+    meta, collect = run.config.meta, run.of_model(MODEL).config.collect
+    options = ", ".join(f"{key} = {value}" for key, value in meta.rule.options.items())
+    high, learners = meta.stepsize_high, collect.num_meta_episodes
+    changes: dict[str, dict[str, object]] = {
+        "no menu": {"meta.rule": f'{{name = "{meta.rule.name}", {options}}}'},  # the paper's rule
+        # The paper's range, from a thousandth of its end.
+        "no divergence": {
+            "meta.stepsize_scale": '"log"',
+            "meta.stepsize_low": high / 1000.0,
+            "meta.stepsize_high": high,
+        },
+        "the paper's features": {"meta.observation": '["paper"]'},
+        "no labels": {"collect.labels": 1, "collect.num_meta_episodes": learners * collect.labels},
+        "no rounds": {"collect.rounds": 1, "collect.num_meta_episodes": learners * collect.rounds},
+        "N = 1": {"fqi.iterations": 1},
+        "discount 1": {"meta.meta_discount": 1.0},
+        "state not first": {"fqi.regressor.state_first": "false"},
+    }
+    return {name: tuple(setting(key, value) for key, value in own.items()) for name, own in changes.items()}
 
 
 def best_baseline(comparison: Comparison) -> str:
-    """Of the tuned baselines and metaFQI the one with the highest mean AUC."""
+    """Return the one with the highest mean AUC of the tuned baselines and metaFQI."""
     return max(BASELINES, key=lambda name: metric_values(comparison, "auc", (name,))[0].mean())
 
 
-def changes_nothing(bench: Workbench, preset: str, changes: Sequence[str]) -> bool:
+def changes_nothing(run: PresetRun, changes: Sequence[str]) -> bool:
     """Say whether the model of a preset has all these settings anyway: at the quick scale, data is collected in one round."""
-    return _settled(bench.config(preset, changes)) == _settled(bench.config(preset))
+    return _settled(run.bench.config(run.preset, changes)) == _settled(run.config)
 
 
 def _settled(config: Experiment) -> tuple[Experiment, Regressor]:
@@ -132,70 +120,115 @@ def learned(run: PresetRun, others: Sequence[PresetRun] = ()) -> Model:
 
 
 def _tested_as(run: PresetRun, done: Sequence[PresetRun], name: str) -> Comparison:
-    """The model of a run on the test tasks, under another name."""
+    """Test the model of a run, under another name."""
     learned(run, done)
     comparison = run.tested(MODEL)
     record = comparison.methods[0]._replace(name=name, label=name, colour="")
     return dataclasses.replace(comparison, methods=(record,), made_from={})
 
 
-def ablations(bench: Workbench) -> Product:
-    """The method, and the method without each of its parts, on the test tasks."""
-    panels, outcomes, found = [], [], {}
-    for preset in bench.environments:
-        run = bench.run(preset)
-        done, parts = [run], [run.tested(MODEL)]
-        for place, name in enumerate(REMOVED):
-            changes = _changes(run, name)
-            if changes_nothing(bench, preset, changes):
-                continue
-            other = bench.run(preset, f"without-{place}", changes)
+def _without_each_part(run: PresetRun) -> Column:
+    done, parts = [run], [run.tested(MODEL)]
+    for place, (name, changes) in enumerate(removed(run).items()):
+        if not changes_nothing(run, changes):
+            other = run.bench.run(run.preset, f"without-{place}", changes)
             parts.append(_tested_as(other, done, name))
             done.append(other)
-        comparison = join(parts)
-        rows = paired(run, comparison, MODEL, comparison.names[1:])
-        for row in rows:
-            claim = f"The method that chooses direction and step needs each of its parts: {row.baseline}"
-            outcomes.append(outcome_of(run, row, row.num_tasks, claim, better(row)))
-        panels.append(whiskers(run.title, comparison, rows))
-        found[preset] = comparison
-    caption = (
-        "What each part is worth: the whole method minus the method without it, in AUC, with 95 % intervals over test tasks. "
-        "Without labels or rounds, more learners give as many tuples. A part that a preset does not have is left out."
-    )
-    return Product(outcomes, [picture("ablations", caption, [panels])], curves=found)
+    comparison = join(parts)
+    rows = paired(run, comparison, MODEL, comparison.names[1:])
+    claim = "The method that chooses direction and step needs each of its parts"
+    judged = [
+        Judged(outcome_of(run, row, row.num_tasks, f"{claim}: {row.baseline}", better(row)), (row,)) for row in rows
+    ]
+    return Column(judged, [whiskers(run.title, comparison, rows)], comparison)
 
+
+ablations = Figure(
+    "ablations",
+    "What each part is worth: the whole method minus the method without it, in AUC, with 95 % intervals over test tasks. "
+    "Without labels or rounds, more learners give as many tuples. A part that a preset does not have is left out.",
+    _without_each_part,
+)
 
 _TUPLES = (3_000, 10_000, 30_000, 100_000)
 
 
-def growth(bench: Workbench) -> Product:
-    """How the result grows with the number of tuples, collected in one round."""
-    panels, rows, found, outcomes = [], [], {}, []
-    for preset in bench.environments:
-        run = bench.run(preset)
-        collect, updates = run.of_model(MODEL).config.collect, run.config.meta.num_updates
-        parts = []
-        for tuples in _TUPLES:
-            learners = max(round(tuples / (updates * collect.labels)), 2)
-            changes = (setting("collect.rounds", 1), setting("collect.num_meta_episodes", learners))
-            other = bench.run(preset, f"tuples-{tuples}", changes)
-            parts.append(_tested_as(other, (), f"{tuples} tuples"))
-        comparison = join([*parts, run.tested(*BASELINES)])
-        best = best_baseline(comparison)
-        for row in paired(run, comparison, f"{_TUPLES[-1]} tuples", [best]):
-            claim = (
-                f"With {_TUPLES[-1]} tuples the model is better than the best of metaFQI and the tuned baselines, "
-                f"{comparison.label(best)}"
-            )
-            outcomes.append(outcome_of(run, row, row.num_tasks, claim, better(row)))
-        values = metric_values(comparison, "auc", [f"{tuples} tuples" for tuples in _TUPLES])
-        rows += [
-            {"environment": preset, "tuples": tuples, "auc": float(row.mean())}
-            for tuples, row in zip(_TUPLES, values, strict=True)
-        ]
-        positions = np.log10(_TUPLES).tolist()
-        panels.append(points(run.title, values, positions, xlabel="log10 of the tuples", ylabel="AUC on test tasks"))
-        found[preset] = comparison
-    caption = "AUC on test tasks by the number of tuples, collected in one round; means with 95 % intervals over tasks."
-    return Product(outcomes, [picture("growth", caption, [panels])], {"growth": rows}, found)
+def _by_tuples(run: PresetRun) -> Column:
+    collect, updates = run.of_model(MODEL).config.collect, run.config.meta.num_updates
+    parts = []
+    for tuples in _TUPLES:
+        learners = max(round(tuples / (updates * collect.labels)), 2)
+        changes = (setting("collect.rounds", 1), setting("collect.num_meta_episodes", learners))
+        parts.append(_tested_as(run.bench.run(run.preset, f"tuples-{tuples}", changes), (), f"{tuples} tuples"))
+    comparison = join([*parts, run.tested(*BASELINES)])
+    best, names = best_baseline(comparison), [f"{tuples} tuples" for tuples in _TUPLES]
+    claim = f"With {names[-1]} the model is better than the best of metaFQI and the tuned baselines, "
+    (row,) = paired(run, comparison, names[-1], [best])
+    outcome = outcome_of(run, row, row.num_tasks, claim + comparison.label(best), better(row))
+    values = metric_values(comparison, "auc", names)
+    rows = [{"tuples": num, "auc": float(row.mean())} for num, row in zip(_TUPLES, values, strict=True)]
+    places = np.log10(_TUPLES).tolist()
+    panel = points(run.title, values, places, xlabel="log10 of the tuples", ylabel="AUC on test tasks")
+    return Column([Judged(outcome, (row,))], [panel], comparison, rows=rows)
+
+
+growth = Figure(
+    "growth",
+    "AUC on test tasks by the number of tuples, collected in one round; means with 95 % intervals over tasks.",
+    _by_tuples,
+    table="growth",
+)
+
+JOINT = "joint"
+
+
+def joint(bench: Workbench) -> Product:
+    """Test one model for all environments together, in units of each, on the test tasks of each."""
+    if len(bench.environments) < 2:
+        raise InputError(
+            f"env: joint takes the data of two environments or more, not of {bench.environments[0]} alone."
+        )
+    runs = {preset: bench.run(preset) for preset in bench.environments}
+    file = bench.out / JOINT / "model.safetensors"
+    model = _fitted(file, bench, runs)
+
+    def column(run: PresetRun) -> Column:
+        own = for_family(model, run.of_model(MODEL).config)
+        common = run.kept(
+            JOINT,
+            lambda: measured(own, run, JOINT, "one model for all", like=MODEL, tracker=run.tracker),
+            [f"models/{MODEL}/data"],
+        )
+        comparison = join([dataclasses.replace(common, made_from={}), run.tested(*BASELINES)])
+        panel = whiskers(run.title, comparison, paired(run, comparison, JOINT, BASELINES))
+        return Column([as_good(run, comparison)], [panel], comparison)
+
+    caption = (
+        "One model for all environments minus metaFQI and baselines tuned for each, in AUC, with 95 % intervals over "
+    )
+    return Figure(JOINT, caption + "test tasks.", column, lambda _, preset: runs[preset])(bench)._replace(files=[file])
+
+
+def as_good(run: PresetRun, comparison: Comparison) -> Judged:
+    """Judge that the common model is at least as good as the best of the others: it may lose up to the margin to it."""
+    best = best_baseline(comparison)
+    claim = (
+        "One model for all environments is at least as good as the best of metaFQI and the tuned baselines, "
+        f"{comparison.label(best)}"
+    )
+    rows = paired(run, comparison, best, [JOINT])
+    return small(run, comparison, rows, claim, at_most, quantity=f"{{target}} minus {{baseline}}: {AUC}")
+
+
+def _fitted(file: Path, bench: Workbench, runs: Mapping[str, PresetRun]) -> Model:
+    """Return the common model; it is fitted once, and read by a command that resumes."""
+    own = [run.of_model(MODEL).prepare_folder() for run in runs.values()]
+    for model_run, run in zip(own, runs.values(), strict=True):
+        model_run.collect(tracker=run.tracker)
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_model(pooled(own, known=True, tracker=bench.tracker), file)
+    model = load_model(file)
+    if model.record.training_data.fingerprint != data_of(own):
+        raise InputError(f"File {file} was fitted on other data than the runs here hold; remove it to fit it again.")
+    return model

@@ -34,9 +34,8 @@ REGISTRY: dict[str, Entry] = {
     "table1": Entry("tuning:table1", CHOICE),  # tuned initial values
     "fig-cartpole60": Entry("ablations:fig_cartpole60", usual=("cartpole",)),  # for 60 updates, trained on 15
     "fig-context": Entry("ablations:fig_context", EVERY),
-    "fig-robust": Entry(
-        "robust:fig_robust", ("cartpole", "halfcheetah"), usual=("cartpole",)
-    ),  # random state, double Q
+    # The random state of the forest, and double Q.
+    "fig-robust": Entry("robust:fig_robust", ("cartpole", "halfcheetah"), usual=("cartpole",)),
     "fig-fixed-context": Entry("ablations:fig_fixed_context", EVERY),
     "fig-single-action": Entry("ablations:fig_single_action", EVERY),
     "theory": Entry("bounds:theory", usual=()),  # Lipschitz constants with respect to the context
@@ -45,7 +44,7 @@ REGISTRY: dict[str, Entry] = {
     "direction": Entry("direction:direction", EVERY, usual=FOUR, is_in_all=False),  # against every tuned baseline
     "ablations": Entry("direction:ablations", FOUR, usual=FOUR, is_in_all=False),
     "growth": Entry("direction:growth", FOUR, usual=FOUR, is_in_all=False),  # with the number of tuples
-    "joint": Entry("joint:joint", FOUR, usual=FOUR, is_in_all=False),  # one model for all environments
+    "joint": Entry("direction:joint", FOUR, usual=FOUR, is_in_all=False),  # one model for all environments
 }
 IDS = tuple(REGISTRY)
 

@@ -9,6 +9,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -70,7 +71,8 @@ def reproduce(
                         add_time(out, name, time.monotonic() - since)
                     _write_product(out, name, product, command_of(name, own, named=bool(environments)))
                 outcomes += read_id(out, name)[0]
-                _collect(out)
+                for file, content in _collected(out).items():
+                    _write(file, content)
     except Timeout:
         raise InputError(f"Folder {out} is in use by another process; wait for it or use another folder.") from None
     return outcomes
@@ -116,7 +118,7 @@ def _claim_folder(out: Path, settings: dict[str, Any]) -> None:
 
 def read_settings(out: Path) -> dict[str, Any]:
     """Return the scale, seed, overrides and environments of a folder."""
-    return _read(out / "settings.json", dict, "use another folder")
+    return _read(out / "settings.json", "use another folder")
 
 
 def _outcome_file(out: Path, name: str) -> Path:
@@ -149,7 +151,7 @@ def _write_product(out: Path, name: str, product: Product, command: str) -> None
 def read_id(out: Path, name: str) -> tuple[list[Outcome], dict[str, str], dict[str, str]]:
     """Return the outcomes of an id, the captions of its pictures by name, and the checksums of its files."""
     file, remedy = _outcome_file(out, name), f"remove it to make {name} again"
-    record = _read(file, dict, remedy)
+    record = _read(file, remedy)
     if record.get("id") != name or record.get("settings") != read_settings(out):
         raise InputError(f"File {file} belongs to another id or to other settings than {out}; {remedy}.")
     try:
@@ -158,13 +160,8 @@ def read_id(out: Path, name: str) -> tuple[list[Outcome], dict[str, str], dict[s
         raise InputError(f"File {file} was not written by `python -m paper reproduce`; {remedy}.") from None
 
 
-def _collect(out: Path) -> None:
-    """Write all outcomes of the folder, of this command or an earlier one, as rows and as a page with the pictures."""
-    for file, content in _collected(out).items():
-        _write(file, content)
-
-
 def _collected(out: Path) -> dict[Path, bytes]:
+    """Return all outcomes of the folder, of this command or an earlier one, as rows and as a page with the pictures."""
     found = {name: read_id(out, name) for name in IDS if _outcome_file(out, name).exists()}
     outcomes = [outcome for own, _, _ in found.values() for outcome in own]
     page = to_markdown(
@@ -184,48 +181,35 @@ def check_reproduction(out: Path) -> list[Finding]:
     """Verify every file of a reproduction and of its runs, in the order of their names."""
     if not (out / "settings.json").exists():
         raise InputError(f"check: {out} is not a folder of `python -m paper reproduce`.")
-    findings = [_verified(out / "settings.json", lambda: read_settings(out))]
-    findings += [
-        finding for run in sorted((out / "runs").glob("*/config.json")) for finding in check_folder(run.parent)
-    ]
-    if (out / "times.json").exists():
-        findings.append(_verified(out / "times.json", lambda: read_times(out)))
-    finished = [name for name in IDS if _outcome_file(out, name).exists()]
-    for name in finished:
-        findings.append(_verified(_outcome_file(out, name), lambda name=name: read_id(out, name)))  # type: ignore[misc]
-        if not findings[-1].problem:
-            findings += _verified_files(out / name, read_id(out, name)[2])
-    if not any(problem for path, problem in findings if path.name == "outcome.json"):
-        for file, content in _collected(out).items():
-            if not finished and not file.exists():
-                continue
-            is_same = file.exists() and file.read_bytes() == content
-            findings.append(Finding(file, "" if is_same else "does not hold the outcomes of this folder."))
+    finished = {name: _outcome_file(out, name) for name in IDS if _outcome_file(out, name).exists()}
+    findings = [finding for run in sorted(out.glob("runs/*/config.json")) for finding in check_folder(run.parent)]
+    reads: dict[Path, Callable[[], object]] = {out / "settings.json": partial(read_settings, out)}
+    reads |= {out / "times.json": partial(read_times, out)} if (out / "times.json").exists() else {}
+    reads |= {file: partial(read_id, out, name) for name, file in finished.items()}
+    for file, read in reads.items():
+        try:
+            read()
+            findings.append(Finding(file))
+        except InputError as error:
+            findings.append(Finding(file, str(error)))
+    damaged = {path for path, problem in findings if problem}
+    for name in (name for name, file in finished.items() if file not in damaged):
+        for relative, checksum in read_id(out, name)[2].items():
+            path = out / name / relative
+            is_same = path.exists() and _sha256(path) == checksum
+            problem = "" if is_same else "is damaged or was edited." if path.exists() else "is missing."
+            findings.append(Finding(path, problem))
+    if not damaged & {*finished.values()}:
+        for path, content in _collected(out).items():
+            if finished or path.exists():
+                is_same = path.exists() and path.read_bytes() == content
+                findings.append(Finding(path, "" if is_same else "does not hold the outcomes of this folder."))
     # An id that is not finished may keep files for the command that resumes it; runs were checked above.
     skipped, known = {"runs", ".lock", *IDS} - {*finished}, {path for path, _ in findings}
     for path in out.rglob("*"):
         if path.is_file() and path not in known and path.relative_to(out).parts[0] not in skipped:
             findings.append(Finding(path, "was not written by `python -m paper reproduce`."))
     return sorted(findings)
-
-
-def _verified(path: Path, read: Callable[[], object]) -> Finding:
-    try:
-        read()
-    except InputError as error:
-        return Finding(path, str(error))
-    return Finding(path)
-
-
-def _verified_files(folder: Path, checksums: Mapping[str, str]) -> list[Finding]:
-    findings = []
-    for name, checksum in checksums.items():
-        path = folder / name
-        problem = (
-            "is missing." if not path.exists() else "is damaged or was edited." if _sha256(path) != checksum else ""
-        )
-        findings.append(Finding(path, problem))
-    return findings
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -240,12 +224,12 @@ def _json(content: Any) -> bytes:
     return f"{json.dumps(content, indent=2)}\n".encode()
 
 
-def _read(file: Path, kind: type, remedy: str) -> Any:
+def _read(file: Path, remedy: str) -> dict[str, Any]:
     try:
         content = json.loads(file.read_bytes())
     except ValueError:
         content = None
-    if not isinstance(content, kind):
+    if not isinstance(content, dict):
         raise InputError(f"File {file} was not written by `python -m paper reproduce`; {remedy}.")
     return content
 

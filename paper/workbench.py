@@ -20,36 +20,28 @@ Scale = Literal["quick", "full", "tiny"]
 
 # Just enough of everything, in the same shapes for all: the tests run every id with this.
 _TINY = (
-    "rollout.num_episodes=4",
-    "rollout.horizon=16",
-    "rollout.block_size=8",
-    "meta.num_updates=2",
-    "collect.num_meta_episodes=16",
-    "fqi.iterations=3",
-    "fqi.regressor.trees=3",
-    "selection.num_tasks=3",
-    "compare.num_updates=2",
-    "compare.num_tasks=4",
-    "compare.num_tuning_tasks=2",
-    "compare.num_resamples=100",
+    *("rollout.num_episodes=4", "rollout.horizon=16", "rollout.block_size=8", "meta.num_updates=2"),
+    *("collect.num_meta_episodes=16", "fqi.iterations=3", "fqi.regressor.trees=3", "selection.num_tasks=3"),
+    *("compare.num_updates=2", "compare.num_tasks=4", "compare.num_tuning_tasks=2", "compare.num_resamples=100"),
 )
 # The same for a further model, where a preset has one.
 _TINY_MODEL = ("collect.num_meta_episodes=16", "collect.labels=2", "fqi.iterations=2", "fqi.regressor.trees=3")
 
 
 class PresetRun(Run):
-    """The run of a preset; its stages report to one tracker.
+    """The run of a preset; its stages report to the tracker of the reproduction.
 
     Args:
         preset: its name, which is also the environment's.
         path: folder of the run.
         config: the experiment.
-        tracker: shows the progress of the stages.
+        bench: the reproduction that it belongs to.
     """
 
-    def __init__(self, preset: str, path: Path, config: Experiment, tracker: Tracker | None = None) -> None:
+    def __init__(self, preset: str, path: Path, config: Experiment, bench: "Workbench") -> None:
         super().__init__(path, config)
-        self.preset, self.tracker = preset, tracker
+        self.preset, self.bench = preset, bench
+        self.tracker = None if bench.tracker is None else _Named(bench.tracker, path.name)
 
     @property
     def title(self) -> str:
@@ -62,16 +54,16 @@ class PresetRun(Run):
         return ENVIRONMENTS[self.preset]
 
     def collect(self, **options: Any) -> Dataset:
-        return super().collect(tracker=self.tracker, **options)
+        return super().collect(**{"tracker": self.tracker} | options)
 
     def learn(self, model: str = "", **options: Any) -> Model:
-        return super().learn(model, tracker=self.tracker, **options)
+        return super().learn(model, **{"tracker": self.tracker} | options)
 
     def tune(self, spec: MethodSpec, **options: Any) -> tuple[Method, TuningTable]:
-        return super().tune(spec, tracker=self.tracker, **options)
+        return super().tune(spec, **{"tracker": self.tracker} | options)
 
     def test(self, methods: Sequence[Method], **options: Any) -> Comparison:
-        return super().test(methods, tracker=self.tracker, **options)
+        return super().test(methods, **{"tracker": self.tracker} | options)
 
     def tested(self, *names: str) -> Comparison:
         """Return methods on the test tasks; one that the configuration does not list is taken as it is registered."""
@@ -161,8 +153,7 @@ class Workbench:
     def run(self, preset: str, variant: str = "", changes: Sequence[str] = ()) -> PresetRun:
         """Return the run of a preset, or of a variant of it with other settings."""
         path = self.out / "runs" / (f"{preset}-{variant}" if variant else preset)
-        tracker = None if self.tracker is None else _Named(self.tracker, path.name)
-        return PresetRun(preset, path, self.config(preset, changes), tracker).prepare_folder()
+        return PresetRun(preset, path, self.config(preset, changes), self).prepare_folder()
 
     @contextmanager
     def stage(self, name: str, total: float, unit: str) -> Iterator[Callable[[float], object]]:

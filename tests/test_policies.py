@@ -1,6 +1,5 @@
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,7 @@ import pytest
 from jax import Array
 
 from metastep._core.errors import InputError
-from metastep.policies import LinearGaussian, MLPGaussian, Policy, flatten
+from metastep.policies import LinearGaussian, MLPGaussian, Policy
 
 NUM_EPISODES, NUM_LEARNERS = 7, 3
 
@@ -81,33 +80,6 @@ def test_score_is_the_derivative_of_the_log_density(policy: Policy) -> None:
     pieces = [np.asarray(piece) for piece in jax.jit(policy.score)(theta, observation, noise)]
     flat = np.concatenate([piece.reshape(-1, NUM_EPISODES, NUM_LEARNERS) for piece in pieces])
     np.testing.assert_allclose(flat, expected, atol=2e-4, rtol=2e-4)
-
-
-@pytest.mark.parametrize("policy", POLICIES, ids=repr)
-def test_theta_has_the_promised_length_and_every_entry_matters(policy: Policy) -> None:
-    theta, observation, noise = draw(policy)
-
-    @jax.jit
-    def largest(*arguments: Any) -> Array:
-        return flatten(tuple(jnp.abs(piece).max(axis=-2) for piece in policy.score(*arguments)))
-
-    scores = largest(theta, observation, noise)
-    assert scores.shape == (policy.num_parameters, NUM_LEARNERS)
-    assert (np.asarray(scores) > 0).all()
-
-
-def test_parameter_counts_of_the_paper() -> None:
-    assert [LinearGaussian(*sizes, 1.0).num_parameters for sizes in ((2, 2), (1, 1), (4, 1), (17, 6))] == [6, 2, 5, 108]
-
-
-def test_only_the_linear_policy_claims_to_be_linear() -> None:
-    assert LinearGaussian(1, 1, 1.0).is_linear
-    assert not MLPGaussian(1, 1, 1.0).is_linear
-
-
-def test_equal_policies_are_one_static_argument() -> None:
-    assert hash(MLPGaussian(4, 1, 1.0, (8,))) == hash(MLPGaussian(4, 1, 1.0, (8,)))
-    assert MLPGaussian(4, 1, 1.0, (8,)) != MLPGaussian(4, 1, 1.0, (9,))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The ids on direction and step at a tiny scale: what each of them measures; and how they judge 40 tasks."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -10,11 +9,11 @@ import pytest
 from metastep import InputError, Run
 from metastep.experiments.pooling import for_family
 from metastep.fqi import load_model
-from paper import direction, joint
+from paper import direction
 from paper.direction import MODEL, changes_nothing, setting
 from paper.registry import REGISTRY
 from paper.runner import check_reproduction, reproduce
-from paper.tests.test_reproduce import Watch, comparison_of, curves, run_of
+from paper.tests.synthetic import Watch, comparison_of, curve, run_of
 from paper.workbench import PresetRun, Workbench
 
 FEW = ("fixed", "rmsprop", "metafqi")
@@ -43,12 +42,14 @@ def area(out, name, env, method):
     return np.array([np.mean(values) for _, values in sorted(by_task.items())])
 
 
+@pytest.mark.paper
 def test_every_id_leaves_outcomes_that_the_check_knows(made):
     out, outcomes = made
     assert [problem for _, problem in check_reproduction(out) if problem] == []
     assert {name for name, rows in outcomes.items() if rows} == {"direction", "ablations", "growth"}
 
 
+@pytest.mark.paper
 def test_direction_is_judged_against_the_hardest_baseline(made):
     out, outcomes = made
     (outcome,) = outcomes["direction"]
@@ -63,13 +64,16 @@ def test_direction_is_judged_against_the_hardest_baseline(made):
 @pytest.mark.parametrize(("preset", "nothing"), [("minigolf", True), ("nav2d", False)])
 def test_what_a_preset_has_without_saying_so_is_no_change(tmp_path, preset, nothing):
     change = setting("fqi.regressor.state_first", "false")
-    assert changes_nothing(Workbench(tmp_path, "full", 0), preset, [change]) is nothing
+    assert changes_nothing(run_of(preset, "full"), [change]) is nothing
 
 
+@pytest.mark.paper
 def test_an_ablation_that_takes_nothing_away_is_left_out(made):
     out, outcomes = made
     claimed = [outcome.claim.rpartition(": ")[2] for outcome in outcomes["ablations"]]
-    assert claimed == [name for name in direction.REMOVED if name != "no rounds"]  # one round is all there is
+    assert claimed == [
+        name for name in direction.removed(run_of("nav2d")) if name != "no rounds"
+    ]  # one round is all there is
     assert not (out / "runs" / "nav2d-without-4").exists()
     ours = area(out, "ablations", "nav2d", MODEL)
     for outcome, name in zip(outcomes["ablations"], claimed, strict=True):
@@ -77,6 +81,7 @@ def test_an_ablation_that_takes_nothing_away_is_left_out(made):
         assert outcome.effect == pytest.approx(lost, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.paper
 def test_growth_has_the_tuples_it_says(made):
     out, outcomes = made
     (outcome,) = outcomes["growth"]
@@ -90,9 +95,9 @@ def test_growth_has_the_tuples_it_says(made):
         assert fitted.record.training_data.tuples == tuples
 
 
+@pytest.mark.paper
 def test_one_model_for_two_environments_is_kept(tmp_path, monkeypatch):
-    for module in (direction, joint):
-        monkeypatch.setattr(module, "BASELINES", FEW)
+    monkeypatch.setattr(direction, "BASELINES", FEW)
     out, both = tmp_path / "joint", ["nav2d", "minigolf"]
     outcomes = reproduce(["joint"], out, "tiny", 3, environments=both)
     assert [outcome.environment for outcome in outcomes] == ["Nav2D", "Minigolf"]
@@ -127,14 +132,14 @@ class Synthetic(PresetRun):
     """A run with synthetic test results: every method gains what `GAINS` has for it or for its folder, at 40 tasks."""
 
     def tested(self, *names):
-        rng = np.random.default_rng([*self.path.name.encode()])
         gains = {name: GAINS.get(self.path.name if name == MODEL else name, 2.0) for name in names}
-        return comparison_of(**{name: curves(rng, gain) for name, gain in gains.items()})
+        seeds = {name: [*f"{self.path.name} {name}".encode()] for name in names}
+        return comparison_of({name: curve(gain, seed=seeds[name]) for name, gain in gains.items()})
 
 
 class SyntheticBench(Workbench):
     def run(self, preset, variant="", changes=()):
-        return Synthetic(preset, self.out / (variant or preset), self.config(preset, changes))
+        return Synthetic(preset, self.out / (variant or preset), self.config(preset, changes), self)
 
 
 GAINS = {"nav2d": 3.0, "hoof": 2.5, "without-5": 2.0, "without-6": 3.0, "without-7": 4.0, "tuples-100000": 2.0}
@@ -156,7 +161,6 @@ def test_what_40_tasks_tell(name, changed, verdicts, tmp_path, monkeypatch):
     for key, gain in changed.items():
         monkeypatch.setitem(GAINS, key, gain)
     monkeypatch.setattr(direction, "learned", lambda *_: None)
-    monkeypatch.setattr(direction, "direction", dataclasses.replace(direction.direction, run=SyntheticBench.run))
     bench = SyntheticBench(tmp_path, "quick", 3, environments=("nav2d",))
     outcomes = getattr(direction, name)(bench).outcomes
     assert [outcome.verdict for outcome in outcomes[-len(verdicts) :]] == verdicts
@@ -173,17 +177,18 @@ def test_what_40_tasks_tell(name, changed, verdicts, tmp_path, monkeypatch):
     ],
 )
 def test_as_good_as_the_best_baseline_leaves_open_what_cannot_be_told(gain, noise, verdict):
-    rng = np.random.default_rng(1)
-    others = {name: curves(rng, 2.0 if name == "hoof" else 1.0) for name in direction.BASELINES}
-    moved = rng.normal(scale=noise, size=(40, 1))
-    ours = curves(rng, gain) + np.array([0.0, 1.0, 1.0]) * (moved - moved.mean())
-    outcome, _ = joint.as_good(run_of("nav2d"), comparison_of(joint=ours, **others))
+    names = enumerate(direction.BASELINES)
+    others = {name: curve(2.0 if name == "hoof" else 1.0, seed=seed) for seed, name in names}
+    moved = np.random.default_rng(1).normal(scale=noise, size=(40, 1))
+    ours = curve(gain, seed=20)
+    ours[:, 1:] += moved - moved.mean()
+    outcome, _ = direction.as_good(run_of("nav2d"), comparison_of({"joint": ours, **others}))
     assert outcome.verdict == verdict
     assert outcome.effect == pytest.approx(2.0 - gain, abs=0.1)
     assert "hoof minus joint" in outcome.quantity
 
 
-@pytest.mark.soak
+@pytest.mark.paper
 @pytest.mark.parametrize("name", [name for name, entry in REGISTRY.items() if not entry.is_in_all])
 def test_every_id_can_be_made_for_all_of_its_environments(name, tmp_path, monkeypatch):
     monkeypatch.setattr(direction, "_TUPLES", (64, 256))

@@ -5,45 +5,20 @@ import dataclasses
 import numpy as np
 import pytest
 
-from metastep.evaluation import Comparison, MethodRecord, TuningTable
-from metastep.experiments.build import method_spec
+from metastep.evaluation import TuningTable
+from metastep.experiments.build import method_specs
 from metastep.experiments.config import load
 from paper import judging as by
 from paper import learning_facts as learning
 from paper.environments import EVERY
 from paper.facts import FACTS, facts_of
 from paper.judging import Measured
+from paper.outcome import at_most, no_better, within
 from paper.registry import REGISTRY
+from paper.tests.synthetic import comparison_of, curve
 
 NUM_TASKS, NUM_UPDATES = 40, 20
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not distinguishable"
-
-
-def curve(gains, noise=0.1, seed=0):
-    """Curves (tasks, updates + 1): a start that differs between tasks, and a gain after each update with noise of the task."""
-    rng = np.random.default_rng(seed)
-    start = np.linspace(-5.0, 5.0, NUM_TASKS)[:, None]
-    gains = np.broadcast_to(gains, NUM_UPDATES)
-    learned = start + gains + rng.normal(scale=noise, size=(NUM_TASKS, 1))
-    return np.concatenate([start, learned], axis=1)
-
-
-def comparison(curves, steps=None, values=None, tuning=()):
-    """Methods by name with their curves, chosen steps (tasks, updates) and recorded values."""
-    steps, values, num = steps or {}, values or {}, len(curves)
-    chosen = [np.broadcast_to(steps.get(name, 1.0), (NUM_TASKS, NUM_UPDATES)) for name in curves]
-    return Comparison(
-        methods=tuple(MethodRecord(name, name, "", "nga", "x", values.get(name, {}), False) for name in curves),
-        context_names=("c",),
-        context=np.zeros((NUM_TASKS, 1), np.float32),
-        returns=np.stack([one.astype(np.float32) for one in curves.values()]),
-        hyperparameters=np.stack(chosen)[..., None].astype(np.float32),
-        flagged=np.zeros((num, NUM_TASKS, NUM_UPDATES + 1), np.bool_),
-        num_steps=np.ones((num, NUM_TASKS)),
-        theta=np.zeros((num, NUM_TASKS, 1), np.float32),
-        direction=np.zeros((num, NUM_TASKS, NUM_UPDATES), np.int8),
-        tuning=tuple(tuning),
-    )
 
 
 def table(method, parameters, scores, error=0.1):
@@ -59,7 +34,19 @@ def table(method, parameters, scores, error=0.1):
 def between(target, baseline, gains, **others):
     """Two methods with these gains, the second with noise of its own."""
     curves = {target: curve(gains[0], seed=1), baseline: curve(gains[1], noise=gains[2], seed=2)}
-    return Measured(comparison(curves | {name: curve(value) for name, value in others.items()}))
+    return Measured(comparison_of(curves | {name: curve(value) for name, value in others.items()}))
+
+
+def alike(measured, target, baseline):
+    return by.differ(measured, within, target, baseline, baseline)
+
+
+def little_lost(measured, target, baseline):
+    return by.differ(measured, at_most, target, baseline, target)
+
+
+def no_improvement(measured, target, baseline):
+    return by.differ(measured, no_better, target, baseline, baseline)
 
 
 @pytest.mark.parametrize(
@@ -68,15 +55,15 @@ def between(target, baseline, gains, **others):
         (by.beats, (2.0, 1.0, 0.1), HOLDS),
         (by.beats, (1.0, 2.0, 0.1), FAILS),
         (by.beats, (1.0, 1.0, 0.5), OPEN),
-        (by.alike, (2.0, 2.0, 0.1), HOLDS),
-        (by.alike, (3.0, 2.0, 0.1), FAILS),
-        (by.alike, (2.0, 2.0, 3.0), OPEN),
-        (by.little_lost, (2.0, 2.5, 0.1), HOLDS),
-        (by.little_lost, (2.0, 1.0, 0.1), FAILS),
-        (by.little_lost, (2.0, 2.0, 3.0), OPEN),
-        (by.is_no_better, (1.0, 2.0, 0.1), HOLDS),
-        (by.is_no_better, (2.1, 2.0, 0.05), FAILS),
-        (by.is_no_better, (2.0, 2.0, 3.0), OPEN),
+        (alike, (2.0, 2.0, 0.1), HOLDS),
+        (alike, (3.0, 2.0, 0.1), FAILS),
+        (alike, (2.0, 2.0, 3.0), OPEN),
+        (little_lost, (2.0, 2.5, 0.1), HOLDS),
+        (little_lost, (2.0, 1.0, 0.1), FAILS),
+        (little_lost, (2.0, 2.0, 3.0), OPEN),
+        (no_improvement, (1.0, 2.0, 0.1), HOLDS),
+        (no_improvement, (2.1, 2.0, 0.05), FAILS),
+        (no_improvement, (2.0, 2.0, 3.0), OPEN),
     ],
 )
 def test_pairs(judge, gains, verdict):
@@ -96,7 +83,7 @@ def test_in_one_task_first_policies_are_counted():
 )
 def test_every_fixed_step_must_be_beaten(target, small, large, verdict):
     curves = {"metafqi": curve(target), "h = 0.5": curve(small, seed=1), "h = 2": curve(large, 0.3, seed=2)}
-    measured = Measured(comparison(curves))
+    measured = Measured(comparison_of(curves))
     found = by.beats_fixed(measured)
     assert found.verdict == verdict
     assert "h = 2" in found.quantity
@@ -107,7 +94,7 @@ def test_every_fixed_step_must_be_beaten(target, small, large, verdict):
 
 def test_fixed_steps_may_be_looked_at_after_the_last_update_alone():
     late = np.concatenate([np.full(NUM_UPDATES - 1, 0.5), [3.0]])
-    measured = Measured(comparison({"metafqi": curve(2.0), "h = 1": curve(late, seed=1)}))
+    measured = Measured(comparison_of({"metafqi": curve(2.0), "h = 1": curve(late, seed=1)}))
     assert by.beats_fixed(measured).verdict == HOLDS
     assert by.beats_fixed(measured, at_the_end=True).verdict == FAILS
 
@@ -122,7 +109,7 @@ def test_fixed_steps_may_be_looked_at_after_the_last_update_alone():
     ],
 )
 def test_tuned_values_are_compared_in_grid_steps(scores, verdict, apart):
-    measured = Measured(comparison({"adam": curve(1.0)}, tuning=[table("adam", ("stepsize",), scores)]))
+    measured = Measured(comparison_of({"adam": curve(1.0)}, tuning=[table("adam", ("stepsize",), scores)]))
     found = by.tuned_near(measured, "adam", "stepsize", 0.3)
     assert (found.verdict, found.effect, found.num) == (verdict, apart, 20)
     with pytest.raises(by.NotMeasured):
@@ -132,7 +119,7 @@ def test_tuned_values_are_compared_in_grid_steps(scores, verdict, apart):
 @pytest.mark.parametrize(("first", "beta", "verdict"), [(4.0, 0.5, HOLDS), (0.5, 4.0, FAILS), (1.0, 1.05, OPEN)])
 def test_metagrad_depends_on_one_parameter_more(first, beta, verdict):
     scores = {(0.1, 0.1): 0.0, (0.1, 1.0): -beta, (1.0, 0.1): -first, (1.0, 1.0): -first - beta}
-    measured = Measured(comparison({"x": curve(1.0)}, tuning=[table("metagrad", ("stepsize", "beta"), scores)]))
+    measured = Measured(comparison_of({"x": curve(1.0)}, tuning=[table("metagrad", ("stepsize", "beta"), scores)]))
     assert by.depends_on_first(measured, "metagrad", "stepsize", "beta").verdict == verdict
 
 
@@ -141,34 +128,36 @@ def test_how_far_a_grid_reaches_does_not_decide_what_a_method_depends_on():
     costs = {1e-5: 9.0, 0.01: 0.2, 0.1: 0.0, 1.0: 0.2, 10.0: 9.0}
     scores = {(step, beta): -abs(step - 1.0) * 4.0 - cost for step in (0.5, 1.0, 1.5) for beta, cost in costs.items()}
     tuning = [table("metagrad", ("stepsize", "beta"), scores)]
-    found = by.depends_on_first(Measured(comparison({"x": curve(1.0)}, tuning=tuning)), "metagrad", "stepsize", "beta")
+    found = by.depends_on_first(
+        Measured(comparison_of({"x": curve(1.0)}, tuning=tuning)), "metagrad", "stepsize", "beta"
+    )
     assert found.verdict == HOLDS
     assert found.effect == pytest.approx(2.0 - 0.2)
     alone = [table("metagrad", ("stepsize", "beta"), {(0.5, 0.1): 0.0, (1.0, 0.1): 1.0})]
     with pytest.raises(by.NotMeasured):
-        by.depends_on_first(Measured(comparison({"x": curve(1.0)}, tuning=alone)), "metagrad", "stepsize", "beta")
+        by.depends_on_first(Measured(comparison_of({"x": curve(1.0)}, tuning=alone)), "metagrad", "stepsize", "beta")
 
 
 def stepping(first, later, noise=0.0):
     rng = np.random.default_rng(3)
     steps = np.concatenate([np.full(2, first), np.full(NUM_UPDATES - 2, later)])
     return Measured(
-        comparison(
+        comparison_of(
             {"metafqi": curve(1.0)}, {"metafqi": steps + noise * rng.normal(size=(NUM_TASKS, 1)) * (steps == later)}
         )
     )
 
 
 @pytest.mark.parametrize(
-    ("measured", "within", "larger"),
+    ("measured", "inside", "larger"),
     [
         (stepping(0.4, 0.1), HOLDS, HOLDS),
         (stepping(0.05, 0.3), FAILS, FAILS),
         (stepping(0.151, 0.151, noise=0.1), OPEN, OPEN),
     ],
 )
-def test_chosen_steps(measured, within, larger):
-    assert learning.steps_within(measured, 0.05, 0.15, after=2).verdict == within
+def test_chosen_steps(measured, inside, larger):
+    assert learning.steps_within(measured, 0.05, 0.15, after=2).verdict == inside
     assert learning.first_steps_larger(measured, 2).verdict == larger
     with pytest.raises(by.NotMeasured):
         learning.steps_within(measured, 0.0, 1.0, after=NUM_UPDATES)
@@ -181,11 +170,11 @@ def planned(*gains, steps=None, noise=0.1):
     curves = {name: curve(gain, noise, seed=i) for i, (name, gain) in enumerate(zip(names, gains, strict=True))}
     scores = {name: {"validated": float(np.mean(gain))} for name, gain in zip(names, gains, strict=True)}
     chosen = dict(zip(names, steps, strict=True)) if steps is not None else None
-    return Measured(comparison(curves, chosen, scores))
+    return Measured(comparison_of(curves, chosen, scores))
 
 
 @pytest.mark.parametrize(
-    ("measured", "planning", "degrade", "alike"),
+    ("measured", "planning", "degrade", "same"),
     [
         (planned(1.0, 2.0, 1.0), HOLDS, HOLDS, FAILS),
         (planned(3.0, 1.0, 4.0), HOLDS, FAILS, FAILS),
@@ -194,10 +183,10 @@ def planned(*gains, steps=None, noise=0.1):
         (planned(2.0, 2.0, 2.0, noise=3.0), OPEN, OPEN, OPEN),
     ],
 )
-def test_iterations(measured, planning, degrade, alike):
+def test_iterations(measured, planning, degrade, same):
     assert learning.planning_pays(measured).verdict == planning
     assert learning.last_degrades(measured).verdict == degrade
-    assert learning.iterations_alike(measured).verdict == alike
+    assert learning.iterations_alike(measured).verdict == same
 
 
 def test_the_validation_tasks_choose_the_iteration():
@@ -245,11 +234,11 @@ def test_high_rates_at_first(early, verdict):
         "h = 4": curve(in_two_parts(early, 2.0), seed=2),
         "h = 8": curve(0.0, seed=3),
     }
-    found = learning.high_rates_ahead_at_first(Measured(comparison(curves, {"metafqi": 2.0})), 2)
+    found = learning.high_rates_ahead_at_first(Measured(comparison_of(curves, {"metafqi": 2.0})), 2)
     assert found.verdict == verdict
     assert found.quantity == "return over 2 updates: h = 4 minus metafqi"
     assert found.num == NUM_TASKS // 2
-    none = learning.high_rates_ahead_at_first(Measured(comparison(curves, {"metafqi": 9.0})), 2)
+    none = learning.high_rates_ahead_at_first(Measured(comparison_of(curves, {"metafqi": 9.0})), 2)
     assert (none.verdict, none.low) == (FAILS, None)
 
 
@@ -260,7 +249,7 @@ def approaching(at_ten, noise=0.0):
     found = curve(gains)
     moved = rng.normal(size=NUM_TASKS)
     found[:, 10] += noise * (moved - moved.mean())
-    return comparison({"metafqi": found, "fixed": found})
+    return comparison_of({"metafqi": found, "fixed": found})
 
 
 @pytest.mark.parametrize(
@@ -281,7 +270,7 @@ def test_convergence(reached, converged, rising):
 )
 def test_every_curve_must_still_rise(ours, fixed, verdict, shown):
     curves = {"metafqi": approaching(ours).returns[0], "fixed": approaching(fixed).returns[0]}
-    found = learning.still_learning_after(Measured(approaching(9.9), longer=comparison(curves)), 10)
+    found = learning.still_learning_after(Measured(approaching(9.9), longer=comparison_of(curves)), 10)
     assert (found.verdict, found.quantity) == (verdict, f"what {shown} gains after update 10")
 
 
@@ -294,20 +283,20 @@ def test_random_states(double, single, noise, faster):
         for kind, gain in (("double", double), ("single", single))
         for state in range(5)
     }
-    measured = Measured(comparison({"metafqi": curve(1.0)}), states=comparison(curves))
+    measured = Measured(comparison_of({"metafqi": curve(1.0)}), states=comparison_of(curves))
     assert learning.double_beats_single(measured).verdict == faster
     little = learning.states_matter_little(measured)
     assert little.verdict == (HOLDS if noise < 1.0 else OPEN)
     assert little.counted == "random states"
     apart = {f"double-{i}": curve(float(10 * i)) for i in range(5)}
-    assert learning.states_matter_little(Measured(measured.comparison, states=comparison(apart))).verdict == FAILS
+    assert learning.states_matter_little(Measured(measured.comparison, states=comparison_of(apart))).verdict == FAILS
 
 
 def test_facts_are_about_figures_environments_and_methods_there_are():
     assert len({fact.id for fact in FACTS}) == len(FACTS)
     assert {fact.environment for fact in FACTS} == set(EVERY)
     assert {fact.id.split(".")[0] for fact in FACTS} <= set(REGISTRY)
-    nothing = Measured(comparison({"x": curve(1.0)}))
+    nothing = Measured(comparison_of({"x": curve(1.0)}))
     for fact in FACTS:
         assert fact.judged(nothing) is None
         assert fact.statement[0].islower() or fact.statement.startswith(("N = 1", "RMSprop", "Adam"))
@@ -317,6 +306,6 @@ def test_grids_contain_the_papers_values():
     for fact in FACTS:
         if fact.judge is by.tuned_near:
             method, parameter, paper, *_ = fact.arguments
-            grid = method_spec(load(fact.environment, "full"), method).grid[parameter]
+            grid = method_specs(load(fact.environment, "full"))[method].grid[parameter]
             assert any(np.isclose(value, paper) for value in grid)
     assert {fact.environment for fact in facts_of("swingup")} == {"swingup"}

@@ -42,40 +42,6 @@ def test_two_steps_by_hand() -> None:
     assert bounds.L_gradient == pytest.approx(3.0 * 0.78 + 0.8 * last_step)
 
 
-def test_a_hand_made_mdp() -> None:
-    """Two states and two actions at 0 and 1; the next state is 1 with probability 0.2 + 0.3 s + 0.1 a (+ 0.05 in context 2).
-
-    On {0, 1} the Kantorovich distance is the difference of the probabilities of 1, so L_P = 0.3 and L_omegaP = 0.05 per unit.
-    The reward is s - 0.5 a (+ 0.2): L_r = 1. The policy plays 1 with probability 0.5 + 0.25 s: L_pi = 0.25.
-    """
-    s, a = np.meshgrid([0.0, 1.0], [0.0, 1.0], indexing="ij")
-    ones = 0.2 + 0.3 * s + 0.1 * a
-    laws = np.stack([np.stack([1 - p, p], axis=-1) for p in (ones, ones + 0.05)])
-    pi = np.array([[0.5, 0.5], [0.25, 0.75]])
-    cmdp = finite.FiniteCmdp(
-        states=np.array([0.0, 1.0]),
-        actions=np.array([0.0, 1.0]),
-        laws=laws,
-        rewards=np.stack([s - 0.5 * a, s - 0.5 * a + 0.2]),
-        start=np.array([1.0, 0.0]),
-        features=np.log(pi)[..., None],
-        gamma=0.8,
-        distance=1.0,
-    )
-    theta = np.ones(1)
-    constants, policy, _ = finite.constants(cmdp, (theta,))
-    assert pytest.approx(0.3) == constants.L_P
-    assert constants.L_r == pytest.approx(1.0)
-    assert constants.L_omega_P == pytest.approx(0.05)
-    assert constants.L_omega_r == pytest.approx(0.2)
-    assert policy.L_pi == pytest.approx(0.25)
-    # gamma L_P (1 + L_pi) = 0.3; L_V = 1.25 / 0.7; L_omegaQ = (0.2 + 0.8 * 0.05 * L_V) / 0.2
-    assert Bounds(constants, policy).L_omega_Q == pytest.approx((0.2 + 0.04 * 1.25 / 0.7) / 0.2)
-    difference = finite.q_function(cmdp, theta, 0, None) - finite.q_function(cmdp, theta, 1, None)
-    assert np.max(np.abs(difference)) <= Bounds(constants, policy).L_omega_Q
-    assert np.max(np.abs(difference)) >= 0.9 * Bounds(constants, policy).L_omega_Q
-
-
 @pytest.mark.parametrize("horizon", [None, 1, 2, 7])
 def test_bounds_hold_on_random_finite_cmdps(horizon: int | None) -> None:
     """Every constant against the exact quantity it bounds, to rounding."""
@@ -123,7 +89,6 @@ def test_bounds_hold_on_random_finite_cmdps(horizon: int | None) -> None:
         for name, ratio in measured.items():
             assert ratio <= 1.0 + 1e-7, (name, index)
             tightest[name] = max(tightest[name], float(ratio))
-    print(horizon, num_checked, {name: round(ratio, 3) for name, ratio in tightest.items()})
     assert num_checked >= 80
     assert tightest["L_Q"] > 0.5
     assert tightest["L_omega_Q"] > 0.3
@@ -141,19 +106,6 @@ def test_violated_conditions_are_refused(name: str) -> None:
 def test_without_a_horizon_the_future_must_be_discounted(name: str) -> None:
     with pytest.raises(InputError, match="gamma: 1 must be below 1"):
         getattr(Bounds(HAND_CMDP._replace(gamma=1.0, L_P=0.1), HAND_POLICY, HAND_SCORE), name)
-
-
-def test_bad_constants_are_named() -> None:
-    with pytest.raises(InputError, match="L_r: -1 must be"):
-        Bounds(HAND_CMDP._replace(L_r=-1.0), HAND_POLICY)
-    with pytest.raises(InputError, match="M: nan must be"):
-        Bounds(HAND_CMDP, HAND_POLICY, ScoreConstants(float("nan"), 1.0))
-    with pytest.raises(InputError, match=r"gamma: 1\.1 must lie"):
-        Bounds(HAND_CMDP._replace(gamma=1.1), HAND_POLICY, horizon=3)
-    with pytest.raises(InputError, match="horizon: 0 must be"):
-        Bounds(HAND_CMDP, HAND_POLICY, horizon=0)
-    with pytest.raises(InputError, match="horizon: None must be"):
-        _ = Bounds(HAND_CMDP, HAND_POLICY).steps_to_go
 
 
 def test_infinite_constants_do_not_hurt_what_does_not_depend_on_them() -> None:
@@ -235,3 +187,35 @@ def test_batches_equal_single_calls() -> None:
         np.testing.assert_allclose(
             [getattr(both, name)[1] for name in NAMES], [float(getattr(alone, name)) for name in NAMES]
         )
+
+
+def _walk_gradient(gamma: float, omega: float, reach: int) -> float:
+    """dJ/dtheta at 0 of the walk s' = s + a, a = ±1 with odds exp(2 theta), reward omega sign(s): central differences."""
+    states = np.arange(-reach, reach + 1)
+
+    def mean_return(theta: float) -> float:
+        up = 1.0 / (1.0 + np.exp(-2.0 * theta))
+        law = np.zeros(len(states))
+        law[reach] = 1.0
+        total, weight = 0.0, 1.0
+        for _ in range(reach):  # the walk cannot leave the grid within `reach` steps
+            total += weight * omega * float(law @ np.sign(states))
+            weight *= gamma
+            law = up * np.roll(law, 1) + (1.0 - up) * np.roll(law, -1)
+        return total
+
+    return (mean_return(1e-5) - mean_return(-1e-5)) / 2e-5
+
+
+@pytest.mark.parametrize("gamma", [0.6, 0.8, 0.95])
+def test_a_random_walk_exceeds_the_printed_constant(gamma: float) -> None:
+    """L_P = 1, L_pi = 0, L_omegaP = 0, L_omegar = 1, |score| = 1: printed 1/(1-g), true g/((1-g) sqrt(1-g^2))."""
+    cmdp = CmdpConstants(L_P=1.0, L_r=2.0, L_omega_P=0.0, L_omega_r=1.0, gamma=gamma, R_max=2.0)
+    policy, score = PolicyConstants(L_pi=0.0, L_pi_theta=2.0), ScoreConstants(M=1.0, L=1.0)
+    measured = _walk_gradient(gamma, 2.0, 600) - _walk_gradient(gamma, 1.0, 600)  # contexts 1 and 2, distance 1
+    assert measured == pytest.approx(gamma / ((1 - gamma) * np.sqrt(1 - gamma**2)), rel=1e-6)
+    printed = Bounds(cmdp, policy, score).L_gradient * (1 - gamma)
+    assert printed == pytest.approx(1 / (1 - gamma))
+    assert measured <= Bounds(cmdp, policy, score).L_gradient
+    assert measured <= Bounds(cmdp, policy, score, horizon=600).L_gradient
+    assert (measured > printed) == (gamma > np.sqrt(0.5))

@@ -1,27 +1,23 @@
 """Measurements against closed forms and bounds."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metastep import InputError
 from metastep.envs import make
 from metastep.envs.lqr import LQR
 from metastep.envs.nav2d import Nav2D
 from metastep.experiments.coverage import Difference, known_price, return_differences
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout, trajectories
-from paper.theory import table
+from paper.theory import measure
 from paper.theory.constants import Bounds
-from paper.theory.estimate import step_function, visited_samples
-from paper.theory.measure import FromPair
-from paper.theory.nav2d import nav2d_constants
-from paper.theory.policy import policy_from_theta
-from paper.theory.table import BoundRow, Effort, measure_bounds
+from paper.theory.estimate import visited_samples
+from paper.theory.measure import BoundRow, Effort, FromPair, measure_bounds
+from paper.theory.policy import nav2d_constants, policy_from_theta
 
 EFFORT = Effort(num_policies=2, num_pairs=4, num_points=2, num_episodes=2_000, num_blocks=2)
 
@@ -120,34 +116,7 @@ def test_visited_samples_stop_at_the_end() -> None:
 
 def test_what_is_not_a_number_does_not_hold() -> None:
     """A return that overflows in one task says nothing, least of all that a bound holds."""
-    nothing = np.full((1, 3), np.nan)
-    pairs = np.array([[[0.0], [1.0]]])
-    sizes = {"num_points": 1, "num_parameters": 1}
-    rows = table._rows("lqr", 0, pairs, Difference(nothing, nothing), np.ones((1, 3)), nothing, **sizes)
-    assert [(row.quantity, row.holds) for row in rows] == [("Q", False), ("J", False), ("gradient[0]", False)]
-
-
-def test_environments_see_only_the_normals_they_declare() -> None:
-    """Nav2D declares none for a reset."""
-
-    @dataclass(frozen=True)
-    class Strict(Nav2D):
-        def reset(self, context: Any, noise: tuple[jax.Array, ...]) -> Any:
-            assert noise == ()
-            return super().reset(context, noise)
-
-    contexts = np.full((4, 2), 0.2)
-    samples = visited_samples(Strict(), LinearGaussian(2, 2, 1.0), np.zeros(6), contexts, horizon=3, seed=0)
-    assert samples.states.shape == (12, 2)
-    assert step_function(Strict())(contexts, contexts, contexts, np.zeros((4, 0)))[1].shape == (4,)
-    assert FromPair(Strict()).context_space.names[2:4] == ("start_0", "start_1")
-
-
-def test_an_unknown_environment_is_refused() -> None:
-    with pytest.raises(InputError, match="env: 'cartpole' has no exact constants"):
-        measure_bounds("cartpole", EFFORT, 0)
-
-
-def test_a_policy_of_another_size_is_named() -> None:
-    with pytest.raises(InputError, match="theta: 5 numbers, expected 6"):
-        policy_from_theta(np.zeros(5), 2, 2, 1.0)
+    nothing = np.full((1, 2), np.nan)
+    part = measure.Part(["J", "gradient[0]"], Difference(nothing, nothing), np.ones((1, 2)), None)
+    rows = measure.rows_of("lqr", 0, np.array([[[0.0], [1.0]]]), part)
+    assert [(row.quantity, row.holds) for row in rows] == [("J", False), ("gradient[0]", False)]

@@ -10,7 +10,7 @@ from metastep.experiments.coverage import Smoothness
 from metastep.report.document import write_picture
 from metastep.report.figures import picture
 from paper import bounds
-from paper.theory.table import BoundRow, Effort
+from paper.theory.measure import BoundRow, Effort
 from paper.workbench import Workbench
 
 

@@ -12,8 +12,8 @@ Two formulas differ from the printed ones:
 - Recurrence for L_omegaQ: the paper prints `gamma L_pi L_V`; its own derivation below that line, and the theorem, have
   `gamma L_omegaP L_V`.
 - Gradient: the policy gradient theorem holds with the unnormalised occupancy, the paper's L_delta with the normalised one (its
-  proof uses that the occupancy has mass one). The printed constant therefore lacks a factor 1/(1 - gamma) and can be
-  exceeded; `printed_gradient_constant` keeps it for comparison.
+  proof uses that the occupancy has mass one). The printed constant therefore lacks a factor 1/(1 - gamma): it is one of
+  `(1 - gamma) grad J`, and a random walk whose reward is `omega * sign(s)` exceeds it (paper/tests/test_theory_constants.py).
 """
 
 from dataclasses import dataclass
@@ -75,16 +75,6 @@ class Bounds:
     score: ScoreConstants = ScoreConstants()
     horizon: int | None = None
 
-    def __post_init__(self) -> None:
-        for record in (self.cmdp, self.policy, self.score):
-            for name, value in zip(record._fields, record, strict=True):
-                if not np.all(np.asarray(value) >= 0.0):
-                    raise InputError(f"{name}: {float(np.min(value)):g} must be a number that is at least 0.")
-        if np.any(np.asarray(self.cmdp.gamma) > 1.0):
-            raise InputError(f"gamma: {float(np.max(self.cmdp.gamma)):g} must lie in [0, 1].")
-        if self.horizon is not None and self.horizon < 1:
-            raise InputError(f"horizon: {self.horizon} must be at least 1.")
-
     @cached_property
     def growth(self) -> Floats:
         """`L_P (1 + L_pi)`: the Lipschitz constant of one step under the policy."""
@@ -98,7 +88,7 @@ class Bounds:
     @cached_property
     def L_Q(self) -> Number:
         """`L_r / (1 - gamma L_P (1 + L_pi))`; with a horizon `L_r sum_{k<H} (gamma L_P (1 + L_pi))^k`."""
-        return self.cmdp.L_r / self._lost_share if self.horizon is None else self._steps_to_go[-1][0]
+        return self.cmdp.L_r / self._lost_share if self.horizon is None else self.steps_to_go[-1][0]
 
     @property
     def L_V(self) -> Number:
@@ -112,7 +102,7 @@ class Bounds:
         With a horizon, the recurrence `L^(k+1) = L_omegar + gamma L_omegaP L_V^(k) + gamma L^(k)` from `L^(0) = 0`.
         """
         if self.horizon is not None:
-            return self._steps_to_go[-1][1]
+            return self.steps_to_go[-1][1]
         through_states = times(self.cmdp.gamma, times(self.cmdp.L_omega_P, self.L_V))
         return (self.cmdp.L_omega_r + through_states) / self._forgotten_share
 
@@ -135,7 +125,7 @@ class Bounds:
     def L_eta(self) -> Number:
         """`R_max/(1 - gamma) L_score + M L_Q`, of eta = score * Q in the state-action pair."""
         is_infinite = self.horizon is None
-        largest = self.cmdp.R_max / self._forgotten_share if is_infinite else self._steps_to_go[-1][2]
+        largest = self.cmdp.R_max / self._forgotten_share if is_infinite else self.steps_to_go[-1][2]
         return self._eta(largest, self.L_Q)
 
     @cached_property
@@ -151,14 +141,14 @@ class Bounds:
             return (through_states + times(self.score.M, self.L_omega_Q)) / self._forgotten_share
         total, weight = np.zeros(()), np.ones_like(np.asarray(self.cmdp.gamma, np.float64))
         for t, drift in enumerate(self._state_laws(self.cmdp.L_omega_P, self.horizon)):
-            of_q, in_context, largest = self._steps_to_go[self.horizon - t]
+            of_q, in_context, largest = self.steps_to_go[self.horizon - t]
             through_states = times(self._eta(largest, of_q), times(self._reach, drift))
             total = total + times(weight, through_states + times(self.score.M, in_context))
             weight = weight * self.cmdp.gamma
         return total
 
     @cached_property
-    def _steps_to_go(self) -> list[tuple[Floats, Floats, Floats]]:
+    def steps_to_go(self) -> list[tuple[Floats, Floats, Floats]]:
         """The recurrences behind Theorem 1: L_Q, L_omegaQ and Q_max with k = 0, ..., H steps left.
 
         L_Q^(k+1) = L_r + gamma L_P (1 + L_pi) L_Q^(k),  L_omegaQ^(k+1) = L_omegar + gamma L_omegaP L_V^(k) + gamma L_omegaQ^(k)
@@ -218,14 +208,6 @@ class Bounds:
         if not np.all(gamma < 1.0):
             raise InputError(f"gamma: {float(np.max(gamma)):g} must be below 1 without a horizon.")
         return 1.0 - gamma
-
-
-def printed_gradient_constant(cmdp: CmdpConstants, policy: PolicyConstants, score: ScoreConstants) -> Number:
-    """`L_eta (1 + L_pi) L_delta(omega) + M L_omegaQ` as the paper prints it: a constant of `(1 - gamma) grad J`, not of `grad J`.
-
-    A random walk whose reward is `omega * sign(s)` exceeds it (paper/tests/test_theory_constants.py).
-    """
-    return Bounds(cmdp, policy, score).L_gradient * (1.0 - np.asarray(cmdp.gamma))
 
 
 def per_coordinate(cmdp: CmdpConstants, policy: PolicyConstants) -> tuple[CmdpConstants, PolicyConstants]:

@@ -15,14 +15,13 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from metastep import InputError
 from metastep.envs.base import Env
 from metastep.policies import Policy
 from paper.theory.constants import Floats
 from paper.theory.measure import state_structure
 
 Moved = tuple[Floats, Floats, NDArray[np.bool_]]
-"""Next states (rows, .), rewards (rows,) and endings (rows,)."""
+"""Next states, rewards and endings, for rows or (pairs, draws)."""
 StepFunction = Callable[[Floats, Floats, Floats, Floats], Moved]
 """An environment as a function of contexts, states, actions and noise, (rows, .) each."""
 
@@ -46,8 +45,6 @@ class EstimatedConstants(NamedTuple):
     L_omega_P: float
     L_omega_r: float
     R_max: float
-    num_pairs: int
-    num_draws: int
     # Share of the pairs that end the episode on one side only: there is no finite constant across an ending.
     ending_share: float
 
@@ -55,23 +52,16 @@ class EstimatedConstants(NamedTuple):
 def estimate_constants(
     step: StepFunction, samples: Samples, num_pairs: int, num_noise: int, num_draws: int = 32, seed: int = 0
 ) -> EstimatedConstants:
-    """Ratios over `num_pairs` pairs of state-action pairs, and as many pairs of contexts, with common noise.
+    """Return the largest ratios over pairs of state-action pairs, and over as many pairs of contexts, with common noise.
 
     Args:
         step: the environment, vectorised over rows.
-        samples: the domain.
+        samples: the domain, with two or more contexts and points.
         num_pairs: pairs for each of the two searches.
         num_noise: standard normals a step takes; where it is 0 one draw is enough.
         num_draws: noise vectors over which laws and mean rewards are compared.
         seed: of the pairs and the noise.
     """
-    if num_pairs < 1 or num_draws < 1:
-        raise InputError(f"num_pairs: {num_pairs} and num_draws: {num_draws} must both be at least 1.")
-    if min(len(samples.contexts), len(samples.states)) < 2 or len(samples.states) != len(samples.actions):
-        raise InputError(
-            f"samples: {len(samples.contexts)} contexts, {len(samples.states)} states and {len(samples.actions)} actions; "
-            "needed are two or more contexts and states, and one action for each state."
-        )
     rng = np.random.default_rng(seed)
     noise = rng.normal(size=(num_draws if num_noise else 1, num_noise))
     scale = np.exp(rng.uniform(np.log(_NEAREST), 0.0, size=(num_pairs, 1)))
@@ -85,43 +75,34 @@ def estimate_constants(
     other_context = samples.contexts[rng.integers(len(samples.contexts), size=num_pairs)]
     other_context = context + scale * (other_context - context)
 
-    near = _under_all_draws(step, context, state, action, noise)
-    moved = _under_all_draws(step, context, other_state, other_action, noise)
-    shifted = _under_all_draws(step, other_context, state, action, noise)
+    def moved(contexts: Floats, states: Floats, actions: Floats) -> Moved:
+        """Take every pair under every draw: (pairs, draws, states), (pairs, draws), (pairs, draws)."""
+        rows = [np.repeat(array, len(noise), axis=0) for array in (contexts, states, actions)]
+        after, reward, ended = step(rows[0], rows[1], rows[2], np.tile(noise, (num_pairs, 1)))
+        shape = (num_pairs, len(noise))
+        return after.reshape(*shape, -1), reward.reshape(shape), ended.reshape(shape)
+
+    near = moved(context, state, action)
+    in_state, in_context = moved(context, other_state, other_action), moved(other_context, state, action)
     gap = np.linalg.norm(other_state - state, axis=1) + np.linalg.norm(other_action - action, axis=1)
-    L_P, L_r, split = _ratios(near, moved, gap)
-    L_omega_P, L_omega_r, also_split = _ratios(near, shifted, np.linalg.norm(other_context - context, axis=1))
-    R_max = float(max(np.max(np.abs(reward)) for _, reward, _ in (near, moved, shifted)))
-    ending_share = (split + also_split) / 2.0
-    return EstimatedConstants(L_P, L_r, L_omega_P, L_omega_r, R_max, num_pairs, len(noise), ending_share)
-
-
-def _under_all_draws(step: StepFunction, context: Floats, state: Floats, action: Floats, noise: Floats) -> Moved:
-    """Every pair under every draw: (pairs, draws, states), (pairs, draws), (pairs, draws)."""
-    pairs, draws = len(state), len(noise)
-    contexts, states, actions = (np.repeat(array, draws, axis=0) for array in (context, state, action))
-    after, reward, ended = step(contexts, states, actions, np.tile(noise, (pairs, 1)))
-    return (
-        np.asarray(after, np.float64).reshape(pairs, draws, -1),
-        np.asarray(reward, np.float64).reshape(pairs, draws),
-        np.asarray(ended, bool).reshape(pairs, draws),
-    )
+    L_P, L_r, split = _ratios(near, in_state, gap)
+    L_omega_P, L_omega_r, also_split = _ratios(near, in_context, np.linalg.norm(other_context - context, axis=1))
+    R_max = float(max(np.max(np.abs(reward)) for _, reward, _ in (near, in_state, in_context)))
+    return EstimatedConstants(L_P, L_r, L_omega_P, L_omega_r, R_max, (split + also_split) / 2.0)
 
 
 def _ratios(left: Moved, right: Moved, gap: Floats) -> tuple[float, float, float]:
-    """Largest ratio of laws, of mean rewards, and the share of pairs with different endings (left out of the laws)."""
+    """Return the largest ratio of laws, of mean rewards, and the share of pairs with different endings (not among the laws)."""
     (states, rewards, endings), (other_states, other_rewards, other_endings) = left, right
-    apart = gap > 1e-9
+    apart, safe = gap > 1e-9, np.maximum(gap, 1e-9)
     split = np.any(endings != other_endings, axis=1)
-    distance = law_distances(states, other_states)
-    reward = np.abs(rewards.mean(axis=1) - other_rewards.mean(axis=1))
-    safe = np.where(apart, gap, 1.0)
-    law = np.where(apart & ~split, distance / safe, 0.0)
-    return float(law.max()), float(np.where(apart, reward / safe, 0.0).max()), float(split.mean())
+    law = np.where(apart & ~split, law_distances(states, other_states) / safe, 0.0)
+    reward = np.where(apart, np.abs(rewards.mean(axis=1) - other_rewards.mean(axis=1)) / safe, 0.0)
+    return float(law.max()), float(reward.max()), float(split.mean())
 
 
 def law_distances(left: Floats, right: Floats) -> Floats:
-    """Kantorovich distances of pairs of samples (pairs, draws, coordinates), from below; draw i of both has the same noise.
+    """Return Kantorovich distances of pairs of samples (pairs, draws, coordinates), from below.
 
     A projection on a unit vector is 1-Lipschitz, so the distance of projections (on the line that of the sorted numbers) is a
     lower bound. Of the coordinate axes and the direction between the means the best is taken: (pairs,). It is exact on the
@@ -137,7 +118,7 @@ def law_distances(left: Floats, right: Floats) -> Floats:
 
 
 def step_function(env: Env, *, in_box_widths: bool = False) -> StepFunction:
-    """A registered environment as a function of rows; a state is the row of its fields.
+    """Return a registered environment as a function of rows; a state is the row of its fields.
 
     With `in_box_widths` its contexts are in [0, 1]: distances count widths of the context box, whatever the units are.
     """
@@ -159,7 +140,7 @@ def step_function(env: Env, *, in_box_widths: bool = False) -> StepFunction:
 
 
 def visited_samples(env: Env, policy: Policy, theta: Floats, contexts: Floats, horizon: int, seed: int) -> Samples:
-    """States and actions that one episode in each context meets while it lasts."""
+    """Return the states and actions of one episode in each context, while it lasts."""
     space, num = env.context_space, len(contexts)
     key_reset, key_step = jax.random.split(jax.random.key(seed))
     column = jnp.asarray(theta, jnp.float32)[:, None]

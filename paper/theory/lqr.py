@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metastep import InputError
 from metastep.envs.lqr import LQR
 from paper.theory.constants import CmdpConstants, Constants, Floats
 from paper.theory.policy import MEAN_ABSOLUTE_TWO_POINT, LinearPolicy, policy_constants
@@ -222,8 +221,6 @@ def _action_radius(policy: LinearPolicy, radius: ArrayLike) -> Floats:
 def _affine(parts: Floats, omega: ArrayLike) -> Floats:
     """parts[0] + sum_k omega_k parts[k]: (..., rows, columns)."""
     coordinates = np.asarray(omega, np.float64)
-    if coordinates.shape[-1] != len(parts) - 1:
-        raise InputError(f"omega: {coordinates.shape[-1]} coordinates, expected {len(parts) - 1}.")
     return np.asarray(parts[0] + np.tensordot(coordinates, parts[1:], axes=(-1, 0)))
 
 

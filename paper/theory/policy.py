@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metastep import InputError
-from paper.theory.constants import Floats, Number, PolicyConstants, ScoreConstants, times
+from metastep.envs.nav2d import Nav2D
+from paper.theory.constants import CmdpConstants, Constants, Floats, Number, PolicyConstants, ScoreConstants, times
 
 # E|z| of a standard normal, and of the two-point law z = ±1 that stands in for it on LQR (paper.theory.lqr).
 MEAN_ABSOLUTE_NORMAL = float(np.sqrt(2.0 / np.pi))
@@ -40,8 +40,6 @@ class LinearPolicy(NamedTuple):
 def policy_from_theta(theta: ArrayLike, num_states: int, num_actions: int, sigma: float) -> LinearPolicy:
     """Split flat parameters (..., parameters) into bias and weights."""
     flat = np.asarray(theta, np.float64)
-    if flat.shape[-1] != num_actions * (1 + num_states):
-        raise InputError(f"theta: {flat.shape[-1]} numbers, expected {num_actions * (1 + num_states)}.")
     weights = flat[..., num_actions:].reshape(*flat.shape[:-1], num_actions, num_states)
     return LinearPolicy(flat[..., :num_actions], weights, sigma)
 
@@ -61,8 +59,6 @@ def policy_constants(
     Returns:
         Policy constants of shape (...), score constants of shape (..., parameters).
     """
-    if not policy.sigma > 0.0:
-        raise InputError(f"sigma: {policy.sigma} must be a positive number.")
     num_actions, num_states = policy.weights.shape[-2:]
     steepness = np.repeat([0.0, 1.0], [num_actions, num_actions * num_states])
     size = np.where(steepness > 0.0, np.asarray(largest_coordinate, np.float64)[..., None], 1.0)
@@ -76,3 +72,27 @@ def policy_constants(
 def spectral_norm(matrix: Floats) -> Floats:
     """The largest singular value of (..., rows, columns)."""
     return np.asarray(np.linalg.norm(matrix, ord=2, axis=(-2, -1)))
+
+
+def nav2d_constants(env: Nav2D, policy: LinearPolicy, gamma: float, horizon: int) -> Constants:
+    """Return exact constants of Nav2D for all goals of the context space and episodes of `horizon` steps.
+
+        s' = s + clip(a, ±v),    r = -|s' - omega|,    a ~ N(b + W s, sigma^2 I)
+
+    - Clipping does not expand and the norm obeys the triangle inequality: L_P = L_r = 1 (attained), L_omegar = 1 (attained).
+    - The dynamics do not know the goal: L_omegaP = 0, so L_delta(omega) = 0 and L_V is not needed. The paper's condition
+      `gamma L_P (1 + L_pi) < 1` is out of reach at gamma = 0.99 for any policy that moves; the finite-horizon form needs none.
+    - After t steps a coordinate is at most v t: features and rewards are bounded although the policy's noise is not.
+
+    An episode that ends at the goal is a jump that no Lipschitz constant describes: the constants are those of the environment
+    with `goal_radius = 0`, which never ends.
+    """
+    space, diagonal = env.context_space, float(np.sqrt(2.0))
+    farthest_goal = np.linalg.norm(np.maximum(np.abs(space.low), np.abs(space.high)))
+    largest_reward = float(diagonal * env.max_move * horizon + farthest_goal)
+    farthest = env.max_move * (horizon - 1)  # a coordinate of the state in which the last action is taken
+    of_policy, of_score = policy_constants(
+        policy, largest_coordinate=farthest, largest_norm=diagonal * farthest, mean_absolute_noise=MEAN_ABSOLUTE_NORMAL
+    )
+    cmdp = CmdpConstants(L_P=1.0, L_r=1.0, L_omega_P=0.0, L_omega_r=1.0, gamma=gamma, R_max=largest_reward)
+    return cmdp, of_policy, of_score

@@ -31,7 +31,8 @@ from metastep.fqi import load_model
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.dataset import Dataset
-from metastep.mdp.parts import Parts, grow
+from metastep.mdp.loop import grow
+from metastep.mdp.parts import Parts
 from tests.campaigns.kills import SETTINGS
 
 JUNK: list[Any] = [

@@ -14,14 +14,7 @@ from metastep._core.errors import InputError
 from metastep._core.settings import fits_float32, settings_of
 from metastep.evaluation import baselines
 from metastep.experiments import schema
-from metastep.experiments.build import (
-    build_mdp,
-    build_regressor,
-    learners_collected,
-    method_spec,
-    method_specs,
-    some_controller,
-)
+from metastep.experiments.build import build_mdp, build_regressor, learners_collected, method_specs, some_controller
 from metastep.experiments.config import Experiment, list_presets, load, parse, variant
 from metastep.experiments.reference import configuration_markdown, to_toml
 from metastep.experiments.run import Run
@@ -135,7 +128,7 @@ def test_the_full_scale_is_the_papers(name):
 @pytest.mark.parametrize("name", TUNED)
 def test_the_grids_contain_what_the_paper_tuned(name, scale):
     config = load(name, scale)
-    grids = {method: method_spec(config, method).grid for method in METHODS}
+    grids = {method: spec.grid for method, spec in method_specs(config).items()}
     searched = (
         grids["rmsprop"]["stepsize"], grids["adam"]["stepsize"], *grids["metagrad"].values(), grids["decay"]["alpha"]
     )  # fmt: skip
@@ -520,7 +513,7 @@ def test_baselines_of_one_clip_range_stand_beside_a_choice_of_several():
             "meta.rule.minibatch_size=300",
             "meta.rule.minibatch_size: 300 must divide the 3200 steps of a batch, which are",
         ),
-        ("meta.stepsize_scale=divergence", "meta.stepsize_scale: 'divergence' must be 'log' or 'linear' for the rule"),
+        ("meta.stepsize_scale=divergence", "meta.stepsize_scale: 'divergence' needs a rule that moves along a line"),
         (
             "meta.observation=paper",
             "meta.observation: 'natural_gradient' is not known where the rule is 'ppo', allowed are",
@@ -529,7 +522,7 @@ def test_baselines_of_one_clip_range_stand_beside_a_choice_of_several():
         ('compare.methods=["rmsprop"]', "compare.methods.rmsprop.grid.stepsize: is missing, it must be a list of"),
         (
             'compare.methods=[{name="x", rule="adam", controller={name="fixed", stepsize=1.0}}]',
-            "meta.rule: 'adam' follows",
+            "meta.rule: 'adam' learns from whole episodes",
         ),
     ],
 )

@@ -2,14 +2,18 @@
 
 import itertools
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import metastep
 from metastep._core import storage
 from metastep._core.errors import InputError
+from metastep.experiments import run as run_module
 from metastep.experiments import stages
+from metastep.experiments.build import build_mdp
 from metastep.experiments.config import load, variant
 from metastep.experiments.publishing import publish
 from metastep.experiments.run import Run
@@ -44,6 +48,25 @@ def done(tmp_path_factory) -> Run:
     folder = make(tmp_path_factory.mktemp("models") / "run")
     folder.run_all()
     return folder
+
+
+_opened: list[str] = []
+sys.addaudithook(lambda event, args: _opened.append(str(args[0])) if event == "open" else None)
+
+
+def test_a_run_reads_its_configuration_once_and_builds_one_meta_mdp_for_each_model(tmp_path, monkeypatch):
+    built = []
+
+    def counted(config):
+        built.append(config)
+        return build_mdp(config)
+
+    monkeypatch.setattr(run_module, "build_mdp", counted)
+    _opened.clear()
+    metastep.run("nav2d", tmp_path / "run", scale="quick", overrides=[*TINY, *SMALL])
+    read = [path.removeprefix(f"{tmp_path}/") for path in _opened if path.endswith("config.json")]
+    assert sorted(read) == ["run/config.json", "run/models/metastep/config.json"]
+    assert len(built) == 2
 
 
 def test_a_model_has_the_settings_that_are_different_for_it():

@@ -9,7 +9,7 @@ from metastep.experiments import times
 from metastep.experiments.checking import check_folder
 from metastep.experiments.reporting import print_outcome, write_report
 from metastep.experiments.run import Run
-from metastep.experiments.times import Timed, in_words, read_times, times_file, times_of
+from metastep.experiments.times import Timed, in_words, read_times, times_of
 
 
 def test_stages_are_timed_without_those_within_them(tmp_path, monkeypatch):
@@ -51,9 +51,9 @@ def test_a_run_tells_what_it_took_and_its_report_does_not(run: Run, capsys):
     "content", ["{", '{"seconds": {}}', '{"format": "metastep times", "seconds": {"fit": "x"}, "version": 2}']
 )
 def test_times_that_are_none_are_found_and_begun_anew(run: Run, content):
-    times_file(run.path).write_text(content)
+    (run.path / "times.json").write_text(content)
     assert [path.name for path, problem in check_folder(run.path) if problem] == ["times.json"]
     times.add_time(run.path, "fit", 2.0)
-    assert json.loads(times_file(run.path).read_text())["seconds"] == {"fit": 2.0}
-    times_file(run.path).unlink()
+    assert json.loads((run.path / "times.json").read_text())["seconds"] == {"fit": 2.0}
+    (run.path / "times.json").unlink()
     assert times_of(run) == {}

@@ -93,7 +93,7 @@ def test_workers_report_progress(pool):
         heard.append(tuple(progress))
         reported.set()
 
-    with pool.reporting(listen):
+    with pool.open(listen):
         pool.submit(report, 3, 0.5).result()
         assert reported.wait(20.0)
     assert heard == [(3, 0.5)]
@@ -137,13 +137,13 @@ def test_a_worker_writes_where_it_sees_the_folder_and_else_sends_the_block(tmp_p
     assert not work.files.path(block).exists()
     with storage.temporary(tmp_path / "data" / "collecting") as mark:
         assert make_block(work._replace(mark=mark), controller, block) is None
-        assert work.files.holds(block)
+        assert not work.files.problem(block)
         before = work.files.path(block).stat()
         assert make_block(work._replace(mark=mark), controller, block) is None  # it is there already
         assert work.files.path(block).stat() == before
     np.testing.assert_array_equal(storage.read_tensors(work.files.path(block)).arrays["context"], sent.context)
     other = dataclasses.replace(work.files, digest="of another dataset")
-    assert not other.holds(block)
+    assert other.problem(block)
 
 
 def metastep(folder: Path, *more: str) -> subprocess.Popen[str]:

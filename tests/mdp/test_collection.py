@@ -55,29 +55,6 @@ def test_theta_follows_the_update_equation(trajectories):
         np.testing.assert_allclose(block.features["theta"][1:], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_reward_is_the_difference_of_the_recorded_returns(trajectories):
-    tuples = trajectories.transitions(("theta", "natural_gradient", "context", "return"))
-    np.testing.assert_allclose(tuples.reward, tuples.next_observation[:, -1] - tuples.observation[:, -1], atol=1e-6)
-    assert np.std(tuples.reward) > 0.0
-
-
-def test_next_observation_is_the_observation_of_the_next_update(trajectories):
-    tuples = trajectories.transitions()
-    observation = tuples.observation.reshape(500, 3, -1)
-    following = tuples.next_observation.reshape(500, 3, -1)
-    np.testing.assert_array_equal(following[:, :-1], observation[:, 1:])
-
-
-def test_different_step_sizes_lead_to_different_policies():
-    mdp = small_mdp()
-    learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
-    steps = np.linspace(0.1, 5.0, mdp.block_size, dtype=np.float32)[:, None]
-    one, two = mdp.advance(learners, steps), mdp.advance(learners, steps[::-1])
-    moved = ~np.asarray(learners.flagged)
-    assert moved.sum() > 10
-    assert (np.abs(np.asarray(one.theta - two.theta)).max(axis=1) > 1e-3)[moved & (steps != steps[::-1])[:, 0]].all()
-
-
 def test_trajectory_distributions_are_the_declared_ones(trajectories):
     first = [block.features["theta"][0] for block in trajectories.blocks()]
     theta = np.concatenate(first)

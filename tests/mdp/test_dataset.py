@@ -123,12 +123,6 @@ def test_features_are_side_by_side_in_the_order_asked_for(dataset):
         dataset.transitions(("thta",))
 
 
-def test_several_hyperparameters_are_kept_apart(tmp_path):
-    dataset = collect(tmp_path / "data", LAYOUT._replace(num_hyperparameters=2))
-    block = dataset.block(0)
-    np.testing.assert_array_equal(dataset.transitions().stepsize[:4], block.hyperparameters[:, 0])
-
-
 def test_non_finite_tuples_are_counted_and_left_out_whatever_the_parts(tmp_path):
     layout = LAYOUT._replace(num_learners=8)
     block = make_block(0, layout)
@@ -296,15 +290,6 @@ def test_a_damaged_block_is_named_on_opening_and_collected_again(dataset, how):
     assert files(dataset.folder) == before
 
 
-@pytest.mark.parametrize("how", ["flipped bit", "truncated", "empty"])
-def test_a_block_damaged_before_the_end_is_noticed_on_resuming(tmp_path, how):
-    start(tmp_path).add(0, make_block(0))
-    damage_first_block(tmp_path, how)
-    writer = start(tmp_path)
-    assert "block-00000.safetensors is damaged" in writer.damaged[0]
-    assert writer.missing_blocks() == [0, 1, 2]
-
-
 def test_a_block_of_another_dataset_or_place_is_not_accepted(tmp_path, dataset):
     writer = start(tmp_path / "other", seed=8)
     for name in ("block-00000.safetensors", "block-00001.safetensors"):
@@ -430,10 +415,3 @@ def test_parquet_holds_every_tuple(tmp_path, monkeypatch, hyperparameters, at_on
     np.testing.assert_array_equal(np.float32(table["context_length"]), tuples.observation[:, 7])
     np.testing.assert_array_equal(np.float32(table["stepsize"]), tuples.stepsize)
     np.testing.assert_array_equal(np.float32(table["reward"]), tuples.reward)
-
-
-def test_observe_broadcasts_the_context():
-    block = make_block(0)
-    observations = block.observe(("context", "return"))
-    assert observations.shape == (5, 8, 3)
-    np.testing.assert_array_equal(observations[3, :, :2], block.context)

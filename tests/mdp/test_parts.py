@@ -21,8 +21,8 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.collection import collect
 from metastep.mdp.controller import Exploration
 from metastep.mdp.history import joined
-from metastep.mdp.loop import follow, run
-from metastep.mdp.parts import Growth, Parts
+from metastep.mdp.loop import Growth, follow, run
+from metastep.mdp.parts import Parts
 from metastep.rules import Adam
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.simulation.engine import engine_of
@@ -112,7 +112,7 @@ class InTurn:
             future.set_exception(error)
         return future
 
-    def reporting(self, listener):
+    def open(self, listener):
         self.listener = listener
         return nullcontext()
 
@@ -324,13 +324,6 @@ def test_a_killed_process_resumes_inside_the_block(tmp_path):
     assert 0 < watch.total <= (401 - 6) * BATCH_STEPS
     collect(small_mdp(), tmp_path / "whole", **LONG)
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
-
-
-def test_an_environment_on_the_host_reports_every_update(tmp_path):
-    watch = Watch()
-    collect(on_host(), tmp_path / "d", **SETTINGS, tracker=watch)
-    assert len(watch.reports) == 2 * SETTINGS["num_updates"]
-    assert sum(watch.reports) == watch.total
 
 
 def test_stretches_joined_are_the_run_and_a_run_is_one_transfer(monkeypatch):

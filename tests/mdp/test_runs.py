@@ -5,9 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from metastep._core import parallel
-from metastep._core.errors import InputError
-from metastep._core.parallel import count_threads
 from metastep.controllers import HOOF, Fixed, Metagrad
 from metastep.mdp import batched_blocks as together_module
 from metastep.mdp import runs
@@ -120,21 +117,3 @@ def test_what_is_padding_is_cut():
     ran = run_blocks([asked(HOOF(0.05, num_candidates=2))._replace(num_valid=3)], 0)[0]
     assert ran.history.context.shape[0] == 3
     assert ran.report["effective_sample_size"].shape == (2, 3)
-
-
-def test_what_is_wrong_with_a_block_is_raised():
-    def plan():
-        yield [asked(Fixed(np.ones(3)))]
-
-    with pytest.raises(InputError, match=r"fixed\.stepsize"):
-        carry_out([plan()])
-
-
-def test_threads_divide_the_cores_among_the_calls(monkeypatch):
-    monkeypatch.setattr(parallel, "_limit", 6)
-    pool = parallel.LocalPool(3)
-    assert pool.submit(count_threads, None).result() == 2
-    with pytest.raises(InputError, match="threads is 0"):
-        pool.submit(count_threads, 0).result()
-    pool.close()
-    assert count_threads(None) == 6

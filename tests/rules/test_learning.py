@@ -25,8 +25,8 @@ from metastep.experiments.run import Run
 from metastep.mdp import actor_critic
 from metastep.mdp.blocks import Stream
 from metastep.mdp.history import joined
-from metastep.mdp.loop import follow, run
-from metastep.mdp.parts import Growth, Parts
+from metastep.mdp.loop import Growth, follow, run
+from metastep.mdp.parts import Parts
 from metastep.rules.actor_critic import experience, ppo
 from tests.controllers.problems import BLOCK, make_training_mdp
 

@@ -22,8 +22,8 @@ from metastep.experiments.run import Run
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.history import joined
-from metastep.mdp.loop import follow, run
-from metastep.mdp.parts import Growth, Parts
+from metastep.mdp.loop import Growth, follow, run
+from metastep.mdp.parts import Parts
 from metastep.policies import ActorCritic
 from metastep.rules.actor_critic import A2C, TRPO, ActorCriticRule, Sampler
 from metastep.rules.actor_critic.on_host import _draw, play_batch
@@ -186,19 +186,6 @@ def test_where_a_simulator_cuts_itself_off_is_as_where_the_horizon_does(hold: in
     )
     expected, found = (each(theta, context, each.start(context, KEY), KEY, 0.9) for each in samplers)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
-
-
-def test_every_batch_begins_anew() -> None:
-    policy = ActorCritic(1, 1, hidden=(1,))
-    sampler = Sampler(Counter(), policy, 2, 4, horizon=4)
-    theta, context = policy.initial(KEY, 2), jnp.asarray([[9.0], [3.0]])
-    lanes, batches = sampler.start(context, KEY), []
-    for number in range(2):
-        batches.append(sampler(theta, context, lanes, jax.random.fold_in(KEY, number), 0.9))
-        lanes = batches[-1].lanes
-    for batch in batches:
-        np.testing.assert_array_equal(batch.mean_return, [1 + 2 + 3 + 4, 1 + 2 + 3])
-        np.testing.assert_array_equal(batch.observation[:, ::2, 0], [[0, 1, 2, 3], [0, 1, 2, 0]])
 
 
 def test_what_remains_impossible_is_one_sentence() -> None:

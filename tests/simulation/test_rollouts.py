@@ -155,13 +155,6 @@ def test_shapes_termination_and_the_actions_of_the_policy(name: str) -> None:
     assert scipy.stats.kstest(noise.ravel(), "norm").pvalue > 1e-3
 
 
-@pytest.mark.parametrize("name", ["minigolf", "cartpole", "swingup"])
-def test_episodes_of_the_cases_do_end(name: str) -> None:
-    rollout = make_rollout(name)
-    alive = np.asarray(compiled_trajectories(rollout, *draw_learners(rollout, 3)).alive)
-    assert not alive[-1].all()
-
-
 @pytest.mark.parametrize(
     ("name", "record"), [("cartpole", CartPoleState), ("swingup", CartPoleState), ("nav2d", Position)]
 )
@@ -231,28 +224,6 @@ def test_returns_alone_are_those_of_the_trajectories() -> None:
     returns = jax.jit(partial(discounted_returns, rollout))(theta, context, key)
     reward = np.asarray(compiled_trajectories(rollout, theta, context, key).reward, np.float64)
     np.testing.assert_allclose(returns, np.einsum("t,tel->el", 0.9 ** np.arange(rollout.horizon), reward), rtol=1e-5)
-
-
-def test_keys_change_everything_and_nothing_else_does() -> None:
-    rollout = make_rollout("nav2d")
-    theta, context, _ = draw_learners(rollout, 2)
-    first, again, other = (
-        np.asarray(compiled_trajectories(rollout, theta, context, jax.random.key(seed)).noise) for seed in (0, 0, 1)
-    )
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).mean() > 0.999
-
-
-def test_a_longer_horizon_begins_like_a_shorter_one() -> None:
-    """However many steps' random numbers are drawn at once: 10 of 10, 7 of 7, 1 of 11."""
-    whole, *parts = (
-        compiled_trajectories(rollout, *draw_learners(rollout, 2))
-        for rollout in (make_rollout("lqr", horizon=horizon) for horizon in (11, 10, 7))
-    )
-    for part in parts:
-        steps = part.reward.shape[0]
-        np.testing.assert_array_equal(part.noise, whole.noise[:steps])
-        np.testing.assert_allclose(part.observation, whole.observation[:steps], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from metastep._core.locks import writing
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import claim
+from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, tune
 from metastep.experiments import provenance, reporting, stages
 from metastep.experiments.build import build_env, build_fqi, build_mdp, method_specs, some_controller
 from metastep.experiments.config import parse, variant
@@ -35,7 +36,6 @@ from metastep.experiments.schema import Experiment
 
 if TYPE_CHECKING:
     from metastep._core.progress import Tracker
-    from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable
     from metastep.fqi import Model
     from metastep.mdp import MetaMDP
     from metastep.mdp.dataset import Dataset
@@ -56,6 +56,9 @@ class Run:
 
     def __init__(self, path: Path, config: Experiment, tasks: NDArray[np.float32] | None = None) -> None:
         self.path, self.config, self.tasks = Path(path), config, tasks
+        self.data_folder, self.report_file = self.path / "data", self.path / "report.html"
+        self.model_file, self.validation_file = self.path / "model.safetensors", self.path / "validation.safetensors"
+        self.comparison_file = self.path / "comparison.safetensors"
         self._models: dict[str, Run] = {}
 
     @classmethod
@@ -217,7 +220,12 @@ class Run:
         self, spec: MethodSpec, *, num_updates: int | None = None, tracker: Tracker | None = None
     ) -> tuple[Method, TuningTable]:
         """Tune a method on the tuning tasks."""
-        return stages.tune_method(self, spec, num_updates=num_updates, tracker=tracker)
+        return tune(
+            spec,
+            self.of_model(spec.model).mdp,
+            num_tasks=self.config.compare.num_tuning_tasks,
+            **self._settings(num_updates, tracker),
+        )
 
     def test(
         self,
@@ -228,41 +236,25 @@ class Run:
         tracker: Tracker | None = None,
     ) -> Comparison:
         """Run methods on the test tasks; nothing is written."""
-        return stages.on_test_tasks(self, methods, num_updates=num_updates, tuning=tuning, tracker=tracker)
+        num_tasks = self.config.compare.num_tasks
+        return compare(methods, self.mdp, num_tasks=num_tasks, tuning=tuning, **self._settings(num_updates, tracker))
 
-    # Files.
-
-    @property
-    def data_folder(self) -> Path:
-        """Folder of the training data."""
-        return self.path / "data"
-
-    @property
-    def model_file(self) -> Path:
-        """File of the fitted and selected model."""
-        return self.path / "model.safetensors"
-
-    @property
-    def validation_file(self) -> Path:
-        """File of every iteration on the validation tasks."""
-        return self.path / "validation.safetensors"
-
-    @property
-    def comparison_file(self) -> Path:
-        """File of every method on the test tasks."""
-        return self.path / "comparison.safetensors"
-
-    @property
-    def report_file(self) -> Path:
-        """The report's page."""
-        return self.path / "report.html"
+    def _settings(self, num_updates: int | None, tracker: Tracker | None) -> dict[str, Any]:
+        """Return the settings that tuning and tests share; by default they make as many updates as the comparison."""
+        config = self.config.compare
+        return {
+            "seed": self.config.seed,
+            "num_updates": num_updates or config.num_updates,
+            "blocks_together": config.blocks_together,
+            "tracker": tracker,
+        }
 
     def result_file(self, method: str) -> Path:
-        """File of one method on the test tasks, with its grid search."""
+        """Return the file of one method on the test tasks, with its grid search."""
         return self.path / "results" / f"{method}.safetensors"
 
     def round_file(self, index: int) -> Path:
-        """File of the model that a later round of collection follows."""
+        """Return the file of the model that a later round of collection follows."""
         return self.path / "rounds" / f"{index}.safetensors"
 
 

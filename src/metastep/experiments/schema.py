@@ -323,10 +323,6 @@ class CompareSection(_Section):
         """The names of the methods."""
         return tuple(method.own_name for method in self.methods)
 
-    def method(self, name: str) -> MethodSection | None:
-        """Return one method by its name."""
-        return next((method for method in self.methods if method.own_name == name), None)
-
 
 class ModelSection(_Section):
     """A further model of the same experiment, and what is different for it; everything else is as above."""

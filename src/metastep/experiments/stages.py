@@ -15,7 +15,7 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Named, Silent, Tracker
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
-from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
+from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join
 from metastep.evaluation.comparison import Asked, comparing
 from metastep.evaluation.tuning import num_blocks, tuning
 from metastep.experiments import provenance
@@ -307,41 +307,3 @@ def prepare_method(
         tracker=tracker or Silent(),
     )
     return spec.method(mdp, controller=spec.build_controller({}).prepared(needs))
-
-
-def on_test_tasks(
-    run: Run,
-    methods: Sequence[Method],
-    *,
-    num_updates: int | None = None,
-    tuning: Sequence[TuningTable] = (),
-    tracker: Tracker | None = None,
-) -> Comparison:
-    """Run methods on an experiment's test tasks, by default for as many updates as it compares."""
-    config = run.config
-    return compare(
-        methods,
-        run.mdp,
-        seed=config.seed,
-        num_updates=num_updates or config.compare.num_updates,
-        num_tasks=config.compare.num_tasks,
-        tuning=tuning,
-        blocks_together=config.compare.blocks_together,
-        tracker=tracker,
-    )
-
-
-def tune_method(
-    run: Run, spec: MethodSpec, *, num_updates: int | None = None, tracker: Tracker | None = None
-) -> tuple[Method, TuningTable]:
-    """Tune a method on the tuning tasks."""
-    config = run.config
-    return tune(
-        spec,
-        run.of_model(spec.model).mdp,
-        seed=config.seed,
-        num_tasks=config.compare.num_tuning_tasks,
-        num_updates=num_updates or config.compare.num_updates,
-        blocks_together=config.compare.blocks_together,
-        tracker=tracker,
-    )

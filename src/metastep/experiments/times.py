@@ -18,16 +18,9 @@ from metastep._core.progress import Silent, Stage, Tracker
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
 
-_KIND = "times"
-
-
-def times_file(folder: Path) -> Path:
-    """Return the file of a folder's times."""
-    return folder / "times.json"
-
 
 class Timed:
-    """A tracker that records the time of each stage, without the stages within it; those of a stopped run are added.
+    """A tracker that adds up the seconds of each stage in a folder, without the stages within it.
 
     Args:
         folder: where the times are kept.
@@ -57,16 +50,16 @@ def add_time(folder: Path, name: str, seconds: float) -> None:
     except InputError:
         known = {}
     known[name] = round(known.get(name, 0.0) + seconds, 3)
-    storage.write_json(times_file(folder), storage.stamp(_KIND) | {"seconds": known})
+    storage.write_json(folder / "times.json", storage.stamp("times") | {"seconds": known})
 
 
 def read_times(folder: Path) -> dict[str, float]:
     """Return seconds by stage, nothing where none were recorded."""
-    file = times_file(folder)
+    file = folder / "times.json"
     if not file.exists():
         return {}
     found = storage.read_json(file)
-    storage.require_stamp(found, _KIND, file, "remove it")
+    storage.require_stamp(found, "times", file, "remove it")
     seconds = found.get("seconds")
     if not isinstance(seconds, dict) or not all(type(value) in (int, float) for value in seconds.values()):
         raise InputError(f"File {file} was not written by metastep: it must hold seconds by stage; remove it.")

@@ -1,7 +1,7 @@
-"""Several blocks in one batch: what simulates them is one program, everything else is done for each of them.
+"""Simulate several blocks in one batch; everything else is done block by block.
 
 A small block leaves most of a GPU idle. Blocks of several methods, grid points and tasks keep their own tasks, first policies and
-random numbers, so that each becomes what it would be alone, up to rounding.
+random numbers, so that each gives what it would give alone, up to rounding.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from metastep.simulation.sums import sums_of
 
 
 def simulation_of(mdp: EpisodicMetaMDP) -> Estimator:
-    """What blocks must have in common to be simulated together: all of the estimator that a batch depends on."""
+    """Return what blocks must share to be simulated together: all of the estimator that a batch depends on."""
     return dataclasses.replace(mdp.estimator, damping=None)
 
 
@@ -66,7 +66,7 @@ class Together:
         self.learners = self._after([block.theta for block in tasks], states, previous, jnp.uint32(0))
 
     def advance(self, hyperparameters: Sequence[Array]) -> list[Learners]:
-        """One transition of the meta-MDP for the learners of every block."""
+        """Make one transition of the meta-MDP for the learners of every block."""
         before = self.learners
         pairs = zip(self._mdps, before, hyperparameters, strict=True)
         updates, previous = zip(
@@ -102,9 +102,9 @@ class Together:
 
 
 def _stacked(arrays: Sequence[Array]) -> Array:
-    """One array of a power of two of blocks; the last is repeated for those that are missing.
+    """Stack blocks, padded to a power of two by repeating the last one.
 
-    Every other number would be a program of its own, and compiling one takes longer than simulating what nobody looks at.
+    Every other number would be a program of its own, and compiling one takes longer than simulating the padding.
     """
     missing = (1 << (len(arrays) - 1).bit_length()) - len(arrays)
     return jnp.stack([*arrays, *[arrays[-1]] * missing])
@@ -119,7 +119,7 @@ def run_together(
     num_updates: int,
     on_update: Callable[[], object] = lambda: None,
 ) -> list[Stretch]:
-    """What `metastep.mdp.loop.run_through` gives for each block; all of them make their updates in lockstep."""
+    """Return what `metastep.mdp.loop.run_through` gives for each block; all make their updates in lockstep."""
     mdps, controllers, tasks = zip(*blocks, strict=True)
     together = Together(mdps, tasks, [controller.keeps_episodes for controller in controllers])
     courses = [

@@ -1,4 +1,4 @@
-"""Blocks and keys: why a result does not depend on who computed what, when, or how much else was asked for.
+"""Blocks and keys: a result does not depend on which process computed it, when, or on how much else was asked for.
 
 Work is cut into blocks of a fixed number of learners. A learner is a lane of a block, and every random number comes from
 `fold_in(seed, stream, block, purpose, update)` with one draw for all lanes. Vectorised floating point is not bitwise stable

@@ -23,7 +23,7 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Controller, Exploration
 from metastep.mdp.dataset import BlockFiles, Dataset, DatasetWriter, Layout
 from metastep.mdp.history import History, joined
-from metastep.mdp.parts import Growth, grow
+from metastep.mdp.loop import Growth, grow
 from metastep.simulation.engine import blocks_at_once, one_block_at_a_time
 
 PART_SECONDS = 2.0
@@ -35,7 +35,7 @@ Follow = Callable[[DatasetWriter, int], Controller]
 
 
 def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int, labels: int = 1) -> Layout:
-    """The shape of the dataset that `collect` writes."""
+    """Return the shape of the dataset that `collect` writes."""
     return Layout(
         context_names=mdp.env.context_space.names,
         features=features.sizes(mdp, recorded_features(mdp)),
@@ -48,7 +48,7 @@ def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int, labels: int = 1
 
 
 def recorded_features(mdp: MetaMDP) -> tuple[str, ...]:
-    """What a dataset keeps besides tasks and returns, so that a model can be refitted with another observation."""
+    """Return what a dataset keeps besides tasks and returns, so that another observation can be fitted."""
     asked = (name for name in mdp.observation if name not in ("context", "return"))
     return tuple(dict.fromkeys((*mdp.recorded, *asked)))
 
@@ -61,18 +61,18 @@ class Collected(NamedTuple):
     num_updates: int
     seed: int
     task_list: NDArray[np.float32] | None
-    mark: Path | None  # a file that is there while a collection runs: who sees it can write beside it
+    mark: Path | None  # a file that exists while a collection runs: a worker that sees it can write beside it
 
     def tasks(self, block: int) -> Tasks:
-        """The learners of a block before their first batch."""
+        """Return the learners of a block before their first batch."""
         return self.mdp.tasks(self.seed, Stream.TRAIN, block, self.task_list)
 
     def begun(self, block: int) -> tuple[Growth | None, str | None]:
-        """Where a block goes on that was begun before, and what is wrong with its parts, if anything."""
+        """Return where an interrupted block goes on, and what is wrong with its parts, if anything."""
         return self.files.parts.take_up(block, self.mdp, self.tasks(block))
 
     def steps_of(self, updates: int) -> int:
-        """Environment steps of a block after so many updates; the first batch precedes the first of them."""
+        """Return the environment steps of a block after so many updates; the first batch precedes the first of them."""
         return (updates * self.files.layout.labels + 1) * self.batch_steps
 
     @property
@@ -112,7 +112,7 @@ def collect(
         labels: updates tried at every state; one of them is the one that is made, the others are drawn at random.
         rounds: parts of equally many blocks, collected one after the other.
         follow: gives the memoryless controller of each round in place of `controller`, once the rounds before it are there.
-        tracker: is told the environment steps simulated.
+        tracker: shows the environment steps simulated.
     """
     layout = layout_of(mdp, num_episodes, num_updates, labels)
     controller = controller or Exploration()
@@ -143,7 +143,7 @@ def collect(
 
 
 def _collect_blocks(work: Collected, controller: Controller, blocks: list[int], note: Tally) -> None:
-    """Have blocks made that follow the same controller; the steps of each are noted."""
+    """Collect blocks under the same controller, and note the steps of each."""
     here = blocks_at_once(work.mdp.env)
     with parallel.executor(min(here, len(blocks)), note) as pool, _marked(work, pool) as marked:
         calls = ((block, make_block, marked, controller, block) for block in blocks)
@@ -155,7 +155,7 @@ def _collect_blocks(work: Collected, controller: Controller, blocks: list[int], 
 
 @contextmanager
 def _marked(work: Collected, pool: parallel.Pool) -> Iterator[Collected]:
-    """The work as other processes can do it; with a mark in its folder, where they need not see this disk."""
+    """Yield the work as other processes can do it; if they may not see this disk, with a mark file to tell."""
     folder = work.files.folder.absolute()
     parts = dataclasses.replace(work.files.parts, folder=folder)
     work = work._replace(files=dataclasses.replace(work.files, folder=folder, parts=parts))
@@ -168,11 +168,11 @@ def _marked(work: Collected, pool: parallel.Pool) -> Iterator[Collected]:
 
 
 def make_block(work: Collected, controller: Controller, block: int) -> History | None:
-    """Make one block from where it was begun; unless another process has written it, it is returned to be written."""
+    """Collect one block from where it was interrupted; return it to be written, unless this process writes it itself."""
     files, mdp, labels = work.files, work.mdp, work.files.layout.labels
     is_elsewhere = work.mark is not None
     can_write = work.mark is None or work.mark.exists()
-    if is_elsewhere and can_write and files.holds(block):
+    if is_elsewhere and can_write and not files.problem(block):
         return None  # by a worker that was killed before it could say so
     resumes = can_write and controller.is_memoryless
     begun = work.begun(block)[0] if resumes else None

@@ -1,4 +1,4 @@
-"""What a controller is: whatever proposes the hyperparameters of the next update."""
+"""What a controller is: it proposes the hyperparameters of the next update."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class Run:
         regressor: gives the experiment's regressor (`metastep.fqi.regressors`).
         model: gives the experiment's fitted and selected model (`metastep.fqi.Model`).
         task_list: the contexts to train on in place of the task distribution.
-        tracker: is told about long work.
+        tracker: shows long work.
     """
 
     mdp: MetaMDP
@@ -58,15 +58,11 @@ class Controller(ABC):
     """One call serves all learners of a block. A controller of your own inherits from this."""
 
     name: ClassVar[str]  # identifier in the registry, in tables and in files
-    is_memoryless: ClassVar[bool] = (
-        False  # `init` gives the state at any update: a block can be resumed between two of them
-    )
+    is_memoryless: ClassVar[bool] = False  # `init` gives the state at any update, so that a block can be resumed there
     needs_model: ClassVar[bool] = False  # it follows the experiment's model, which has to be fitted first
     keeps_episodes: ClassVar[bool] = False  # it looks at whole episodes of a batch
-    num_batches: ClassVar[int] = (
-        1  # simulations, or passes through a batch, that an update costs; 0: one for each step size
-    )
-    is_yardstick: ClassVar[bool] = False  # it may use what a contender must not, so that it takes part in no test
+    num_batches: ClassVar[int] = 1  # simulations, or passes through a batch, for an update; 0: one for each step size
+    is_yardstick: ClassVar[bool] = False  # it uses what a method must not, so it takes part in no test
 
     @property
     def shaped_by(self) -> tuple[TaskSource, ...]:
@@ -79,23 +75,23 @@ class Controller(ABC):
         return 0.0
 
     def num_trials(self, space: Space) -> int:
-        """Batches that it simulates of its own before every update, beside the one of the learner."""
+        """Return how many batches of its own it simulates before every update."""
         return 0
 
     def prepared(self, run: Run) -> "Controller":
-        """The controller for an experiment: one that has to be trained or loaded first does so here."""
+        """Return the controller for an experiment; it is trained or loaded here where that is needed."""
         return self
 
     @abstractmethod
     def init(self, mdp: MetaMDP, learners: Learners) -> ControllerState:
-        """State before the first proposal."""
+        """Return the state before the first proposal."""
 
     @abstractmethod
     def propose(self, state: ControllerState, learners: Learners) -> Array:
-        """Hyperparameters for every learner: (learners, coordinates)."""
+        """Return hyperparameters for every learner: (learners, coordinates)."""
 
     def attempts(self, mdp: MetaMDP, learners: Learners, num: int) -> list[Array]:
-        """Updates to try beside the one that is made, so that they give tuples: draws from the whole space."""
+        """Return updates to try beside the one that is made, as further labels: draws from the whole space."""
         return [mdp.space.sample(key, learners.theta.shape[0]) for key in attempt_keys(learners, num)]
 
     def observe(
@@ -105,12 +101,12 @@ class Controller(ABC):
         return state
 
     def report(self, state: ControllerState) -> dict[str, Array]:
-        """What is worth keeping of a run, by name, each (updates, learners)."""
+        """Return what to keep of a run, by name, each (updates, learners)."""
         return {}
 
 
 def attempt_keys(learners: Learners, num: int) -> list[Array]:
-    """One for each update to try beside the one that is made."""
+    """Return a key for each update to try beside the one that is made."""
     return [jax.random.fold_in(learners.controller_key, index + 1) for index in range(num)]
 
 

@@ -12,24 +12,27 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
+from annotated_types import Ge, Le
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.provenance import environment_record, first_difference
+from metastep._core.settings import Count
 from metastep.mdp import DEFAULT_OBSERVATION
 from metastep.mdp.blocks import Blocks
 from metastep.mdp.history import History, Transitions, from_arrays
-from metastep.mdp.manifest import read_manifest, sealed
 from metastep.mdp.parts import Parts, remove_parts
 
 _HEADER_BYTES = 8192  # of a block's file, at most
 
 
 class Layout(NamedTuple):
-    """The shape of a dataset: who is in it, what is kept of them, and how it is cut into blocks."""
+    """The shape of a dataset: its learners, what is kept of them, and how it is cut into blocks."""
 
     context_names: tuple[str, ...]
     features: dict[str, int]  # the size of each
@@ -74,6 +77,53 @@ class Layout(NamedTuple):
                 raise InputError(f"{where}: {name} has shape {found}, expected is {expected.get(name, 'nothing')}.")
 
 
+class _Layout(TypedDict):
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    context_names: list[str]
+    features: dict[str, Count]
+    num_updates: Count
+    num_learners: Count
+    block_size: Count
+    num_hyperparameters: Count
+    labels: Count
+
+
+class _Manifest(TypedDict):
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    format: str
+    version: int
+    config: dict[str, Any]
+    seed: Annotated[int, Ge(0), Le(2**32 - 1)]
+    environment: dict[str, str]
+    layout: _Layout
+    blocks: list[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] | None
+    checksum: str
+
+
+def _sealed(identity: dict[str, Any], checksums: list[str] | None) -> dict[str, Any]:
+    """Return a manifest, with the checksums of the blocks once all are there."""
+    return storage.sealed(storage.stamp("dataset") | identity | {"blocks": checksums})
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / "manifest.json"
+    manifest = storage.read_sealed(path, "dataset", "collect it again with `metastep collect` or `metastep run`")
+    # A valid checksum is no proof of a valid manifest.
+    try:
+        TypeAdapter(_Manifest).validate_python(manifest, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise InputError(
+            f"File {path} is not a whole manifest: {'.'.join(map(str, first['loc']))}: {first['msg']}."
+        ) from None
+    blocks, layout = manifest["blocks"], manifest["layout"]
+    if blocks is not None and len(blocks) != len(Blocks(layout["num_learners"], layout["block_size"])):
+        raise InputError(f"File {path} is not a whole manifest: {len(blocks)} checksums are not one for each block.")
+    return manifest
+
+
 class Counts(NamedTuple):
     """How many tuples a dataset holds, and what is wrong with some of them."""
 
@@ -115,19 +165,20 @@ class BlockFiles:
         remove_parts(self.folder, {index})
 
     def path(self, index: int) -> Path:
-        """Where a block goes."""
+        """Return the path of a block."""
         return _block_path(self.folder, index)
 
     def metadata(self, index: int) -> dict[str, Any]:
-        """What a block says of itself."""
+        """Return what a block's file records besides its arrays."""
         return {"block": index, "dataset": self.digest}
 
-    def holds(self, index: int) -> bool:
-        """Whether a block is there, whole and this dataset's."""
+    def problem(self, index: int) -> str:
+        """Return what is wrong with a block's file, one sentence; "" if it is whole and this dataset's."""
         try:
-            return storage.read_tensors(self.path(index)).metadata == self.metadata(index)
-        except InputError:
-            return False
+            is_own = storage.read_tensors(self.path(index)).metadata == self.metadata(index)
+        except InputError as error:
+            return str(error)
+        return "" if is_own else f"File {self.path(index)} belongs to another dataset or block."
 
 
 class DatasetWriter:
@@ -185,7 +236,7 @@ class DatasetWriter:
         self.files.add(index, history)
 
     def block(self, index: int) -> History:
-        """A block that was added before."""
+        """Return a block that was added before."""
         return _read_block(self.folder, self.layout, index)
 
     def digest_of(self, blocks: Iterable[int]) -> str:
@@ -198,9 +249,9 @@ class DatasetWriter:
             raise InputError(f"Dataset {self.folder} is not complete: {problems[min(problems)]}")
         remove_parts(self.folder)
         checksums = [storage.sha256_of(self._path(index)) for index in self.layout.blocks]
-        before = read_manifest(self.folder)["blocks"]
+        before = _read_manifest(self.folder)["blocks"]
         if before is None:
-            storage.write_json(self.folder / "manifest.json", sealed(self._identity, checksums))
+            storage.write_json(self.folder / "manifest.json", _sealed(self._identity, checksums))
         elif before != checksums:
             index = next(i for i, checksum in enumerate(checksums) if before[i] != checksum)
             raise InputError(f"File {self._path(index)} differs from the one whose checksum is in the manifest.")
@@ -210,8 +261,8 @@ class DatasetWriter:
         storage.require_free_space(self.folder, self._num_bytes(self.layout.blocks))
         storage.create_folder(self.folder)
         storage.remove_leftovers(self.folder)
-        first = storage.canonical_json(sealed(self._identity, None))
-        # A block without a manifest cannot come from an interrupted run: it is somebody else's, and would be replaced.
+        first = storage.canonical_json(_sealed(self._identity, None))
+        # A block without a manifest cannot come from an interrupted run: it belongs to something else.
         found = sorted(path for kind in ("block", "part") for path in self.folder.glob(f"{kind}-*.safetensors"))
         if found and not (self.folder / "manifest.json").exists():
             raise InputError(f"Folder {self.folder} holds {found[0].name} but no manifest.json; use another folder.")
@@ -219,7 +270,7 @@ class DatasetWriter:
             self._resume()  # another process was first
 
     def _resume(self) -> None:
-        manifest = read_manifest(self.folder)
+        manifest = _read_manifest(self.folder)
         if manifest["blocks"] is not None:
             # Nothing is left to compute. Should a block be damaged, its new version must match the checksum anyway.
             self._identity["environment"] = manifest["environment"]
@@ -245,15 +296,10 @@ class DatasetWriter:
         return sum(self.layout.num_bytes(index) for index in indices)
 
     def _problems(self) -> dict[int, str]:
-        """What is wrong with each block that cannot be used, one sentence each."""
-        problems, digest = {}, self._digest()
-        for index in self.layout.blocks:
-            try:
-                if storage.read_tensors(self._path(index)).metadata != {"block": index, "dataset": digest}:
-                    problems[index] = f"File {self._path(index)} belongs to another dataset or block."
-            except InputError as error:
-                problems[index] = str(error)
-        return problems
+        """Return what is wrong with each block that cannot be used, one sentence each."""
+        files = BlockFiles(self.folder, self.layout, self._digest(), Parts(self.folder, {}))
+        found = {index: files.problem(index) for index in self.layout.blocks}
+        return {index: problem for index, problem in found.items() if problem}
 
 
 @dataclass(frozen=True)
@@ -269,9 +315,9 @@ class Dataset:
 
     @classmethod
     def open(cls, folder: str | Path, *, verify: bool = True) -> Self:
-        """Open a dataset; unless told otherwise, verify that every file is as it was written."""
+        """Open a dataset; unless `verify` is false, check that every file is as it was written."""
         folder = Path(folder)
-        manifest = read_manifest(folder)
+        manifest = _read_manifest(folder)
         checksums, layout = manifest["blocks"], manifest["layout"]
         layout = Layout(**(layout | {"context_names": tuple(layout["context_names"])}))
         if checksums is None:
@@ -338,4 +384,4 @@ def _block_path(folder: Path, index: int) -> Path:
 
 def block_checksums(folder: Path) -> dict[Path, str]:
     """The block files that a dataset's manifest lists, with their SHA-256; none while it is not complete."""
-    return {_block_path(folder, index): sum_ for index, sum_ in enumerate(read_manifest(folder)["blocks"] or ())}
+    return {_block_path(folder, index): sum_ for index, sum_ in enumerate(_read_manifest(folder)["blocks"] or ())}

@@ -36,11 +36,9 @@ class Tried(NamedTuple):
     num_steps: NDArray[np.float32]  # (T, tries, learners)
     features: Mapping[str, NDArray[np.float32]]  # by name, each (T, tries, learners, size)
 
-    def map(self, change: Callable[[str, NDArray[Any]], NDArray[Any]]) -> "Tried":
-        """The same with every array changed, each known by its name."""
-        arrays = {name: change(name, array) for name, array in self._asdict().items() if name != "features"}
-        features = {name: change(f"{_FEATURE}{name}", array) for name, array in self.features.items()}
-        return Tried(**arrays, features=features)
+    def map(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "Tried":
+        """Return the same with every array changed."""
+        return _from_arrays(Tried, {name: change(array) for name, array in _to_arrays(self).items()})
 
 
 class History(NamedTuple):
@@ -52,37 +50,29 @@ class History(NamedTuple):
 
     context: NDArray[np.float32]  # (learners, coordinates)
     mean_return: NDArray[np.float32]  # (T+1, learners)
-    flagged: NDArray[np.bool_]  # (T+1, learners): the estimate cannot be followed, or the last step could not be taken
+    flagged: NDArray[np.bool_]  # (T+1, learners): the estimate cannot be followed, or the last step was impossible
     num_steps: NDArray[np.float32]  # (T+1, learners): environment steps before termination
     hyperparameters: NDArray[np.float32]  # (T, learners, coordinates)
     features: Mapping[str, NDArray[np.float32]]  # by name, each (T+1, learners, size)
-    tried: Tried | None = None  # where updates were tried besides those that were made
-
-    def first(self, num: int) -> "History":
-        """Only the first `num` learners: cuts the padding of a last block."""
-        return self.part(0, num)
+    tried: Tried | None = None  # updates that were tried besides those that were made
 
     def part(self, start: int, end: int) -> "History":
-        """Only some of the learners; nothing is copied."""
-        return self._replace(
-            context=self.context[start:end],
-            features={name: array[:, start:end] for name, array in self.features.items()},
-            tried=self.tried and self.tried.map(lambda _, array: array[:, :, start:end]),
-            **{name: array[:, start:end] for name, array in self._in_time()},
-        )
+        """Return some of the learners, without copying."""
 
-    def _in_time(self) -> list[tuple[str, NDArray[Any]]]:
-        """The arrays whose first axis is time, but for the features and what was tried."""
-        others = ("context", "features", "tried")
-        return [(name, array) for name, array in self._asdict().items() if name not in others]
+        def cut(name: str, array: NDArray[Any]) -> NDArray[Any]:
+            axis = 0 if name == "context" else 2 if name.startswith(_TRIED) else 1
+            return array[(slice(None),) * axis + (slice(start, end),)]
+
+        return from_arrays({name: cut(name, array) for name, array in self.to_arrays().items()})
+
+    def first(self, num: int) -> "History":
+        """Return the first `num` learners, without the padding of a last block."""
+        return self.part(0, num)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """All arrays by name, as files hold them."""
-        arrays = {"context": self.context, **dict(self._in_time())}
-        arrays |= {f"{_FEATURE}{name}": array for name, array in self.features.items()}
-        if self.tried is not None:
-            self.tried.map(lambda name, array: arrays.setdefault(f"{_TRIED}{name}", array))
-        return arrays
+        """Return all arrays by name, as files hold them."""
+        tried = {} if self.tried is None else _to_arrays(self.tried)
+        return _to_arrays(self) | {f"{_TRIED}{name}": array for name, array in tried.items()}
 
     @property
     def rewards(self) -> NDArray[np.float32]:
@@ -92,7 +82,7 @@ class History(NamedTuple):
 
     @property
     def num_tuples(self) -> int:
-        """Those of the updates that were made and of those that were tried, usable or not."""
+        """Number of updates that were made or tried, usable or not."""
         return self.rewards.size + (0 if self.tried is None else self.tried.mean_return.size)
 
     @property
@@ -109,40 +99,47 @@ class History(NamedTuple):
         return sum(int(flags.sum()) for flags in (before | self.flagged[1:], *tried))
 
     def observe(self, names: Sequence[str]) -> NDArray[np.float32]:
-        """The named features side by side, in that order: (T+1, learners, columns)."""
+        """Return the named features side by side, in that order: (T+1, learners, columns)."""
         return _side_by_side(names, self.context, self.mean_return, self.features)
 
-    @property
-    def usable(self) -> NDArray[np.bool_]:
-        """Which tuples hold finite numbers only, in every feature, asked for or not: (T, learners)."""
-        finite: NDArray[np.bool_] = np.all(np.isfinite(self.observe(("context", "return", *self.features))), axis=2)
-        steps = np.isfinite(self.hyperparameters).all(axis=2)
-        usable: NDArray[np.bool_] = finite[:-1] & finite[1:] & steps & np.isfinite(self.rewards)
-        return usable
-
     def transitions(self, names: Sequence[str]) -> Transitions:
-        """All usable tuples, learner after learner, so that an episode's tuples follow one another; then what was tried."""
-        followed = _rows(
-            self.usable, self.observe(names)[:-1], self.hyperparameters, self.rewards, self.observe(names)[1:]
-        )
-        if self.tried is None:
-            return followed
-        parts = [followed, *(self._of_try(index, names) for index in range(self.tried.mean_return.shape[1]))]
-        return Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        """Return all usable tuples, learner after learner, so that an episode's tuples follow one another; then those tried.
 
-    def _of_try(self, index: int, names: Sequence[str]) -> Transitions:
-        assert self.tried is not None
-        tried = self.tried.map(lambda _, array: array[:, index])
+        A tuple is usable if all its numbers are finite, in every feature, asked for or not.
+        """
+        later = {name: array[1:] for name, array in self.features.items()}
+        parts = [self._tuples(names, self.hyperparameters, self.mean_return[1:], later)]
+        for index in range(0 if self.tried is None else self.tried.mean_return.shape[1]):
+            assert self.tried is not None
+            one = self.tried.map(lambda array, index=index: array[:, index])  # type: ignore[misc]
+            parts.append(self._tuples(names, one.hyperparameters, one.mean_return, one.features))
+        return parts[0] if len(parts) == 1 else Transitions(*map(np.concatenate, zip(*parts, strict=True)))
 
-        def after(wanted: Sequence[str]) -> NDArray[np.float32]:
-            return _side_by_side(wanted, self.context, tried.mean_return, tried.features)
+    def _tuples(
+        self,
+        names: Sequence[str],
+        chosen: NDArray[np.float32],
+        mean_return: NDArray[np.float32],
+        after: Mapping[str, NDArray[np.float32]],
+    ) -> Transitions:
+        """Return the usable tuples of updates (T, learners, coordinates) with what was seen after them, learner after learner."""
 
-        everything = ("context", "return", *self.features)
-        finite = np.isfinite(self.observe(everything)[:-1]).all(axis=2) & np.isfinite(after(everything)).all(axis=2)
+        def seen(wanted: Sequence[str]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+            return self.observe(wanted)[:-1], _side_by_side(wanted, self.context, mean_return, after)
+
         with np.errstate(invalid="ignore", over="ignore"):
-            rewards = tried.mean_return - self.mean_return[:-1]
-        usable = finite & np.isfinite(tried.hyperparameters).all(axis=2) & np.isfinite(rewards)
-        return _rows(usable, self.observe(names)[:-1], tried.hyperparameters, rewards, after(names))
+            rewards = mean_return - self.mean_return[:-1]
+        usable = np.isfinite(chosen).all(axis=2) & np.isfinite(rewards)
+        for array in seen(("context", "return", *self.features)):
+            usable &= np.isfinite(array).all(axis=2)
+        keep, (before, then) = usable.T, seen(names)
+        hyperparameters = chosen.swapaxes(0, 1)[keep]
+        return Transitions(
+            observation=before.swapaxes(0, 1)[keep],
+            stepsize=hyperparameters[:, 0] if hyperparameters.shape[1] == 1 else hyperparameters,
+            reward=rewards.T[keep],
+            next_observation=then.swapaxes(0, 1)[keep],
+        )
 
 
 def _side_by_side(
@@ -151,7 +148,7 @@ def _side_by_side(
     mean_return: NDArray[np.float32],
     features: Mapping[str, NDArray[np.float32]],
 ) -> NDArray[np.float32]:
-    """Features by name, each (moments, learners, size), as (moments, learners, columns)."""
+    """Return features by name, each (moments, learners, size), as (moments, learners, columns)."""
     known = {
         "context": np.broadcast_to(context, (*mean_return.shape, context.shape[1])),
         "return": mean_return[:, :, np.newaxis],
@@ -159,50 +156,32 @@ def _side_by_side(
     }
     if missing := [name for name in names if name not in known]:
         raise InputError(
-            f"observation: the data does not hold {missing[0]!r}, it holds {', '.join(known)}; collect it anew with "
+            f"observation: the data does not hold {missing[0]!r}, it holds {', '.join(known)}; collect it again with "
             "meta.observation naming it."
         )
     return np.concatenate([known[name] for name in names], axis=2)
 
 
-def _rows(
-    usable: NDArray[np.bool_],
-    before: NDArray[np.float32],
-    chosen: NDArray[np.float32],
-    rewards: NDArray[np.float32],
-    after: NDArray[np.float32],
-) -> Transitions:
-    """Arrays that are time first as tuples, learner after learner."""
-    keep = usable.T
-    hyperparameters = chosen.swapaxes(0, 1)[keep]
-    return Transitions(
-        observation=before.swapaxes(0, 1)[keep],
-        stepsize=hyperparameters[:, 0] if hyperparameters.shape[1] == 1 else hyperparameters,
-        reward=rewards.T[keep],
-        next_observation=after.swapaxes(0, 1)[keep],
-    )
+def _to_arrays(record: History | Tried) -> dict[str, NDArray[Any]]:
+    arrays = {name: array for name, array in record._asdict().items() if name not in ("features", "tried")}
+    return arrays | {f"{_FEATURE}{name}": array for name, array in record.features.items()}
+
+
+def _from_arrays(kind: Any, arrays: Mapping[str, NDArray[Any]], **more: Any) -> Any:
+    features = {name.removeprefix(_FEATURE): array for name, array in arrays.items() if name.startswith(_FEATURE)}
+    return kind(**{name: a for name, a in arrays.items() if not name.startswith(_FEATURE)}, features=features, **more)
 
 
 def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> History:
-    """The history whose `to_arrays` gave these."""
-    of_tries = {name.removeprefix(_TRIED): array for name, array in arrays.items() if name.startswith(_TRIED)}
-    features, rest = _parted({name: array for name, array in arrays.items() if not name.startswith(_TRIED)})
-    tried = None
-    if of_tries:
-        tried_features, others = _parted(of_tries)
-        tried = Tried(**others, features=tried_features)
-    return History(**rest, features=features, tried=tried)
-
-
-def _parted(arrays: Mapping[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-    """Features by their own names, and everything else."""
-    features = {name.removeprefix(_FEATURE): array for name, array in arrays.items() if name.startswith(_FEATURE)}
-    return features, {name: array for name, array in arrays.items() if not name.startswith(_FEATURE)}
+    """Return the history whose `to_arrays` gave these."""
+    tried = {name.removeprefix(_TRIED): array for name, array in arrays.items() if name.startswith(_TRIED)}
+    others = {name: array for name, array in arrays.items() if not name.startswith(_TRIED)}
+    found: History = _from_arrays(History, others, tried=_from_arrays(Tried, tried) if tried else None)
+    return found
 
 
 def joined(pieces: Sequence[History]) -> History:
-    """Pieces that follow one another as one."""
-    first, *_ = pieces
-    in_time = [dict(piece.to_arrays()) for piece in pieces]
+    """Return pieces that follow one another as one."""
+    in_time = [piece.to_arrays() for piece in pieces]
     arrays = {name: np.concatenate([piece[name] for piece in in_time]) for name in in_time[0] if name != "context"}
-    return from_arrays({"context": first.context, **arrays})
+    return from_arrays({"context": pieces[0].context, **arrays})

@@ -1,6 +1,6 @@
 """The one loop that collection, validation, tuning and test share: a controller proposes, the rule applies."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,18 +21,17 @@ class Stretch(NamedTuple):
     piece: History
 
 
-def _try(
-    mdp: MetaMDP, controller: Controller, learners: Learners, num: int, record: Sequence[str]
-) -> list[tuple[Array, tuple[dict[str, Array], dict[str, Array]]]]:
-    """What learners would see after other updates, and the updates; nobody follows them."""
-    attempts = controller.attempts(mdp, learners, num) if num else []
-    return [(attempt, _snapshot(mdp, mdp.advance(learners, attempt), record)) for attempt in attempts]
+def _snapshot(mdp: MetaMDP, learners: Learners, record: Sequence[str]) -> dict[str, Any]:
+    return {
+        "mean_return": learners.estimate.mean_return,
+        "flagged": learners.flagged,
+        "num_steps": learners.estimate.num_steps,
+        "features": features.compute(mdp, tuple(record), learners),
+    }
 
 
-def _snapshot(mdp: MetaMDP, learners: Learners, record: Sequence[str]) -> tuple[dict[str, Array], dict[str, Array]]:
-    estimate = learners.estimate
-    always = {"mean_return": estimate.mean_return, "flagged": learners.flagged, "num_steps": estimate.num_steps}
-    return always, features.compute(mdp, tuple(record), learners)
+def _stacked(trees: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
 def following(
@@ -46,10 +45,12 @@ def following(
     record: Sequence[str] = (),
     tries: int = 0,
 ) -> Generator[Array, Learners, Stretch]:
-    """Yields the hyperparameters of each update and is sent the learners after it; the arguments are those of `follow`."""
+    """Yield the hyperparameters of each update and receive the learners after it; the arguments are those of `follow`."""
     snapshots, proposals, tried = [_snapshot(mdp, learners, record)] if from_start else [], [], []
     for _ in range(num_updates):
-        tried.append(_try(mdp, controller, learners, tries, record))
+        attempts = controller.attempts(mdp, learners, tries) if tries else []
+        outcomes = [_snapshot(mdp, mdp.advance(learners, attempt), record) for attempt in attempts]
+        tried.append([{"hyperparameters": a, **found} for a, found in zip(attempts, outcomes, strict=True)])
         hyperparameters = controller.propose(state, learners)
         after = yield hyperparameters
         state = controller.observe(state, learners, hyperparameters, after)
@@ -57,17 +58,14 @@ def following(
         snapshots.append(_snapshot(mdp, learners, record))
         proposals.append(hyperparameters)
     # One transfer at the end: the device never waits for the host in between.
-    host_snapshots, host_proposals, host_tried, context = jax.device_get(
-        (snapshots, proposals, tried, learners.context)
-    )
-    always, kept = ([snapshot[part] for snapshot in host_snapshots] for part in (0, 1))
-    chosen = np.stack(host_proposals) if host_proposals else np.zeros((0, len(context), mdp.space.num_coordinates))
+    on_host = jax.device_get((snapshots, proposals, tried, learners.context))
+    snapshots, proposals, tried, context = on_host
+    chosen = np.stack(proposals) if proposals else np.zeros((0, len(context), mdp.space.num_coordinates))
     piece = History(
         context=context,
         hyperparameters=chosen.astype(np.float32),
-        features=_stacked(kept),
-        tried=_all_tried(host_tried) if tries and num_updates else None,
-        **_stacked(always),
+        tried=Tried(**_stacked([_stacked(moment) for moment in tried])) if tries and num_updates else None,
+        **_stacked(snapshots),
     )
     return Stretch(learners, state, piece)
 
@@ -84,9 +82,10 @@ def follow(
     tries: int = 0,
     on_update: Callable[[], object] = lambda: None,
 ) -> Stretch:
-    """Let the learners make `num_updates` more updates; from the start, what they are before is recorded, too.
+    """Let the learners make `num_updates` more updates; from the start, the state before them is recorded, too.
 
-    `record` names the features to keep; before every update, `tries` others are tried besides.
+    `record` names the features to keep; before every update, `tries` others are tried besides. `on_update` is called after
+    every update.
     """
     course = following(mdp, controller, learners, state, num_updates, from_start=from_start, record=record, tries=tries)
     try:
@@ -100,27 +99,6 @@ def follow(
         return stretch
 
 
-def _all_tried(moments: list[list[tuple[Any, tuple[dict[str, Any], dict[str, Any]]]]]) -> Tried:
-    """Time first, then the tries."""
-    return Tried(
-        hyperparameters=np.stack([np.stack([chosen for chosen, _ in moment]) for moment in moments]),
-        features=_stacked([_stacked([kept for _, (_, kept) in moment]) for moment in moments]),
-        **_stacked([_stacked([always for _, (always, _) in moment]) for moment in moments]),
-    )
-
-
-def _stacked(moments: list[dict[str, Any]]) -> dict[str, Any]:
-    return {name: np.stack([moment[name] for moment in moments]) for name in moments[0]}
-
-
-def run(
-    mdp: MetaMDP, controller: Controller, tasks: Tasks, num_updates: int, record: Sequence[str] = ()
-) -> tuple[History, ControllerState]:
-    """Let the learners of one block make `num_updates` updates; also the controller's state at the end."""
-    end = run_through(mdp, controller, tasks, num_updates, record)
-    return end.piece, end.state
-
-
 def run_through(
     mdp: MetaMDP,
     controller: Controller,
@@ -129,7 +107,50 @@ def run_through(
     record: Sequence[str] = (),
     on_update: Callable[[], object] = lambda: None,
 ) -> Stretch:
-    """The same, with the learners at the end; `on_update` is called after every update."""
+    """Let the learners of one block make `num_updates` updates."""
     learners = mdp.begin(tasks)
     state = controller.init(mdp, learners)
     return follow(mdp, controller, learners, state, num_updates, from_start=True, record=record, on_update=on_update)
+
+
+def run(
+    mdp: MetaMDP, controller: Controller, tasks: Tasks, num_updates: int, record: Sequence[str] = ()
+) -> tuple[History, ControllerState]:
+    """Do the same, and return the history and the controller's state at the end."""
+    end = run_through(mdp, controller, tasks, num_updates, record)
+    return end.piece, end.state
+
+
+class Growth(NamedTuple):
+    """A block after some updates: the history so far, and the learners to go on with."""
+
+    updates: int
+    pieces: tuple[History, ...]
+    learners: Learners
+
+
+def grow(
+    mdp: MetaMDP,
+    controller: Controller,
+    tasks: Tasks,
+    num_updates: int,
+    *,
+    stretch: int,
+    record: Collection[str],
+    tries: int = 0,
+    begun: Growth | None = None,
+) -> Iterator[Growth]:
+    """Let a block make `num_updates` updates in all, and yield it after every `stretch` of them.
+
+    `tries` further updates are tried before each of them. `begun` is where an interrupted block goes on; the controller must
+    be memoryless then.
+    """
+    updates, pieces, learners = begun or Growth(0, (), mdp.begin(tasks))
+    state = controller.init(mdp, learners)
+    while updates < num_updates:
+        count = min(stretch, num_updates - updates)
+        learners, state, piece = follow(
+            mdp, controller, learners, state, count, from_start=updates == 0, record=tuple(record), tries=tries
+        )
+        updates, pieces = updates + count, (*pieces, piece)
+        yield Growth(updates, pieces, learners)

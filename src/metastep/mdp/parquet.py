@@ -67,7 +67,7 @@ def _columns(block: History, layout: Layout, first_learner: int, tried: int) -> 
     chosen = block.hyperparameters
     if tried:
         assert block.tried is not None  # the layout says so
-        other = block.tried.map(lambda _, array: array[:, tried - 1])
+        other = block.tried.map(lambda array: array[:, tried - 1])
         chosen, after = other.hyperparameters, _observed(other.features, other.mean_return, other.flagged)
     columns |= before
     columns["stepsize"] = chosen[:, :, 0] if layout.num_hyperparameters == 1 else chosen

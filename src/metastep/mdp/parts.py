@@ -7,12 +7,12 @@ The parts of a block form a chain from its first batch; they are removed once th
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,47 +23,11 @@ from numpy.typing import NDArray
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.mdp import Learners, MetaMDP, Tasks
-from metastep.mdp.controller import Controller
 from metastep.mdp.history import History, from_arrays, joined
-from metastep.mdp.loop import follow
+from metastep.mdp.loop import Growth
 
 _NAME = re.compile(r"part-(\d{5,})-(\d{5,})\.safetensors")
 _PIECE, _LEARNERS = "piece.", "learners."
-
-
-class Growth(NamedTuple):
-    """A block after some updates: the history so far, and the learners to go on with."""
-
-    updates: int
-    pieces: tuple[History, ...]
-    learners: Learners
-
-
-def grow(
-    mdp: MetaMDP,
-    controller: Controller,
-    tasks: Tasks,
-    num_updates: int,
-    *,
-    stretch: int,
-    record: Collection[str],
-    tries: int = 0,
-    begun: Growth | None = None,
-) -> Iterator[Growth]:
-    """Let a block make `num_updates` updates in all, with a halt after every `stretch` of them.
-
-    `tries` further updates are tried before each of them. `begun` is where an interrupted block goes on; the controller must
-    be memoryless then.
-    """
-    updates, pieces, learners = begun or Growth(0, (), mdp.begin(tasks))
-    state = controller.init(mdp, learners)
-    while updates < num_updates:
-        count = min(stretch, num_updates - updates)
-        learners, state, piece = follow(
-            mdp, controller, learners, state, count, from_start=updates == 0, record=tuple(record), tries=tries
-        )
-        updates, pieces = updates + count, (*pieces, piece)
-        yield Growth(updates, pieces, learners)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Blocks of learners that a controller steers: described so that anybody can run them, and run many at a time.
+"""Blocks of learners under a controller, described as data so that any process can run them, and run many at a time.
 
-Whoever wants some simulated writes a plan: a generator that asks for blocks and is sent what came of them, as often as it likes
-(to tune a method first, then to test it). Blocks of several plans are run side by side.
+A plan is a generator that yields the blocks it wants and receives their results, as often as it likes: to tune a method first,
+then to test it. Blocks of several plans run side by side.
 """
 
 import heapq
@@ -21,11 +21,11 @@ from metastep.mdp.batched_blocks import run_together, simulation_of
 from metastep.mdp.blocks import Stream, block_key
 from metastep.mdp.controller import Controller
 from metastep.mdp.history import History
-from metastep.mdp.loop import Stretch, run_through
+from metastep.mdp.loop import run_through
 from metastep.simulation.engine import blocks_at_once, fills_batches, one_block_at_a_time
 
 Outcome = TypeVar("Outcome")
-_SECONDS_BETWEEN_NEWS = 0.5
+_SECONDS_BETWEEN_REPORTS = 0.5
 
 
 class Start(NamedTuple):
@@ -46,7 +46,7 @@ class Start(NamedTuple):
 def start_of(
     mdp: MetaMDP, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None
 ) -> Start:
-    """The tasks and first policies of a block of a stream."""
+    """Return the tasks and first policies of a block of a stream."""
     tasks = mdp.tasks(seed, stream, block, task_list)
     return Start(np.asarray(tasks.context), np.asarray(tasks.theta), seed, stream, block)
 
@@ -62,11 +62,11 @@ class BlockRun(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What became of a block."""
+    """The results of a block."""
 
     history: History
     theta: NDArray[np.float32]  # (learners, parameters), after the last update
-    report: Mapping[str, NDArray[Any]]  # what the controller tells of its run, by name, each (updates, learners)
+    report: Mapping[str, NDArray[Any]]  # the controller's report, by name, each (updates, learners)
 
 
 _Ready = tuple[int, int, BlockRun]  # of which plan, at which place of what it asks for
@@ -75,13 +75,13 @@ Plan = Generator[Sequence[BlockRun], list[Ran], Outcome]
 
 def run_blocks(asked: Sequence[BlockRun], tag: int) -> list[Ran]:
     """Run blocks in lockstep, simulated in one batch where there are several, and report progress now and then."""
-    first, done, told = asked[0], 0, time.monotonic()
+    first, done, reported = asked[0], 0, time.monotonic()
 
     def count_update() -> None:
-        nonlocal done, told
+        nonlocal done, reported
         done += 1
-        if time.monotonic() - told > _SECONDS_BETWEEN_NEWS:
-            told = time.monotonic()
+        if time.monotonic() - reported > _SECONDS_BETWEEN_REPORTS:
+            reported = time.monotonic()
             parallel.report(tag, len(asked) * done / (first.num_updates + 1))
 
     with one_block_at_a_time(first.mdp.env):
@@ -92,18 +92,16 @@ def run_blocks(asked: Sequence[BlockRun], tag: int) -> list[Ran]:
                 (whole_episodes(block.mdp, "a batch of blocks"), block.controller, block.start.tasks) for block in asked
             ]
             ends = run_together(blocks, first.num_updates, count_update)
-    return [_ran(block, end) for block, end in zip(asked, ends, strict=True)]
-
-
-def _ran(asked: BlockRun, end: Stretch) -> Ran:
-    report: dict[str, NDArray[Any]] = jax.device_get(asked.controller.report(end.state))
-    num = len(end.piece.context) if asked.num_valid is None else asked.num_valid
-    told = {name: array[:, :num] for name, array in report.items()}
-    return Ran(end.piece.first(num), np.asarray(end.learners.theta)[:num], told)
+    results = []
+    for block, end in zip(asked, ends, strict=True):
+        num = len(end.piece.context) if block.num_valid is None else block.num_valid
+        report = {name: array[:, :num] for name, array in jax.device_get(block.controller.report(end.state)).items()}
+        results.append(Ran(end.piece.first(num), np.asarray(end.learners.theta)[:num], report))
+    return results
 
 
 class _Course:
-    """A plan under way: the blocks that it waits for, and those that are through."""
+    """A running plan: the blocks that it waits for, and those that are done."""
 
     def __init__(self, plan: Plan[Any]) -> None:
         self.plan = plan
@@ -112,7 +110,7 @@ class _Course:
         self.ran: dict[int, Ran] = {}
 
     def go_on(self, ran: list[Ran] | None) -> list[tuple[int, BlockRun]]:
-        """Tell the plan what came of the blocks that it asked for last; what it asks for now, nothing at its end."""
+        """Send the plan the results of its last blocks, and return what it asks for next; nothing at its end."""
         self.ran = {}
         try:
             while not (asked := list(self.plan.send(ran))):  # type: ignore[arg-type]  # None begins
@@ -123,7 +121,7 @@ class _Course:
         return list(enumerate(asked))
 
     def take(self, place: int, ran: Ran) -> list[tuple[int, BlockRun]]:
-        """Take in a block; what the plan asks for once it has them all."""
+        """Take the results of a block; once all are there, return what the plan asks for next."""
         self.ran[place] = ran
         if len(self.ran) < len(self.asked):
             return []
@@ -133,10 +131,10 @@ class _Course:
 def carry_out(
     plans: Sequence[Plan[Outcome]], advance: Callable[[float], object] = lambda _: None, *, together: int = 1
 ) -> list[Outcome]:
-    """What the plans return; blocks of all of them are run side by side, those of the first ones first.
+    """Run plans and return their outcomes; blocks of all of them run side by side, those of the first plans first.
 
-    `advance` is told how many blocks more are through. A GPU simulates up to `together` of them in one batch, the largest power
-    of two that is not above it: other batches are filled up to one.
+    `advance` is called with the number of blocks done since the last call. A GPU simulates up to `together` blocks in one batch,
+    rounded down to a power of two: other batches would be padded to one.
     """
     courses = [_Course(plan) for plan in plans]
     ready = [(index, place, block) for index, course in enumerate(courses) for place, block in course.go_on(None)]
@@ -169,16 +167,13 @@ def carry_out(
 
 
 def _grouped(ready: list[_Ready], most: int, *, whole: bool) -> tuple[list[list[_Ready]], list[_Ready]]:
-    """Blocks that can be run together, and, where only whole groups are wanted, those that wait for more."""
+    """Return groups of blocks that can run together and, where only full groups are wanted, the blocks that wait."""
     alike: dict[Any, list[_Ready]] = {}
     for entry in ready:
         mdp = entry[2].mdp
-        # Of other processes than the paper's each block is simulated by itself.
-        same = (
-            (simulation_of(mdp), mdp.block_size, entry[2].num_updates)
-            if isinstance(mdp, EpisodicMetaMDP)
-            else entry[:2]
-        )
+        same: Any = entry[:2]  # a block of the actor-critic meta-MDP is simulated by itself
+        if isinstance(mdp, EpisodicMetaMDP):
+            same = simulation_of(mdp), mdp.block_size, entry[2].num_updates
         alike.setdefault(same, []).append(entry)
     groups = [group[start : start + most] for group in alike.values() for start in range(0, len(group), most)]
     now = [group for group in groups if len(group) == most or not whole]

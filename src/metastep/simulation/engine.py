@@ -119,5 +119,5 @@ def one_block_at_a_time(env: Env | HostEnv) -> AbstractContextManager[Any]:
 
 
 def engine_of(env: Env | HostEnv) -> Engine:
-    """Who simulates an environment."""
+    """Return the engine that simulates an environment."""
     return _HOST if isinstance(env, HostEnv) else _DEVICE

@@ -249,7 +249,7 @@ class Estimator:
 
     @property
     def engine(self) -> Engine:
-        """Who simulates."""
+        """What simulates."""
         return engine_of(self.rollout.env)
 
     def batch(self, theta: Array, context: Array, key: Array) -> Batch:

@@ -84,7 +84,8 @@ class Sampler:
         if isinstance(self.env, HostEnv) and self.horizon > reach:
             raise InputError(
                 f"rollout.horizon: {self.horizon} must not exceed the {reach} steps of each environment in a batch (num_steps "
-                f"times hold): {self.env.name!r} is not JAX, so every batch begins anew, and later states are never seen."
+                f"times hold): {self.env.name!r} is not JAX, so every batch begins with new episodes, and later "
+                "states are never seen."
             )
 
     @property
@@ -129,7 +130,7 @@ class Sampler:
         return jax.vmap(self._simulate_one, in_axes=(0, 0, 0, 1))(self.policy.split(theta), context, lanes, normals)
 
     def normals(self, key: Array, num_learners: int) -> Array:
-        """Of a batch, (steps, learners, envs, numbers): what chooses the action, moves the environment and begins it anew."""
+        """Draw the normals of a batch, (steps, learners, envs, numbers): for the action, the dynamics and a reset."""
         num = self.policy.num_actions + self.hold * self.env.step_noise + self.env.reset_noise
         draws = jnp.arange(self.num_steps, dtype=jnp.uint32)
         return jnp.stack(standard_normals(key, draws, num, (num_learners, self.num_envs)), axis=-1)
@@ -140,7 +141,7 @@ class Sampler:
         return self.env
 
     def _reset_one(self, context: Array, normals: Array) -> State:
-        """Every environment (envs, normals) of one learner anew."""
+        """Reset every environment (envs, normals) of one learner."""
         env = self._jax_env
         named, num = env.context_space.unpack(context), env.reset_noise
         return jax.vmap(lambda noise: env.reset(named, tuple(noise[:num])))(normals)

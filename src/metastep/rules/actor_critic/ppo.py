@@ -143,7 +143,7 @@ class PPO(ActorCriticRule):
                 return carry, jax.tree.map(jnp.mean, losses)
 
             (theta, moments), losses = lax.scan(epoch, (theta, moments), orders)
-            # As Stable-Baselines3 tells them: the divergence of the last epoch, clip fractions of all.
+            # As Stable-Baselines3 reports them: the divergence of the last epoch, clip fractions of all.
             return Trained(theta, moments, jnp.bool_(False), losses.divergence[-1], jnp.mean(losses.clip_fraction))
 
         return kept_finite(theta, state, jax.vmap(train_one)(theta, batch, values, state))

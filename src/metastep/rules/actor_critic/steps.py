@@ -10,7 +10,7 @@ from metastep.policies.actor_critic import ActorCritic, Parts
 
 
 class Played(NamedTuple):
-    """What the environments tell of a batch; every array is (learners, steps, envs, ...)."""
+    """What the environments give in a batch; every array is (learners, steps, envs, ...)."""
 
     observation: Array
     action: Array
