@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep.evaluation import Comparison, TuningTable, filled_returns, paired_test, verdict
-from paper.outcome import Effect, Outcome, Verdict, at_most, better, no_better, together, within
+from paper.outcome import Effect, Outcome, Rule, Verdict, better, together
 
 MARGIN = 0.1
 """A difference is small, and two methods are alike, below this share of what learning gains."""
@@ -89,7 +89,7 @@ def found(
     return Outcome("", "", quantity, mean, low, high, len(values), counted, judged, detail)
 
 
-def small(rule: Callable[[Effect, float], Verdict], values: Floats, gained: float, quantity: str, of: str) -> Outcome:
+def small(rule: Rule, values: Floats, gained: float, quantity: str, of: str) -> Outcome:
     """Judge the mean of a number for each task against the margin, a share of what was gained."""
     margin = MARGIN * gained
     limit = f"the limit is {MARGIN:.0%} of {of}, {margin:.3g}"
@@ -124,27 +124,11 @@ def decisive(rows: list[Outcome]) -> list[Outcome]:
     return [row for row in rows if row.verdict == overall]
 
 
-def _differ(
-    rule: Callable[[Effect, float], Verdict], measured: Measured, target: str, baseline: str, gains: str
-) -> Outcome:
+def differ(measured: Measured, rule: Rule, target: str, baseline: str, gains: str) -> Outcome:
+    """The target differs from the baseline by no more than a rule allows, given the gain of a method."""
     first, second, gaining = curves_of(measured.comparison, target, baseline, gains)
     quantity = f"{target} minus {baseline}: difference in AUC"
     return small(rule, areas(first) - areas(second), gain_of(gaining), quantity, f"the gain of {gains}")
-
-
-def alike(measured: Measured, target: str, baseline: str) -> Outcome:
-    """The two differ by no more than the margin."""
-    return _differ(within, measured, target, baseline, baseline)
-
-
-def little_lost(measured: Measured, target: str, without: str) -> Outcome:
-    """The target is no more than the margin better."""
-    return _differ(at_most, measured, target, without, target)
-
-
-def is_no_better(measured: Measured, target: str, baseline: str) -> Outcome:
-    """The target is no improvement."""
-    return _differ(no_better, measured, target, baseline, baseline)
 
 
 def tuned_near(measured: Measured, method: str, parameter: str, paper: float, place: Place = "comparison") -> Outcome:

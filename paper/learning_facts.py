@@ -10,17 +10,17 @@ from paper.judging import (
     Floats,
     Measured,
     NotMeasured,
-    alike,
     areas,
     beats,
     curves_of,
     decisive,
+    differ,
     fixed_steps,
     found,
     gain_of,
     small,
 )
-from paper.outcome import Judge, Outcome, Verdict, at_most, better, more_than
+from paper.outcome import Outcome, Rule, Verdict, at_most, better, more_than, within
 from paper.robust import standard_deviation
 
 
@@ -78,7 +78,7 @@ def last_degrades(measured: Measured) -> Outcome:
 
 def iterations_alike(measured: Measured) -> Outcome:
     """Every iteration does about as well as the first."""
-    rows = [alike(measured, name, "N=1") for name in list(iterations(measured.comparison).values())[1:]]
+    rows = [differ(measured, within, name, "N=1", "N=1") for name in list(iterations(measured.comparison).values())[1:]]
     return max(decisive(rows), key=lambda row: abs(row.effect))
 
 
@@ -117,7 +117,7 @@ def high_rates_ahead_at_first(measured: Measured, num: int) -> Outcome:
     return found(better, values, f"return over {num} updates: {larger[leading]} minus metafqi", detail)
 
 
-def _gained_after(comparison: Comparison, name: str, num: int, rule: Judge) -> Outcome:
+def _gained_after(comparison: Comparison, name: str, num: int, rule: Rule) -> Outcome:
     """Judge what a method gains after a number of updates against the margin of all that it gains."""
     curve = curves_of(comparison, name)[0]
     if curve.shape[1] <= num + 1:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Tracker
-from metastep._core.provenance import describe, first_difference, versions_of
+from metastep._core.provenance import describe, environment_record, first_difference
 from metastep.evaluation.methods import Method, MethodRecord, check_names, check_record, has_directions, refuse_overlap
 from metastep.evaluation.tuning import TuningTable
 from metastep.mdp import MetaMDP
@@ -188,7 +188,7 @@ def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTa
         "num_tasks": num_tasks,
         "listed_tasks": asked.contexts is not None,
         "mdp": describe(mdp),
-        "versions": versions_of(mdp.env.packages),
+        "versions": environment_record(packages=mdp.env.packages),
     }
     return Comparison(
         methods=tuple(records),
