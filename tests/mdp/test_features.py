@@ -48,7 +48,7 @@ def test_one_class_serves_simulated_learners_and_loops():
 @pytest.mark.usefixtures("registered")
 def test_a_feature_needs_diagnostics_that_the_meta_mdp_has():
     with pytest.raises(
-        InputError, match="meta.observation: 'cost_of_rate' is not known where the rule is 'nga', allowed"
+        InputError, match=r"meta.observation: 'cost_of_rate' is not known where the rule is 'nga', allowed"
     ):
         features.require_known(dataclasses.replace(make_mdp(), observation=("cost_of_rate",)))
 
