@@ -227,5 +227,5 @@ def test_adam_and_rmsprop_may_follow_the_natural_gradient(name: str) -> None:
     found = natural.apply(theta, both, stepsizes(0.1), natural.init(theta))
     np.testing.assert_array_equal(found.theta, expected.theta)
     np.testing.assert_array_equal(natural.direction(both), both.natural_gradient)
-    with pytest.raises(InputError, match=r"meta.rule.follows: 'hessian' must be one of gradient, natural_gradient"):
+    with pytest.raises(InputError, match=r"meta.rule.follows: 'hessian' must be 'gradient' or 'natural_gradient'"):
         rules.make(name, follows="hessian")
