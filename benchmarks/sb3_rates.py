@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
+from argparse import Namespace
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -241,14 +242,14 @@ def interval(values: np.ndarray) -> str:
     return f"{values.mean():.4g} [{low:.4g}, {high:.4g}]"
 
 
-def run_all(jobs: list[Job], kept: Path, processes: int) -> list[dict[str, Any]]:
+def run_all(jobs: list[Job], kept: Path, pool: Any) -> list[dict[str, Any]]:
     """Return the records of all jobs in their order; those that the file `kept` holds are not run again."""
     text = kept.read_text() if kept.exists() else ""
     *lines, last = text.split("\n")
     found = {Job(*(record.get(name) for name in Job._fields)): record for record in map(json.loads, lines)}
     missing = [job for job in dict.fromkeys(jobs) if job not in found]
     kept.parent.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool, kept.open("a") as file:
+    with kept.open("a") as file:
         if last:  # a run that was stopped while its line was written
             file.truncate(len(text) - len(last))
         futures = {pool.submit(run, job): job for job in missing}
@@ -282,6 +283,12 @@ def main() -> None:
         vars(asked).update(small)
         grids = {"divergence": [USUAL["divergence"]]}
     kept = asked.kept or asked.out / "sb3-rates.jsonl"
+    with ProcessPoolExecutor(asked.jobs, mp_context=get_context("spawn")) as pool:
+        compare(asked, grids, lambda jobs: run_all(jobs, kept, pool))
+
+
+def compare(asked: Namespace, grids: dict[str, Any], runs: Callable[[list[Job]], list[dict[str, Any]]]) -> None:
+    """Tune the rates in use, run all of them and the learned one, and print the tables."""
 
     def job(family: str, method: str, value: tuple[float, float], seed: int) -> Job:
         model = asked.model if method == "learned" else ""
@@ -294,7 +301,7 @@ def main() -> None:
         for seed in range(asked.tuning_seeds)
     ]  # fmt: skip
     scores: dict[tuple[str, str, tuple[float, float]], list[float]] = {}
-    for trial, found in zip(trials, run_all(trials, kept, asked.jobs), strict=True):
+    for trial, found in zip(trials, runs(trials), strict=True):
         scores.setdefault((trial.family, trial.method, (trial.rate, trial.target)), []).append(found["score"])
     contenders = {"learned": dict.fromkeys(asked.families, ("learned", (0.0, 0.0)))} if asked.model else {}
     for method, grid in grids.items():
@@ -308,7 +315,7 @@ def main() -> None:
         (name, job(family, *at[family], seed))
         for name, at in contenders.items() for family in asked.families for seed in range(asked.seeds)
     ]  # fmt: skip
-    records = run_all([one for _, one in jobs], kept, asked.jobs)
+    records = runs([one for _, one in jobs])
     results = [{"name": name} | found for (name, _), found in zip(jobs, records, strict=True)]
     for family in asked.families:
         means = {

@@ -9,7 +9,7 @@ from metastep import Comparison
 from metastep.evaluation import Difference, differences, metric_values
 from metastep.report.tables import number
 from paper.judging import MARGIN
-from paper.outcome import Effect, Judge, Outcome, Verdict, better, together, within
+from paper.outcome import Effect, Outcome, Rule, Verdict, better, together, within
 from paper.workbench import PresetRun
 
 AUC = "difference in AUC"
@@ -87,7 +87,7 @@ def small(
     comparison: Comparison,
     rows: Sequence[Difference],
     claim: str,
-    judge: Judge,
+    judge: Rule,
     *,
     of: Literal["target", "baseline"] = "target",
     quantity: str = AUC,

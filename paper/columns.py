@@ -48,16 +48,12 @@ class Figure:
         panels = [column.panels for column in made.values()]
         if not self.is_turned:
             panels = [[panel for panel in row if panel is not None] for row in zip_longest(*panels)]
-        notes = dict.fromkeys(
-            column.note for column in made.values() if column.note
-        )  # a note that several share is given once
-        caption = " ".join([self.caption, *notes])
+        notes = dict.fromkeys(column.note for column in made.values() if column.note)  # those that several share, once
+        rows = [{"environment": env, **row} for env, column in made.items() for row in column.table()]
         return Product(
             outcomes=[judged.outcome for column in made.values() for judged in column.judged],
-            pictures=[picture(self.name, caption, panels)],
-            tables={
-                self.table: [{"environment": env, **row} for env, column in made.items() for row in column.table()]
-            },
+            pictures=[picture(self.name, " ".join([self.caption, *notes]), panels)],
+            tables={self.table: rows},
             curves={preset: column.comparison for preset, column in made.items()}
             | {name: comparison for column in made.values() for name, comparison in column.others.items()},
         )

@@ -19,7 +19,7 @@ _PAPERS_STEP = 0.1
 
 
 def best_validated(model: Model, among: Sequence[int]) -> int:
-    """The iteration with the best score on the validation tasks; test tasks have no say."""
+    """Return the iteration with the best score on the validation tasks; test tasks have no influence."""
     scores = {curve.iteration: curve.score for curve in model.record.validation}
     return max(among, key=lambda iteration: scores.get(iteration, -np.inf))
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep.evaluation import Comparison, TuningTable, filled_returns, paired_test, verdict
-from paper.outcome import Effect, Outcome, Verdict, at_most, better, no_better, together, within
+from paper.outcome import Effect, Outcome, Rule, Verdict, better, together
 
 MARGIN = 0.1
 """A difference is small, and two methods are alike, below this share of what learning gains."""
@@ -89,7 +89,7 @@ def found(
     return Outcome("", "", quantity, mean, low, high, len(values), counted, judged, detail)
 
 
-def small(rule: Callable[[Effect, float], Verdict], values: Floats, gained: float, quantity: str, of: str) -> Outcome:
+def small(rule: Rule, values: Floats, gained: float, quantity: str, of: str) -> Outcome:
     """Judge the mean of a number for each task against the margin, a share of what was gained."""
     margin = MARGIN * gained
     limit = f"the limit is {MARGIN:.0%} of {of}, {margin:.3g}"
@@ -97,14 +97,14 @@ def small(rule: Callable[[Effect, float], Verdict], values: Floats, gained: floa
 
 
 def beats(measured: Measured, target: str, baseline: str, place: Place = "comparison") -> Outcome:
-    """The target has the larger area under the curve."""
+    """Judge that the target has the larger area under the curve."""
     first, second = areas(curves_of(measured.at(place), target, baseline))
     counted = "first policies" if place == "one_task" else "tasks"
     return found(better, first - second, f"{target} minus {baseline}: difference in AUC", counted=counted)
 
 
 def beats_fixed(measured: Measured, low: float = 0.0, high: float = np.inf, at_the_end: bool = False) -> Outcome:
-    """metaFQI is better than each fixed step in a range, in area under the curve or after the last update."""
+    """Judge that metaFQI is better than each fixed step in a range, in area under the curve or after the last update."""
     rows = []
     for step, name in fixed_steps(measured.comparison).items():
         if low <= step <= high:
@@ -124,31 +124,15 @@ def decisive(rows: list[Outcome]) -> list[Outcome]:
     return [row for row in rows if row.verdict == overall]
 
 
-def _differ(
-    rule: Callable[[Effect, float], Verdict], measured: Measured, target: str, baseline: str, gains: str
-) -> Outcome:
+def differ(measured: Measured, rule: Rule, target: str, baseline: str, gains: str) -> Outcome:
+    """Judge that the target differs from the baseline by no more than a rule allows, given the gain of a method."""
     first, second, gaining = curves_of(measured.comparison, target, baseline, gains)
     quantity = f"{target} minus {baseline}: difference in AUC"
     return small(rule, areas(first) - areas(second), gain_of(gaining), quantity, f"the gain of {gains}")
 
 
-def alike(measured: Measured, target: str, baseline: str) -> Outcome:
-    """The two differ by no more than the margin."""
-    return _differ(within, measured, target, baseline, baseline)
-
-
-def little_lost(measured: Measured, target: str, without: str) -> Outcome:
-    """The target is no more than the margin better."""
-    return _differ(at_most, measured, target, without, target)
-
-
-def is_no_better(measured: Measured, target: str, baseline: str) -> Outcome:
-    """The target is no improvement."""
-    return _differ(no_better, measured, target, baseline, baseline)
-
-
 def tuned_near(measured: Measured, method: str, parameter: str, paper: float, place: Place = "comparison") -> Outcome:
-    """The grid search ends within one grid step of the paper's value.
+    """Judge that the grid search ends within one grid step of the paper's value.
 
     Farther away it is refuted only if the paper's value does clearly worse on the tuning tasks.
     """
@@ -167,7 +151,7 @@ def tuned_near(measured: Measured, method: str, parameter: str, paper: float, pl
 
 
 def depends_on_first(measured: Measured, method: str, strong: str, weak: str) -> Outcome:
-    """A step on the grid away from the tuned value costs more for one parameter than for the other.
+    """Judge that a step on the grid away from the tuned value costs more for one parameter than for the other.
 
     Grids of two parameters reach differently far, so that ranges over them could not be compared.
     """

@@ -71,7 +71,7 @@ class Product(NamedTuple):
     files: Sequence[Path] = ()  # that are in the id's folder already
 
 
-Judge = Callable[[Effect | Difference, float], Verdict]
+Rule = Callable[[Effect | Difference, float], Verdict]
 """Says whether an effect is small, given the margin."""
 
 

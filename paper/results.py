@@ -1,7 +1,10 @@
 """One page of results: every claim with its verdict, over one seed or several, and every method's numbers."""
 
 import json
+import shlex
+from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +115,19 @@ def by_claim(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
         counts[place] = counts.get(place, 0) + 1
         which = outcome.claim if outcome.id == "facts" else counts[place]
         groups.setdefault((outcome.id, outcome.environment, which), []).append(outcome)
+    for row in groups.values():
+        settings = [_overrides(outcome.command) for outcome in row]
+        if differing := next((other for other in settings if other != settings[0]), None):
+            raise InputError(
+                f"results: {row[0].id} was made with {settings[0]} and {differing}; write a page for each."
+            )
     return list(groups.values())
+
+
+def _overrides(command: str) -> str:
+    words = shlex.split(command)
+    sets = [value for option, value in pairwise(words) if option == "--set"]
+    return f"--set {', '.join(sets)}" if sets else "no --set"
 
 
 def overall(row: Row) -> Verdict:
@@ -148,19 +163,12 @@ def claims_table(rows: Sequence[Row]) -> Table:
 
 
 def _not_judged(judged: Sequence[Row]) -> list[Part]:
-    """Count the facts that are not on the page, and list those of environments that are."""
+    """Count the facts by environment that are not on the page."""
     seen = {(row[0].environment, row[0].claim) for row in judged}
-    missing: dict[str, list[str]] = {}
-    for fact in FACTS:
-        title = envs.REGISTRY.entry(fact.environment).label
-        if (title, fact.claim) not in seen:
-            missing.setdefault(title, []).append(fact.claim)
-    begun = {environment for environment, _ in seen}
-    words = [
-        f"{title}, {len(claims)}" + (f" ({'; '.join(claims)})" if title in begun else "")
-        for title, claims in missing.items()
-    ]
-    return [Paragraph(f"Of {len(FACTS)} facts these are not judged here: {'. '.join(words)}.")] if words else []
+    titles = [(envs.REGISTRY.entry(fact.environment).label, fact.claim) for fact in FACTS]
+    missing = Counter(title for title, claim in titles if (title, claim) not in seen)
+    words = ", ".join(f"{title} {num}" for title, num in missing.items())
+    return [Paragraph(f"Of {len(FACTS)} facts these are not judged here: {words}.")] if words else []
 
 
 def _methods(run: Run) -> list[Part]:

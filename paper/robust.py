@@ -11,7 +11,7 @@ from metastep.evaluation import Comparison, bootstrap_interval, join, metric_val
 from metastep.report.figures import Line, Panel, curves, ink_of
 from metastep.report.style import CONTRAST, MAIN, Ink
 from metastep.report.tables import number
-from paper.claims import AUC, Judged, outcome_of
+from paper.claims import AUC, Judged
 from paper.columns import Column, Figure, shown
 from paper.judging import MARGIN, found
 from paper.outcome import Effect, Outcome, at_most, better
@@ -86,38 +86,27 @@ def _outcomes(run: PresetRun, auc: NDArray[np.float64], returns: NDArray[np.floa
     )
     double, single = (number(deviation) for deviation in auc.mean(axis=2).std(axis=1, ddof=1))
     deviations = "single minus double: standard deviation over"
-    about_double = {
-        "Double Q depends less on the random state than single Q": found(
-            better,
-            over_states[1] - over_states[0],
-            f"{deviations} random states of a task's AUC, mean over tasks",
-            f"standard deviation of the mean over tasks: single {single}, double {double}",
+    limit = f"the limit is {MARGIN:.0%} of metaFQI's gain, {number(margin)}"
+    of_means = f"standard deviation of the mean over tasks: single {single}, double {double}"
+    steadier, faster = over_states[1] - over_states[0], over_tasks[0] - over_tasks[1]
+    quantities = (
+        "standard deviation over random states of the mean AUC",
+        f"{deviations} random states of a task's AUC, mean over tasks",
+        f"{deviations} tasks of the AUC",
+        f"double minus single, mean over random states: {AUC}",
+    )
+    states, tasks = (_NUM_STATES, "random states"), (auc.shape[2], "tasks")
+    outcomes = {
+        "The random state of the forest matters little": Outcome(
+            "", "", quantities[0], *spread[:3], *states, at_most(spread, margin), limit
         ),
-        "Double Q learns faster than single Q": found(
-            better, over_tasks[0] - over_tasks[1], f"double minus single, mean over random states: {AUC}"
+        "Double Q depends less on the random state than single Q": found(better, steadier, quantities[1], of_means),
+        "Double Q has the lower variance over tasks": Outcome(
+            "", "", quantities[2], *narrower[:3], *tasks, better(narrower)
         ),
+        "Double Q learns faster than single Q": found(better, faster, quantities[3]),
     }
-    return [
-        outcome_of(
-            run,
-            spread,
-            _NUM_STATES,
-            "The random state of the forest matters little",
-            at_most(spread, margin),
-            f"the limit is {MARGIN:.0%} of metaFQI's gain, {number(margin)}",
-            quantity="standard deviation over random states of the mean AUC",
-            counted="random states",
-        ),
-        *(outcome._replace(environment=run.title, claim=claim) for claim, outcome in about_double.items()),
-        outcome_of(
-            run,
-            narrower,
-            auc.shape[2],
-            "Double Q has the lower variance over tasks",
-            better(narrower),
-            quantity=f"{deviations} tasks of the AUC",
-        ),
-    ]
+    return [outcome._replace(environment=run.title, claim=claim) for claim, outcome in outcomes.items()]
 
 
 def standard_deviation(values: NDArray[np.float64]) -> Effect:

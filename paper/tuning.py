@@ -12,11 +12,9 @@ from paper.columns import Column, Figure
 from paper.outcome import at_most
 from paper.workbench import PresetRun
 
-_SYMBOLS = {"stepsize": "initial step size"}
-
 
 def _beside_the_papers(run: PresetRun) -> Column:
-    """Each method of the paper's table with our tuned values and with the paper's, on the test tasks."""
+    """Test each method of the paper's table with our tuned values and with the paper's."""
     paper = run.environment.tuned
     theirs = [run.with_values(name, values, f"{name}-paper") for name, values in paper.items()]
     with_theirs = run.kept("paper-values", lambda: run.test(theirs))
@@ -51,13 +49,13 @@ def _beside_the_papers(run: PresetRun) -> Column:
 
 
 def _best_at(table: TuningTable, parameter: str, value: float) -> int:
-    """The best point with one parameter held at the value of its grid that is nearest to the given one."""
+    """Return the best point with one parameter held at the value of its grid nearest to the given one."""
     distance = np.abs(np.log(table.points[:, table.parameters.index(parameter)]) - np.log(value))
     return int(np.argmax(np.where(np.isclose(distance, distance.min()), table.mean, -np.inf)))
 
 
 def _search(title: str, comparison: Comparison, table: TuningTable, parameter: str, theirs: float) -> Panel:
-    """Scores over the grid of one parameter, with the tuned and the paper's value."""
+    """Draw scores over the grid of one parameter, with the tuned and the paper's value."""
     record = comparison.methods[comparison.index(table.method)]
     values = np.unique(table.points[:, table.parameters.index(parameter)])
     best = [_best_at(table, parameter, value) for value in values]
@@ -76,7 +74,7 @@ def _search(title: str, comparison: Comparison, table: TuningTable, parameter: s
         axes.set_xticks(places, [f"{value:g}" for value in values])
         axes.margins(0.09, 0.12)
         axes.grid(axis="x", visible=False)
-        axes.set(xlabel=_SYMBOLS.get(parameter, parameter), ylabel="mean return")
+        axes.set(xlabel={"stepsize": "initial step size"}.get(parameter, parameter), ylabel="mean return")
 
     return Panel(f"{title}: {record.label}", draw)
 

@@ -54,16 +54,16 @@ class PresetRun(Run):
         return ENVIRONMENTS[self.preset]
 
     def collect(self, **options: Any) -> Dataset:
-        return super().collect(tracker=self.tracker, **options)
+        return super().collect(**{"tracker": self.tracker} | options)
 
     def learn(self, model: str = "", **options: Any) -> Model:
-        return super().learn(model, tracker=self.tracker, **options)
+        return super().learn(model, **{"tracker": self.tracker} | options)
 
     def tune(self, spec: MethodSpec, **options: Any) -> tuple[Method, TuningTable]:
-        return super().tune(spec, tracker=self.tracker, **options)
+        return super().tune(spec, **{"tracker": self.tracker} | options)
 
     def test(self, methods: Sequence[Method], **options: Any) -> Comparison:
-        return super().test(methods, tracker=self.tracker, **options)
+        return super().test(methods, **{"tracker": self.tracker} | options)
 
     def tested(self, *names: str) -> Comparison:
         """Return methods on the test tasks; one that the configuration does not list is taken as it is registered."""

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from concurrent.futures import Future
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -38,16 +37,12 @@ def test_stopped_runs_resume_unless_model_or_loop_changed(tmp_path, monkeypatch)
 
     made = []
 
-    class InThisProcess(nullcontext):
-        def __init__(self, *_, **__):
-            super().__init__(self)
-
+    class InThisProcess:
         def submit(self, function, job):
             future = Future()
             future.set_result(function(job))
             return future
 
-    monkeypatch.setattr(sb3_rates, "ProcessPoolExecutor", InThisProcess)
     monkeypatch.setattr(sb3_rates, "run", lambda job: made.append(job) or {"score": len(made), **job._asdict()})
     loop = sb3_rates.loop_of("pendulum", "preset")
     others = [sb3_rates.loop_of("pendulum", "default"), loop._replace(hold=2), loop._replace(horizon=7)]
@@ -55,10 +50,10 @@ def test_stopped_runs_resume_unless_model_or_loop_changed(tmp_path, monkeypatch)
     assert len({each.digest for each in (loop, *others)}) == 6
     job = sb3_rates.Job("pendulum", "learned", 0.0, 0.0, 0, "ppo-classic", "preset", 30, "first fit", loop.digest)
     kept = tmp_path / "kept.jsonl"
-    assert [found["score"] for found in sb3_rates.run_all([job, job], kept, 1)] == [1, 1]
+    assert [found["score"] for found in sb3_rates.run_all([job, job], kept, InThisProcess())] == [1, 1]
     with kept.open("a") as file:
         file.write('{"score": 7, "fam')  # stopped
     refitted, changed = job._replace(fingerprint="second fit"), job._replace(digest="another preset")
-    assert [found["score"] for found in sb3_rates.run_all([job, refitted, changed], kept, 1)] == [1, 2, 3]
+    assert [found["score"] for found in sb3_rates.run_all([job, refitted, changed], kept, InThisProcess())] == [1, 2, 3]
     assert made == [job, refitted, changed]
     assert sorted(json.loads(line)["score"] for line in kept.read_text().splitlines()) == [1, 2, 3]

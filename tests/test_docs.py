@@ -101,6 +101,13 @@ def test_guides_have_at_most_900_words(page):
     assert len(page.read_text().split()) <= 900
 
 
+def test_one_update_passes_through_at_most_15_files():
+    page = (ROOT / "docs" / "how-it-works.md").read_text()
+    files = re.findall(r"^\d+\. `([\w/]+\.py)`", page, flags=re.M)
+    assert 10 < len(files) <= 15
+    assert [name for name in files if not (ROOT / "src" / "metastep" / name).exists()] == []
+
+
 def test_pages_are_in_plain_english():
     avoided = re.compile(r"\b(told|anew|whoever|nobody|came of)\b", flags=re.I)
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]

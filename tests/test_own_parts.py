@@ -1,5 +1,6 @@
-"""One file outside the package brings a part of every kind; a configuration names them, and the command runs them."""
+"""Parts of one's own are one class and one line each: TOML names them, the command line and other people's loops use them."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,19 +14,23 @@ from tests.processes import metastep
 OWN = Path(__file__).parent / "own"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The run, as a user starts it in the folder where the module lies."""
-    folder = tmp_path_factory.mktemp("own")
-    for name in ("ridge_walk.py", "ridge_walk.toml"):
-        (folder / name).write_bytes((OWN / name).read_bytes())
-    done = metastep("run", "ridge_walk.toml", "--out", "run", cwd=folder)
+def run(tmp_path_factory, name: str, *options: str) -> Path:
+    """Run an experiment as a user does, in the folder of the module."""
+    folder = tmp_path_factory.mktemp(name)
+    for path in OWN.glob(f"{name}.*"):
+        shutil.copy(path, folder)
+    done = metastep("run", f"{name}.toml", "--out", "run", *options, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "report: run/report.html" in done.stdout
     return folder
 
 
-def test_the_file_is_short():
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return run(tmp_path_factory, "ridge_walk")
+
+
+def test_the_file_with_a_part_of_every_kind_is_short():
     assert len([line for line in (OWN / "ridge_walk.py").read_text().splitlines() if line.strip()]) <= 75
 
 
@@ -46,7 +51,7 @@ def test_every_part_took_part(folder):
 
 
 @pytest.mark.soak
-def test_other_stages_take_them_up_again(folder):
+def test_other_commands_read_the_run_if_its_code_may_run(folder):
     for verb in ("report", "check", "inspect"):
         refused = metastep(verb, "run", cwd=folder)
         assert refused.returncode == 2
@@ -60,11 +65,10 @@ def test_every_part_keeps_its_contract(monkeypatch):
     monkeypatch.syspath_prepend(str(OWN))
     import ridge_walk
 
-    from metastep import testing
+    from metastep import load_experiment, testing
     from metastep.experiments.build import build_mdp
-    from metastep.experiments.config import load as load_config
 
-    mdp = build_mdp(load_config(OWN / "ridge_walk.toml"))
+    mdp = build_mdp(load_experiment(OWN / "ridge_walk.toml"))
     testing.check_env(ridge_walk.Walk())
     testing.check_policy(mdp.estimator.rollout.policy)
     testing.check_rule(ridge_walk.SignAscent())
@@ -73,7 +77,28 @@ def test_every_part_keeps_its_contract(monkeypatch):
     testing.check_regressor(ridge_walk.LeastSquares())
 
 
-def test_a_module_here_does_not_take_the_place_of_an_installed_one(tmp_path):
+@pytest.mark.filterwarnings("ignore::UserWarning")  # the loop differs from the simulated one
+def test_an_environment_with_a_ppo_preset_and_a_feature_in_stable_baselines3(tmp_path_factory, monkeypatch):
+    folder = run(tmp_path_factory, "ppo_walk", "--set", 'compare.methods=[{name = "metafqi"}]')
+    stable_baselines3 = pytest.importorskip("stable_baselines3")
+    monkeypatch.syspath_prepend(str(folder))
+    import ppo_walk
+
+    from metastep.integrations.stable_baselines3 import LearnedRate
+
+    seen = []
+    monkeypatch.setattr(
+        ppo_walk.Certainty, "__call__", lambda self, now: seen.append(now["approx_kl"] - now["entropy"]) or seen[-1]
+    )
+    rate = LearnedRate(folder / "run")
+    agent = stable_baselines3.PPO("MlpPolicy", "CartPole-v1", n_steps=12, batch_size=12, n_epochs=1, device="cpu")
+    agent.learn(36, callback=rate)
+    assert len(rate.proposed) == 3
+    assert all(3e-5 <= proposed <= 0.03 for proposed in rate.proposed)
+    assert seen[0] == pytest.approx(-np.log(2.0), abs=1e-3)  # two actions, and no update yet
+
+
+def test_a_module_here_does_not_replace_an_installed_one(tmp_path):
     for name in ("jax", "typer", "numpy"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
     for words in ([sys.executable, "-m", "metastep"], [str(Path(sys.executable).with_name("metastep"))]):

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from metastep.evaluation import TuningTable
-from metastep.experiments.build import method_spec
+from metastep.experiments.build import method_specs
 from metastep.experiments.config import load
 from paper import judging as by
 from paper import learning_facts as learning
 from paper.environments import EVERY
 from paper.facts import FACTS, facts_of
 from paper.judging import Measured
+from paper.outcome import at_most, no_better, within
 from paper.registry import REGISTRY
 from paper.tests.synthetic import comparison_of, curve
 
@@ -36,21 +37,33 @@ def between(target, baseline, gains, **others):
     return Measured(comparison_of(curves | {name: curve(value) for name, value in others.items()}))
 
 
+def alike(measured, target, baseline):
+    return by.differ(measured, within, target, baseline, baseline)
+
+
+def little_lost(measured, target, baseline):
+    return by.differ(measured, at_most, target, baseline, target)
+
+
+def no_improvement(measured, target, baseline):
+    return by.differ(measured, no_better, target, baseline, baseline)
+
+
 @pytest.mark.parametrize(
     ("judge", "gains", "verdict"),
     [
         (by.beats, (2.0, 1.0, 0.1), HOLDS),
         (by.beats, (1.0, 2.0, 0.1), FAILS),
         (by.beats, (1.0, 1.0, 0.5), OPEN),
-        (by.alike, (2.0, 2.0, 0.1), HOLDS),
-        (by.alike, (3.0, 2.0, 0.1), FAILS),
-        (by.alike, (2.0, 2.0, 3.0), OPEN),
-        (by.little_lost, (2.0, 2.5, 0.1), HOLDS),
-        (by.little_lost, (2.0, 1.0, 0.1), FAILS),
-        (by.little_lost, (2.0, 2.0, 3.0), OPEN),
-        (by.is_no_better, (1.0, 2.0, 0.1), HOLDS),
-        (by.is_no_better, (2.1, 2.0, 0.05), FAILS),
-        (by.is_no_better, (2.0, 2.0, 3.0), OPEN),
+        (alike, (2.0, 2.0, 0.1), HOLDS),
+        (alike, (3.0, 2.0, 0.1), FAILS),
+        (alike, (2.0, 2.0, 3.0), OPEN),
+        (little_lost, (2.0, 2.5, 0.1), HOLDS),
+        (little_lost, (2.0, 1.0, 0.1), FAILS),
+        (little_lost, (2.0, 2.0, 3.0), OPEN),
+        (no_improvement, (1.0, 2.0, 0.1), HOLDS),
+        (no_improvement, (2.1, 2.0, 0.05), FAILS),
+        (no_improvement, (2.0, 2.0, 3.0), OPEN),
     ],
 )
 def test_pairs(judge, gains, verdict):
@@ -136,15 +149,15 @@ def stepping(first, later, noise=0.0):
 
 
 @pytest.mark.parametrize(
-    ("measured", "within", "larger"),
+    ("measured", "inside", "larger"),
     [
         (stepping(0.4, 0.1), HOLDS, HOLDS),
         (stepping(0.05, 0.3), FAILS, FAILS),
         (stepping(0.151, 0.151, noise=0.1), OPEN, OPEN),
     ],
 )
-def test_chosen_steps(measured, within, larger):
-    assert learning.steps_within(measured, 0.05, 0.15, after=2).verdict == within
+def test_chosen_steps(measured, inside, larger):
+    assert learning.steps_within(measured, 0.05, 0.15, after=2).verdict == inside
     assert learning.first_steps_larger(measured, 2).verdict == larger
     with pytest.raises(by.NotMeasured):
         learning.steps_within(measured, 0.0, 1.0, after=NUM_UPDATES)
@@ -161,7 +174,7 @@ def planned(*gains, steps=None, noise=0.1):
 
 
 @pytest.mark.parametrize(
-    ("measured", "planning", "degrade", "alike"),
+    ("measured", "planning", "degrade", "same"),
     [
         (planned(1.0, 2.0, 1.0), HOLDS, HOLDS, FAILS),
         (planned(3.0, 1.0, 4.0), HOLDS, FAILS, FAILS),
@@ -170,10 +183,10 @@ def planned(*gains, steps=None, noise=0.1):
         (planned(2.0, 2.0, 2.0, noise=3.0), OPEN, OPEN, OPEN),
     ],
 )
-def test_iterations(measured, planning, degrade, alike):
+def test_iterations(measured, planning, degrade, same):
     assert learning.planning_pays(measured).verdict == planning
     assert learning.last_degrades(measured).verdict == degrade
-    assert learning.iterations_alike(measured).verdict == alike
+    assert learning.iterations_alike(measured).verdict == same
 
 
 def test_the_validation_tasks_choose_the_iteration():
@@ -293,6 +306,6 @@ def test_grids_contain_the_papers_values():
     for fact in FACTS:
         if fact.judge is by.tuned_near:
             method, parameter, paper, *_ = fact.arguments
-            grid = method_spec(load(fact.environment, "full"), method).grid[parameter]
+            grid = method_specs(load(fact.environment, "full"))[method].grid[parameter]
             assert any(np.isclose(value, paper) for value in grid)
     assert {fact.environment for fact in facts_of("swingup")} == {"swingup"}

@@ -5,7 +5,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from threading import Barrier, Event, Lock
 
@@ -120,7 +119,7 @@ def test_patience(monkeypatch):
 
 
 def test_threads_leave_calls_to_the_processes_that_will_start():
-    pools = [LocalPool(16, switch_at) for switch_at in (time.monotonic() + 60.0, math.inf, -math.inf)]
+    pools = [LocalPool(16, seconds) for seconds in (60.0, math.inf, -math.inf)]
     assert [pool.slots() for pool in pools] == [4, 32, 32]
 
 
@@ -129,7 +128,6 @@ def test_a_call_that_cannot_be_sent_runs_here():
     with pytest.warns(UserWarning, match="work stays in this process, because it cannot be sent to another: .*lock"):
         assert pool.submit(id, lock).result() == id(lock)
     assert pool.submit(os.getpid).result() == os.getpid()
-    pool.close()
 
 
 def test_workers_that_join_get_calls_before_the_first_one_ends(monkeypatch):
@@ -148,7 +146,6 @@ def test_workers_that_join_get_calls_before_the_first_one_ends(monkeypatch):
     calls = iter([(number, call, number) for number in range(3)])
     pool = Growing(3)
     assert sorted(completed(pool, lambda _: next(calls, None))) == [(0, 0), (1, 1), (2, 2)]
-    pool.close()
 
 
 def test_results_lead_to_further_calls_and_a_pool_is_busy_once_every_worker_has_one():
@@ -165,4 +162,12 @@ def test_results_lead_to_further_calls_and_a_pool_is_busy_once_every_worker_has_
             todo.append(-7)
     assert sorted(results) == [1, 2, 3, 7]
     assert asked[:4] == [False, False, True, True]  # two of four slots serve the two workers
-    pool.close()
+
+
+def test_threads_share_the_cores_and_raise_what_a_call_raises(monkeypatch):
+    monkeypatch.setattr(parallel, "_limit", 6)
+    pool = LocalPool(3)
+    assert pool.submit(parallel.count_threads, None).result() == 2
+    with pytest.raises(InputError, match="threads is 0"):
+        pool.submit(parallel.count_threads, 0).result()
+    assert parallel.count_threads(None) == 6

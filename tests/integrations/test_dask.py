@@ -93,7 +93,7 @@ def test_workers_report_progress(pool):
         heard.append(tuple(progress))
         reported.set()
 
-    with pool.reporting(listen):
+    with pool.open(listen):
         pool.submit(report, 3, 0.5).result()
         assert reported.wait(20.0)
     assert heard == [(3, 0.5)]

@@ -112,7 +112,7 @@ class InTurn:
             future.set_exception(error)
         return future
 
-    def reporting(self, listener):
+    def open(self, listener):
         self.listener = listener
         return nullcontext()
 

@@ -1,4 +1,7 @@
-"""A plain log of updates: one row of a CSV file for each, written as it happens."""
+"""Log updates to a CSV file, one row each, written as it happens.
+
+Unlike `csv` and pandas, it continues the file of a restored learner: rows of later updates are replaced.
+"""
 
 import csv
 import io
@@ -11,13 +14,13 @@ from metastep._core.errors import InputError
 from metastep._core.storage import read_bytes, write_atomically
 
 Log = Callable[[int, Mapping[str, Any]], None]
-"""Is told the number of an update, from 0, and what is known of it, by name."""
+"""Receives the number of an update, from 0, and its quantities by name."""
 
 
 class CSVLog:
-    """Appends a row for each update; the first one decides the columns.
+    """Append a row for each update; the first row decides the columns.
 
-    A file is gone on with: update 0 begins it anew, and a later one, of a learner that was restored, replaces the rows from
+    An existing log is continued: update 0 starts it again, and a later one, of a restored learner, replaces the rows from
     there on.
 
     Args:
@@ -28,13 +31,17 @@ class CSVLog:
         self.path = Path(path)
         self._columns: list[str] = []
         self._last: int | None = None  # update that was written
-        self._rows()  # what is not a log is refused before there is anything to write
+        self._rows()  # refuses a file that is not a log before there is anything to write
 
     def __call__(self, update: int, numbers: Mapping[str, Any]) -> None:
         """Write a row."""
         columns = ["update", *numbers]
         if self._last is None or update <= self._last:
-            self._begin(update, columns)
+            rows = self._rows() if update else []
+            self._columns = rows[0] if rows else columns
+            whole = [row for row in rows[1:] if len(row) == len(self._columns) and row[0].isdecimal()]
+            kept = [row for row in whole if int(row[0]) < update]
+            write_atomically(self.path, to_csv([self._columns, *kept]).encode())
         if columns != self._columns:
             raise InputError(
                 f"File {self.path} has the columns {', '.join(self._columns)}, to write are {', '.join(columns)}."
@@ -46,17 +53,8 @@ class CSVLog:
             raise InputError(f"File {self.path} cannot be written: {error.strerror or error}.") from error
         self._last = update
 
-    def _begin(self, update: int, columns: list[str]) -> None:
-        """Leave what belongs to the updates before this one: whole rows."""
-        rows = self._rows() if update else []
-        self._columns = rows[0] if rows else columns
-        kept = [
-            row for row in rows[1:] if len(row) == len(self._columns) and row[0].isdecimal() and int(row[0]) < update
-        ]
-        write_atomically(self.path, to_csv([self._columns, *kept]).encode())
-
     def _rows(self) -> list[list[str]]:
-        """Of the file, the columns first; none where there is none."""
+        """Return the rows of an existing file, the columns first."""
         text = read_bytes(self.path).decode("utf-8", "replace") if self.path.exists() else ""
         if text and not text.startswith("update,"):
             raise InputError(f"File {self.path} is not a log of updates; name another one.")
@@ -64,7 +62,7 @@ class CSVLog:
 
 
 def to_csv(rows: Iterable[Iterable[Any]]) -> str:
-    """Rows as CSV; numbers in as many digits as tell them apart."""
+    """Return rows as CSV, with nine digits, which identify a float32."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(
         [f"{cell:.9g}" if isinstance(cell, float) else cell for cell in row] for row in rows
@@ -73,5 +71,5 @@ def to_csv(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def as_log(log: Log | str | os.PathLike[str] | None) -> Log | None:
-    """A log, where there is one; a path is a CSV file."""
+    """Return a log as it is, and a CSV log for a path."""
     return CSVLog(log) if isinstance(log, str | os.PathLike) else log

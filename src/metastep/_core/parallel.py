@@ -64,16 +64,6 @@ def _available() -> int:
     return int(cpu_count())
 
 
-@contextmanager
-def share_of_cores(number: int) -> Iterator[None]:
-    """Limit what the current thread calls to a number of cores, at least one."""
-    token = _share.set(max(1, number))
-    try:
-        yield
-    finally:
-        _share.reset(token)
-
-
 def map_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int | None) -> list[Result]:
     """Return the results in the order of the items.
 
@@ -100,8 +90,8 @@ class Pool(Protocol):
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         """Schedule a call."""
 
-    def reporting(self, listener: Listener) -> AbstractContextManager[None]:
-        """Send the progress that calls report to a listener."""
+    def open(self, listener: Listener) -> AbstractContextManager[object]:
+        """Use the pool for a while; `listener` receives the progress of the calls."""
 
 
 _clusters: list[Pool] = []
@@ -117,21 +107,15 @@ def using(pool: Pool) -> Iterator[Pool]:
         _clusters.remove(pool)
 
 
-def cluster() -> Pool | None:
-    """Return the pool that runs all calls, if there is one."""
-    return _clusters[-1] if _clusters else None
-
-
 @contextmanager
 def executor(number: int, listener: Listener) -> Iterator[Pool]:
     """Open the pool for calls of which this machine runs `number` at a time; `listener` receives their progress."""
-    pool = cluster()
-    if pool is None:
-        with _local_pool(number) as pool, pool.reporting(listener):
-            yield pool
-    else:
-        with pool.reporting(listener):
-            yield pool
+    # Without XLA's single thread other processes would round differently.
+    can_switch = number > 1 and os.environ.get("PJRT_NPROC") == "1"
+    seconds = patience(count_threads(None)) - _worked if can_switch else math.inf
+    pool = _clusters[-1] if _clusters else LocalPool(number, seconds)
+    with pool.open(listener):
+        yield pool
 
 
 def completed(pool: Pool, next_call: NextCall) -> Iterator[tuple[Any, Any]]:
@@ -159,13 +143,13 @@ def report(work: int, amount: float) -> None:
 
 
 def call_with(listener: Listener | None, cores: int, function: Callable[..., Any], arguments: Iterable[Any]) -> Any:
-    """Make a call that reports to a listener and uses a share of the cores."""
-    token = _listener.set(listener)
+    """Make a call that reports to a listener and uses so many cores, at least one."""
+    tokens = _listener.set(listener), _share.set(max(1, cores))
     try:
-        with share_of_cores(cores):
-            return function(*arguments)
+        return function(*arguments)
     finally:
-        _listener.reset(token)
+        _listener.reset(tokens[0])
+        _share.reset(tokens[1])
 
 
 def packed(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
@@ -189,41 +173,18 @@ def patience(cores: int) -> float:
         raise InputError(f"{_PATIENCE}: {given!r} must be a number of seconds, or inf for no processes.") from None
 
 
-@contextmanager
-def _local_pool(number: int) -> Iterator["LocalPool"]:
-    global _worked
-    start = time.monotonic()
-    # Without XLA's single thread other processes would round differently.
-    can_switch = number > 1 and os.environ.get("PJRT_NPROC") == "1"
-    pool = LocalPool(number, start - _worked + patience(count_threads(None)) if can_switch else math.inf)
-    try:
-        yield pool
-    except BrokenProcessPool:
-        pool.close(abort=True)
-        raise InputError(
-            "--cores: a worker process was killed, perhaps for lack of memory; finished work is kept, and the same command "
-            "resumes, with fewer cores if you like."
-        ) from None
-    except BaseException as error:
-        pool.close(abort=True, wait=isinstance(error, Exception))  # after Ctrl-C the user does not wait
-        raise
-    finally:
-        _worked += time.monotonic() - start
-    pool.close()
-
-
 class LocalPool:
-    """Threads of this process, and from a moment on local processes.
+    """Threads of this process, and after some seconds local processes.
 
     Args:
         number: of threads.
-        switch_at: time of the monotonic clock at which processes take over; inf for never.
+        seconds: until processes take over; inf for never.
     """
 
     is_local = True
 
-    def __init__(self, number: int, switch_at: float = math.inf) -> None:
-        self._number, self._switch_at, self._cores = number, switch_at, count_threads(None)
+    def __init__(self, number: int, seconds: float = math.inf) -> None:
+        self._number, self._switch_at, self._cores = number, time.monotonic() + seconds, count_threads(None)
         self._threads = ThreadPoolExecutor(number)
         self._processes: Any = None
         self._listener: Listener | None = None
@@ -231,9 +192,8 @@ class LocalPool:
 
     def slots(self) -> int:
         """Return two per core, or few while processes are about to take over."""
-        return (
-            min(self._number, _MOST_IN_THREADS) if time.monotonic() < self._switch_at < math.inf else 2 * self._number
-        )
+        is_waiting = time.monotonic() < self._switch_at < math.inf
+        return min(self._number, _MOST_IN_THREADS) if is_waiting else 2 * self._number
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         """Schedule a call; one that cannot be serialised runs in this process, after a warning, and so do later ones."""
@@ -249,27 +209,34 @@ class LocalPool:
                 self._processes = self._processes or _start_processes(self._cores)
                 future: Future[Any] = self._processes.submit(_call_in_process, call)
                 return future
-        cores = self._cores // self._number
-        return self._threads.submit(call_with, self._listen, cores, function, arguments)
+        return self._threads.submit(call_with, self._listen, self._cores // self._number, function, arguments)
 
     @contextmanager
-    def reporting(self, listener: Listener) -> Iterator[None]:
-        """Send the progress of calls in threads to a listener."""
-        self._listener = listener
-        yield
+    def open(self, listener: Listener) -> Iterator[None]:
+        """Use the pool, then end its threads; processes stay for later work, unless this fails."""
+        global _worked
+        self._listener, start, is_patient = listener, time.monotonic(), True
+        try:
+            yield
+        except BaseException as error:
+            self._is_aborted, is_patient = True, isinstance(error, Exception)  # after Ctrl-C the user does not wait
+            if self._processes is not None:
+                self._processes.shutdown(wait=False, kill_workers=True)
+            if isinstance(error, BrokenProcessPool):
+                raise InputError(
+                    "--cores: a worker process was killed, perhaps for lack of memory; finished work is kept, and the same "
+                    "command resumes, with fewer cores if you like."
+                ) from None
+            raise
+        finally:
+            _worked += time.monotonic() - start
+            self._threads.shutdown(wait=is_patient, cancel_futures=True)
 
     def _listen(self, progress: tuple[int, float]) -> None:
         if self._is_aborted:
             raise CancelledError  # ends the call early
         if self._listener is not None:
             self._listener(progress)
-
-    def close(self, *, abort: bool = False, wait: bool = True) -> None:
-        """End the threads; processes stay for later work, unless it is aborted."""
-        self._is_aborted = abort
-        if abort and self._processes is not None:
-            self._processes.shutdown(wait=False, kill_workers=True)
-        self._threads.shutdown(wait=wait, cancel_futures=True)
 
 
 def _start_processes(number: int) -> Any:

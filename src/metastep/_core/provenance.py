@@ -1,4 +1,4 @@
-"""Where a result comes from: a description of what was run, of what ran it, and how two descriptions differ."""
+"""Where a result comes from: descriptions of what was run and of what ran it, and how two of them differ."""
 
 import dataclasses
 import importlib.metadata
@@ -18,7 +18,7 @@ _NOT_SET = object()
 
 
 def device_name() -> str:
-    """What simulates, as recorded with results: results of different devices differ in the last bits."""
+    """Return the device that simulates, as recorded with results: other devices give other last bits."""
     import jax  # here, since a model can be read without it
 
     device = jax.devices()[0]
@@ -28,7 +28,7 @@ def device_name() -> str:
 
 
 def _cpu_model() -> str:
-    """The processor's name where the system tells: other processors have other vector units, hence other last bits."""
+    """Return the processor's name, if known: processors with other vector units give other last bits."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -36,31 +36,24 @@ def _cpu_model() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
 
 
-def environment_record(device: str, packages: Sequence[str] = ()) -> dict[str, str]:
-    """What produced a result: versions of Python and of the packages that decide numbers, and the device used.
+def environment_record(device: str | None = None, packages: Sequence[str] = ()) -> dict[str, str]:
+    """Return the versions of Python and of the packages that decide numbers, and the device, by default JAX's.
 
-    `packages` are those that decide numbers in this case only: a simulator that an environment brings.
+    `packages` are further ones that decide numbers: the simulator of an environment.
     """
-    versions = {name: _version(name) for name in (*PACKAGES, *packages)}
-    return {"python": platform.python_version(), "device": device} | versions
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def versions_of(packages: tuple[str, ...]) -> dict[str, str]:
-    """What simulates and in which versions; `packages` are those that an environment brings."""
-    return environment_record(device_name(), packages)
+    record = {"python": platform.python_version(), "device": device_name() if device is None else device}
+    for name in (*PACKAGES, *packages):
+        try:
+            record[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            record[name] = "not installed"
+    return record
 
 
 def describe(value: Any) -> Any:
-    """A tree of dataclasses, tuples and numbers as JSON can hold it; a dataclass names its type, a function itself."""
+    """Return dataclasses, tuples and numbers as JSON can hold them; a dataclass names its type, a function itself."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # A field that does not tell two objects apart decides no number: the threads of a simulator.
+        # A field that is not compared decides no number, such as a simulator's threads.
         entries = (entry for entry in dataclasses.fields(value) if entry.compare)
         return {"type": type(value).__name__, **{entry.name: describe(getattr(value, entry.name)) for entry in entries}}
     if isinstance(value, Enum):
@@ -78,27 +71,29 @@ def describe(value: Any) -> Any:
 
 
 def first_difference(old: Any, new: Any, key: str = "") -> tuple[str, str, str] | None:
-    """The first key, dotted and in alphabetical order, whose values differ, with both values as text.
+    """Return the first dotted key, in alphabetical order, whose values differ, with both values as text.
 
-    Of lists of named tables, as methods are given, it is the first place with another name, or the first entry that differs.
+    Lists of named tables, such as methods, are compared by place and name first, then entry by entry.
     """
     if old == new:
         return None
-    names_before, names_now = _names(old), _names(new)
-    if names_before and names_now:
-        for place, (before, now) in enumerate(zip_longest(names_before, names_now, fillvalue=_NOT_SET)):
-            if before != now:
-                return f"{key}[{place}].name", _text(before), _text(now)
-        old, new = (dict(zip(names_now, value, strict=True)) for value in (old, new))
+    before, now = _names(old), _names(new)
+    if before and now:
+        for place, (first, second) in enumerate(zip_longest(before, now, fillvalue=_NOT_SET)):
+            if first != second:
+                return f"{key}[{place}].name", _text(first), _text(second)
+        old, new = (dict(zip(now, value, strict=True)) for value in (old, new))
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return key, _text(old), _text(new)
-    inner = ((f"{key}.{name}" if key else name, name) for name in sorted(old.keys() | new.keys()))
-    differences = (first_difference(old.get(name, _NOT_SET), new.get(name, _NOT_SET), dotted) for dotted, name in inner)
-    return next(difference for difference in differences if difference is not None)
+    for name in sorted(old.keys() | new.keys()):
+        dotted = f"{key}.{name}" if key else name
+        if difference := first_difference(old.get(name, _NOT_SET), new.get(name, _NOT_SET), dotted):
+            return difference
+    return None
 
 
 def _names(value: Any) -> list[str]:
-    """What the tables of a list are called; none unless each is a table of its own name."""
+    """Return the names of the tables in a list; none unless each has a name of its own."""
     entries = value if isinstance(value, list) else []
     names = [str(entry["name"]) for entry in entries if isinstance(entry, dict) and "name" in entry]
     return names if len(set(names)) == len(entries) else []

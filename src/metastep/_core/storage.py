@@ -50,12 +50,10 @@ def _or_refuse(what: str) -> Iterator[None]:
         raise InputError(f"{what}: {error.strerror or error}.") from error
 
 
-def _is_supported(call: Callable[[], object], loss: str) -> bool:
+def _is_supported(loss: str, call: Callable[..., object], *arguments: Any) -> bool:
     """Call the operating system; return False, after a warning, if the file system cannot do it."""
     try:
-        call()
-    except (FileExistsError, BlockingIOError):
-        raise
+        call(*arguments)
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
@@ -67,15 +65,14 @@ def _is_supported(call: Callable[[], object], loss: str) -> bool:
 def _lock(descriptor: int, mode: int) -> bool:
     """Lock an open file; BlockingIOError if another process holds the lock."""
     loss = "has no locks: temporary files of killed processes are removed only after a day"
-    return _is_supported(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | mode), loss)
+    return _is_supported(loss, fcntl.flock, descriptor, fcntl.LOCK_EX | mode)
 
 
 def _sync(path: Path) -> None:
     """Make a file, or the names in a folder, survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        loss = "cannot sync: after a power failure, files that were just written may be gone"
-        _is_supported(lambda: os.fsync(descriptor), loss)
+        _is_supported("cannot sync: a power failure may undo the last writes", os.fsync, descriptor)
     finally:
         os.close(descriptor)
 
@@ -119,9 +116,9 @@ def fill_atomically(path: str | Path, fill: Callable[[Path], object], *, overwri
 
 def _link(file: Path, path: Path) -> bool:
     """Give a file another name unless that is taken: a hard link, unlike a rename, does not replace."""
-    loss = "has no hard links: two processes that start the same work at the same moment may both do it"
     try:
-        if not _is_supported(lambda: os.link(file, path), loss):
+        loss = "has no hard links: two processes that start the same work at the same moment may both do it"
+        if not _is_supported(loss, os.link, file, path):
             if os.path.lexists(path):
                 return False
             os.replace(file, path)

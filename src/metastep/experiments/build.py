@@ -20,7 +20,7 @@ from metastep.simulation.rollouts import Rollout
 
 
 def build_env(config: Experiment) -> envs.Env | envs.HostEnv:
-    """The environment, every task equal where the configuration fixes the context."""
+    """Return the environment, every task equal where the configuration fixes the context."""
     env = whole_family(config)
     values = config.env.fixed_context
     if values is None:
@@ -36,12 +36,12 @@ def build_env(config: Experiment) -> envs.Env | envs.HostEnv:
 
 
 def whole_family(config: Experiment) -> envs.Env | envs.HostEnv:
-    """The environment with all of its tasks, also where the experiment fixes one."""
+    """Return the environment with all of its tasks, also where the experiment fixes one."""
     return envs.make(config.env.name, **config.env.options)
 
 
 def require_available(mdp: MetaMDP) -> None:
-    """Start an episode, so that what an environment needs and does not find is said before anything is written."""
+    """Start an episode, so that what an environment needs and does not find is reported before anything is written."""
     env = mdp.env
     try:
         episodes = engine_of(env).start(env)
@@ -52,8 +52,8 @@ def require_available(mdp: MetaMDP) -> None:
 
 
 def build_mdp(config: Experiment) -> MetaMDP:
-    """The meta-MDP that a configuration describes; the rule decides what its batches are."""
-    env, meta = build_env(config), config.meta
+    """Return the meta-MDP of a configuration; the rule decides whether it learns from whole episodes or from steps."""
+    env, meta, rollout, name = build_env(config), config.meta, config.rollout, config.meta.rule.name
     rule = _rule(config)
     policy = policies.build(config.policy.name, config.policy.options, env)
     initial = config.initial.build()
@@ -63,13 +63,27 @@ def build_mdp(config: Experiment) -> MetaMDP:
         "initial": initial,
         "meta_discount": meta.meta_discount,
         "observation": meta.observation,
-        "block_size": config.rollout.block_size,
+        "block_size": rollout.block_size,
     }
     mdp: MetaMDP
     if isinstance(rule, rules.ActorCriticRule):
-        mdp = ActorCriticMDP(_sampler(config, env, policy), rule=rule, budget=meta.num_updates, **shared)
+        if not isinstance(policy, policies.ActorCritic):
+            raise InputError(
+                f"policy.name: {config.policy.name!r} has no critic, which the rule {name!r} needs; take 'actor-critic'."
+            )
+        unused = ("num_episodes", "baseline", "fisher", "damping_kind", "cg_iterations")
+        envs_, steps = _batch_settings(config, ("num_envs", "num_steps"), unused)
+        sampler = Sampler(env, policy, envs_, steps, rollout.horizon, rollout.discount, rollout.hold)
+        mdp = ActorCriticMDP(sampler, rule=rule, budget=meta.num_updates, **shared)
     else:
-        mdp = EpisodicMetaMDP(_estimator(config, env, policy), rule=rule, **shared)
+        if isinstance(policy, policies.ActorCritic):
+            raise InputError(
+                f"policy.name: {config.policy.name!r} is for rules that learn from steps, {name!r} is not one of them."
+            )
+        (episodes,) = _batch_settings(config, ("num_episodes",), ("num_envs", "num_steps", "hold"))
+        simulation = Rollout(env, policy, episodes, rollout.horizon, rollout.discount, rollout.baseline)
+        fisher = {part: getattr(rollout, part) for part in ("fisher", "damping_kind", "cg_iterations")}
+        mdp = EpisodicMetaMDP(Estimator(simulation, **fisher), rule=rule, **shared)
     features.require_known(mdp)
     return mdp
 
@@ -78,66 +92,29 @@ def _rule(config: Experiment) -> rules.Rule | rules.ActorCriticRule:
     return rules.REGISTRY.build(config.meta.rule.name, config.meta.rule.options)
 
 
-def _estimator(
-    config: Experiment, env: envs.Env | envs.HostEnv, policy: policies.Policy | policies.ActorCritic
-) -> Estimator:
-    """Estimates from whole episodes."""
-    rollout, rule = config.rollout, config.meta.rule.name
-    if isinstance(policy, policies.ActorCritic):
-        raise InputError(
-            f"policy.name: {config.policy.name!r} is for rules that learn from steps, {rule!r} is not one of them."
-        )
-    _require_batches(config, ("num_episodes",), ("num_envs", "num_steps", "hold"))
-    assert rollout.num_episodes is not None  # as required
-    return Estimator(
-        Rollout(env, policy, rollout.num_episodes, rollout.horizon, rollout.discount, rollout.baseline),
-        fisher=rollout.fisher,
-        damping_kind=rollout.damping_kind,
-        cg_iterations=rollout.cg_iterations,
-    )
-
-
-def _sampler(
-    config: Experiment, env: envs.Env | envs.HostEnv, policy: policies.Policy | policies.ActorCritic
-) -> Sampler:
-    """Batches of steps."""
-    rollout, rule = config.rollout, config.meta.rule.name
-    if not isinstance(policy, policies.ActorCritic):
-        raise InputError(
-            f"policy.name: {config.policy.name!r} has no critic, which the rule {rule!r} needs; take 'actor-critic'."
-        )
-    _require_batches(
-        config, ("num_envs", "num_steps"), ("num_episodes", "baseline", "fisher", "damping_kind", "cg_iterations")
-    )
-    assert rollout.num_envs is not None  # as required
-    assert rollout.num_steps is not None
-    return Sampler(env, policy, rollout.num_envs, rollout.num_steps, rollout.horizon, rollout.discount, rollout.hold)
-
-
-def _require_batches(config: Experiment, needed: tuple[str, ...], unused: tuple[str, ...]) -> None:
-    """Refuse settings of the other kind of batches."""
+def _batch_settings(config: Experiment, needed: tuple[str, ...], unused: tuple[str, ...]) -> list[int]:
+    """Return the settings that a rule's batches need, and refuse those of the other kind of batches."""
     rollout, rule = config.rollout, config.meta.rule.name
     for name in needed:
         if getattr(rollout, name) is None:
             raise InputError(f"rollout.{name}: is missing, it must be set where the rule is {rule!r}.")
     for name in unused:
-        value, usual = getattr(rollout, name), type(rollout).model_fields[name].default
-        if value != usual:
+        if (value := getattr(rollout, name)) != type(rollout).model_fields[name].default:
             raise InputError(
                 f"rollout.{name}: {value!r} must not be set where the rule is {rule!r}, which does not use it."
             )
+    return [getattr(rollout, name) for name in needed]
 
 
 def build_regressor(config: Experiment) -> Regressor:
-    """What Q is fitted with."""
+    """Return the regressor of Q."""
     return regressors.REGISTRY.build(config.fqi.regressor.name, config.fqi.regressor.options)
 
 
 def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random_state: int | None = None) -> MetaFQI:
     """Return the estimator of Q, not fitted yet."""
-    meta, fqi, branches = config.meta, config.fqi, space.branches
-    step = branches.get("")
-    steps: dict[str, Any] = {"menu": branches}
+    step = space.branches.get("")
+    steps: dict[str, Any] = {"menu": space.branches}
     if step is not None and space.num_coordinates > 1:
         others = ", ".join(name for name in space.names if name != "stepsize")
         raise InputError(
@@ -146,15 +123,12 @@ def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random
         )
     if step is not None:
         steps = {"stepsize_low": step.low, "stepsize_high": step.high, "stepsize_scale": step.scale}
+    names = ("iterations", "double", "lam", "num_stepsizes", "maximum")
     return MetaFQI(
-        iterations=fqi.iterations,
         regressor=build_regressor(config),
-        meta_discount=meta.meta_discount,
-        double=fqi.double,
-        lam=fqi.lam,
+        meta_discount=config.meta.meta_discount,
         random_state=config.seed if random_state is None else random_state,
-        num_stepsizes=fqi.num_stepsizes,
-        maximum=fqi.maximum,
+        **{name: getattr(config.fqi, name) for name in names},
         **steps,
     )
 
@@ -164,18 +138,8 @@ def method_specs(config: Experiment) -> dict[str, MethodSpec]:
     return {method.own_name: _spec(config, method) for method in config.compare.methods}
 
 
-def method_spec(config: Experiment, name: str) -> MethodSpec:
-    """One method of the comparison."""
-    method = config.compare.method(name)
-    if method is None:
-        raise InputError(
-            f"compare.methods: {name!r} is not one of {', '.join(m.own_name for m in config.compare.methods)}."
-        )
-    return _spec(config, method)
-
-
 def unlisted_spec(config: Experiment, name: str) -> MethodSpec:
-    """A registered method that the comparison does not list, with the grid it is registered with."""
+    """Return a registered method that the comparison does not list, with its registered grid."""
     return _spec(config, MethodSection(name=name))
 
 
@@ -201,20 +165,20 @@ def _spec(config: Experiment, method: MethodSection) -> MethodSpec:
 
 
 def _usual_grid(config: Experiment, spec: MethodSpec, option: str) -> tuple[float, ...]:
-    """Ten values of the range, for steps along the experiment's own rule; nothing else has a usual size."""
+    """Return ten values of the range, for steps along the experiment's own rule; nothing else has a usual size."""
     if option != "stepsize" or spec.rule is not None or spec.model:
         raise InputError(f"compare.methods.{spec.name}.grid.{option}: is missing, it must be a list of numbers.")
     return tuple(float(step) for step in _usual_steps(config, spec).grid(11)[1:])
 
 
 def _usual_steps(config: Experiment, spec: MethodSpec) -> Range:
-    """The step sizes of a method, or those of the experiment."""
+    """Return the step sizes of a method, or those of the experiment."""
     meta = config.meta
     return spec.steps or Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
 
 
 def _steps(config: Experiment, method: MethodSection, spec: MethodSpec) -> Range | None:
-    """The step sizes of a method that has some of its own, or whose rule is not the menu that others choose from."""
+    """Return the step sizes of a method with a range of its own, or with another rule than the menu of the others."""
     scale, bounds = method.stepsize_scale, method.stepsize_range
     if scale is None and bounds is None and not (spec.rule is not None and _rule(config).directions):
         return spec.steps
@@ -227,12 +191,12 @@ def _steps(config: Experiment, method: MethodSection, spec: MethodSpec) -> Range
 
 
 def some_controller(spec: MethodSpec) -> Controller:
-    """The controller of a method with the first values of its grid: what it declares does not depend on them."""
+    """Return the controller of a method with the first values of its grid: what it declares does not depend on them."""
     return spec.build_controller({name: values[0] for name, values in spec.grid.items()})
 
 
 def learners_collected(config: Experiment) -> int:
-    """K of the training data; with several rounds each has whole blocks, so that none follows two models."""
+    """Return K of the training data; with several rounds each has whole blocks, so that none follows two models."""
     collect = config.collect
     if collect.rounds == 1:
         return collect.num_meta_episodes
@@ -241,5 +205,5 @@ def learners_collected(config: Experiment) -> int:
 
 
 def updates_collected(config: Experiment) -> int:
-    """T of the training data: the generative method samples every tuple afresh, which is an episode of one update."""
+    """Return T of the training data: the generative method samples every tuple afresh, an episode of one update."""
     return 1 if config.collect.method == "generative" else config.meta.num_updates

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from metastep import envs
 from metastep._core.errors import InputError
 from metastep._core.registry import require_modules
+from metastep.experiments.reporting import observations
 from metastep.experiments.run import Run
 from metastep.experiments.schema import EnvSection
 from metastep.fqi import Model, load_model
@@ -21,7 +22,7 @@ _STARTS = 64
 
 
 def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
-    """Describe a model file, a dataset's folder, or what a run's folder holds."""
+    """Describe a model file, a dataset's folder or a run's folder."""
     if path.is_file():
         return "\n".join(_describe_model(load_model(path), None))
     if (path / "manifest.json").exists():
@@ -71,21 +72,15 @@ def _describe_model(model: Model, dataset: Dataset | None) -> Iterator[str]:
             top = [f"{_printable(names[i])} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]
             of = f" for {_printable(branch.name)}" if branch.name else ""
             yield f"  inputs that matter most{of}: {', '.join(top)}"
-    yield from _slice(model, dataset)
-
-
-def _slice(model: Model, dataset: Dataset | None) -> Iterator[str]:
-    """Recommended first steps by context, or why there are none: a record may come from anywhere."""
-    if not any(part.name == "context" for part in model.record.observation):
-        return
-    try:
-        yield from list(_recommendations(model, dataset))
-    except InputError as error:
-        yield f"  no slice: {_printable(str(error))}"
+    if any(part.name == "context" for part in record.observation):
+        try:
+            yield from list(_recommendations(model, dataset))
+        except InputError as error:  # a record may come from anywhere
+            yield f"  no slice: {_printable(str(error))}"
 
 
 def _recommendations(model: Model, dataset: Dataset | None) -> Iterator[str]:
-    """Recommended first steps along each context coordinate, the others at their middle."""
+    """Describe the proposed first steps along each context coordinate, the others at their middle."""
     space = _environment(model).context_space
     size = next(part.size for part in model.record.observation if part.name == "context")
     if size != space.num_coordinates:
@@ -102,7 +97,7 @@ def _recommendations(model: Model, dataset: Dataset | None) -> Iterator[str]:
 
 
 def _usual(model: Model, chosen: NDArray[np.float32]) -> str:
-    """What is chosen (starts, coordinates) in a few words: the mean step, with a menu that of the most frequent direction."""
+    """Describe proposals, (starts, coordinates): the mean step, with a menu that of the most frequent direction."""
     if not model.record.directions:
         return f"{chosen[:, 0].mean():.3g}"
     direction = int(np.bincount(chosen[:, 0].astype(np.int64)).argmax())
@@ -111,7 +106,7 @@ def _usual(model: Model, chosen: NDArray[np.float32]) -> str:
 
 
 def _environment(model: Model) -> envs.Env | envs.HostEnv:
-    """The environment as the record describes it."""
+    """Build the environment that the record describes."""
     record = model.record
     experiment = record.configuration.get("experiment", {"env": {"name": record.environment}})
     try:
@@ -131,15 +126,13 @@ def _sizes(parts: Iterable[tuple[str, int]]) -> str:
 
 
 def _printable(text: str) -> str:
-    """Text of a file as a terminal may show it: what would move its cursor is escaped."""
+    """Escape text of a file that would move a terminal's cursor."""
     return text if text.isprintable() else ascii(text)
 
 
 def _starts(model: Model, dataset: Dataset | None) -> NDArray[np.float32]:
-    """First observations of the training data, or, without it, a policy at zero with unit gradients, both ways."""
+    """Return first observations of the training data, or, without it, of a policy at zero with unit gradients, both ways."""
     if dataset is not None:
-        from metastep.experiments.reporting import observations
-
         return observations(dataset, tuple(part.name for part in model.record.observation), num=_STARTS)
     size = {part.name: part.size for part in model.record.observation}
     directions = np.zeros((1, 0), np.float32)

@@ -22,7 +22,7 @@ from metastep._core.errors import InputError, not_registered, shown
 from metastep._core.locks import writing
 from metastep._core.logs import to_csv
 from metastep._core.progress import Silent, Tracker
-from metastep._core.provenance import first_difference, versions_of
+from metastep._core.provenance import environment_record, first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import claim
 from metastep.controllers import MetaFQIController
@@ -237,7 +237,7 @@ def _write_policy(path: Path, mdp: MetaMDP, config: Experiment, growth: Growth, 
     if isinstance(mdp.policy, ActorCritic):  # as other frameworks take them
         arrays |= {f"parts/{name}": np.asarray(part) for name, part in mdp.policy.split(jnp.asarray(theta)).items()}
     learned = {name: wanted[name] for name in ("model", "task", "seed", "num_updates")}
-    metadata = {"experiment": config.to_dict(), "learned": learned, "versions": versions_of(())}
+    metadata = {"experiment": config.to_dict(), "learned": learned, "versions": environment_record()}
     storage.write_tensors(path, arrays, storage.stamp("policy") | metadata)
 
 

@@ -12,7 +12,7 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Tracker
 from metastep.controllers import MetaFQIController
-from metastep.evaluation import Comparison, Method, join
+from metastep.evaluation import Comparison, Method
 from metastep.experiments.build import build_fqi, build_mdp
 from metastep.experiments.config import parse
 from metastep.experiments.provenance import read_dataset
@@ -21,7 +21,6 @@ from metastep.experiments.schema import Experiment
 from metastep.experiments.stages import validate
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, model_of_heads
 from metastep.fqi.forest import Forest
-from metastep.mdp import MetaMDP
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.history import Transitions
 
@@ -31,15 +30,15 @@ _REACH = 5.0, 95.0  # percentiles of a family's returns: what lies between is th
 def pooled(folders: Sequence[Run], *, known: bool = False, tracker: Tracker | None = None) -> Model:
     """Fit one model on the training data of several runs, and select its iteration on the validation tasks of all of them.
 
-    It sees what has no unit of the runs' observation, which must be the same for all, like space and rule; how Q is fitted is
-    what the first run says.
+    It observes the features of the runs that have no unit; these, space and rule must be the same in all runs. The first run
+    says how Q is fitted.
 
     Args:
         folders: of the runs.
         known: whether the family is known where the model is used (`for_family`). Then it also sees the return, as a share of
-            how far the family's returns reach, what it proposes stays within the family's own range of steps (but values of
-            later updates are maxima over the longest), and nodes are as small as in forests of one family.
-        tracker: is told about progress.
+            the range of the family's returns; proposals stay within the family's own range of steps (but values of later
+            updates are maxima over the longest), and nodes are as small as in forests of one family.
+        tracker: receives progress.
     """
     runs = {folder.config.env.name: folder for folder in folders}
     if len(runs) < len(folders) or len(runs) < 2:
@@ -50,7 +49,15 @@ def pooled(folders: Sequence[Run], *, known: bool = False, tracker: Tracker | No
     processes = {name: build_mdp(config) for name, config in fitting.items()}
     first, *others = processes.values()
     for other in others:
-        _require_alike(first, other)
+        for what in ("observation", "space"):
+            if getattr(first, what) != getattr(other, what):
+                raise InputError(
+                    f"publish: {other.env.name} has another {what} than {first.env.name}; it must be the same."
+                )
+        if first.rule.name != other.rule.name:
+            raise InputError(
+                f"publish: {other.env.name} has the rule {other.rule.name}, {first.env.name} has {first.rule.name}."
+            )
     observation, config = first.observation, next(iter(fitting.values()))
     datasets = {name: folder.dataset for name, folder in runs.items()}
     reaches = {name: _reach(dataset) for name, dataset in datasets.items()}
@@ -63,7 +70,7 @@ def pooled(folders: Sequence[Run], *, known: bool = False, tracker: Tracker | No
         estimator.fit(everything, progress=lambda *_: stage.advance(1))
     model = model_from(
         estimator,
-        setting=_shared([mdp.setting for mdp in processes.values()]) | {"env": "several", "families": [*runs]},
+        setting=_shared([mdp.setting for mdp in processes.values()], [*runs]),
         observation=[ObservationPart(name, size) for name, size in features.sizes(first, observation).items()],
         training_data=TrainingData(len(everything.reward), config.seed, data_of(folders)),
         feature_names=columns,
@@ -76,7 +83,7 @@ def pooled(folders: Sequence[Run], *, known: bool = False, tracker: Tracker | No
 
 
 def for_family(model: Model, config: Experiment) -> Model:
-    """What a model of known families is for the tasks of an experiment: with returns in their unit, and with their steps."""
+    """Return a model of known families for the tasks of an experiment, with its unit of returns and its range of steps."""
     record, mdp = model.record, build_mdp(_without_units(config, known=True))
     zero, unit = record.configuration["reaches"][config.env.name]
     column = record.feature_names.index("return")
@@ -96,14 +103,14 @@ def for_family(model: Model, config: Experiment) -> Model:
 
 
 def data_of(folders: Sequence[Run]) -> str:
-    """What the training data of several runs are known by."""
+    """Return the fingerprint of the training data of several runs."""
     return storage.sha256_of_json(
         {folder.config.env.name: read_dataset(folder, verify=False).checksum for folder in folders}
     )
 
 
 def _for_all(configs: Mapping[str, Experiment]) -> dict[str, Experiment]:
-    """The experiments with the longest steps of any, and with nodes as small as in forests of one family."""
+    """Return the experiments with the longest steps of any, and with nodes as small as in forests of one family."""
     longest, wider = max(config.meta.stepsize_high for config in configs.values()), {}
     for name, config in configs.items():
         data = config.to_dict()
@@ -115,7 +122,7 @@ def _for_all(configs: Mapping[str, Experiment]) -> dict[str, Experiment]:
 
 
 def _without_units(config: Experiment, known: bool) -> Experiment:
-    """The experiment with only those features that carry no unit, which mean the same in every family; of known ones `return`."""
+    """Return the experiment with features that have no unit, hence the same meaning in every family, and `return` if known."""
     free = {*features.SETS["training"], *features.SETS["unit-free"], *(["return"] if known else [])}
     kept = [name for name in config.meta.observation if name in free]
     if not kept:
@@ -126,53 +133,25 @@ def _without_units(config: Experiment, known: bool) -> Experiment:
     return parse(data | {"meta": data["meta"] | {"observation": kept}})
 
 
-def judged(
-    model: Model, folder: Run, name: str, *, like: str = "", tracker: Tracker | None = None
-) -> Comparison | None:
-    """A model among the methods of a run, on its test tasks; None where the run has compared none.
-
-    `like` names the model of the run whose rule and space it has; the run's own one has no name.
-    """
-    if not folder.comparison_file.exists():
-        return None
-    return join([measured(model, folder, name, name, like=like, tracker=tracker), folder.comparison])
-
-
-def measured(
-    model: Model, folder: Run, name: str, label: str, *, like: str, tracker: Tracker | None = None
-) -> Comparison:
-    """A model on the test tasks of a run, by itself; `like` as for `judged`."""
-    seen, mdp = tuple(part.name for part in model.record.observation), folder.of_model(like).mdp
+def measured(model: Model, run: Run, name: str, label: str, *, like: str, tracker: Tracker | None = None) -> Comparison:
+    """Run a model on the test tasks of a run; `like` names the model of the run whose rule and space it has."""
+    seen, mdp = tuple(part.name for part in model.record.observation), run.of_model(like).mdp
     method = Method(name, mdp.rule, MetaFQIController(model), label=label, space=mdp.space, observation=seen)
-    return folder.test([method], tracker=tracker)
+    return run.test([method], tracker=tracker)
 
 
-def _shared(settings: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What is the same in all of them, also within the rule."""
-    first = settings[0]
-    alike = {name: value for name, value in first.items() if all(other.get(name) == value for other in settings)}
-    rule = {
-        name: value
-        for name, value in first["rule"].items()
-        if all(other["rule"].get(name) == value for other in settings)
-    }
-    return alike | {"rule": rule}
+def _shared(settings: Sequence[dict[str, Any]], families: list[str]) -> dict[str, Any]:
+    """Return what all settings share, also within the rule, with the names of the families."""
 
+    def same(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in tables[0].items() if all(t.get(name) == value for t in tables)}
 
-def _require_alike(first: MetaMDP, other: MetaMDP) -> None:
-    for what in ("observation", "space"):
-        if getattr(first, what) != getattr(other, what):
-            raise InputError(
-                f"publish: {other.env.name} has another {what} than {first.env.name}, allowed is the same."
-            )
-    if first.rule.name != other.rule.name:
-        raise InputError(
-            f"publish: {other.env.name} has the rule {other.rule.name}, {first.env.name} has {first.rule.name}."
-        )
+    rule = same([setting["rule"] for setting in settings])
+    return same(settings) | {"rule": rule, "env": "several", "families": families}
 
 
 def _reach(dataset: Dataset) -> tuple[float, float]:
-    """Where the returns of a family begin, and how far they reach: rewards are shares of that, so that no unit counts more."""
+    """Return the low end and the range of a family's returns: rewards are shares of it, so that no family counts more."""
     returns = np.concatenate([history.mean_return.ravel() for history in dataset.blocks()])
     low, high = np.percentile(returns[np.isfinite(returns)], _REACH)
     if high <= low:
@@ -202,7 +181,7 @@ def _curves(
     units: Mapping[str, float],
     tracker: Tracker | None,
 ) -> list[ValidationCurve]:
-    """The score of every iteration: the mean over families of its mean return, in the family's units; `returns` has them."""
+    """Score every iteration by the mean over families of its mean return, in the family's units, which `returns` holds."""
     scores: list[list[float]] = []
     for name, folder in runs.items():
         comparison = validate(folder.with_config(configs[name]), models[name], tracker=tracker)

@@ -11,8 +11,8 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Tracker
 from metastep._core.storage import require_new, write_new
-from metastep.evaluation import Comparison, differences, summary
-from metastep.experiments.pooling import judged, pooled
+from metastep.evaluation import Comparison, differences, join, summary
+from metastep.experiments.pooling import measured, pooled
 from metastep.experiments.provenance import read_dataset
 from metastep.experiments.run import Run
 from metastep.experiments.schema import Experiment
@@ -34,7 +34,7 @@ class Published(NamedTuple):
 
 
 def publish(
-    folders: Sequence[Run],
+    runs: Sequence[Run],
     name: str,
     out: Path,
     *,
@@ -45,26 +45,30 @@ def publish(
 ) -> Published:
     """Write the model of a run, or one fitted on the data of several runs, with its card.
 
-    Of a run with several models it is the one whose scores the card shows: that of the method which the others are compared with.
+    Of a run with several models it is that of the method which the others are compared with.
 
     Args:
-        folders: of finished runs.
+        runs: finished runs.
         name: of the model.
         out: the folder that `NAME.safetensors` and `NAME.md` go to.
         trees: of every forest that are kept, the first ones; by default all.
         command: that was typed, for the card.
         force: whether files there are replaced.
-        tracker: is told about progress.
+        tracker: receives progress.
     """
     if not name.replace("-", "").isalnum():
         raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
     file, card = out / f"{name}.safetensors", out / f"{name}.md"
     for path in (file, card):
         require_new(path, force=force)
-    commands = [*(folder.command() or f"# the run in {folder.path.name}" for folder in folders), command]
-    followed = _followed(folders[0]) if len(folders) == 1 else ""
-    learned = [folder.of_model(followed) for folder in folders]
-    whole = read_fitted(learned[0])[0] if len(folders) == 1 else pooled(folders, tracker=tracker)
+    commands = [*(run.command() or f"# the run in {run.path.name}" for run in runs), command]
+    followed, whole = "", None
+    if len(runs) == 1:
+        # The model that the target method follows; without a comparison, the run's own.
+        followed = runs[0].methods[target_of(runs[0].comparison)].model if runs[0].comparison_file.exists() else ""
+        whole = read_fitted(runs[0].of_model(followed))[0]
+    whole = whole or pooled(runs, tracker=tracker)
+    learned = [run.of_model(followed) for run in runs]
     small = whole.only_selected() if trees is None else whole.only_selected().with_trees(trees)
     storage.create_folder(out)
     with TemporaryDirectory() as aside:
@@ -72,29 +76,24 @@ def publish(
         content = storage.read_bytes(Path(aside, file.name))
         small = load_model(Path(aside, file.name))
     same = _agreement(whole, small, learned)
-    comparisons = [judged(small, folder, name, like=followed, tracker=tracker) for folder in folders]
+    comparisons = [
+        (run, join([measured(small, run, name, name, like=followed, tracker=tracker), run.comparison]))
+        for run in runs
+        if run.comparison_file.exists()
+    ]
     text = "\n".join(_card(name, whole, small, learned, comparisons, len(content), same, commands)) + "\n"
-    _write_both(file, content, card, text.encode(), force=force)
-    return Published(file, card, len(content), same)
-
-
-def _followed(folder: Run) -> str:
-    """The model that is followed by the method which the others are compared with; without scores, the run's own."""
-    return folder.methods[target_of(folder.comparison)].model if folder.comparison_file.exists() else ""
-
-
-def _write_both(file: Path, model: bytes, card: Path, text: bytes, *, force: bool) -> None:
-    """Both at the end, so that a model is never without its card, nor a card without its model."""
+    # Both at the end, so that a model is never without its card, nor a card without its model.
     before = storage.read_bytes(card) if card.exists() else None
-    write_new(card, text, force=force)
+    write_new(card, text.encode(), force=force)
     try:
-        write_new(file, model, force=force)
+        write_new(file, content, force=force)
     except BaseException:
         if before is None:
             card.unlink(missing_ok=True)
         else:
             storage.write_atomically(card, before)
         raise
+    return Published(file, card, len(content), same)
 
 
 def _agreement(model: Model, packed: Model, folders: Sequence[Run]) -> float:
@@ -111,7 +110,7 @@ def _card(
     model: Model,
     small: Model,
     folders: Sequence[Run],
-    comparisons: Sequence[Comparison | None],
+    comparisons: Sequence[tuple[Run, Comparison]],
     num_bytes: int,
     same: float,
     commands: Sequence[str],
@@ -141,9 +140,8 @@ def _card(
     yield from ("", "| what it proposes | smallest | largest | scale |", "|---|---:|---:|---|")
     for branch in record.branches:
         yield f"| {branch.name or 'step'} | {branch.low:g} | {branch.high:g} | {branch.scale} |"
-    for folder, comparison in zip(folders, comparisons, strict=True):
-        if comparison is not None:
-            yield from _scores(folder, comparison, name)
+    for run, comparison in comparisons:
+        yield from _scores(run, comparison, name)
     yield from ("", "## File", "")
     grown, kept = (each.record.regressor.options.get("trees") for each in (model, small))
     thinned = f"{kept} of {grown} trees of each forest, " if kept != grown else ""

@@ -34,7 +34,7 @@ from distributed.scheduler import KilledWorker
 from metastep._core.device import prepare_child
 from metastep._core.errors import InputError
 from metastep._core.parallel import Listener, Pool, call_with, count_threads, packed, using
-from metastep._core.provenance import device_name, environment_record, first_difference
+from metastep._core.provenance import environment_record, first_difference
 
 # Defaults for a cluster that is started here. A task whose workers are killed is given up only after many of them.
 dask.config.update_defaults({"distributed": {"scheduler": {"allowed-failures": 30, "worker-ttl": "60s"}}})
@@ -60,7 +60,7 @@ class _Prepare(WorkerPlugin):
 
 @cache
 def _environment() -> dict[str, str]:
-    return environment_record(device_name(), _SIMULATORS)
+    return environment_record(packages=_SIMULATORS)
 
 
 def _call(expected: dict[str, str], threads_on: dict[str, int], topic: str, call: bytes) -> Any:
@@ -112,7 +112,7 @@ class DaskPool:
             return self._ask(submit, _call, self._environment, self._threads_on, self._topic, call)
 
     @contextmanager
-    def reporting(self, listener: Listener) -> Iterator[None]:
+    def open(self, listener: Listener) -> Iterator[None]:
         """Send progress from the workers to a listener, by way of the scheduler."""
         self._ask(self._client.subscribe_topic, self._topic, lambda event: listener(event[1]))
         try:
@@ -141,7 +141,7 @@ def workers(number: int) -> Iterator[Pool]:
     gpus = len(jax.devices()) if jax.default_backend() != "cpu" else 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
     options = [
-        {**LOOPBACK, "nthreads": 1, "memory_limit": 0}
+        {**LOOPBACK, "nthreads": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL}
         | ({"env": {"CUDA_VISIBLE_DEVICES": visible.split(",")[index % gpus]}} if gpus else {})
         for index in range(number)
     ]
