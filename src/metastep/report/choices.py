@@ -78,7 +78,7 @@ def directions(findings: Findings, names: Sequence[str]) -> Picture:
 
 def _shares(title: str, comparison: Comparison, name: str) -> Panel:
     shares = shares_of(comparison, name)
-    names = comparison.methods[comparison.index(name)].directions
+    names = comparison.record(name).directions
 
     def draw(axes: Axes, ink: Ink) -> None:
         updates = np.arange(1, shares.shape[1] + 1)
@@ -125,8 +125,8 @@ def _grid_of_directions(title: str, findings: Findings, name: str) -> Panel:
     return Panel(title, draw)
 
 
-def steps(findings: Findings) -> Picture | None:
-    """Steps over the updates: a panel for each kind that means one thing, the target's first."""
+def steps(findings: Findings) -> list[Picture]:
+    """Steps over the updates: a panel for each kind that means one thing, the target's first; nothing without any."""
     comparison, target = findings.comparison, findings.target
     kinds: dict[str, list[MethodRecord]] = {}
     for record in sorted(comparison.methods, key=lambda record: record.name != target):
@@ -134,11 +134,11 @@ def steps(findings: Findings) -> Picture | None:
             kinds.setdefault(kind, []).append(record)
     # A length is comparable within its rule: that of the target, or, where the target has none, the most common one.
     lengths = sorted((kind for kind in kinds if kind != "divergence"), key=lambda kind: -len(kinds[kind]))
-    if (own := kind_of_step(comparison.methods[comparison.index(target)])) in lengths:
+    if (own := kind_of_step(comparison.record(target))) in lengths:
         lengths = [str(own)]
     drawn = [kind for kind in kinds if kind == "divergence" or kind in lengths[:1]]
     if not drawn:
-        return None
+        return []
     panels = []
     for kind in drawn:
         order = [record for record in comparison.methods if record in kinds[kind]]
@@ -163,14 +163,14 @@ def steps(findings: Findings) -> Picture | None:
         + "Steps of rules that are not shown mean something else again; lengths beyond the range of steps are cut off."
     )
     if len(panels) == 1:
-        return alone("step-sizes", caption, panels[0])
-    return picture("step-sizes", caption, [panels], Layout((4.9, 3.3), (0.62, 0.3)))
+        return [alone("step-sizes", caption, panels[0])]
+    return [picture("step-sizes", caption, [panels], Layout((4.9, 3.3), (0.62, 0.3)))]
 
 
 def steps_by_task(findings: Findings) -> Picture:
     """The target's steps against each coordinate of the context."""
     comparison, target = findings.comparison, findings.target
-    record = comparison.methods[comparison.index(target)]
+    record = comparison.record(target)
     chosen = comparison.hyperparameters[comparison.index(target), :, :, 0].astype(np.float64)
     low, middle, high = np.quantile(np.where(np.isfinite(chosen), chosen, 0.0), (0.25, 0.5, 0.75), axis=1)
     followed = most_followed(comparison, target)

@@ -78,7 +78,7 @@ def usage(fitted: Fitted) -> list[Part]:
 
 def about_the_model(findings: Findings, name: str) -> list[Part]:
     """Every figure of a method's model; iterations are those of all models."""
-    fitted, shade = findings.fitted[name], findings.comparison.methods[findings.comparison.index(name)].colour or MAIN
+    fitted, shade = findings.fitted[name], findings.comparison.record(name).colour or MAIN
     parts: list[Part] = [Heading("Validation by iteration"), _iterations(findings)]
     if (shares := importance_shares(fitted.model)) is not None:
         names = (*fitted.model.record.feature_names, "step size")
@@ -97,7 +97,7 @@ def _iterations(findings: Findings) -> Picture:
     panels = []
     for name, fitted in findings.fitted.items():
         scores = metric_values(fitted.validation, "auc")
-        record = findings.comparison.methods[findings.comparison.index(name)]
+        record = findings.comparison.record(name)
         panel = points(
             record.label if len(findings.fitted) > 1 else "",
             scores,

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from metastep.evaluation import Comparison, filled_returns, metric_values
 from metastep.report.choices import colours_of, is_log
 from metastep.report.document import Picture
-from metastep.report.figures import Layout, Panel, picture
+from metastep.report.figures import Layout, Panel, colour_of, picture
 from metastep.report.findings import Findings, best_baseline, yardstick_of
 from metastep.report.style import Ink, label_lines, logarithmic, plain, tint
 from metastep.report.tables import number
@@ -39,7 +39,7 @@ def single_tasks(findings: Findings) -> Picture:
         rows += [[]] if rows else []  # some room between the groups
         rows.append([_curves_of_task(findings, task, shown, is_named=task == tasks[:3][-1]) for task in group])
         rows.append([_steps_of_task(comparison, target, task) for task in group])
-    record = comparison.methods[comparison.index(target)]
+    record = comparison.record(target)
     coloured = " in the colours of the directions" if record.directions else ""
     against = (
         f", from where it is furthest behind {comparison.label(best)} to where it is furthest ahead" if best else ""
@@ -66,10 +66,9 @@ def _curves_of_task(findings: Findings, task: int, shown: Sequence[str], *, is_n
         filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
         ends = []
         for name in shown:
-            index = comparison.index(name)
-            record = comparison.methods[index]
+            record = comparison.record(name)
             style = "--" if record.is_yardstick else "-"
-            shade, width = tint(record.colour, index, ink), 2.2 if name == findings.target else 1.3
+            shade, width = tint(colour_of(comparison, name), 0, ink), 2.2 if name == findings.target else 1.3
             axes.plot(filled[name][task], style, color=shade, linewidth=width)
             ends.append((record.label, float(filled[name][task, -1]), shade))
         axes.margins(x=0.03)
