@@ -50,7 +50,7 @@ class _Setting(NamedTuple):
 
     horizon: int
     sigma: float
-    draw: Callable[[np.random.Generator, int], Floats]  # a policy of so many parameters
+    draw: Callable[[np.random.Generator, int], Floats]  # a policy with a number of parameters
 
 
 _OTHERS = {

@@ -39,7 +39,7 @@ _NEAR = 0.5  # distance from a hill's top that counts as having reached it; the 
 
 
 class Rollout(NamedTuple):
-    """What a learner did."""
+    """The course of one learner."""
 
     theta: NDArray[np.float64]  # (updates + 1, 2)
     stepsize: NDArray[np.float64]  # (updates,)
@@ -166,7 +166,7 @@ def _outcome(ends: NDArray[np.float64], heights: NDArray[np.float64]) -> Outcome
 
 
 def _followed(seed: int, episodes: int, trees: int) -> list[Rollout]:
-    """What every iteration of a model does, from the start."""
+    """Fit a model and follow each of its iterations from the start."""
     model = MetaFQI(
         iterations=_ITERATIONS,
         regressor=ExtraTrees(trees=trees, min_samples_split=0.005),

@@ -97,14 +97,14 @@ def small(rule: Rule, values: Floats, gained: float, quantity: str, of: str) -> 
 
 
 def beats(measured: Measured, target: str, baseline: str, place: Place = "comparison") -> Outcome:
-    """The target has the larger area under the curve."""
+    """Judge that the target has the larger area under the curve."""
     first, second = areas(curves_of(measured.at(place), target, baseline))
     counted = "first policies" if place == "one_task" else "tasks"
     return found(better, first - second, f"{target} minus {baseline}: difference in AUC", counted=counted)
 
 
 def beats_fixed(measured: Measured, low: float = 0.0, high: float = np.inf, at_the_end: bool = False) -> Outcome:
-    """metaFQI is better than each fixed step in a range, in area under the curve or after the last update."""
+    """Judge that metaFQI is better than each fixed step in a range, in area under the curve or after the last update."""
     rows = []
     for step, name in fixed_steps(measured.comparison).items():
         if low <= step <= high:
@@ -125,14 +125,14 @@ def decisive(rows: list[Outcome]) -> list[Outcome]:
 
 
 def differ(measured: Measured, rule: Rule, target: str, baseline: str, gains: str) -> Outcome:
-    """The target differs from the baseline by no more than a rule allows, given the gain of a method."""
+    """Judge that the target differs from the baseline by no more than a rule allows, given the gain of a method."""
     first, second, gaining = curves_of(measured.comparison, target, baseline, gains)
     quantity = f"{target} minus {baseline}: difference in AUC"
     return small(rule, areas(first) - areas(second), gain_of(gaining), quantity, f"the gain of {gains}")
 
 
 def tuned_near(measured: Measured, method: str, parameter: str, paper: float, place: Place = "comparison") -> Outcome:
-    """The grid search ends within one grid step of the paper's value.
+    """Judge that the grid search ends within one grid step of the paper's value.
 
     Farther away it is refuted only if the paper's value does clearly worse on the tuning tasks.
     """
@@ -151,7 +151,7 @@ def tuned_near(measured: Measured, method: str, parameter: str, paper: float, pl
 
 
 def depends_on_first(measured: Measured, method: str, strong: str, weak: str) -> Outcome:
-    """A step on the grid away from the tuned value costs more for one parameter than for the other.
+    """Judge that a step on the grid away from the tuned value costs more for one parameter than for the other.
 
     Grids of two parameters reach differently far, so that ranges over them could not be compared.
     """

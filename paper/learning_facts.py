@@ -34,7 +34,7 @@ def _steps(comparison: Comparison, name: str, more_than: int = 0) -> Floats:
 
 
 def steps_within(measured: Measured, low: float, high: float, after: int = 0) -> Outcome:
-    """The mean step that metaFQI chooses after a number of updates lies in a range."""
+    """Judge that the mean step that metaFQI chooses after a number of updates lies in a range."""
     values = _steps(measured.comparison, "metafqi", after)[:, after:].mean(axis=1)
     first, last = (float(end[0]) for end in mean_interval(values[None]))
     inside, outside = low <= first and last <= high, last < low or first > high
@@ -44,7 +44,7 @@ def steps_within(measured: Measured, low: float, high: float, after: int = 0) ->
 
 
 def first_steps_larger(measured: Measured, num: int) -> Outcome:
-    """metaFQI's first steps are larger than the later ones."""
+    """Judge that metaFQI's first steps are larger than the later ones."""
     steps = _steps(measured.comparison, "metafqi", num)
     values = steps[:, :num].mean(axis=1) - steps[:, num:].mean(axis=1)
     return found(better, values, f"mean of the first {num} step sizes minus the later ones")
@@ -65,32 +65,32 @@ def _best_validated(comparison: Comparison, among: Sequence[int]) -> str:
 
 
 def planning_pays(measured: Measured) -> Outcome:
-    """The best of the later iterations, by validation tasks, beats the first."""
+    """Judge that the best of the later iterations, by validation tasks, beats the first."""
     numbers = list(iterations(measured.comparison))
     return beats(measured, _best_validated(measured.comparison, numbers[1:]), "N=1")
 
 
 def last_degrades(measured: Measured) -> Outcome:
-    """The best of the earlier iterations, by validation tasks, beats the last."""
+    """Judge that the best of the earlier iterations, by validation tasks, beats the last."""
     numbers = list(iterations(measured.comparison))
     return beats(measured, _best_validated(measured.comparison, numbers[:-1]), f"N={numbers[-1]}")
 
 
 def iterations_alike(measured: Measured) -> Outcome:
-    """Every iteration does about as well as the first."""
+    """Judge that every iteration does about as well as the first."""
     rows = [differ(measured, within, name, "N=1", "N=1") for name in list(iterations(measured.comparison).values())[1:]]
     return max(decisive(rows), key=lambda row: abs(row.effect))
 
 
 def more_cautious_with_n(measured: Measured) -> Outcome:
-    """The last iteration chooses smaller steps than the first."""
+    """Judge that the last iteration chooses smaller steps than the first."""
     names = list(iterations(measured.comparison).values())
     first, last = (_steps(measured.comparison, name).mean(axis=1) for name in (names[0], names[-1]))
     return found(better, first - last, f"mean step size of N=1 minus that of {names[-1]}")
 
 
 def greedy_only_at_first(measured: Measured, num: int) -> Outcome:
-    """The first iteration is ahead of the best later one, by validation tasks, over its first updates and behind it overall."""
+    """Judge that N = 1 is ahead of the best later iteration, by validation tasks, at first and behind it overall."""
     numbers = list(iterations(measured.comparison))
     later = _best_validated(measured.comparison, numbers[1:])
     greedy, planning = curves_of(measured.comparison, "N=1", later)
@@ -104,7 +104,7 @@ def greedy_only_at_first(measured: Measured, num: int) -> Outcome:
 
 
 def high_rates_ahead_at_first(measured: Measured, num: int) -> Outcome:
-    """A fixed step above the mean one of metaFQI is ahead of it over the first updates; half of the tasks choose which."""
+    """Judge that a fixed step above metaFQI's mean one is ahead of it at first; half of the tasks choose which."""
     mean = float(_steps(measured.comparison, "metafqi").mean())
     larger = [name for step, name in fixed_steps(measured.comparison).items() if step > mean]
     early = curves_of(measured.comparison, "metafqi", *larger)[:, :, 1 : num + 1].mean(axis=2)  # (methods, tasks)
@@ -128,12 +128,12 @@ def _gained_after(comparison: Comparison, name: str, num: int, rule: Rule) -> Ou
 
 
 def converged_after(measured: Measured, num: int) -> Outcome:
-    """metaFQI is within the margin of its last returns after a number of updates."""
+    """Judge that metaFQI is within the margin of its last returns after a number of updates."""
     return _gained_after(measured.comparison, "metafqi", num, at_most)
 
 
 def still_learning_after(measured: Measured, num: int) -> Outcome:
-    """metaFQI, and the fixed step that is best for longer, still gain more than the margin after a number of updates."""
+    """Judge that metaFQI, and the fixed step tuned for longer, still gain more than the margin after some updates."""
     return decisive([_gained_after(measured.at("longer"), name, num, more_than) for name in ("metafqi", "fixed")])[0]
 
 
@@ -147,13 +147,13 @@ def _by_kind(measured: Measured, kind: str) -> Floats:
 
 
 def double_beats_single(measured: Measured) -> Outcome:
-    """Double Q learns faster than single Q, averaged over random states."""
+    """Judge that double Q learns faster than single Q, averaged over random states."""
     values = _by_kind(measured, "double").mean(axis=0) - _by_kind(measured, "single").mean(axis=0)
     return found(better, values, "double minus single, mean over random states: difference in AUC")
 
 
 def states_matter_little(measured: Measured) -> Outcome:
-    """The random state moves the mean AUC by no more than the margin; the interval takes the means as normal."""
+    """Judge that the random state moves the mean AUC by no more than the margin; the interval takes the means as normal."""
     means = _by_kind(measured, "double").mean(axis=1)
     spread, margin = standard_deviation(means), MARGIN * gain_of(curves_of(measured.at("states"), "double-0")[0])
     quantity, judged = "standard deviation over random states of the mean AUC", at_most(spread, margin)

@@ -56,7 +56,7 @@ class Ball(NamedTuple):
 
 
 def from_env(env: LQR, gamma: float, horizon: int) -> LinearQuadratic:
-    """The registered environment: the context scales the dynamics."""
+    """Return the family of the registered environment, where the context scales the dynamics."""
     dynamics = np.asarray(env.dynamics, np.float64)
     cost = np.diag(np.asarray(env.state_cost, np.float64))
     identity = np.eye(len(env.start))
@@ -74,7 +74,7 @@ def from_env(env: LQR, gamma: float, horizon: int) -> LinearQuadratic:
 
 
 def q_functions(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayLike) -> list[QuadraticQ]:
-    """The action-value functions with 1, 2, ..., H steps left, for contexts (..., coordinates)."""
+    """Return the action-value functions with 1, 2, ..., H steps left, for contexts (..., coordinates)."""
     drift, state_cost = _affine(family.drift, omega), _affine(family.state_cost, omega)
     num_states, num_actions = family.control.shape
     batch = np.broadcast_shapes(drift.shape[:-2], policy.bias.shape[:-1])
@@ -102,7 +102,7 @@ def q_functions(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayLike)
 
 
 def expected_return(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayLike) -> Floats:
-    """J = E[sum_{t<H} gamma^t r_t] of every policy and context."""
+    """Return J = E[sum_{t<H} gamma^t r_t] of every policy and context."""
     last = q_functions(family, policy, omega)[-1]
     num_states, num_actions = family.control.shape
     loop, shift = _closed_loop(policy, num_states)
@@ -113,7 +113,7 @@ def expected_return(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayL
 
 
 def occupied_mean(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayLike) -> Floats:
-    """The mean state under the normalised discounted occupancy: (..., states)."""
+    """Return the mean state under the normalised discounted occupancy: (..., states)."""
     drift = _affine(family.drift, omega)
     mean = np.broadcast_to(family.start_mean, (*drift.shape[:-2], len(family.start_mean)))
     total, mass = np.zeros(mean.shape), 0.0
@@ -126,7 +126,7 @@ def occupied_mean(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayLik
 
 
 def return_gradient(family: LinearQuadratic, policy: LinearPolicy, omega: ArrayLike) -> Floats:
-    """dJ/dtheta (..., parameters), theta = (b, W row by row).
+    """Return dJ/dtheta (..., parameters), theta = (b, W row by row).
 
     `sum_t gamma^t E[phi dQ/da]` with dQ/da at the mean action: `E[z Q(s, m + sigma z)] = sigma dQ/da` for quadratic Q.
     """
@@ -165,9 +165,9 @@ def closed_forms(
 
 
 def reachable_ball(family: LinearQuadratic, policy: LinearPolicy, omegas: ArrayLike) -> Ball:
-    """Balls that hold every state and action of an episode of the two-point system, in all contexts between `omegas`.
+    """Return balls that hold every state and action of an episode of the two-point system, in all contexts between `omegas`.
 
-    The first state lies in the start ball and the first action in its own (Q is asked there at any pair); afterwards the
+    The first state lies in the start ball and the first action in its own (Q is compared there at any pair); afterwards the
     closed loop moves. Norms of affine matrices are convex, so the corners `omegas` (..., contexts, coordinates) are the worst.
     """
     drift = _affine(family.drift, omegas)  # (..., contexts, states, states)
@@ -189,7 +189,7 @@ def reachable_ball(family: LinearQuadratic, policy: LinearPolicy, omegas: ArrayL
 
 
 def lqr_constants(family: LinearQuadratic, policy: LinearPolicy, omegas: ArrayLike) -> Constants:
-    """All constants on the ball, valid for any two contexts in the convex hull of `omegas` (..., contexts, coordinates).
+    """Return all constants on the ball, valid for any two contexts in the convex hull of `omegas` (..., contexts, coordinates).
 
     L_P = max(|A|, |B|), since noise is added: a translated law is as far away as it was moved. L_omegaP = sqrt(sum_k |A_k|^2) R
     and L_omegar = sqrt(sum_k |C_k|^2) R^2, which are attained when the context has one coordinate and bounds otherwise.
@@ -213,7 +213,7 @@ def lqr_constants(family: LinearQuadratic, policy: LinearPolicy, omegas: ArrayLi
 
 
 def _action_radius(policy: LinearPolicy, radius: ArrayLike) -> Floats:
-    """The largest |b + W s + sigma z| with |s| up to the radius and z of the two-point law."""
+    """Return the largest |b + W s + sigma z| with |s| up to the radius and z of the two-point law."""
     bias = np.linalg.norm(policy.bias, axis=-1)
     return np.asarray(bias + policy.L_pi * np.asarray(radius) + policy.sigma * np.sqrt(policy.bias.shape[-1]))
 

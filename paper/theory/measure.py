@@ -187,7 +187,7 @@ def rows_of(env: str, policy: int, pairs: Floats, part: Part) -> list[BoundRow]:
 
 
 def state_structure(env: Env) -> PyTreeDef:
-    """How an environment's states are made of numbers."""
+    """Return how the states of an environment are composed of numbers."""
     numbers = [
         jax.ShapeDtypeStruct((num,), jnp.float32) for num in (env.context_space.num_coordinates, env.reset_noise)
     ]

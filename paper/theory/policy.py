@@ -33,7 +33,7 @@ class LinearPolicy(NamedTuple):
 
     @property
     def L_pi(self) -> Floats:
-        """The Lipschitz constant of the action law in the state: a law that is moved is as far away as it was moved."""
+        """The Lipschitz constant of the action law in the state: translating a law moves it by the translation."""
         return spectral_norm(self.weights)
 
 
@@ -70,7 +70,7 @@ def policy_constants(
 
 
 def spectral_norm(matrix: Floats) -> Floats:
-    """The largest singular value of (..., rows, columns)."""
+    """Return the largest singular value of (..., rows, columns)."""
     return np.asarray(np.linalg.norm(matrix, ord=2, axis=(-2, -1)))
 
 

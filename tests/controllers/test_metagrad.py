@@ -1,8 +1,6 @@
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from metastep._core.errors import InputError
 from metastep.controllers import Metagrad
 from metastep.controllers.metagrad import cosine
 from metastep.mdp import Learners
@@ -66,8 +64,3 @@ def test_cosine() -> None:
     first = jnp.asarray([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [jnp.nan, 1.0], [1e30, 1e30], [1e-30, 0.0]], jnp.float32)
     second = jnp.asarray([[0.0, 2.0], [3.0, 3.0], [1.0, 0.0], [1.0, 1.0], [-2e30, -2e30], [1e-30, 0.0]], jnp.float32)
     np.testing.assert_allclose(cosine(first, second)[:, 0], [0.0, 1.0, 0.0, 0.0, -1.0, 1.0], atol=1e-6)
-
-
-def test_bad_settings_are_refused() -> None:
-    with pytest.raises(InputError, match=r"metagrad\.beta"):
-        Metagrad(1.0, float("nan"))

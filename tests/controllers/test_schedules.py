@@ -2,7 +2,17 @@ import numpy as np
 import pytest
 
 from metastep._core.errors import InputError
-from metastep.controllers import Controller, Decay, Exploration, Fixed, GeometricDecay, KLAdaptive, RandomConstant
+from metastep.controllers import (
+    Controller,
+    Decay,
+    Exploration,
+    Fixed,
+    GeometricDecay,
+    GreedyOracle,
+    KLAdaptive,
+    Metagrad,
+    RandomConstant,
+)
 from metastep.mdp.blocks import Stream
 from metastep.mdp.loop import run
 from metastep.rules.spaces import HyperparameterSpace
@@ -18,16 +28,9 @@ def proposals(controller: Controller) -> np.ndarray:
     return history.hyperparameters[:, :, 0]
 
 
-def test_a_fixed_step_stays() -> None:
-    np.testing.assert_array_equal(proposals(Fixed(0.25)), np.full((NUM_UPDATES, BLOCK), 0.25, np.float32))
-
-
-def test_every_learner_may_have_its_own_fixed_step() -> None:
+def test_fixed_steps_stay_and_decay_divides_by_the_number_of_the_update() -> None:
     steps = np.linspace(0.1, 0.8, BLOCK)
     np.testing.assert_array_equal(proposals(Fixed(steps)), np.tile(steps.astype(np.float32), (NUM_UPDATES, 1)))
-
-
-def test_decay_divides_by_the_number_of_the_update() -> None:
     np.testing.assert_allclose(proposals(Decay(3.0))[:, 0], [3.0, 1.5, 1.0, 0.75])
 
 
@@ -55,6 +58,8 @@ def test_random_constants_are_uniform_draws_that_stay() -> None:
         (lambda: Fixed(np.zeros((2, 2))), "fixed.stepsize"),
         (lambda: Decay(float("inf")), "decay.alpha"),
         (lambda: GeometricDecay(1.0, -0.5), "geometric_decay.alpha"),
+        (lambda: Metagrad(1.0, float("nan")), "metagrad.beta"),
+        (lambda: GreedyOracle(1), "num_stepsizes"),
         (lambda: KLAdaptive(1.0, 0.1, lowest=0.5, highest=0.1), "kl_adaptive.lowest: 0.5 must not exceed highest"),
         (lambda: KLAdaptive(1.0, 0.1, lowest=np.array([0.0, 0.5]), highest=0.1), "kl_adaptive.lowest: 0.5 must not"),
     ],

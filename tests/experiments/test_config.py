@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from metastep import features
 from metastep._core.errors import InputError
-from metastep._core.settings import fits_float32, settings_of
+from metastep._core.settings import fits_float32
 from metastep.evaluation import baselines
 from metastep.experiments import schema
-from metastep.experiments.build import build_mdp, build_regressor, learners_collected, method_specs, some_controller
-from metastep.experiments.config import Experiment, list_presets, load, parse, variant
+from metastep.experiments.budget import budget_of
+from metastep.experiments.build import build_mdp, build_regressor, method_specs
+from metastep.experiments.config import Experiment, list_presets, load, parse
 from metastep.experiments.reference import configuration_markdown, to_toml
 from metastep.experiments.run import Run
 from metastep.rules.spaces import Range
@@ -150,34 +151,12 @@ def test_every_preset_constructs_and_survives_json(name, scale):
             assert list(values) == sorted(set(values))
 
 
-def environment_steps(config: Experiment) -> int:
-    """Steps of collection, selection, tuning and comparison, the tries of oracles at every update included."""
-    batch = config.rollout.num_episodes * config.rollout.horizon
-    compare, specs = config.compare, method_specs(config).values()
-    points = sum(math.prod(map(len, spec.grid.values())) for spec in specs if spec.grid)
-    collected = config.collect.num_meta_episodes * (
-        2 if config.collect.method == "generative" else config.meta.num_updates + 1
-    )
-    selected = config.fqi.iterations * config.selection.num_tasks * (config.meta.num_updates + 1)
-    tries = sum(
-        some_controller(spec).num_trials(spec.on(build_mdp(variant(config, spec.model))).space) or 101
-        for spec in specs
-        if some_controller(spec).is_yardstick
-    )
-    learners = compare.num_tuning_tasks * points + compare.num_tasks * (len(compare.methods) + tries)
-    for model in config.models:
-        own = variant(config, model)
-        updates = own.meta.num_updates
-        collected += learners_collected(own) * (own.collect.labels * updates + 1)
-        selected += own.collect.rounds * own.fqi.iterations * own.selection.num_tasks * (updates + 1)
-    return batch * (collected + selected + learners * (compare.num_updates + 1))
-
-
 @pytest.mark.parametrize("name", PAPER)
 def test_the_quick_scale_is_much_cheaper_and_the_same_experiment(name):
     quick, full = load(name, "quick"), load(name, "full")
-    assert environment_steps(quick) < 1.5e9  # a minute at 25 million steps a second
-    assert environment_steps(quick) < environment_steps(full) / 2
+    cheap, dear = (budget_of(Run(Path(), config)).steps for config in (quick, full))
+    assert cheap < 5e9  # a few minutes at 25 million steps a second, padding included
+    assert cheap < dear / 2
     for section in ("env", "policy", "initial", "meta", "rollout"):
         assert getattr(quick, section) == getattr(full, section)
 
@@ -198,43 +177,6 @@ def test_every_field_has_a_sentence():
             assert field.description.endswith("."), prefix + name
 
 
-def test_types_defaults_and_sentences_are_those_of_the_classes():
-    """A section repeats the type of what it configures, for type checkers; it must stay the same."""
-    from metastep.fqi import MetaFQI
-    from metastep.mdp import EpisodicMetaMDP
-    from metastep.simulation.gradients import Estimator
-    from metastep.simulation.rollouts import Rollout
-
-    owners = {
-        schema.RolloutSection: (Rollout, Estimator, EpisodicMetaMDP),
-        schema.MetaSection: (EpisodicMetaMDP,),
-        schema.FQISection: (MetaFQI,),
-    }
-    shared = 0
-    for section, classes in owners.items():
-        for name, field in section.model_fields.items():
-            found = [settings_of(owner)[name] for owner in classes if name in settings_of(owner)]
-            if not found or name in (
-                "rule",
-                "regressor",
-                "observation",
-                "num_episodes",
-            ):  # which take words for more, or nothing
-                continue
-            shared += 1
-            bounds = list(getattr(found[0].kind, "__metadata__", ()))
-            kind = found[0].kind.__origin__ if bounds else found[0].kind
-            assert (field.annotation, field.metadata) == (kind, bounds), name
-            assert field.description == found[0].sentence
-    assert shared >= 12
-
-
-def test_configurations_cannot_be_changed():
-    config = load("nav2d")
-    with pytest.raises(ValidationError, match="frozen"):
-        config.fqi.iterations = 3  # type: ignore[misc]
-
-
 def test_overrides_take_toml_values_or_bare_text():
     overrides = ["fqi.regressor.trees=7", "fqi.double = false", "seed=3", "meta.rule.damping=1e-2"]
     overrides += ['compare.methods=["adam", "metafqi"]', "compare.methods.adam.grid.stepsize=[0.5]"]
@@ -248,12 +190,6 @@ def test_overrides_take_toml_values_or_bare_text():
     assert (config.initial.low, config.initial.high, config.initial.mean) == ((-1.0,), (0.0, 1.0, 2.0), None)
     assert (config.meta.rule.name, config.meta.rule.options) == ("nga", {"damping": 1e-2})
     assert (config.policy.name, config.policy.options) == ("mlp", {"hidden": (4, 4), "sigma": 1.0})
-
-
-def test_a_rule_by_its_name_replaces_rule_and_options():
-    config = load("nav2d", "quick", ["meta.rule.damping=0.5", "meta.rule=rmsprop"])
-    assert (config.meta.rule.name, config.meta.rule.options) == ("rmsprop", {})
-    assert build_mdp(config).rule.name == "rmsprop"
 
 
 def test_the_default_methods_need_no_grid():
@@ -453,7 +389,6 @@ def test_wrong_settings_are_named_with_what_is_allowed(override, message):
             'compare.methods=["adamw"]',
             "compare.methods: 'adamw' is not registered, allowed are adam, cosine-annealing,",
         ),
-        ('compare.methods=["geometric-decay"]', ""),
         (
             'compare.methods=[{name="decay", grid={alpha=[]}}]',
             "compare.methods.decay.grid.alpha: [] must hold at least",
@@ -483,22 +418,7 @@ def test_wrong_settings_are_named_with_what_is_allowed(override, message):
     ],
 )
 def test_parts_that_do_not_exist_are_named_before_anything_runs(override, message):
-    config = load("nav2d", "quick", [override])
-    if not message:
-        assert method_specs(config)
-        return
-    found = error_of(lambda: Run(Path(), config).require_buildable())
-    assert found.startswith(message)
-    assert is_one_sentence(found)
-
-
-def test_baselines_of_one_clip_range_stand_beside_a_choice_of_several():
-    own = '{name="fixed", rule="ppo", grid={stepsize=[0.001]}}'
-    config = load("pendulum-ppo", "quick", ["meta.rule.clip_range=[0.1,0.2]", f"compare.methods=['metafqi', {own}]"])
-    specs = method_specs(config)
-    mdp = build_mdp(config)
-    assert specs["metafqi"].on(mdp).rule.directions == ("clip 0.1", "clip 0.2")
-    assert specs["fixed"].on(mdp).rule.directions == ()
+    check_refused("nav2d", override, message)
 
 
 @pytest.mark.parametrize(
@@ -527,18 +447,28 @@ def test_baselines_of_one_clip_range_stand_beside_a_choice_of_several():
     ],
 )
 def test_what_does_not_go_with_batches_of_steps_is_named(override, message):
-    found = error_of(lambda: Run(Path(), load("pendulum-ppo", "quick", [override])).require_buildable())
+    check_refused("pendulum-ppo", override, message)
+
+
+def check_refused(preset: str, override: str, message: str) -> None:
+    found = error_of(lambda: Run(Path(), load(preset, "quick", [override])).require_buildable())
     assert found.startswith(message)
     assert is_one_sentence(found)
+
+
+def test_baselines_of_one_clip_range_stand_beside_a_choice_of_several():
+    own = '{name="fixed", rule="ppo", grid={stepsize=[0.001]}}'
+    config = load("pendulum-ppo", "quick", ["meta.rule.clip_range=[0.1,0.2]", f"compare.methods=['metafqi', {own}]"])
+    specs = method_specs(config)
+    mdp = build_mdp(config)
+    assert specs["metafqi"].on(mdp).rule.directions == ("clip 0.1", "clip 0.2")
+    assert specs["fixed"].on(mdp).rule.directions == ()
 
 
 def test_a_missing_section_names_its_keys():
     data = load("nav2d").to_dict()
     del data["collect"]
-    assert error_of(parse, data) == (
-        "collect: is missing, it must be a table [collect] with num_meta_episodes; may hold method, labels, rounds, "
-        "exploration, near, block_size."
-    )
+    assert error_of(parse, data) == "collect: is missing, it must be a table [collect] with num_meta_episodes."
 
 
 def test_an_override_into_a_value_is_refused():
@@ -609,24 +539,13 @@ def check_outcome(call, *args) -> None:
 CHANGES = st.lists(st.tuples(KEYS, VALUES, st.booleans()), min_size=1, max_size=4)
 
 
-def check_changed(preset: str, changes: list) -> None:
+@settings(max_examples=300)
+@given(preset=st.sampled_from(list_presets()), changes=CHANGES)
+def test_any_configuration_constructs_or_gives_one_sentence(preset, changes):
     data = copy.deepcopy(load(preset).to_dict())
     for key, value, remove in changes:
         put(data, key, value, remove)
     check_outcome(parse, data)
-
-
-@settings(max_examples=300)
-@given(preset=st.sampled_from(list_presets()), changes=CHANGES)
-def test_any_configuration_constructs_or_gives_one_sentence(preset, changes):
-    check_changed(preset, changes)
-
-
-@pytest.mark.soak
-@settings(max_examples=5000)
-@given(preset=st.sampled_from(list_presets()), changes=CHANGES)
-def test_thousands_of_configurations_construct_or_give_one_sentence(preset, changes):
-    check_changed(preset, changes)
 
 
 @settings(max_examples=300)

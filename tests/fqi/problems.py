@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from metastep.fqi.forest import LEAF, Forest
 from metastep.mdp.history import Transitions
+from metastep.rules.spaces import Range
 
 HIGH = 4.0
 
@@ -35,3 +36,20 @@ def all_actions(observation: NDArray[np.float32], stepsizes: NDArray[np.float32]
     """Every observation with every step size: the rows that brute force predicts on."""
     repeated = np.repeat(observation, len(stepsizes), axis=0)
     return np.column_stack([repeated, np.tile(stepsizes, len(observation))]).astype(np.float32)
+
+
+MENU = {"natural": Range(1e-3, 1.0, "divergence"), "plain": Range(0.0, HIGH), "adam": Range(0.01, 2.0, "log")}
+
+
+def menu_transitions(tuples: int, features: int, seed: int) -> Transitions:
+    """Random tuples of `MENU`; which branch is best, and how far to go, depends on the observation."""
+    draw = np.random.default_rng(seed)
+    observation = draw.normal(size=(tuples, features)).astype(np.float32)
+    branch = draw.integers(len(MENU), size=tuples)
+    axis = np.array([bounds.axis for bounds in MENU.values()])[branch]
+    coordinate = axis[:, 0] + (axis[:, 1] - axis[:, 0]) * draw.uniform(size=tuples)
+    step = np.stack([bounds.from_axis(coordinate) for bounds in MENU.values()], axis=1)[np.arange(tuples), branch]
+    share = (coordinate - axis[:, 0]) / (axis[:, 1] - axis[:, 0])
+    reward = observation[:, 0] * (branch - 1) - (share - 0.5 - 0.2 * observation[:, 1]) ** 2
+    following = (0.8 * observation + 0.1 * share[:, None]).astype(np.float32)
+    return Transitions(observation, np.stack([branch, step], axis=1).astype(np.float32), reward, following)

@@ -22,7 +22,7 @@ def _heavy_tails(rows: int, seed: int):
     """Correlated features, some discrete, some constant, some heavy-tailed, and a jump and plateaus in the target.
 
     The target is near zero because scikit-learn's variance, the mean square minus the squared mean, rounds: far from
-    zero it goes on splitting nodes of equal targets, which the native forest does not.
+    zero it keeps splitting nodes of equal targets, which the native forest does not.
     """
     draw = np.random.default_rng(seed)
     base = draw.standard_t(2, size=(rows, 6))
@@ -93,25 +93,11 @@ def test_smallest_split_is_respected():
     assert rows[~split].max() < 50  # targets are never constant here, so only size stops a split
 
 
-def test_minimum_split_counts_as_scikit_learn():
-    assert ExtraTrees(min_samples_split=0.01).fewest_rows(10_001) == 101
-    assert ExtraTrees(min_samples_split=0.05).fewest_rows(10) == 2
-    assert ExtraTrees(min_samples_split=7).fewest_rows(10) == 7
-    assert ExtraTrees(min_samples_split=np.float32(0.5)).fewest_rows(10) == 5
-
-
 def test_does_not_depend_on_threads():
     inputs, targets = regression(500, 5, seed=0)
     one, many = (ExtraTrees(9, 0.02).fit(inputs, targets, seed=4, threads=threads) for threads in (1, 3))
     for name in one._fields:
         assert np.array_equal(getattr(one, name), getattr(many, name))
-
-
-def test_seeds_matter_and_trees_differ():
-    inputs, targets = regression(200, 5, seed=0)
-    first, second = (_native(inputs, targets, 0.05, seed) for seed in (0, 1))
-    assert not np.array_equal(first.threshold[:1], second.threshold[:1])
-    assert len(set(first.threshold[first.offsets[:-1]])) == first.num_trees
 
 
 def test_constant_targets_and_constant_inputs_are_one_leaf():
@@ -175,12 +161,9 @@ def test_bad_input_is_one_sentence(change, sentence):
     ("options", "sentence"),
     [
         ({"trees": 0}, "fqi.regressor.trees: 0 must be greater than or equal to 1"),
-        ({"trees": 2.5}, "fqi.regressor.trees: 2.5 must be a whole number"),
-        ({"trees": "many"}, "fqi.regressor.trees: 'many' must be a whole number"),
         ({"min_samples_split": 0.0}, "min_samples_split: 0.0 must be greater than 0"),
         ({"min_samples_split": 1}, "min_samples_split: 1 must be greater than or equal to 2"),
         ({"min_samples_split": 1.5}, "min_samples_split: 1.5 must be less than or equal to 1"),
-        ({"min_samples_split": float("nan")}, "min_samples_split: nan must be a finite number"),
     ],
 )
 @pytest.mark.parametrize("kind", [ExtraTrees, SklearnExtraTrees])
@@ -220,17 +203,6 @@ def test_state_first_is_the_sum_of_a_forest_of_states_and_one_of_what_is_left():
     left = targets - first.predict(inputs) / 2.0
     assert np.var(left) < 0.3 * np.var(targets)
     np.testing.assert_allclose(forest.predict(inputs).mean(), targets.mean(), rtol=1e-6)
-
-
-def test_importances_with_state_first_are_shares_of_all_the_variance_removed():
-    draw = np.random.default_rng(0)
-    inputs = draw.uniform(0, 1, (2000, 3)).astype(np.float32)
-    targets = np.round(4.0 * inputs[:, 0]) + 0.02 * inputs[:, 2]  # of the variance, the step explains 0.002 %
-    plain, careful = (ExtraTrees(20, 0.02, state_first=first).fit(inputs, targets, seed=1) for first in (False, True))
-    assert careful.importances.sum() == pytest.approx(1.0)
-    assert careful.importances[0] > 0.99
-    assert careful.importances[2] < 1e-3
-    np.testing.assert_allclose(careful.importances, plain.importances, atol=0.01)
 
 
 def test_state_first_finds_the_step_that_a_plain_forest_overlooks():

@@ -1,3 +1,5 @@
+"""Flat forests predict what scikit-learn's do, and a forest from a file, packed or not, cannot break a walk."""
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,9 +7,11 @@ from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 
 from metastep._core.errors import InputError
-from metastep.fqi.forest import Forest, check_structure, depth, join, load_forest
+from metastep.fqi import ExtraTrees, load_model, save_model
+from metastep.fqi.forest import Forest, check_structure, depth, join, load_forest, pack
 from metastep.fqi.regressors import floor_to_float32, from_sklearn
 from tests.fqi.problems import leaf_counts, regression
+from tests.steppers import tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -16,22 +20,30 @@ def fitted():
     return ExtraTreesRegressor(7, min_samples_split=0.02, random_state=3).fit(inputs, targets)
 
 
-def test_predictions_equal_scikit_learn_bit_for_bit(fitted):
-    unseen, _ = regression(1000, 5, seed=2)
-    assert np.array_equal(from_sklearn(fitted).predict(unseen), fitted.predict(unseen))
+@pytest.fixture(scope="module")
+def forest(fitted):
+    return from_sklearn(fitted)
 
 
-def test_inputs_at_a_threshold_go_where_scikit_learn_sends_them(fitted):
+def test_predictions_and_structure_are_scikit_learns(fitted, forest):
+    unseen, targets = regression(1000, 5, seed=2)
+    assert np.array_equal(forest.predict(unseen), fitted.predict(unseen))
+    bagged = RandomForestRegressor(5, random_state=0).fit(unseen[:200], targets[:200])
+    assert np.array_equal(from_sklearn(bagged).predict(unseen), bagged.predict(unseen))
     # The float32 neighbours of every threshold, where rounding it the wrong way would show.
-    unseen, _ = regression(1, 5, seed=2)
-    tree = fitted.estimators_[0].tree_
-    rows = []
+    tree, rows = fitted.estimators_[0].tree_, []
     for feature, threshold in zip(tree.feature, tree.threshold, strict=True):
         for near in np.nextafter(np.float32(threshold), np.float32([-np.inf, threshold, np.inf]), dtype=np.float32):
             if feature >= 0:
                 rows.append(unseen[0].copy())
                 rows[-1][feature] = near
-    assert np.array_equal(from_sklearn(fitted).predict(rows), fitted.predict(np.array(rows)))
+    assert np.array_equal(forest.predict(rows), fitted.predict(np.array(rows)))
+    check_structure(forest)
+    assert list(leaf_counts(forest)) == [estimator.get_n_leaves() for estimator in fitted.estimators_]
+    assert depth(forest.left, forest.right) == max(estimator.get_depth() for estimator in fitted.estimators_)
+    assert forest.importances == pytest.approx(fitted.feature_importances_)
+    with pytest.raises(InputError, match=r"inputs has shape \(3, 4\), allowed is \(rows, 5\)\."):
+        forest.predict(np.zeros((3, 4)))
 
 
 @given(st.floats(-1e30, 1e30))
@@ -40,37 +52,10 @@ def test_floor_is_the_largest_float32_not_above(value):
     assert float(floor) <= value < float(np.nextafter(floor, np.float32(np.inf)))
 
 
-def test_structure_is_scikit_learns(fitted):
-    forest = from_sklearn(fitted)
-    check_structure(forest)
-    assert list(leaf_counts(forest)) == [estimator.get_n_leaves() for estimator in fitted.estimators_]
-    assert depth(forest.left, forest.right) == max(estimator.get_depth() for estimator in fitted.estimators_)
-    assert forest.num_trees == 7
-    assert forest.importances == pytest.approx(fitted.feature_importances_)
-
-
-def test_random_forests_convert_too():
-    inputs, targets = regression(200, 4, seed=1)
-    fitted = RandomForestRegressor(5, random_state=0).fit(inputs, targets)
-    assert np.array_equal(from_sklearn(fitted).predict(inputs), fitted.predict(inputs))
-
-
 def test_a_forest_of_single_leaves():
-    fitted = ExtraTreesRegressor(3, random_state=0).fit(np.zeros((4, 2)), [1.0, 2.0, 3.0, 4.0])
-    forest = from_sklearn(fitted)
-    check_structure(forest)
-    assert forest.predict(np.zeros((2, 2))) == pytest.approx([2.5, 2.5])
-
-
-def test_wrong_width_is_one_sentence(fitted):
-    with pytest.raises(InputError, match=r"inputs has shape \(3, 4\), allowed is \(rows, 5\)\."):
-        from_sklearn(fitted).predict(np.zeros((3, 4)))
-
-
-def _changed(forest: Forest, name: str, index: int, value: float) -> Forest:
-    array = getattr(forest, name).copy()
-    array[index] = value
-    return forest._replace(**{name: array})
+    leaves = from_sklearn(ExtraTreesRegressor(3, random_state=0).fit(np.zeros((4, 2)), [1.0, 2.0, 3.0, 4.0]))
+    check_structure(leaves)
+    assert leaves.predict(np.zeros((2, 2))) == pytest.approx([2.5, 2.5])
 
 
 @pytest.mark.parametrize(
@@ -91,9 +76,11 @@ def _changed(forest: Forest, name: str, index: int, value: float) -> Forest:
         ("importances", 0, np.nan, "importances must be finite"),
     ],
 )
-def test_broken_structure_is_named(fitted, name, index, value, problem):
+def test_broken_structure_is_named(forest, name, index, value, problem):
+    array = getattr(forest, name).copy()
+    array[index] = value
     with pytest.raises(InputError, match=problem):
-        check_structure(_changed(from_sklearn(fitted), name, index, value))
+        check_structure(forest._replace(**{name: array}))
 
 
 def test_a_node_with_two_parents_is_refused():
@@ -106,24 +93,13 @@ def test_a_node_with_two_parents_is_refused():
         check_structure(ladder)
 
 
-def test_lengths_must_agree(fitted):
-    forest = from_sklearn(fitted)
-    with pytest.raises(InputError, match="left has"):
-        check_structure(forest._replace(left=forest.left[:-1]))
-
-
-def test_trees_are_joined_in_order(fitted):
-    forest = from_sklearn(fitted)
+def test_trees_are_joined_in_order_and_loaded_from_their_arrays(forest):
     unseen, _ = regression(50, 5, seed=2)
     twice = join([forest, forest])
     check_structure(twice)
     assert twice.num_trees == 14
     assert twice.predict(unseen) == pytest.approx(forest.predict(unseen))
     assert twice.importances == pytest.approx(forest.importances)
-
-
-def test_a_forest_is_loaded_from_its_arrays(fitted):
-    forest = from_sklearn(fitted)
     arrays = forest.arrays()
     assert all(np.array_equal(a, b) for a, b in zip(load_forest(arrays), forest, strict=True))
     for change, sentence in (
@@ -134,3 +110,34 @@ def test_a_forest_is_loaded_from_its_arrays(fitted):
     ):
         with pytest.raises(InputError, match=sentence):
             load_forest(arrays | change)
+
+
+def test_packed_forests_are_the_same_trees_in_an_eighth_of_the_space(tmp_path):
+    inputs, targets = regression(500, 4, seed=1)
+    forest = ExtraTrees(6, 0.02).fit(inputs, targets, seed=0, threads=1)
+    packed = pack(forest)
+    again = ExtraTrees().load(packed)
+    np.testing.assert_allclose(again.predict(inputs), forest.predict(inputs), rtol=1e-3, atol=1e-3)
+    assert sum(array.nbytes for array in packed.values()) < 0.2 * sum(array.nbytes for array in forest)
+    assert all(np.array_equal(pack(again)[name], packed[name]) for name in packed)
+    save_model(tiny_model(), tmp_path / "packed", packed=True)
+    rows = np.random.default_rng(0).normal(size=(200, 11))
+    assert np.mean(load_model(tmp_path / "packed").act(rows) == tiny_model().act(rows)) > 0.99
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "sentence"),
+    [
+        ("feature", lambda array: array[:-1], "packed_code has"),
+        ("feature", lambda array: np.r_[array[:-1], array[:1] * 0], "ends within a tree"),
+        ("feature", lambda array: np.where(array == 0, np.int8(90), array), "below the number of features"),
+        ("high", lambda array: np.full_like(array, np.nan), "must be finite"),
+        ("low", lambda array: array[1:], "packed_low has"),
+        ("code", lambda array: array.astype(np.float64), "is float64 of shape"),
+        ("offsets", lambda array: array + 1, "offsets must start at 0"),
+    ],
+)
+def test_damaged_packed_forests_are_refused(forest, name, spoil, sentence):
+    packed = pack(forest)
+    with pytest.raises(InputError, match=sentence):
+        load_forest(packed | {f"packed_{name}": spoil(packed[f"packed_{name}"])})

@@ -1,3 +1,5 @@
+"""Fitted Q-Iteration, over steps or over a menu of branches and steps, equals a plain implementation and dynamic programming."""
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -13,9 +15,11 @@ from metastep._core.settings import settings_of
 from metastep.fqi import ExtraTrees, MetaFQI, SklearnExtraTrees
 from metastep.fqi.iteration import forest_seed
 from metastep.mdp.history import Transitions
-from tests.fqi.problems import HIGH, all_actions, transitions
+from metastep.rules.spaces import Range
+from tests.fqi.problems import HIGH, MENU, all_actions, menu_transitions, transitions
 
-SMALL = {"iterations": 4, "regressor": ExtraTrees(8, 0.05), "stepsize_high": HIGH, "random_state": 7}
+SMALL = {"iterations": 3, "regressor": ExtraTrees(8, 0.05), "random_state": 7, "num_stepsizes": 31}
+PLAIN, CHOICE = SMALL | {"stepsize_high": HIGH}, SMALL | {"menu": MENU}
 
 
 @pytest.fixture(scope="module")
@@ -23,187 +27,211 @@ def data():
     return transitions(500, 4, seed=0)
 
 
+@pytest.fixture(scope="module")
+def choices():
+    return menu_transitions(600, 4, seed=0)
+
+
 @pytest.mark.parametrize(("double", "lam", "discount"), [(False, 1.0, 1.0), (True, 1.0, 0.9), (True, 0.7, 1.0)])
-def test_equals_a_plain_implementation_iteration_by_iteration(data, double, lam, discount):
-    fitted = MetaFQI(
-        **(SMALL | {"regressor": SklearnExtraTrees(8, 0.05)}), double=double, lam=lam, meta_discount=discount
-    ).fit(data)
-
-    grid = np.linspace(0, HIGH, 101)
-    inputs = np.column_stack([data.observation, data.stepsize])
-    next_actions = all_actions(data.next_observation, grid)
-    seen_actions = all_actions(data.observation, grid)
-    target = data.reward.astype(float)
-    for iteration in range(1, 5):
-        forests = []
-        for head in range(2 if double else 1):
-            forest = ExtraTreesRegressor(
-                8, min_samples_split=0.05, random_state=forest_seed(7, iteration, head), n_jobs=1
+@pytest.mark.parametrize("is_menu", [False, True], ids=["steps", "menu"])
+def test_equals_a_plain_implementation_with_scikit_learns_forests(data, choices, is_menu, double, lam, discount):
+    """One forest after the other, predictions on all rows; without a menu there is one branch."""
+    settings, given = (CHOICE, choices) if is_menu else (PLAIN, data)
+    settings = settings | {"regressor": SklearnExtraTrees(8, 0.05)}
+    fitted = MetaFQI(**settings, double=double, lam=lam, meta_discount=discount).fit(given)
+    menu = MENU if is_menu else {"": Range(0.0, HIGH)}
+    position, step = given.stepsize.reshape(len(given.reward), -1).T[[0, -1]]
+    rows_of = [position == index for index in range(len(menu))] if is_menu else [np.full(len(step), True)]
+    target, heads = given.reward.astype(float), 2 if double else 1
+    for iteration in range(1, 4):
+        seen, following = [], []
+        for index, (bounds, rows) in enumerate(zip(menu.values(), rows_of, strict=True)):
+            inputs, grid = (
+                np.column_stack([given.observation, bounds.to_axis(step)])[rows],
+                np.linspace(*bounds.axis, 31),
             )
-            forests.append(forest.fit(inputs, target))
-
-        def q(rows, forests=forests):
-            first, last = (forest.predict(rows).reshape(500, 101) for forest in (forests[0], forests[-1]))
-            return lam * np.minimum(first, last) + (1 - lam) * np.maximum(first, last)
-
-        expected = q(seen_actions)
-        assert fitted.values(data.observation, iteration) == pytest.approx(expected, abs=1e-10)
-        chosen = fitted.act(data.observation, iteration)
-        assert expected[np.arange(500), np.searchsorted(grid, chosen - 1e-5)] == pytest.approx(
-            expected.max(1), abs=1e-10
-        )
-        target = data.reward + discount * q(next_actions).max(axis=1)
+            seeds = [forest_seed(7, iteration, index * heads + head) for head in range(heads)]
+            forests = [ExtraTreesRegressor(8, min_samples_split=0.05, random_state=seed, n_jobs=1) for seed in seeds]
+            forests = [forest.fit(inputs, target[rows]) for forest in forests]
+            for observation, found in ((given.observation, seen), (given.next_observation, following)):
+                values = [f.predict(all_actions(observation, grid)).reshape(-1, 31) for f in forests]
+                found.append(lam * np.minimum(values[0], values[-1]) + (1 - lam) * np.maximum(values[0], values[-1]))
+        expected = np.stack(seen, axis=1)
+        ours = fitted.values(given.observation, iteration).reshape(expected.shape)
+        assert ours == pytest.approx(expected, abs=1e-10)
+        chosen = fitted.act(given.observation, iteration).reshape(len(step), -1)
+        for row, (*branch, best) in enumerate(chosen):
+            index = int(branch[0]) if is_menu else 0
+            place = np.abs(list(menu.values())[index].grid(31) - best).argmin()
+            assert expected[row, index, place] == pytest.approx(expected[row].max(), abs=1e-10)
+        best = fitted.q_functions_[iteration - 1].maximum(given.next_observation).value
+        assert best == pytest.approx(np.stack(following, axis=1).max(axis=(1, 2)), abs=1e-10)
+        target = given.reward + discount * best  # to the last bit: the next forests' splits depend on it
 
 
 # A line of seven places. The height rises, falls into a valley, and is highest behind it; a step size of k in [0, 3]
 # moves floor(k) places to the right.
 HEIGHT = np.array([0.1, 0.4, 0.2, 0.0, 0.0, 0.3, 1.0])
 MOVES = np.linspace(0.0, 3.0, 13)
-HORIZON = 3
-
-
-def _line() -> tuple[Transitions, np.ndarray]:
-    place, move = (array.ravel() for array in np.meshgrid(np.arange(7), MOVES, indexing="ij"))
-    following = np.minimum(place + np.floor(move).astype(int), 6)
-    reward = HEIGHT[following] - HEIGHT[place]
-    data = Transitions(
-        place[:, None].astype(np.float32),
-        move.astype(np.float32),
-        reward.astype(np.float32),
-        following[:, None].astype(np.float32),
-    )
-    return data, following.reshape(7, 13)
-
-
-def _optimal_values(following: np.ndarray, discount: float, steps: int) -> np.ndarray:
-    """Dynamic programming: values `(places, moves)` with so many steps to go."""
-    reward = (HEIGHT[following] - HEIGHT[:, None]).astype(np.float32)
-    values = np.zeros_like(reward, dtype=float)
-    for _ in range(steps):
-        values = reward + discount * values.max(axis=1)[following]
-    return values
-
-
-def _policy_value(stepsizes: np.ndarray, following: np.ndarray, discount: float) -> np.ndarray:
-    """Discounted return of a policy from every place, 50 steps long."""
-    step = following[np.arange(7), np.searchsorted(MOVES, stepsizes - 1e-5)]
-    place, total = np.arange(7), np.zeros(7)
-    for t in range(50):
-        total += discount**t * (HEIGHT[step[place]] - HEIGHT[place])
-        place = step[place]
-    return total
 
 
 @pytest.mark.parametrize("forest", [ExtraTrees, SklearnExtraTrees])
 @pytest.mark.parametrize("double", [False, True])
-def test_greedy_policy_is_optimal_from_the_horizon_on(forest, double):
-    data, following = _line()
-    discount = 0.95
-    fitted = MetaFQI(6, forest(5, 2), discount, double, stepsize_high=3.0, num_stepsizes=13, random_state=1).fit(data)
-    places = np.arange(7.0)[:, None]
-    best = _optimal_values(following, discount, 50).max(axis=1)
-    for iteration in range(1, 7):
-        # Every (place, move) is in the data and in a leaf of its own: the values are those of dynamic programming.
-        expected = _optimal_values(following, discount, iteration)
-        assert fitted.values(places, iteration) == pytest.approx(expected, abs=1e-6)
-        achieved = _policy_value(fitted.act(places, iteration), following, discount)
-        if iteration >= HORIZON:
-            assert achieved == pytest.approx(best, abs=1e-6)
-        if iteration == 1:
-            assert (best - achieved).max() > 0.5  # one step ahead, it stays on the first hill
-
-
-@pytest.mark.parametrize("forest", [ExtraTrees, SklearnExtraTrees])
-def test_fit_does_not_depend_on_threads(data, forest):
-    settings = SMALL | {"regressor": forest(8, 0.05)}
-    one, many = (MetaFQI(**settings, threads=threads).fit(data) for threads in (1, 3))
-    for iteration in range(1, 5):
-        assert np.array_equal(one.values(data.observation, iteration), many.values(data.observation, iteration))
-        for left, right in zip(
-            one.q_functions_[iteration - 1].heads, many.q_functions_[iteration - 1].heads, strict=True
-        ):
-            assert all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
-
-
-def test_seeds_differ_between_iterations_and_heads(data):
-    assert len({forest_seed(0, iteration, head) for iteration in range(1, 50) for head in (0, 1)}) == 98
-    first, second = MetaFQI(**SMALL).fit(data).q_functions_[0].heads
-    assert not np.array_equal(first.threshold, second.threshold)
-
-
-def test_continuous_maximum(data):
-    fitted = MetaFQI(**SMALL, maximum="continuous").fit(data)
-    function = fitted.q_functions_[0]
-    assert (function.maximum(data.observation).value >= fitted.values(data.observation, 1).max(axis=1)).all()
-    chosen = fitted.act(data.observation, 1)
-    assert ((chosen >= 0) & (chosen <= HIGH)).all()
-    assert not np.isin(chosen, np.linspace(0, HIGH, 101, dtype=np.float32)).all()
-
-
-def test_any_regressor_takes_the_general_path(data):
-    fitted = MetaFQI(**(SMALL | {"regressor": KNeighborsRegressor(5)})).fit(data)
-    neighbours = KNeighborsRegressor(5).fit(
-        np.column_stack([data.observation, data.stepsize]), data.reward.astype(float)
+def test_values_are_those_of_dynamic_programming_and_the_policy_is_optimal(forest, double):
+    place, move = (array.ravel() for array in np.meshgrid(np.arange(7), MOVES, indexing="ij"))
+    following = np.minimum(place + np.floor(move).astype(int), 6)
+    reward, discount = (HEIGHT[following] - HEIGHT[place]).astype(np.float32), 0.95
+    columns = (array.astype(np.float32) for array in (place[:, None], move, reward, following[:, None]))
+    fitted = MetaFQI(6, forest(5, 2), discount, double, stepsize_high=3.0, num_stepsizes=13, random_state=1).fit(
+        Transitions(*columns)
     )
-    grid = np.linspace(0, HIGH, 101)
-    expected = neighbours.predict(all_actions(data.observation[:20], grid)).reshape(20, 101)
-    assert fitted.values(data.observation[:20], 1) == pytest.approx(expected)
-    assert fitted.act(data.observation[:20], 1) == pytest.approx(grid[expected.argmax(axis=1)])
-    assert not fitted.q_functions_[0].is_forest
+    leads, gains, values = following.reshape(7, 13), reward.reshape(7, 13), np.zeros((7, 13))
+    for iteration in range(1, 7):
+        # Every (place, move) is in the data and in a leaf of its own.
+        values = gains + discount * values.max(axis=1)[leads]
+        assert fitted.values(np.arange(7.0)[:, None], iteration) == pytest.approx(values, abs=1e-6)
+    first, last = (fitted.act(np.array([[1.0]]), iteration)[0] for iteration in (1, 6))
+    assert first < 1.0  # one step ahead, it stays on the first hill
+    assert last >= 2.0
 
 
-def test_a_forest_as_regressor_takes_the_fast_path(data):
-    settings = SMALL | {"regressor": RandomForestRegressor(5, max_depth=4)}
-    fitted = MetaFQI(**settings, maximum="continuous").fit(data)
-    assert fitted.q_functions_[-1].is_forest
-    first, second = fitted.q_functions_[-1].heads
-    assert not np.array_equal(first.threshold, second.threshold)  # the heads' random states were set
+@pytest.mark.parametrize("is_menu", [False, True], ids=["steps", "menu"])
+def test_bits_do_not_depend_on_threads(data, choices, is_menu):
+    settings, given = (CHOICE, choices) if is_menu else (PLAIN, data)
+    one, many = (MetaFQI(**settings, threads=threads).fit(given) for threads in (1, 3))
+    for left, right in zip(one.q_functions_, many.q_functions_, strict=True):
+        for first, second in zip(left.heads, right.heads, strict=True):
+            assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    observation = menu_transitions(2500, 4, seed=1).observation  # more than one thread walks alone
+    for rows in (observation[:30], observation):
+        for answer in ("act", "values"):
+            np.testing.assert_array_equal(getattr(one, answer)(rows), getattr(many, answer)(rows))
+    assert not np.array_equal(*(head.threshold for head in one.q_functions_[0].heads[:2]))
 
 
-def test_progress_is_reported(data):
-    calls = []
-    fitted = MetaFQI(**SMALL).fit(data, progress=lambda *call: calls.append(call))
-    assert [iteration for iteration, _ in calls] == [1, 2, 3, 4]
-    assert tuple(seconds for _, seconds in calls) == fitted.seconds_
+def test_the_continuous_maximum_is_attained_and_above_every_action_tried(choices):
+    fitted = MetaFQI(**CHOICE, maximum="continuous").fit(choices)
+    function, observation, rows = fitted.q_functions_[-1], choices.observation[:50], np.arange(50)
+    best = function.maximum(observation)
+    assert (best.value >= fitted.values(observation).max(axis=(1, 2))).all()
+    draw, at_best = np.random.default_rng(0), []
+    for own, bounds in zip(function.functions, MENU.values(), strict=True):
+        inputs = all_actions(observation, draw.uniform(*bounds.axis, 500).astype(np.float32))
+        tried = np.minimum(*(head.predict(inputs) for head in own.heads)).reshape(50, -1)
+        assert (tried <= best.value[:, None] + 1e-13).all()
+        there = np.column_stack([observation, bounds.to_axis(best.stepsize)])
+        at_best.append(np.minimum(*(head.predict(there) for head in own.heads)))
+    attained = np.stack(at_best)[best.branch, rows]
+    assert np.mean(np.abs(attained - best.value) < 1e-13) > 0.9  # a logarithm may round across a threshold
+
+
+def test_ties_and_numbers_that_are_not_finite_go_to_the_first_branch_and_the_smallest_step(data, choices):
+    smallest = np.array([0.0, 1e-3], np.float32)
+    flat = MetaFQI(**CHOICE | {"iterations": 1}).fit(choices._replace(reward=np.zeros(600)))
+    np.testing.assert_array_equal(flat.act(choices.observation[:9]), np.tile(smallest, (9, 1)))
+    neighbours = {"regressor": KNeighborsRegressor(3), "stepsize_low": -0.5}  # which refuses what is not finite
+    for settings, given, wanted in ((CHOICE, choices, smallest), (PLAIN | neighbours, data, np.float32(-0.5))):
+        fitted = MetaFQI(**settings).fit(given)
+        observation = given.observation[:4].astype(float)
+        observation[1, 0], observation[2, 3] = np.nan, 1e300
+        chosen = fitted.act(observation)
+        np.testing.assert_array_equal(chosen[1:3], np.stack([wanted, wanted]))
+        np.testing.assert_array_equal(chosen[[0, 3]], fitted.act(given.observation[[0, 3]]))
+
+
+def test_one_branch_is_a_menu_too(choices):
+    rows = choices.stepsize[:, 0] == 1
+    only = Transitions(*(part[rows] for part in choices))
+    menu = MetaFQI(**SMALL, menu={"plain": MENU["plain"]}).fit(only._replace(stepsize=only.stepsize * [0, 1]))
+    plain = MetaFQI(**PLAIN).fit(only._replace(stepsize=only.stepsize[:, 1]))
+    np.testing.assert_array_equal(menu.values(choices.observation)[:, 0], plain.values(choices.observation))
+    np.testing.assert_array_equal(menu.act(choices.observation)[:, 1], plain.act(choices.observation))
+
+
+@pytest.mark.parametrize("scale", ["log", "divergence"])
+def test_steps_may_be_seen_by_their_logarithm(data, scale):
+    data = data._replace(stepsize=np.maximum(data.stepsize, 0.01))
+    kept = data.stepsize.copy()
+    fitted = MetaFQI(**PLAIN, stepsize_low=0.01, stepsize_scale=scale).fit(data)
+    np.testing.assert_array_equal(data.stepsize, kept)
+    # The same as fitting the logarithm as it is.
+    logarithm = data._replace(stepsize=np.log10(data.stepsize.astype(float)))
+    by_hand = MetaFQI(**PLAIN | {"stepsize_low": -2.0, "stepsize_high": np.log10(HIGH)}).fit(logarithm)
+    np.testing.assert_array_equal(fitted.values(data.observation), by_hand.values(data.observation))
+    assert fitted.act(data.observation) == pytest.approx(10.0 ** by_hand.act(data.observation), rel=1e-5)
+    assert set(fitted.act(data.observation)) <= set(Range(0.01, HIGH, scale).grid(31))
+
+
+def test_regressors_of_scikit_learn_are_fitted_fast_if_they_are_forests_and_with_every_random_state_set(data):
+    fast = MetaFQI(**PLAIN | {"regressor": RandomForestRegressor(5, max_depth=4)}, maximum="continuous").fit(data)
+    assert fast.q_functions_[-1].is_forest
+    # Two heads of a pipeline with a random state left alone would be one and the same, and not repeatable.
+    regressor = make_pipeline(StandardScaler(), BaggingRegressor(ExtraTreeRegressor(), 3))
+    first, again = (MetaFQI(1, stepsize_high=HIGH, regressor=regressor).fit(data) for _ in range(2))
+    heads = first.q_functions_[0].heads
+    parameters = [sorted(head.regressor.get_params().items()) for head in heads]
+    states = [[value for name, value in each if name.endswith("__random_state")] for each in parameters]
+    assert len(states[0]) == 2
+    assert len({value for row in states for value in row}) == 4
+    np.testing.assert_array_equal(first.values(data.observation), again.values(data.observation))
+    inputs = np.column_stack([data.observation, data.stepsize])
+    assert not np.array_equal(heads[0].predict(inputs), heads[1].predict(inputs))
 
 
 def test_follows_scikit_learns_manner(data):
-    estimator = clone(MetaFQI(**SMALL))
+    calls, estimator = [], clone(MetaFQI(**PLAIN))
     with pytest.raises(NotFittedError):
         estimator.act(data.observation)
-    assert estimator.fit(data) is estimator
-    assert estimator.n_features_in_ == 4
-    assert len(estimator.q_functions_) == 4
-    assert np.array_equal(estimator.act(data.observation), estimator.act(data.observation, 4))
+    assert estimator.fit(data, progress=lambda *call: calls.append(call)) is estimator
+    assert [iteration for iteration, _ in calls] == [1, 2, 3]
+    assert tuple(seconds for _, seconds in calls) == estimator.seconds_
+    assert (estimator.n_features_in_, len(estimator.q_functions_)) == (4, 3)
+    assert np.array_equal(estimator.act(data.observation), estimator.act(data.observation, 3))
+    settings = settings_of(MetaFQI)
+    assert settings.keys() == MetaFQI().get_params().keys()
+    assert all(setting.sentence for setting in settings.values())
+    defaults = {name: setting.default for name, setting in settings_of(ExtraTrees).items()}
+    assert defaults == {"trees": 50, "min_samples_split": 0.01, "state_first": False}
+
+
+def test_a_dataset_is_fitted_as_its_transitions(data):
+    class Stored:
+        def transitions(self) -> Transitions:
+            return data
+
+    stored, plain = (MetaFQI(1, ExtraTrees(3, 0.1), stepsize_high=HIGH).fit(given) for given in (Stored(), data))
+    np.testing.assert_array_equal(stored.values(data.observation), plain.values(data.observation))
+    for wrong in (data.observation, [1, 2], None):
+        with pytest.raises(InputError, match=f"fit: got a {type(wrong).__name__}, allowed are Transitions"):
+            MetaFQI(1).fit(wrong)
 
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
         ({"iterations": 0}, "fqi.iterations: 0 must be greater than or equal to 1"),
-        ({"iterations": 1001}, "fqi.iterations: 1001 must be less than or equal to 1000"),
-        ({"iterations": "many"}, "fqi.iterations: 'many' must be a whole number"),
-        ({"meta_discount": 1.5}, "fqi.meta_discount: 1.5 must be less than or equal to 1"),
         ({"lam": 0.5}, "fqi.lam: 0.5 must be greater than 0.5"),
-        ({"random_state": -1}, "fqi.random_state: -1 must be greater than or equal to 0"),
         ({"regressor": "pine"}, "fqi.regressor: 'pine' is not registered, allowed are extra-trees"),
         ({"regressor": 3}, "fqi.regressor: 3 must be a registered name"),
-        ({"regressor": KNeighborsRegressor}, "must be a registered name"),
         ({"maximum": "peak"}, "fqi.maximum: 'peak' must be 'grid' or 'continuous'"),
         ({"maximum": "continuous", "regressor": KNeighborsRegressor()}, "regressor whose heads are not forests"),
         ({"stepsize_high": 1.0}, "stepsize spans"),
         ({"stepsize_low": 5.0}, "low is 5.0 and high 4.0"),
-        ({"stepsize_low": -np.inf}, "low < high that are finite in float32"),
         ({"stepsize_high": 1e39}, "high 1e\\+39, allowed are low < high that are finite in float32"),
+        ({"stepsize_scale": "cubic"}, r"fqi\.stepsize_scale: 'cubic' must be 'linear', 'log' or 'divergence'"),
+        ({"stepsize_scale": "log"}, "must be positive on a log scale"),
         ({"num_stepsizes": 1}, "fqi.num_stepsizes: 1 must be greater than or equal to 2"),
-        ({"num_stepsizes": 10**9}, "fqi.num_stepsizes: 1000000000 must be less than or equal to 10000"),
         ({"stepsize_low": 1e6, "stepsize_high": 1e6 + 1}, "too many"),
-        ({"threads": 0}, "fqi.threads: 0 must be greater than or equal to 1"),
+        ({"menu": {}}, r"fqi\.menu: \{\} must give one name or more, each with a Range"),
+        ({"menu": {"": MENU["plain"]}}, r"fqi\.menu: .* must give one name or more"),
+        ({"menu": {"plain": (0.0, 1.0)}}, r"fqi\.menu: .* must give one name or more"),
+        ({"menu": MENU}, r"stepsize has shape \(500,\), allowed is \(500, 2\)"),
     ],
 )
 def test_bad_settings_are_one_sentence(data, settings, sentence):
-    with pytest.raises(InputError, match=sentence):
-        MetaFQI(**(SMALL | settings)).fit(data)
+    with pytest.raises(InputError, match=sentence) as caught:
+        MetaFQI(**(PLAIN | settings)).fit(data)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -218,73 +246,32 @@ def test_bad_settings_are_one_sentence(data, settings, sentence):
 )
 def test_bad_transitions_are_one_sentence(data, change, sentence):
     with pytest.raises(InputError, match=sentence):
-        MetaFQI(**SMALL).fit(data._replace(**change))
+        MetaFQI(**PLAIN).fit(data._replace(**change))
+
+
+@pytest.mark.parametrize(
+    ("menu", "first", "sentence"),
+    [
+        (MENU | {"plain": Range(0.0, 1.0)}, 0, r"stepsize of 'plain' spans .* allowed is 0.0 to 1.0"),
+        (MENU | {"hoof": Range(0.0, 1.0)}, 0, "direction 'hoof' has 0 tuples, allowed are 2 or more"),
+        ({name: MENU[name] for name in ("natural", "plain")}, 0, "of tuple .* is 2, allowed is the position 0 to 1"),
+        (MENU, 0.5, "is 0.5, allowed is the position"),
+        (MENU, -1, "is -1"),
+        (MENU, np.nan, "1 tuples are not finite"),
+    ],
+)
+def test_bad_branches_are_one_sentence(choices, menu, first, sentence):
+    chosen = choices.stepsize.copy()
+    chosen[0, 0] = first
+    with pytest.raises(InputError, match=sentence):
+        MetaFQI(**SMALL, menu=menu).fit(choices._replace(stepsize=chosen))
 
 
 def test_bad_questions_are_one_sentence(data):
-    fitted = MetaFQI(**SMALL).fit(data)
-    with pytest.raises(InputError, match="iteration is 5, allowed is 1 to 4"):
+    fitted = MetaFQI(**PLAIN).fit(data)
+    with pytest.raises(InputError, match="iteration is 5, allowed is 1 to 3"):
         fitted.act(data.observation, 5)
     with pytest.raises(InputError, match="iteration is 0"):
         fitted.values(data.observation, 0)
     with pytest.raises(InputError, match=r"observation has shape \(4,\)"):
         fitted.act(data.observation[0])
-
-
-def test_every_random_state_inside_a_regressor_is_set(data):
-    """Two heads of a pipeline with a random state left alone would be one and the same, and not repeatable."""
-    regressor = make_pipeline(StandardScaler(), BaggingRegressor(ExtraTreeRegressor(), 3))
-    first, again = (MetaFQI(1, stepsize_high=HIGH, regressor=regressor).fit(data) for _ in range(2))
-    heads = first.q_functions_[0].heads
-    states = [
-        [value for name, value in sorted(head.regressor.get_params().items()) if name.endswith("__random_state")]
-        for head in heads
-    ]
-    assert len(states[0]) == 2
-    assert all(isinstance(value, int) for row in states for value in row)
-    assert len({value for row in states for value in row}) == 4
-    np.testing.assert_array_equal(first.values(data.observation), again.values(data.observation))
-    inputs = np.column_stack([data.observation, data.stepsize])
-    assert not np.array_equal(heads[0].predict(inputs), heads[1].predict(inputs))
-
-
-def test_a_name_stands_for_its_regressor_with_default_options(data):
-    named, made = (MetaFQI(1, regressor, stepsize_high=HIGH).fit(data) for regressor in ("extra-trees", ExtraTrees()))
-    assert all(function.is_forest for function in named.q_functions_)
-    assert named.regressor_ == ExtraTrees(50, 0.01)
-    np.testing.assert_array_equal(named.values(data.observation), made.values(data.observation))
-
-
-def test_an_observation_that_is_not_finite_gets_the_smallest_step_size(data):
-    observation = data.observation[:4].astype(float)
-    observation[1, 0], observation[2, 3] = np.nan, 1e300
-    for regressor in (ExtraTrees(5, 0.1), KNeighborsRegressor(3)):
-        fitted = MetaFQI(1, regressor, stepsize_low=-0.5, stepsize_high=HIGH).fit(data)
-        chosen = fitted.act(observation)
-        assert list(chosen[1:3]) == [-0.5, -0.5]
-        np.testing.assert_array_equal(chosen[[0, 3]], fitted.act(data.observation[[0, 3]]))
-
-
-def test_every_setting_has_a_sentence():
-    settings = settings_of(MetaFQI)
-    assert settings.keys() == MetaFQI().get_params().keys()
-    assert all(setting.sentence for setting in settings.values())
-    assert settings["lam"].sentence == "Weight of the smaller of the two values."
-    assert {name: setting.default for name, setting in settings_of(ExtraTrees).items()} == {
-        "trees": 50,
-        "min_samples_split": 0.01,
-        "state_first": False,
-    }
-
-
-def test_a_dataset_is_fitted_as_its_transitions(data):
-    class Stored:
-        def transitions(self) -> Transitions:
-            return data
-
-    observation = data.observation[:20]
-    stored, plain = (MetaFQI(1, ExtraTrees(3, 0.1), stepsize_high=HIGH).fit(given) for given in (Stored(), data))
-    np.testing.assert_array_equal(stored.values(observation), plain.values(observation))
-    for wrong in (data.observation, [1, 2], None):
-        with pytest.raises(InputError, match=f"fit: got a {type(wrong).__name__}, allowed are Transitions"):
-            MetaFQI(1).fit(wrong)

@@ -6,13 +6,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from sklearn.ensemble import RandomForestRegressor
 
 from metastep._core.errors import InputError
+from metastep._core.storage import read_tensors, write_tensors
 from metastep.controllers import MetaFQIController
-from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, ValidationCurve, model_from
+from metastep.fqi import (
+    Branch,
+    ExtraTrees,
+    MetaFQI,
+    Model,
+    ObservationPart,
+    Proposal,
+    TrainingData,
+    ValidationCurve,
+    load_model,
+    model_from,
+    save_model,
+)
+from metastep.fqi.qfunction import MenuQ
 from metastep.fqi.record import record_from_json, record_to_json
-from tests.fqi.problems import HIGH, transitions
+from tests.fqi.problems import HIGH, MENU, menu_transitions, transitions
 
 PARTS = (ObservationPart("theta", 2), ObservationPart("natural_gradient", 2), ObservationPart("context", 1))
 DATA = TrainingData(tuples=300, seed=5, fingerprint="abc")
@@ -33,7 +46,7 @@ def model(fitted) -> Model:
     return _model(fitted)
 
 
-def test_record_tells_where_the_model_comes_from(model):
+def test_the_record_says_where_the_model_comes_from(model):
     record = model.record
     data = transitions(300, 5, seed=5)
     assert record.feature_names == ("theta[0]", "theta[1]", "natural_gradient[0]", "natural_gradient[1]", "context")
@@ -73,6 +86,8 @@ def test_one_learner_in_a_plain_loop(model):
     stepsize = model.stepsize(theta=theta, natural_gradient=gradient, context=context)
     assert isinstance(stepsize, float)
     assert stepsize == float(model.act([[0.5, -1.0, 0.1, 2.0, 0.3]])[0])
+    proposal = model.propose(theta=theta, natural_gradient=gradient, context=context)
+    assert proposal == ({"stepsize": stepsize}, "")
 
 
 def test_numbers_of_other_libraries(model):
@@ -90,11 +105,6 @@ def test_parts_in_the_order_of_the_record(fitted):
     assert model.stepsize(**given) == float(model.act([[-1.0, 0.1, 0.2, 0.5, 1.0]])[0])
     # What the model does not look at may be given all the same: a loop need not know.
     model.stepsize(**given, natural_gradient=[9.0])
-
-
-def test_what_is_not_finite_gets_the_smallest_step_size(model):
-    for theta in ([np.nan, 0.0], [0.0, -np.inf], [1e300, 0.0]):
-        assert model.stepsize(theta=theta, natural_gradient=[0.0, 0.0], context=0.0) == 0.0
 
 
 def test_the_first_number_outside_of_the_training_data_is_warned_of(model):
@@ -180,8 +190,86 @@ def test_wrong_json_is_one_sentence(model):
             record_to_json(replace(model.record, configuration={"a": wrong}))
 
 
-def test_the_record_names_a_regressor_of_ones_own():
-    regressor = RandomForestRegressor(3, max_depth=2)
-    fitted = MetaFQI(1, regressor, stepsize_high=HIGH).fit(transitions(50, 5, seed=0))
-    assert _model(fitted).record.regressor.name == repr(regressor)
-    assert _model(fitted).record.regressor.options == {}
+@pytest.fixture(scope="module")
+def menu_model() -> Model:
+    fitted = MetaFQI(3, ExtraTrees(8, 0.05), num_stepsizes=31, menu=MENU).fit(menu_transitions(600, 4, seed=0))
+    return _model(fitted, (ObservationPart("theta", 2), ObservationPart("mine:gain", 2)))
+
+
+def test_a_model_proposes_direction_and_step(menu_model):
+    row = menu_transitions(600, 4, seed=0).observation[3]
+    found = menu_model.propose(theta=row[:2], gain=row[2:])
+    direction, step = menu_model.act(row[None])[0]
+    assert isinstance(found, Proposal)
+    assert found == ({"direction": direction, "stepsize": float(step)}, list(MENU)[int(direction)])
+    smallest = {"direction": 0.0, "stepsize": float(np.float32(1e-3))}
+    assert menu_model.propose(theta=row[:2], gain=[np.nan, 0.0]) == (smallest, "natural")
+    assert menu_model.record.directions == tuple(MENU)
+    assert menu_model.record.branches[2] == Branch("adam", 0.01, 2.0, "log", {"direction": 2.0})
+    assert record_from_json(record_to_json(menu_model.record)) == menu_model.record
+    with pytest.raises(
+        InputError, match=r"^stepsize: the model chooses among natural, plain, adam as well; use propose\.$"
+    ):
+        menu_model.stepsize(theta=row[:2], gain=row[2:])
+    with pytest.raises(InputError, match="propose: 'gains' is not what the model looks at"):
+        menu_model.propose(theta=row[:2], gains=row[2:])
+    with pytest.warns(UserWarning, match=r"gain\[0\] is 70, outside") as caught:
+        menu_model.propose(theta=row[:2], gain=[70.0, 0.0])
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        menu_model.propose(theta=row[:2], gain=[70.0, 0.0])
+
+
+def test_files_keep_the_bits(menu_model, tmp_path):
+    save_model(menu_model, tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert loaded.record == menu_model.record
+    assert isinstance(loaded.q_functions[0], MenuQ)
+    for iteration in (1, 3):
+        for answer in ("act", "values"):
+            rows = menu_transitions(200, 4, seed=1).observation
+            np.testing.assert_array_equal(
+                getattr(loaded, answer)(rows, iteration), getattr(menu_model, answer)(rows, iteration)
+            )
+    arrays, _ = read_tensors(tmp_path / "m")
+    assert len(arrays) == 3 * 6 * 7
+    np.testing.assert_array_equal(arrays["2/5/value"], menu_model.q_functions[1].functions[2].heads[1].value)
+    save_model(loaded, tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda found: found["branches"].pop(), "heads, allowed are 4 of every iteration"),
+        (lambda found: found["branches"].append(found["branches"][0] | {"name": "more"}), "allowed are 8 of every"),
+        (
+            lambda found: found["branches"][1].update(name="adam"),
+            r"branches: \['natural', 'adam', 'adam'\] must have a name",
+        ),
+        (lambda found: found["branches"][1].update(name=""), "must have a name each, given once"),
+        (lambda found: found["branches"][1].update(name=3), r"model record: branches\.1\.name"),
+        (lambda found: found["branches"][1].update(low="0"), r"model record: branches\.1\.low"),
+        (lambda found: found["branches"][1].update(surprise=0), r"model record: branches\.1\.surprise"),
+        (lambda found: found["branches"][1].update(scale="log"), "must be positive on a log scale"),
+        (lambda found: found["branches"][2].update(high=0.001), "low is 0.01 and high 0.001"),
+        (lambda found: found.update(branches={}), "model record: branches"),
+    ],
+)
+def test_impossible_branches_in_a_file_are_named(menu_model, tmp_path, change, sentence):
+    save_model(menu_model, tmp_path / "m")
+    arrays, metadata = read_tensors(tmp_path / "m")
+    change(metadata["record"])
+    write_tensors(tmp_path / "m", arrays, metadata)
+    with pytest.raises(InputError, match=sentence) as caught:
+        load_model(tmp_path / "m")
+    assert str(caught.value).startswith("File ")
+    assert "\n" not in str(caught.value)
+
+
+def test_records_of_other_directions_are_refused(menu_model):
+    with pytest.raises(InputError, match="a Q function has 3 directions, allowed is 2"):
+        replace(menu_model, record=replace(menu_model.record, branches=menu_model.record.branches[:2]))
+    with pytest.raises(InputError, match="a Q function has 3 directions, allowed is 0"):
+        replace(menu_model, record=replace(menu_model.record, branches=(Branch("", 0.0, 1.0, "linear"),)))

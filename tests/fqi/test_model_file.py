@@ -45,7 +45,7 @@ def content(model, tmp_path_factory) -> bytes:
 
 
 def _signed(content: bytes) -> bytes:
-    """The same content with the checksum it would have if it had been written like this, where that can be told."""
+    """The same content with the checksum it would have if it had been written like this."""
     try:
         found = decode(np.frombuffer(content, np.uint8), verify=False)
     except ValueError:
@@ -66,6 +66,8 @@ def _joined(header: dict | str, data: bytes) -> bytes:
 def test_same_predictions_bit_for_bit(model, content, tmp_path):
     path = tmp_path / "m.safetensors"
     path.write_bytes(content)
+    (tmp_path / "model.safetensors").write_bytes(content)
+    assert load_model(tmp_path).record == model.record  # that of a run's folder
     loaded = load_model(path)
     assert loaded.record == model.record
     observation = transitions(200, 5, seed=6).observation
@@ -94,11 +96,6 @@ def test_any_safetensors_reader_can_open_it(model, content, tmp_path):
     assert len(tensors) == 3 * 2 * 7
     assert tensors["3/1/offsets"].shape == (21,)
     assert np.array_equal(tensors["2/0/value"], model.q_functions[1].heads[0].value)
-
-
-def test_a_run_s_folder_is_as_good_as_its_file(model, content, tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(content)
-    assert load_model(tmp_path).record == load_model(str(tmp_path / "model.safetensors")).record == model.record
 
 
 def test_loaded_arrays_are_mapped_not_copied(content, tmp_path):
@@ -153,19 +150,8 @@ def _campaign(content: bytes, path, num: int, seed: int) -> None:
             assert _survives(path, damaged).startswith("File ")
 
 
-def test_every_random_corruption_is_detected(content, tmp_path):
-    assert len(content) > 200_000
-    assert _survives(tmp_path / "m", content) == ""
-    _campaign(content, tmp_path / "m", 200, seed=0)
-
-
-@pytest.mark.soak
-def test_two_thousand_random_corruptions_are_detected(content, tmp_path):
-    _campaign(content, tmp_path / "m", 2000, seed=1)
-
-
 def _hostile_campaign(content: bytes, path, num: int, seed: int) -> None:
-    """Corruptions by someone who mends the checksum: refused, or a model whose walks end."""
+    """Corruptions with a mended checksum: refused, or a model whose walks end."""
     draw = np.random.default_rng(seed)
     observation = transitions(5, 5, seed=6).observation
     length = 8 + int.from_bytes(content[:8], "little")
@@ -185,13 +171,12 @@ def _hostile_campaign(content: bytes, path, num: int, seed: int) -> None:
     assert refused > num / 4
 
 
-def test_mended_checksums_do_not_help(content, tmp_path):
-    _hostile_campaign(content, tmp_path / "m", 150, seed=0)
-
-
-@pytest.mark.soak
-def test_two_thousand_mended_checksums_do_not_help(content, tmp_path):
-    _hostile_campaign(content, tmp_path / "m", 2000, seed=1)
+@pytest.mark.parametrize("num", [200, pytest.param(2000, marks=pytest.mark.soak)])
+def test_every_random_corruption_is_detected(content, tmp_path, num):
+    assert len(content) > 200_000
+    assert _survives(tmp_path / "m", content) == ""
+    _campaign(content, tmp_path / "m", num, seed=num)
+    _hostile_campaign(content, tmp_path / "m", num, seed=num)
 
 
 def _set(path: tuple, value: object):
@@ -209,22 +194,17 @@ def _set(path: tuple, value: object):
     ("change", "sentence"),
     [
         (_set(("__metadata__",), 3), "header is not one of ours"),
-        (_set(("__metadata__", "metastep"), 3), "header is not one of ours"),
         (_set(("__metadata__", "metastep"), "{}"), "header is not one of ours"),
-        (_set(("__metadata__", "metastep"), '{"checksum": "", "metadata": NaN}'), "NaN is not a JSON value"),
+        (
+            _set(("__metadata__", "metastep"), '{"checksum": "", "metadata": NaN}'),
+            "damaged or was not written by metastep",
+        ),
         (_set(("extra",), {}), "header is not one of ours"),
         (_set(("1/0/value", "dtype"), "F16"), "do not fit"),
-        (_set(("1/0/value", "dtype"), "C64"), "header is not one of ours"),
         (_set(("1/0/value", "shape"), [2**40]), "do not fit"),
-        (_set(("1/0/value", "shape"), [2**60, 2**60]), "do not fit"),
-        (_set(("1/0/value", "shape"), [-1]), "do not fit"),
-        (_set(("1/0/value", "shape"), [1.5]), "do not fit"),
         (_set(("1/0/value", "shape"), 3), "header is not one of ours"),
         (_set(("1/0/value", "data_offsets"), [8, 16]), "do not fit"),
-        (_set(("1/0/value", "data_offsets"), [2**70, 2**71]), "do not fit"),
-        (_set(("1/0/value", "data_offsets"), None), "header is not one of ours"),
         (_set(("1/0/empty",), {"dtype": "F32", "shape": [0, 2**70], "data_offsets": [0, 0]}), "damaged"),
-        (lambda header: "[]", "header is not one of ours"),
         (lambda header: '{"__metadata__":{}}, oops', "damaged or was not written by metastep"),
         (lambda header: '{"a":' + "[" * 5000, "nested too deeply"),
         (lambda header: '{"a":[' + "[]," * 250_000 + "1]}", "header is not one of ours"),
@@ -269,31 +249,6 @@ def test_hostile_metadata_is_named(content, tmp_path, change, sentence):
 
 
 @pytest.mark.parametrize(
-    ("name", "index", "value", "sentence"),
-    [
-        ("left", 0, 0, "later nodes"),
-        ("right", 0, 2**31 - 1, "later nodes"),
-        ("threshold", 0, np.inf, "threshold must be finite"),
-        ("value", 3, np.nan, "value must be finite"),
-        ("feature", 0, 6, "feature must"),
-        ("offsets", 20, 2**62, "offsets"),
-        ("offsets", 20, -5, "offsets"),
-        ("offsets", 5, 5, "offsets"),
-        ("importances", 0, np.nan, "importances must be finite"),
-    ],
-)
-def test_hostile_arrays_are_named(content, tmp_path, name, index, value, sentence):
-    path = tmp_path / "m"
-    path.write_bytes(content)
-    arrays, metadata = read_tensors(path)
-    array = arrays[f"2/1/{name}"].copy()
-    array[index] = value
-    write_tensors(path, arrays | {f"2/1/{name}": array}, metadata)
-    with pytest.raises(InputError, match=sentence):
-        load_model(path)
-
-
-@pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"1/0/left": None}, "has the arrays"),
@@ -318,7 +273,9 @@ def test_tensors_that_do_not_belong_are_named(content, tmp_path, change, sentenc
         load_model(path)
 
 
-def test_what_is_no_model_file(tmp_path):
+def test_paths_without_a_model_file_are_named(model, tmp_path):
+    with pytest.raises(InputError, match="cannot be written"):
+        save_model(model, tmp_path / "nowhere" / "m")
     with pytest.raises(InputError, match=r"File .*/nothing is missing\."):
         load_model(tmp_path / "nothing")
     with pytest.raises(InputError, match=r"File .*/model.safetensors is missing\."):
@@ -331,8 +288,3 @@ def test_what_is_no_model_file(tmp_path):
         (tmp_path / "short").write_bytes(b"\0" * size)
         with pytest.raises(InputError, match="is damaged or was not written by metastep"):
             load_model(tmp_path / "short")
-
-
-def test_a_folder_that_does_not_exist_is_one_sentence(model, tmp_path):
-    with pytest.raises(InputError, match="cannot be written"):
-        save_model(model, tmp_path / "nowhere" / "m")

@@ -18,7 +18,6 @@ from metastep.integrations.gymnasium import (
     MetaVectorEnv,
     action_space,
     make_env,
-    make_vector_env,
     observation_space,
 )
 from metastep.mdp import EpisodicMetaMDP
@@ -88,35 +87,6 @@ def test_gymnasium_has_nothing_to_complain_about(name):
     check_env(gym.make(name).unwrapped)
 
 
-def test_the_checker_would_complain():
-    # It complains through Python's warnings, which are errors in tests: what passes above passed without one.
-    with pytest.warns(UserWarning, match="symmetric and normalized"):
-        check_env(gym.make(NAV2D, actions="stepsize", **TINY).unwrapped)
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters", "contexts", "num_episodes", "horizon", "stepsize", "sigma"),
-    [
-        ("Nav2D", 6, [(-0.5, 0.5), (-0.5, 0.5)], 200, 10, 8.0, 1.001),
-        ("Minigolf", 2, [(0.7, 1.0), (0.065, 0.196)], 400, 20, 1.0, 0.1),
-        ("CartPole", 5, [(0.1, 2.0), (0.5, 1.5)], 100, 100, 10.0, 1.001),
-        ("SwingUp", 5, [(0.1, 2.0)], 100, 200, 0.5, 1.001),
-    ],
-)
-def test_the_settings_are_the_papers(name, parameters, contexts, num_episodes, horizon, stepsize, sigma):
-    env = gym.make(f"metastep/{name}-v0").unwrapped
-    rollout = env.mdp.estimator.rollout
-    assert (rollout.num_episodes, rollout.horizon, rollout.discount) == (num_episodes, horizon, 0.99)
-    assert (env.mdp.num_parameters, rollout.policy.sigma) == (parameters, sigma)
-    assert (env.mdp.space.low, env.mdp.space.high) == ((0.0,), (stepsize,))
-    assert env.observation_space.shape == (2 * parameters + len(contexts),)
-    assert env.observation_space.dtype == np.float32
-    low, high = np.asarray(contexts, np.float32).T
-    np.testing.assert_array_equal(env.observation_space.low[2 * parameters :], low)
-    np.testing.assert_array_equal(env.observation_space.high[2 * parameters :], high)
-    assert env.observation_space.high[0] == -env.observation_space.low[0] == np.finfo(np.float32).max
-
-
 def test_the_spaces_follow_the_meta_mdp(env):
     mdp = replace(env.mdp, observation=("return", "context"))
     assert observation_space(mdp).shape == (3,)
@@ -138,22 +108,6 @@ def test_an_episode_is_what_the_shared_loop_does(env):
     np.testing.assert_array_equal(rewards[1:], np.diff(episode.mean_return[:, 0]))
     assert truncated[1:] == (False, False, True)
     np.testing.assert_allclose([info["stepsize"] for info in infos], [[0.0], [2.0], [5.0], [7.6]], rtol=1e-6)
-
-
-def test_an_update_follows_the_natural_gradient(env):
-    (before, after), _, _, (_, info) = play(env, 3, [np.zeros(1, np.float32)])
-    theta, gradient = before[:6], before[6:12]
-    np.testing.assert_allclose(after[:6], theta + 4.0 * gradient / np.linalg.norm(gradient), rtol=1e-5, atol=1e-6)
-    assert info["stepsize"] == 4.0
-    assert not info["flagged"]
-
-
-def test_a_seed_decides_everything(env):
-    actions = np.asarray([[0.1], [-0.9], [0.4]], np.float32)
-    first, second, other = play(env, 5, actions), play(env, 5, actions), play(env, 6, actions)
-    np.testing.assert_array_equal(first[0], second[0])
-    np.testing.assert_array_equal(first[1][1:], second[1][1:])
-    assert not np.any(np.isclose(first[0][0], other[0][0]))
 
 
 def test_later_episodes_differ_but_follow_from_the_seed(env):
@@ -210,13 +164,10 @@ def test_actions_beyond_the_bounds_are_clipped(env):
         np.testing.assert_array_equal(clipped[0], exact[0])
 
 
-@pytest.mark.parametrize(("action", "stepsize"), [(-1.0, 0.01), (0.0, 0.1), (1.0, 1.0)])
-def test_normalised_actions_follow_a_logarithmic_scale(env, action, stepsize):
+def test_actions_follow_a_logarithmic_scale_or_are_the_stepsizes_themselves(env):
     mdp = replace(env.mdp, space=HyperparameterSpace((0.01,), (1.0,), ("log",)))
-    assert play(MetaEnv(mdp, 2), 2, [np.float32([action])])[3][1]["stepsize"] == pytest.approx(stepsize)
-
-
-def test_actions_may_be_the_stepsizes_themselves(env):
+    for action, stepsize in ((-1.0, 0.01), (0.0, 0.1), (1.0, 1.0)):
+        assert play(MetaEnv(mdp, 2), 2, [np.float32([action])])[3][1]["stepsize"] == pytest.approx(stepsize)
     own = MetaEnv(env.mdp, 3, actions="stepsize")
     ours, theirs = play(own, 4, [np.float32([2.0])]), play(env, 4, [np.float32([-0.5])])
     np.testing.assert_array_equal(ours[0], theirs[0])
@@ -244,14 +195,6 @@ def test_a_learner_that_diverged_is_flagged_and_shows_finite_numbers_only():
     assert all(observation in env.observation_space for observation in observations)
     assert rewards[1:] == (0.0, 0.0)
     np.testing.assert_array_equal(observations[2][: mdp.num_parameters], np.float32(1e6))
-
-
-def test_one_learner_in_a_vector_is_the_single_environment(env):
-    actions = np.asarray([[0.1], [-0.9], [0.4]], np.float32)
-    single = play(env, 11, actions)
-    vectorised = play(make_vector_env("nav2d", num_envs=1, **TINY), 11, actions[:, None])
-    np.testing.assert_array_equal(np.stack(vectorised[0])[:, 0], np.stack(single[0]))
-    np.testing.assert_array_equal(np.concatenate(vectorised[1][1:]), single[1][1:])
 
 
 def test_learners_in_lockstep_are_a_block_of_the_shared_loop():
@@ -342,16 +285,6 @@ def test_what_a_vector_returned_never_changes(same_step):
         later[:], reward[:] = 0.0, 0.0
     np.testing.assert_array_equal(observation, kept[0])
     np.testing.assert_array_equal(info["mean_return"], kept[1])
-
-
-def test_options_of_a_vector_hold_for_all_learners_or_one_each():
-    learners = vector()
-    shared, _ = learners.reset(seed=1, options={"context": [0.1, 0.2]})
-    np.testing.assert_array_equal(shared[:, 12:], np.float32([[0.1, 0.2]] * 2))
-    theta = np.arange(12.0).reshape(2, 6)
-    each, _ = learners.reset(seed=1, options={"context": [[0.1, 0.2], [-0.1, 0.0]], "theta": theta})
-    np.testing.assert_array_equal(each[:, 12:], np.float32([[0.1, 0.2], [-0.1, 0.0]]))
-    np.testing.assert_array_equal(each[:, :6], np.float32(theta))
 
 
 @pytest.mark.parametrize(

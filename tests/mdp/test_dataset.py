@@ -204,14 +204,6 @@ def run_worker(folder: Path, block_size: int, share: str = ":") -> subprocess.Po
     return worker
 
 
-def test_processes_can_share_the_work(tmp_path):
-    reference = collect(tmp_path / "alone", LAYOUT._replace(block_size=2))
-    workers = [run_worker(tmp_path / "shared", 2, share) for share in ("::2", "5::-1", "3:")]
-    assert [worker.wait() for worker in workers] == [0, 0, 0]
-    collect(tmp_path / "shared", LAYOUT._replace(block_size=2))
-    assert files(tmp_path / "shared") == files(reference.folder)
-
-
 def test_a_process_killed_at_any_moment_resumes_to_the_same_bytes(tmp_path):
     folder, moments = tmp_path / "killed", random.Random(0)
     reference = collect(tmp_path / "alone", LAYOUT._replace(block_size=1))
@@ -368,14 +360,6 @@ def test_space_on_disk_is_checked_before_the_start_and_for_what_is_left(tmp_path
     with pytest.raises(InputError, match=r"needs .* MB of free disk space"):
         start(tmp_path / "huge", huge)
     assert not (tmp_path / "huge").exists()
-
-
-def test_datasets_of_the_first_version_are_refused_with_what_to_do(tmp_path):
-    start(tmp_path)
-    path = tmp_path / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 1}))
-    with pytest.raises(InputError, match=r"is a dataset of version 1, this metastep reads version 2: collect it again"):
-        Dataset.open(tmp_path)
 
 
 def test_the_first_difference_is_dotted():

@@ -39,16 +39,6 @@ def keras_adam(theta: Floats, gradients: Floats, rates: Floats) -> Floats:
     return theta
 
 
-def textbook_adam(theta: Floats, gradients: Floats, rates: Floats) -> Floats:
-    """The formula of optax and of the paper that introduced Adam: both moments corrected before epsilon is added."""
-    first, second = np.zeros_like(theta), np.zeros_like(theta)
-    for t, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
-        first = 0.9 * first + 0.1 * gradient
-        second = 0.999 * second + 0.001 * gradient**2
-        theta = theta + rate[:, None] * (first / (1 - 0.9**t)) / (np.sqrt(second / (1 - 0.999**t)) + 1e-7)
-    return theta
-
-
 def keras_rmsprop(theta: Floats, gradients: Floats, rates: Floats) -> Floats:
     """Keras 3's RMSprop without momentum: epsilon inside the root."""
     square = np.zeros_like(theta)
@@ -91,13 +81,6 @@ def test_twenty_updates_equal_the_formula_of_keras(
     assert np.abs(expected - theta).max() > 1e-3
 
 
-def test_the_textbook_formula_would_be_seen() -> None:
-    """With gradients as small as epsilon the two Adams part, so the comparison above tells them apart."""
-    theta, gradients, rates = history(1e-7)
-    apart = np.abs(textbook_adam(theta, gradients, rates) - keras_adam(theta, gradients, rates))
-    assert apart.max() > 0.1
-
-
 @pytest.mark.parametrize(
     ("rule", "uses_natural", "is_normalised"),
     [(NGA(), True, True), (GradientAscent(normalised=True), False, True), (GradientAscent(), False, False)],
@@ -132,49 +115,12 @@ def test_a_direction_too_large_to_be_normalised_is_flagged() -> None:
     np.testing.assert_allclose(update.theta, [[6.0, 8.0, 0.0, 0.0], [0.0] * 4, [0.0, 10.0, 0.0, 0.0]], rtol=1e-6)
 
 
-BAD = {
-    "zero": [0.0, 0.0, 0.0, 0.0],
-    "nan": [1.0, np.nan, 1.0, 1.0],
-    "inf": [1.0, 1.0, np.inf, 1.0],
-    "-inf": [-np.inf, 1.0, 1.0, 1.0],
-}
-
-
 def warmed_up(rule: Rule) -> tuple[Array, object]:
     """After one ordinary update, so that the state is not that of `init`."""
     theta, gradients, _ = history(1.0)
     start = jnp.asarray(theta, jnp.float32)
     update = rule.apply(start, estimate(gradients[0]), stepsizes(0.1), rule.init(start))
     return update.theta, update.state
-
-
-def check_that_only_the_middle_learner_stays(
-    rule: Rule, theta: Array, state: object, bad: Estimate, good: Estimate, sizes: Array
-) -> None:
-    update, usual = (jax.jit(rule.apply)(theta, batch, sizes, state) for batch in (bad, good))
-    np.testing.assert_array_equal(update.flagged, [False, True, False])
-    for after, before, expected in zip(
-        jax.tree.leaves((update.theta, update.state)),
-        jax.tree.leaves((theta, state)),
-        jax.tree.leaves((usual.theta, usual.state)),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(after[1], before[1])
-        np.testing.assert_array_equal(after[np.array([0, 2])], expected[np.array([0, 2])])
-        assert (np.asarray(after)[[0, 2]] != np.asarray(before)[[0, 2]]).any()
-
-
-@pytest.mark.parametrize("name", ALONG_A_LINE)
-@pytest.mark.parametrize("kind", BAD)
-def test_a_zero_or_non_finite_direction_leaves_theta_and_state_and_is_flagged(name: str, kind: str) -> None:
-    rule = rules.make(name)
-    theta, state = warmed_up(rule)
-    gradient = np.ones((NUM_LEARNERS, NUM_PARAMETERS))
-    broken = gradient.copy()
-    broken[1] = BAD[kind]
-    check_that_only_the_middle_learner_stays(
-        rule, theta, state, estimate(broken), estimate(gradient), stepsizes([0.5, 0.5, 0.25])
-    )
 
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop"])
@@ -184,9 +130,14 @@ def test_a_gradient_whose_square_overflows_does_not_stop_the_learner_for_good(na
     gradient = np.ones((NUM_LEARNERS, NUM_PARAMETERS))
     broken = gradient.copy()
     broken[1, 2] = 1e25  # finite, but not its square
-    check_that_only_the_middle_learner_stays(
-        rule, theta, state, estimate(broken), estimate(gradient), stepsizes([0.5, 0.5, 0.25])
-    )
+    sizes = stepsizes([0.5, 0.5, 0.25])
+    update, usual = (jax.jit(rule.apply)(theta, estimate(each), sizes, state) for each in (broken, gradient))
+    np.testing.assert_array_equal(update.flagged, [False, True, False])
+    trees = ((each.theta, each.state) for each in (update, usual))
+    for after, expected, before in zip(*map(jax.tree.leaves, (*trees, (theta, state))), strict=True):
+        np.testing.assert_array_equal(after[1], before[1])
+        np.testing.assert_array_equal(after[np.array([0, 2])], expected[np.array([0, 2])])
+        assert (np.asarray(after)[[0, 2]] != np.asarray(before)[[0, 2]]).any()
 
 
 @pytest.mark.parametrize("name", ALONG_A_LINE)
@@ -219,22 +170,6 @@ def test_a_damping_out_of_range_is_refused(damping: float) -> None:
         rules.make("nga", damping=damping)
 
 
-@pytest.mark.parametrize("name", ALONG_A_LINE)
-def test_a_step_of_zero_goes_nowhere_and_is_no_failure(name: str) -> None:
-    rule = rules.make(name)
-    theta, state = warmed_up(rule)
-    update = rule.apply(theta, estimate(np.ones(theta.shape)), stepsizes(0.0), state)
-    np.testing.assert_array_equal(update.theta, theta)
-    assert not np.asarray(update.flagged).any()
-
-
-def test_an_unknown_rule_gets_a_hint() -> None:
-    with pytest.raises(
-        InputError, match=r"meta.rule: 'adma' is not registered, allowed are a2c, adam, .* Did you mean 'adam'\?"
-    ):
-        rules.make("adma")
-
-
 MENU = rules.Menu(("nga damping=0.01", "rmsprop", "nga damping=0.5", "adam", "gradient normalised=true"))
 
 
@@ -262,11 +197,6 @@ def test_every_direction_of_a_menu_is_the_update_of_its_rule_with_moments_that_r
         )
         update = MENU.apply(where, both, chosen([0, 3, 1], [0.5, 0.1, 0.2]), state)
         where, state = update.theta, update.state
-
-
-def test_a_menu_needs_as_many_natural_gradients_as_it_has_dampings() -> None:
-    assert MENU.damping == (0.01, 0.5)
-    assert rules.Menu(("rmsprop",)).damping is None
 
 
 @pytest.mark.parametrize(
@@ -297,5 +227,5 @@ def test_adam_and_rmsprop_may_follow_the_natural_gradient(name: str) -> None:
     found = natural.apply(theta, both, stepsizes(0.1), natural.init(theta))
     np.testing.assert_array_equal(found.theta, expected.theta)
     np.testing.assert_array_equal(natural.direction(both), both.natural_gradient)
-    with pytest.raises(InputError, match=r"meta.rule.follows: 'hessian' must be one of gradient, natural_gradient"):
+    with pytest.raises(InputError, match=r"meta.rule.follows: 'hessian' must be 'gradient' or 'natural_gradient'"):
         rules.make(name, follows="hessian")

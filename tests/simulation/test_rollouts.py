@@ -88,23 +88,6 @@ def test_wide_observations_and_many_parameters_stream_the_same_estimate() -> Non
     np.testing.assert_allclose(np.moveaxis(np.asarray(streamed.moments), -1, 0), block, rtol=1e-4, atol=1e-4)
 
 
-class Still(Wide):
-    """Starts always the same, and insists on being given no normals."""
-
-    reset_noise: ClassVar[int] = 0
-
-    def reset(self, context: Any, noise: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        assert noise == ()
-        return (jnp.float32(0.5),) * 10
-
-
-def test_an_environment_gets_as_many_normals_as_it_declares() -> None:
-    rollout = Rollout(Still(), LinearGaussian(10, 3, 0.7), num_episodes=2, horizon=2)
-    theta, context = jnp.zeros((2, 33), jnp.float32), jnp.asarray([[0.5], [0.9]], jnp.float32)
-    episodes = compiled_trajectories(rollout, theta, context, jax.random.key(1))
-    np.testing.assert_array_equal(episodes.observation[0], 0.5)
-
-
 def test_a_network_streams_the_same_estimate() -> None:
     rollout = make_rollout("nav2d", hidden=(4, 3))
     theta, context, key = draw_learners(rollout, 2)

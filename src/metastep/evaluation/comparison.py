@@ -29,7 +29,7 @@ class Comparison:
     """Learning curves of several methods on the same tasks; the task is the unit of replication.
 
     Args:
-        methods: who took part, in the order of the first axis of every array.
+        methods: in the order of the first axis of every array.
         context_names: of the columns of `context`.
         context: (tasks, coordinates).
         returns: (methods, tasks, updates + 1), estimated on each batch; the first is before any update.
@@ -38,10 +38,10 @@ class Comparison:
         flagged: (methods, tasks, updates + 1): an estimate that was zero or not finite.
         num_steps: (methods, tasks), environment steps of the batches (a controller's own simulations not counted).
         theta: (methods, tasks, parameters), the policy after the last update.
-        diagnostics: what controllers report, "method/quantity" -> (tasks, updates).
-        tuning: how the tuned values were found.
+        diagnostics: reports of controllers, "method/quantity" -> (tasks, updates).
+        tuning: the grid searches of the tuned methods.
         settings: everything needed to repeat it.
-        made_from: fingerprints of the run it belongs to and of what it followed there, by name.
+        made_from: fingerprints of its run and of the run's files it was made from, by name.
     """
 
     methods: tuple[MethodRecord, ...]
@@ -73,41 +73,36 @@ class Comparison:
         return self.returns.shape[1]
 
     def index(self, name: str) -> int:
-        """Position of a method."""
+        """Return the position of a method."""
         if name not in self.names:
             raise InputError(f"method: {name!r} is not in this comparison, allowed are {', '.join(self.names)}.")
         return self.names.index(name)
 
+    def record(self, name: str) -> MethodRecord:
+        """Return the record of a method."""
+        return self.methods[self.index(name)]
+
     def label(self, name: str) -> str:
-        """How a method is called in tables and figures."""
-        return self.methods[self.index(name)].label
+        """Return the name of a method in tables and figures."""
+        return self.record(name).label
 
     def at_edge(self, *methods: str) -> list[str]:
-        """Labels of these methods, or of all, whose tuned values lie at an edge of their grid, with the values' names."""
+        """Return labels of methods (all by default) tuned at an edge of their grid, with the names of the values."""
         tables = (table for table in self.tuning if table.at_edge and table.method in (methods or self.names))
         return [f"{self.label(table.method)} ({', '.join(table.at_edge)})" for table in tables]
 
     def num_flagged(self) -> dict[str, int]:
-        """Estimates that could not be followed, by method."""
+        """Count estimates that were zero or not finite, by method."""
         return {name: int(count) for name, count in zip(self.names, self.flagged.sum(axis=(1, 2)), strict=True)}
 
     def num_diverged(self) -> dict[str, int]:
-        """Tasks with a return that is not finite, by method."""
+        """Count tasks with a return that is not finite, by method."""
         counts = (~np.isfinite(self.returns)).any(axis=2).sum(axis=1)
         return {name: int(count) for name, count in zip(self.names, counts, strict=True)}
 
 
 class Asked(NamedTuple):
-    """What a comparison runs methods on.
-
-    Args:
-        mdp: everything but the rule, which each method replaces by its own.
-        seed: of tasks, initial policies and simulations.
-        num_updates: T.
-        num_tasks: how many tasks.
-        contexts: an explicit task list (tasks, coordinates) in place of sampled ones, used in turn where it is shorter.
-        stream: where tasks and keys come from; a method that was shaped on it is refused.
-    """
+    """The tasks of a comparison; the fields are those of `compare`."""
 
     mdp: MetaMDP
     seed: int
@@ -118,7 +113,7 @@ class Asked(NamedTuple):
 
     @property
     def blocks(self) -> Blocks:
-        """Of tasks."""
+        """The blocks of tasks."""
         return Blocks(self.num_tasks, self.mdp.block_size)
 
 
@@ -148,7 +143,7 @@ def compare(
         stream: where tasks and keys come from; a method that was shaped on it is refused.
         tuning: tables to keep with the result.
         blocks_together: blocks that a GPU simulates in one batch.
-        tracker: is told the blocks done.
+        tracker: receives progress in blocks.
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
@@ -158,13 +153,14 @@ def compare(
     if num_tasks is None or num_tasks < 1 or num_updates < 1:
         raise InputError(f"compare: {num_tasks} tasks and {num_updates} updates; both must be at least 1.")
     asked = Asked(mdp, seed, num_updates, num_tasks, contexts, stream)
-    total = len(methods) * len(asked.blocks)
-    with (tracker or Silent()).stage(_stage_name(methods, stream), total, "blocks") as stage:
+    name = {Stream.VALIDATION: "validate", Stream.TUNING: "tune", Stream.TRAIN: "train"}.get(stream)
+    name = name or (f"test {methods[0].name}" if len(methods) == 1 else f"test {len(methods)} methods")
+    with (tracker or Silent()).stage(name, len(methods) * len(asked.blocks), "blocks") as stage:
         return carry_out([comparing(methods, asked, tuning)], stage.advance, together=blocks_together)[0]
 
 
 def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTable] = ()) -> Plan[Comparison]:
-    """The plan of a comparison: every method on every block of tasks."""
+    """Return the plan of a comparison: every method on every block of tasks."""
     check_names(methods)
     mdp, num_tasks, blocks = asked.mdp.with_budget(asked.num_updates), asked.num_tasks, asked.blocks
     starts = [start_of(mdp, asked.seed, asked.stream, block, asked.contexts) for block in blocks]
@@ -205,15 +201,8 @@ def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTa
     )
 
 
-def _stage_name(methods: Sequence[Method], stream: Stream) -> str:
-    """What is under way: who is judged on the test tasks, or that something is chosen on others."""
-    if stream is not Stream.TEST:
-        return {Stream.VALIDATION: "validate", Stream.TUNING: "tune", Stream.TRAIN: "train"}[stream]
-    return f"test {methods[0].name}" if len(methods) == 1 else f"test {len(methods)} methods"
-
-
 def _tasks_first(histories: Sequence[History], *, chooses: bool) -> dict[str, NDArray[Any]]:
-    """One method on the tasks of all blocks; where it chooses a direction, that is taken from before the step."""
+    """Return the arrays of one method on the tasks of all blocks; a chosen direction stands before the step."""
     chosen = np.concatenate([np.swapaxes(history.hyperparameters, 0, 1) for history in histories])
     parts: dict[str, list[NDArray[Any]]] = {
         "returns": [history.mean_return.T for history in histories],
@@ -226,7 +215,7 @@ def _tasks_first(histories: Sequence[History], *, chooses: bool) -> dict[str, ND
 
 
 def join(parts: Sequence[Comparison]) -> Comparison:
-    """Comparisons of different methods on the same tasks as one; they must have been run alike."""
+    """Join comparisons of different methods on the same tasks; their settings must be the same."""
     first = parts[0]
     for part in parts[1:]:
         require_alike(first, part)
@@ -241,7 +230,7 @@ def join(parts: Sequence[Comparison]) -> Comparison:
 
 
 def require_alike(first: Comparison, second: Comparison, *, but: Sequence[str] = ()) -> None:
-    """Refuse results that cannot stand side by side: of other tasks, learners, software or device; `but` may differ."""
+    """Refuse to join results of different tasks, learners, software or device; settings named in `but` may differ."""
 
     def setting(comparison: Comparison) -> dict[str, Any]:
         mdp = {name: value for name, value in comparison.settings.get("mdp", {}).items() if name not in _OF_THE_MODEL}

@@ -40,32 +40,26 @@ def save(path: str | Path, comparison: Comparison) -> str:
         **storage.stamp(_KIND),
         "methods": [method._asdict() for method in comparison.methods],
         "context_names": list(comparison.context_names),
-        "tuning": [_facts(table) for table in comparison.tuning],
+        "tuning": [
+            {name: value for name, value in table._asdict().items() if name not in _TABLE_ARRAYS}
+            for table in comparison.tuning
+        ],
         "settings": comparison.settings,
         "made_from": comparison.made_from,
     }
     return storage.write_tensors(path, arrays, metadata)
 
 
-def _facts(table: TuningTable) -> dict[str, Any]:
-    return {
-        "method": table.method,
-        "parameters": list(table.parameters),
-        "num_tasks": table.num_tasks,
-        "seed": table.seed,
-        "num_steps": table.num_steps,
-    }
-
-
 def load(path: str | Path) -> Comparison:
-    """Read a comparison; a damaged or foreign file is refused with one sentence."""
+    """Read a comparison; refuse a damaged or foreign file with one sentence."""
     arrays, metadata = storage.read_tensors(path)
     storage.require_stamp(metadata, _KIND, path, _REMEDY)
     try:
         comparison = _assembled(arrays, metadata)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"File {path} is not a whole comparison: {type(error).__name__} {error}.") from error
-    _check(path, comparison)
+    if complaint := _complaint(comparison):
+        raise InputError(f"File {path} is not a whole comparison: {complaint}.")
     return comparison
 
 
@@ -98,11 +92,11 @@ def _assembled(arrays: dict[str, NDArray[Any]], metadata: dict[str, Any]) -> Com
     )
 
 
-def _check(path: str | Path, comparison: Comparison) -> None:
-    """Refuse arrays of a wrong type or of shapes that do not fit each other."""
+def _complaint(comparison: Comparison) -> str:
+    """Return what is wrong with the arrays: a type, shapes that do not fit each other, or values."""
     num_methods, num_tasks = len(comparison.methods), len(comparison.context)
     if comparison.returns.ndim != 3 or comparison.hyperparameters.ndim != 4:
-        raise InputError(f"File {path} is not a whole comparison: returns need 3 axes and hyperparameters 4.")
+        return "returns need 3 axes and hyperparameters 4"
     num_updates, coordinates = comparison.returns.shape[2] - 1, comparison.hyperparameters.shape[3]
     shapes = {
         "context": (num_tasks, len(comparison.context_names)),
@@ -116,22 +110,17 @@ def _check(path: str | Path, comparison: Comparison) -> None:
     for name, shape in shapes.items():
         array = getattr(comparison, name)
         if array.shape != shape or array.dtype != _ARRAYS[name]:
-            raise InputError(
-                f"File {path} is not a whole comparison: {name} is {array.dtype} {array.shape}, expected is "
-                f"{_ARRAYS[name]} {shape}."
-            )
+            return f"{name} is {array.dtype} {array.shape}, expected is {_ARRAYS[name]} {shape}"
     if len(set(comparison.names)) != num_methods:
-        raise InputError(f"File {path} is not a whole comparison: a method is named twice.")
+        return "a method is named twice"
     for record, chosen in zip(comparison.methods, comparison.direction, strict=True):
         last = max(0, len(record.directions) - 1)
         if chosen.size and not 0 <= chosen.min() <= chosen.max() <= last:
-            raise InputError(
-                f"File {path} is not a whole comparison: directions of {record.name} are {chosen.min()} to {chosen.max()}, "
-                f"allowed is 0 to {last}."
-            )
+            return f"directions of {record.name} are {chosen.min()} to {chosen.max()}, allowed is 0 to {last}"
     for table in comparison.tuning:
         if not 0.0 <= table.num_steps < np.inf:
-            raise InputError(f"File {path} is not a whole comparison: tuning took {table.num_steps} steps.")
+            return f"tuning took {table.num_steps} steps"
+    return ""
 
 
 def differences_to_csv(rows: Iterable[Difference], path: str | Path) -> None:
@@ -161,39 +150,26 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
         "label": pa.array([record.label for record in comparison.methods]).take(pa.array(method)),
         "task": task,
     }
+    chosen = comparison.hyperparameters  # null at update 0, which has none
+    padded = np.pad(chosen, ((0, 0), (0, 0), (1, 0), (0, 0))).reshape(-1)
+    if chosen.shape[3] == 1:
+        stepsizes = pa.array(padded, mask=update == 0)
+    else:
+        stepsizes = pa.FixedSizeListArray.from_arrays(pa.array(padded), chosen.shape[3], mask=pa.array(update == 0))
+    directions: list[str | None] = []
+    for record, tasks in zip(comparison.methods, comparison.direction, strict=True):
+        for positions in tasks:
+            directions += [None, *((record.directions[place] if record.directions else None) for place in positions)]
     for index, name in enumerate(comparison.context_names):
         columns[f"context_{name}"] = comparison.context[task, index]
     columns |= {
         "update": update,
         "return": comparison.returns.reshape(-1),
-        "stepsize": _stepsizes(comparison),
+        "stepsize": stepsizes,
         "flagged": comparison.flagged.reshape(-1),
     }
     if any(record.directions for record in comparison.methods):
-        columns["direction"] = pa.array(_directions(comparison), pa.string())
+        columns["direction"] = pa.array(directions, pa.string())
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink)
     storage.write_atomically(path, sink.getvalue().to_pybytes())
-
-
-def _stepsizes(comparison: Comparison) -> Any:
-    """One Arrow value for each row, null at update 0."""
-    import pyarrow as pa
-
-    num_methods, num_tasks, num_observations = comparison.returns.shape
-    chosen = comparison.hyperparameters
-    padded = np.concatenate([np.zeros((num_methods, num_tasks, 1, chosen.shape[3]), np.float32), chosen], axis=2)
-    missing = np.broadcast_to(np.arange(num_observations) == 0, (num_methods, num_tasks, num_observations)).reshape(-1)
-    if chosen.shape[3] == 1:
-        return pa.array(padded.reshape(-1), mask=missing)
-    values = pa.array(padded.reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(values, chosen.shape[3], mask=pa.array(missing))
-
-
-def _directions(comparison: Comparison) -> list[str | None]:
-    """The name of the direction of each row, None at update 0 and where there was no choice."""
-    names: list[str | None] = []
-    for record, tasks in zip(comparison.methods, comparison.direction, strict=True):
-        for task in tasks:
-            names += [None, *((record.directions[position] if record.directions else None) for position in task)]
-    return names

@@ -168,31 +168,34 @@ class MethodRecord(NamedTuple):
 
 def check_record(record: MethodRecord) -> None:
     """Refuse a record that cannot be shown: it may come from a file."""
-    for name in ("name", "label", "colour", "rule", "controller"):
-        text = getattr(record, name)
-        if not isinstance(text, str) or not text.isprintable() or len(text) > 200:
-            raise InputError(
-                f"methods: {name} is {text!r:.60}, allowed is a line of printable text of at most 200 letters."
-            )
-    if not re.fullmatch(r"text|(#[0-9a-fA-F]{6})?", record.colour):
-        raise InputError(f"methods: the colour {record.colour!r:.60} of {record.name} must look like #0072B2.")
+
+    def require(holds: bool, sentence: str) -> None:
+        if not holds:
+            raise InputError(f"methods: {sentence}.")
+
+    def is_line(text: Any) -> bool:
+        return isinstance(text, str) and text.isprintable() and len(text) <= 200
+
+    line = "a line of printable text of at most 200 letters"
+    for field_name in ("name", "label", "colour", "rule", "controller"):
+        text = getattr(record, field_name)
+        require(is_line(text), f"{field_name} is {text!r:.60}, allowed is {line}")
+    is_colour = re.fullmatch(r"text|(#[0-9a-fA-F]{6})?", record.colour) is not None
+    require(is_colour, f"the colour {record.colour!r:.60} of {record.name} must look like #0072B2")
     numbers = isinstance(record.values, dict) and all(type(value) in (int, float) for value in record.values.values())
-    if not numbers or not isinstance(record.is_yardstick, bool):
-        raise InputError(f"methods: values of {record.name} must be numbers, and is_yardstick true or false.")
-    for name in ("training_steps", "trials"):
-        number = getattr(record, name)
-        if type(number) not in (int, float) or not 0.0 <= number < np.inf:
-            raise InputError(f"methods: {name} of {record.name} is {number!r:.60}, allowed is 0 or more.")
+    right = numbers and isinstance(record.is_yardstick, bool)
+    require(right, f"values of {record.name} must be numbers, and is_yardstick true or false")
+    for field_name in ("training_steps", "trials"):
+        number = getattr(record, field_name)
+        right = type(number) in (int, float) and 0.0 <= number < np.inf
+        require(right, f"{field_name} of {record.name} is {number!r:.60}, allowed is 0 or more")
     names = record.directions
-    if not isinstance(names, tuple) or len(names) > _MOST_DIRECTIONS or len(set(map(str, names))) < len(names):
-        raise InputError(f"methods: directions of {record.name} must be at most {_MOST_DIRECTIONS} different names.")
+    distinct = isinstance(names, tuple) and len(set(map(str, names))) == len(names) <= _MOST_DIRECTIONS
+    require(distinct, f"directions of {record.name} must be at most {_MOST_DIRECTIONS} different names")
     for name in names:
-        if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 200:
-            raise InputError(
-                f"methods: the direction {name!r:.60} of {record.name} must be a line of printable text of at most 200 letters."
-            )
-    if record.scale not in SCALES:
-        raise InputError(f"methods: scale of {record.name} is {record.scale!r:.60}, allowed are {', '.join(SCALES)}.")
+        require(bool(name) and is_line(name), f"the direction {name!r:.60} of {record.name} must be {line}")
+    scales = ", ".join(SCALES)
+    require(record.scale in SCALES, f"scale of {record.name} is {record.scale!r:.60}, allowed are {scales}")
 
 
 def refuse_overlap(methods: Sequence[Method], stream: Stream, contexts: NDArray[np.float32]) -> None:

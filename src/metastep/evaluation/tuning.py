@@ -1,6 +1,5 @@
 """Tuning by grid search on tuning tasks, all grid points in lockstep (table 1 of the paper)."""
 
-from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from metastep.mdp.runs import BlockRun, Plan, Start, carry_out
 
 
 class TuningTable(NamedTuple):
-    """The outcome of one grid search; the score is the area under the curve, the mean return over updates 1..T."""
+    """The result of one grid search; the score is the area under the curve, the mean return over updates 1..T."""
 
     method: str
     parameters: tuple[str, ...]
@@ -57,7 +56,7 @@ def tune(
     blocks_together: int = 1,
     tracker: Tracker | None = None,
 ) -> tuple[Method, TuningTable]:
-    """Score every point of a method's grid on the same tuning tasks and initial policies; the method with the best of them.
+    """Score every point of a method's grid on the same tuning tasks and initial policies; return the best as a method.
 
     Grid points and tasks share the lanes of blocks: lane `p * num_tasks + t` is point p on task t, so a grid costs as
     many blocks as its learners fill. The points differ in their simulation noise, which is small against the
@@ -71,7 +70,7 @@ def tune(
         num_updates: T.
         contexts: an explicit task list in place of sampled tasks.
         blocks_together: blocks that a GPU simulates in one batch.
-        tracker: is told the blocks done.
+        tracker: receives progress in blocks.
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
@@ -81,7 +80,7 @@ def tune(
 
 
 def num_blocks(spec: MethodSpec, mdp: MetaMDP, num_tasks: int) -> int:
-    """How many blocks a grid search takes."""
+    """Return how many blocks a grid search takes."""
     return len(Blocks(len(_points(spec)) * num_tasks, mdp.block_size))
 
 
@@ -94,17 +93,21 @@ def tuning(
     num_updates: int,
     contexts: NDArray[np.float32] | None = None,
 ) -> Plan[tuple[Method, TuningTable]]:
-    """The plan of a grid search; the arguments are those of `tune`."""
+    """Return the plan of a grid search; the arguments are those of `tune`."""
     points, parameters = _points(spec), tuple(spec.grid)
     if num_tasks < 2 or num_updates < 1:
         raise InputError(
             f"tune: {num_tasks} tasks and {num_updates} updates; at least 2 tasks and 1 update are needed."
         )
-    context, theta = _tuning_tasks(mdp, seed, num_tasks, contexts)
+    tasks = [mdp.tasks(seed, Stream.TUNING, block, contexts) for block in Blocks(num_tasks, mdp.block_size)]
+    context = np.concatenate([np.asarray(each.context) for each in tasks])
+    theta = np.concatenate([np.asarray(each.theta) for each in tasks])
     variant = spec.on(mdp.with_budget(num_updates))
     lanes = Blocks(len(points) * num_tasks, mdp.block_size)
     asked = []
-    for block, lane in _lanes(lanes):
+    for block in lanes:
+        # The padding of the last block repeats its last learner.
+        lane = np.minimum(np.arange(block * lanes.size, (block + 1) * lanes.size), lanes.num_learners - 1)
         values = points[lane // num_tasks]
         controller = spec.build_controller({name: values[:, index] for index, name in enumerate(parameters)})
         start = Start(context[lane % num_tasks], theta[lane % num_tasks], seed, Stream.TUNING, block)
@@ -118,23 +121,6 @@ def tuning(
 
 def _points(spec: MethodSpec) -> NDArray[np.float64]:
     return np.array(list(product(*spec.grid.values())), np.float64)
-
-
-def _tuning_tasks(
-    mdp: MetaMDP, seed: int, num_tasks: int, contexts: NDArray[np.float32] | None
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Contexts (tasks, coordinates) and initial policies (tasks, parameters)."""
-    blocks = [mdp.tasks(seed, Stream.TUNING, block, contexts) for block in Blocks(num_tasks, mdp.block_size)]
-    context = np.concatenate([np.asarray(tasks.context) for tasks in blocks])
-    theta = np.concatenate([np.asarray(tasks.theta) for tasks in blocks])
-    return context[:num_tasks], theta[:num_tasks]
-
-
-def _lanes(blocks: Blocks) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Learners of every block; the padding of the last repeats its last learner."""
-    for block in blocks:
-        lanes = np.arange(block * blocks.size, (block + 1) * blocks.size)
-        yield block, np.minimum(lanes, blocks.num_learners - 1)
 
 
 def _table(

@@ -102,7 +102,7 @@ def _preset(name: str, extending: tuple[Path, ...]) -> Path:
 
 
 def parse(data: Mapping[str, Any]) -> Experiment:
-    """Check a configuration, or say in one sentence what is wrong with it."""
+    """Check a configuration; what is wrong with it is one sentence."""
     try:
         config = Experiment.model_validate(with_tuples(data))
     except ValidationError as error:
@@ -113,7 +113,7 @@ def parse(data: Mapping[str, Any]) -> Experiment:
 
 
 def variant(config: Experiment, model: str) -> Experiment:
-    """The experiment of one of its models: the settings that are different for it are in place, and it has no other model."""
+    """Return the experiment of one of its models: with the settings that differ for it, and without other models."""
     if not model:
         return config
     data = config.to_dict()
@@ -128,7 +128,7 @@ def variant(config: Experiment, model: str) -> Experiment:
 
 
 def _merged(base: Any, changes: Any) -> Any:
-    """Tables are merged key by key, lists of named tables entry by entry; everything else is replaced.
+    """Merge tables key by key and lists of named tables entry by entry; replace everything else.
 
     A part of another name brings options of its own.
     """
@@ -161,7 +161,7 @@ def _overridden(override: str, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _replaced(data: Any, names: Sequence[str], value: Any, override: str, where: str = "") -> Any:
-    """A copy of the settings with one of them set; a list of named tables is entered by name."""
+    """Return a copy of the settings with one of them set; a list of named tables is entered by name."""
     if not names:
         return _selected(data, value)
     name, *rest = names
@@ -177,7 +177,7 @@ def _replaced(data: Any, names: Sequence[str], value: Any, override: str, where:
 
 
 def _selected(old: Any, new: Any) -> Any:
-    """A list of names picks from a list of named tables, whose entries keep what else they say."""
+    """Pick from a list of named tables by a list of names; the entries keep their other settings."""
     if not (_are_named(old) and isinstance(new, list)):
         return new
     known = {entry["name"]: entry for entry in old}
@@ -188,7 +188,7 @@ def _selected(old: Any, new: Any) -> Any:
 
 
 def _toml_value(override: str, text: str) -> Any:
-    """A number, list, table, ... as TOML writes it; what is none of these is taken as text."""
+    """Return the value of an override: as TOML writes it, else plain text."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
@@ -201,7 +201,7 @@ def _toml_value(override: str, text: str) -> Any:
 
 
 def _sentence(error: ValidationError) -> str:
-    """The first problem of a configuration; an unknown key goes first, since it may explain one that is missing."""
+    """Return the first problem of a configuration; an unknown key goes first, since it may explain a missing one."""
     problems = error.errors(include_url=False)
     problem = next((item for item in problems if item["type"] == "extra_forbidden"), problems[0])
     dotted, message = _dotted(problem["loc"]), plainly(problem)
@@ -222,34 +222,23 @@ def _dotted(location: tuple[int | str, ...]) -> str:
     return "".join(parts).removeprefix(".")
 
 
-def _section(name: str) -> type[BaseModel] | None:
-    """The section of the schema that a dotted name stands for, if it is one."""
+def _what_is_needed(name: str) -> str:
+    """Return how to set what is missing: a section names its keys."""
     section: Any = Experiment
     for part in name.split("."):
         field = section.model_fields.get(part)
         section = None if field is None else field.annotation
         if not (isinstance(section, type) and issubclass(section, BaseModel)):
-            return None
-    return section
-
-
-def _what_is_needed(name: str) -> str:
-    """How a setting that is missing is set: a section names its keys."""
-    section = _section(name)
-    if section is None:
-        return "set"
+            return "set"
     needed = [key for key, field in section.model_fields.items() if field.is_required()]
-    optional = [key for key in section.model_fields if key not in needed]
     registry, default = part_registries().get(section.__name__), section.model_fields.get("name")
     if registry is not None and default is not None and isinstance(default.default, str):
         needed += registry.required(default.default)
-    must = f" with {', '.join(needed)}" if needed else ""
-    may = f"{';' if must else ' that'} may hold {', '.join(optional)}" if optional else ""
-    return f"a table [{name}]{must}{may}"
+    return f"a table [{name}]" + (f" with {', '.join(needed)}" if needed else "")
 
 
 def part_registries() -> dict[str, Registry[Any]]:
-    """Whose options stand in which section of the schema."""
+    """Return the registries whose options stand in sections of the schema, by the section's name."""
     return {
         "PolicySection": policies.REGISTRY,
         "RuleSection": rules.REGISTRY,
@@ -271,7 +260,7 @@ def _all_settings(section: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def _nearest(name: str, candidates: Sequence[str]) -> str:
-    """The likeliest meaning: the same or nearly the same last word in another place, else the most similar name."""
+    """Return the likeliest meaning: nearly the same last word in another place, else the most similar name."""
     words = {candidate: candidate.rpartition(".")[2] for candidate in candidates}
     similar = difflib.get_close_matches(name.rpartition(".")[2], words.values(), n=1, cutoff=0.85)
     elsewhere = [candidate for candidate, word in words.items() if word in similar]

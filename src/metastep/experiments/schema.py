@@ -6,7 +6,7 @@ What a class of the library defines (defaults, bounds, sentences) is taken from 
 import inspect
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Le
@@ -23,6 +23,8 @@ from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range, Scale, 
 from metastep.simulation.gradients import DampingKind, Estimator, FisherSolver
 from metastep.simulation.rollouts import Baseline, Rollout
 
+# Keys whose values name parts, also where a name is short for a table.
+_NAMING = ("name", "rule", "controller", "regressor", "observation", "directions")
 _METHOD_NAME = re.compile(r"([\w.]+:)?\w[\w.=+-]{0,63}", re.ASCII)
 
 
@@ -34,7 +36,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
-    """Options become keyword arguments, and go into JSON."""
+    """Refuse options that cannot be keyword arguments or go into JSON."""
     for name, value in options.items():
         if not name.isidentifier() or not _is_plain(value):
             raise ValueError(f"must map names to true, false, numbers, text or lists of them, {shown(name)} does not")
@@ -52,7 +54,7 @@ def _of(owner: Callable[..., Any], name: str, more: str = "", **default: Any) ->
 
 
 def _features(value: Any) -> Any:
-    """A list of features, in which the name of a set stands for all that are in it."""
+    """Expand the names of sets of features."""
     names = (value,) if isinstance(value, str) else value
     is_list = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
     sets = is_list and any(name in features.SETS for name in names)
@@ -93,7 +95,7 @@ class _Part(_Named):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the part is built with, besides what the experiment gives it."""
+        """The options of the part, besides what the experiment gives it."""
         return dict(self.model_extra or {})
 
 
@@ -333,20 +335,16 @@ class ModelSection(_Section):
     selection: dict[str, Any] = Field(default={}, description="Settings of selection that are different.")
 
 
-def _words(value: Any) -> list[str]:
-    """The texts of a text or a list."""
-    listed = [value] if isinstance(value, str) else value
-    return [word for word in listed if isinstance(word, str)] if isinstance(listed, list | tuple) else []
-
-
-def _named(part: Any) -> Any:
-    return part.get("name") if isinstance(part, dict) else part
-
-
-def _names_of_rule(rule: Any) -> list[str]:
-    """The names in a rule: its own, and those of the rules on a menu, which begin each direction."""
-    directions = rule.get("directions") if isinstance(rule, dict) else ()
-    return [*_words(_named(rule)), *(text.split()[0] for text in _words(directions) if text.split())]
+def _names(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the names of parts in a configuration; a direction of a menu begins with the name of its rule."""
+    if isinstance(value, dict):
+        for name, entry in value.items():
+            yield from _names(entry, name)
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            yield from _names(entry, key)
+    elif isinstance(value, str) and key in _NAMING:
+        yield from value.split()[:1]
 
 
 class Experiment(_Section):
@@ -380,16 +378,8 @@ class Experiment(_Section):
         return self
 
     def part_names(self) -> tuple[str, ...]:
-        """The names of all parts, of which those of the form `module:name` come from the user's own modules."""
-        names = [self.env.name, self.policy.name, self.fqi.regressor.name, *self.meta.observation]
-        names += _names_of_rule(self.meta.rule.model_dump())
-        for method in self.compare.methods:
-            names += [method.name, *([] if method.controller is None else [method.controller.name])]
-            names += [] if method.rule is None else _names_of_rule(method.rule.model_dump())
-        for model in self.models.values():
-            names += [*_names_of_rule(model.meta.get("rule")), *_words(model.meta.get("observation"))]
-            names += _words(_named(model.fqi.get("regressor")))
-        return tuple(names)
+        """Return the names of all parts, of which those of the form `module:name` come from the user's own modules."""
+        return tuple(_names(self.to_dict()))
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting as JSON can hold it; `parse` turns it back into an equal experiment."""

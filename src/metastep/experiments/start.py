@@ -60,18 +60,12 @@ def start_run(
     data: Path | None = None,
     anyway: bool = False,
 ) -> Run:
-    """Create or resume a run.
+    """Create or resume a run; arguments are those of `run` and these.
 
     Args:
-        source: the name of a preset, or the path of a .toml file.
-        scale: quick or full; by default quick where there is such a table.
-        out: folder of the run.
         command: that was typed, kept for the report.
-        seed: of everything random, in place of the preset's.
-        overrides: further settings, like `fqi.regressor.trees=20`.
         tasks: a file of contexts to train on.
         data: another run, or its data, to copy the training data from.
-        anyway: whether it may take weeks.
     """
     config = load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
     env = build_env(config)

@@ -39,29 +39,25 @@ class _PerParameter(Feature):
 class Theta(_PerParameter):
     """The policy's parameters."""
 
-    name = "theta"
-    needs = ("theta",)
+    name, needs = "theta", ("theta",)
 
 
 class Gradient(_PerParameter):
     """The plain gradient of the return."""
 
-    name = "gradient"
-    needs = ("gradient",)
+    name, needs = "gradient", ("gradient",)
 
 
 class NaturalGradient(_PerParameter):
     """The natural gradient, with the damping of the rule."""
 
-    name = "natural_gradient"
-    needs = ("natural_gradient",)
+    name, needs = "natural_gradient", ("natural_gradient",)
 
 
 class Context(Feature):
     """The task."""
 
-    name = "context"
-    needs = ("context",)
+    name, needs = "context", ("context",)
 
     def size(self, mdp: Source) -> int:
         return mdp.context_space.num_coordinates
@@ -86,8 +82,7 @@ class _PerDirection(Feature):
 class Steps(Feature):
     """What an update adds to theta at h = 1, along every direction."""
 
-    name = "steps"
-    needs = ("steps",)
+    name, needs = "steps", ("steps",)
 
     def __call__(self, seen: Seen) -> Any:
         return seen["steps"].reshape(*seen["steps"].shape[:-2], -1)
@@ -102,8 +97,7 @@ class Steps(Feature):
 class LogNorms(Feature):
     """Decimal logarithms of the norms of the gradient and of the natural gradient."""
 
-    name = "log_norms"
-    needs = ("gradient", "natural_gradient")
+    name, needs = "log_norms", ("gradient", "natural_gradient")
 
     def __call__(self, seen: Seen) -> Any:
         return log10(norm(seen.xp.stack([seen["gradient"], seen["natural_gradient"]], axis=-2), seen.xp), seen.xp)
@@ -118,8 +112,7 @@ class LogNorms(Feature):
 class Slopes(_PerDirection):
     """v'g along every direction v: how much the return grows at first, for each unit of h."""
 
-    name = "slopes"
-    needs = ("steps", "gradient")
+    name, needs = "slopes", ("steps", "gradient")
 
     def __call__(self, seen: Seen) -> Any:
         return seen.xp.sum(seen["steps"] * seen["gradient"][..., None, :], axis=-1)
@@ -128,8 +121,7 @@ class Slopes(_PerDirection):
 class Curvatures(_PerDirection):
     """Decimal logarithm of v'Fv along every direction v: twice the divergence of a step of length 1."""
 
-    name = "curvatures"
-    needs = ("curvature",)
+    name, needs = "curvatures", ("curvature",)
 
     def __call__(self, seen: Seen) -> Any:
         return log10(seen["curvature"], seen.xp)
@@ -138,8 +130,7 @@ class Curvatures(_PerDirection):
 class Gains(_PerDirection):
     """Decimal logarithm of v'g / sqrt(v'Fv) over the return's standard error: the slope per root of divergence, in errors."""
 
-    name = "gains"
-    needs = ("steps", "gradient", "curvature", "return_error")
+    name, needs = "gains", ("steps", "gradient", "curvature", "return_error")
 
     def __call__(self, seen: Seen) -> Any:
         xp, slope = seen.xp, Slopes()(seen)
@@ -150,8 +141,7 @@ class Gains(_PerDirection):
 class Cosines(Feature):
     """Cosines of the angles between all directions, including the plain gradient."""
 
-    name = "cosines"
-    needs = ("steps", "gradient")
+    name, needs = "cosines", ("steps", "gradient")
 
     def __call__(self, seen: Seen) -> Any:
         vectors = seen.xp.concatenate([seen["steps"], seen["gradient"][..., None, :]], axis=-2)
@@ -168,8 +158,7 @@ class Cosines(Feature):
 class LastCosines(_PerDirection):
     """Cosines of the angles between every direction and the last step; 0 before the first."""
 
-    name = "last_cosines"
-    needs = ("steps", "step")
+    name, needs = "last_cosines", ("steps", "step")
 
     def __call__(self, seen: Seen) -> Any:
         return _cosine(seen["steps"], seen["step"][..., None, :], seen.xp)

@@ -9,22 +9,19 @@ from metastep.features.diagnostics import LOWEST_EXPLAINED, SMALLEST, log10, ove
 class Return(Feature):
     """The mean return of the current batch."""
 
-    name = "return"
-    needs = ("mean_return",)
+    name, needs = "return", ("mean_return",)
 
 
 class ReturnError(Feature):
     """The standard error of the mean return."""
 
-    name = "return_error"
-    needs = ("return_error",)
+    name, needs = "return_error", ("return_error",)
 
 
 class ReturnChange(Feature):
     """How much the last update changed the mean return; 0 before the first."""
 
-    name = "return_change"
-    needs = ("mean_return",)
+    name, needs = "return_change", ("mean_return",)
 
     def __call__(self, seen: Seen) -> Any:
         return seen.xp.where(seen.memory.sound > 0, seen["mean_return"] - seen.memory.mean_return, 0.0)
@@ -33,8 +30,7 @@ class ReturnChange(Feature):
 class ChangeInErrors(Feature):
     """How much the last update changed the mean return, in standard errors; 0 before the first."""
 
-    name = "change_in_errors"
-    needs = ("mean_return", "return_error")
+    name, needs = "change_in_errors", ("mean_return", "return_error")
 
     def __call__(self, seen: Seen) -> Any:
         return over(ReturnChange()(seen), seen["return_error"], seen.xp)
@@ -43,8 +39,7 @@ class ChangeInErrors(Feature):
 class RelativeError(Feature):
     """Decimal logarithm of the return's standard error over the return's absolute value."""
 
-    name = "relative_error"
-    needs = ("mean_return", "return_error")
+    name, needs = "relative_error", ("mean_return", "return_error")
 
     def __call__(self, seen: Seen) -> Any:
         xp = seen.xp
@@ -63,8 +58,7 @@ class UpdateIndex(Feature):
 class Budget(Feature):
     """Share of a learner's updates that were made; 1 also beyond."""
 
-    name = "budget"
-    needs = ("budget",)
+    name, needs = "budget", ("budget",)
 
     def __call__(self, seen: Seen) -> Any:
         return seen.xp.minimum(seen.memory.updates / seen["budget"], 1.0)
@@ -76,8 +70,7 @@ class Budget(Feature):
 class LastStep(Feature):
     """Decimal logarithm of the length of the last step."""
 
-    name = "last_step"
-    needs = ("step_norm",)
+    name, needs = "last_step", ("step_norm",)
 
     def __call__(self, seen: Seen) -> Any:
         return log10(seen["step_norm"], seen.xp)
@@ -86,8 +79,7 @@ class LastStep(Feature):
 class LastDivergence(Feature):
     """Decimal logarithm of the divergence that the last step cost."""
 
-    name = "last_divergence"
-    needs = ("approx_kl",)
+    name, needs = "last_divergence", ("approx_kl",)
 
     def __call__(self, seen: Seen) -> Any:
         return log10(seen["approx_kl"], seen.xp)
@@ -96,15 +88,13 @@ class LastDivergence(Feature):
 class ClipFraction(Feature):
     """Share of the last update's ratios of densities that were clipped, mean over all its minibatches."""
 
-    name = "clip_fraction"
-    needs = ("clip_fraction",)
+    name, needs = "clip_fraction", ("clip_fraction",)
 
 
 class EntropyChange(Feature):
     """Entropy of the policy on the current batch minus that on the first one, in nats."""
 
-    name = "entropy_change"
-    needs = ("entropy",)
+    name, needs = "entropy_change", ("entropy",)
 
     def __call__(self, seen: Seen) -> Any:
         return seen.xp.where(seen.memory.sound > 0, seen["entropy"] - seen.memory.first_entropy, 0.0)
@@ -116,8 +106,7 @@ class FirstEntropy(Feature):
     It is rounded so that policies of the same kind are alike whatever their first weights are.
     """
 
-    name = "first_entropy"
-    needs = ("entropy",)
+    name, needs = "first_entropy", ("entropy",)
 
     def __call__(self, seen: Seen) -> Any:
         first = seen.xp.where(seen.memory.sound > 0, seen.memory.first_entropy, seen["entropy"])
@@ -127,8 +116,7 @@ class FirstEntropy(Feature):
 class ExplainedVariance(Feature):
     """1 - Var(target - value) / Var(target) of the critic on the current batch, at least -1."""
 
-    name = "explained_variance"
-    needs = ("explained_variance",)
+    name, needs = "explained_variance", ("explained_variance",)
 
     def __call__(self, seen: Seen) -> Any:
         return seen.xp.maximum(seen["explained_variance"], LOWEST_EXPLAINED)
@@ -140,8 +128,7 @@ class ExplainedVariance(Feature):
 class StepRatio(Feature):
     """Decimal logarithm of the length of the last step over that of the one before it; 0 before the second."""
 
-    name = "step_ratio"
-    needs = ("step_norm",)
+    name, needs = "step_ratio", ("step_norm",)
 
     def __call__(self, seen: Seen) -> Any:
         ratio = over(seen["step_norm"], seen.memory.step_norm, seen.xp)
@@ -151,15 +138,13 @@ class StepRatio(Feature):
 class StepCosine(Feature):
     """Cosine of the angle between the last step and the one before it; 0 before the second."""
 
-    name = "step_cosine"
-    needs = ("step_cosine",)
+    name, needs = "step_cosine", ("step_cosine",)
 
 
 class LastRate(Feature):
     """Decimal logarithm of the learning rate, or bound, that the last update was made with; -6 before the first."""
 
-    name = "last_rate"
-    needs = ("rate",)
+    name, needs = "last_rate", ("rate",)
 
     def __call__(self, seen: Seen) -> Any:
         return log10(seen["rate"], seen.xp)

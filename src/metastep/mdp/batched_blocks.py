@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.mdp import EpisodicMetaMDP, Learners, Previous, Tasks
+from metastep.mdp import EpisodicMetaMDP, Learners, Tasks
 from metastep.mdp.blocks import Purpose, purpose_key
 from metastep.mdp.controller import Controller
-from metastep.mdp.episodes import before_updates, held_back, moved, observed, without_ranges
+from metastep.mdp.episodes import before_updates, moved, observed, without_ranges
 from metastep.mdp.loop import Stretch, following
-from metastep.rules import RuleState
 from metastep.simulation.engine import compiled
 from metastep.simulation.gradients import Batch, Estimator
 from metastep.simulation.rollouts import Trajectories
@@ -57,46 +56,27 @@ class Together:
     """
 
     def __init__(self, mdps: Sequence[EpisodicMetaMDP], tasks: Sequence[Tasks], keeps: Sequence[bool]) -> None:
-        self._mdps, self._tasks, self._keeps = [without_ranges(mdp) for mdp in mdps], tasks, keeps
-        self._context, self._key = (
-            _stacked(arrays) for arrays in zip(*((t.context, t.key) for t in tasks), strict=True)
-        )
-        begun = [compiled(before_updates)(mdp, block.theta) for mdp, block in zip(self._mdps, tasks, strict=True)]
-        states, previous = zip(*begun, strict=True)
-        self.learners = self._after([block.theta for block in tasks], states, previous, jnp.uint32(0))
+        self._mdps, self._keeps = [without_ranges(mdp) for mdp in mdps], keeps
+        self._context, self._key = (_stacked([each[part] for each in tasks]) for part in (0, 2))
+        begun = [compiled(before_updates)(mdp, block) for mdp, block in zip(self._mdps, tasks, strict=True)]
+        self.learners = self._next_batch(begun)
 
     def advance(self, hyperparameters: Sequence[Array]) -> list[Learners]:
         """Make one transition of the meta-MDP for the learners of every block."""
-        before = self.learners
-        pairs = zip(self._mdps, before, hyperparameters, strict=True)
-        updates, previous = zip(
-            *(compiled(moved)(mdp, learners, chosen) for mdp, learners, chosen in pairs), strict=True
-        )
-        thetas, states = [update.theta for update in updates], [update.state for update in updates]
-        after = self._after(thetas, states, previous, before[0].update + jnp.uint32(1))
-        self.learners = [held_back(*block) for block in zip(before, updates, after, strict=True)]
+        blocks = zip(self._mdps, self.learners, hyperparameters, strict=True)
+        self.learners = self._next_batch([compiled(moved)(*block) for block in blocks])
         return self.learners
 
-    def _after(
-        self, thetas: Sequence[Array], states: Sequence[RuleState], previous: Sequence[Previous], update: Array
-    ) -> list[Learners]:
+    def _next_batch(self, blocks: Sequence[Learners]) -> list[Learners]:
         """Simulate a batch of every block."""
-        given = simulation_of(self._mdps[0]), _stacked(thetas), self._context, self._key, update
+        theta = _stacked([learners.theta for learners in blocks])
+        given = simulation_of(self._mdps[0]), theta, self._context, self._key, blocks[0].update
         batch, episodes = (
             compiled(_simulate_and_keep)(*given) if any(self._keeps) else (compiled(_simulate)(*given), None)
         )
         found = []
-        for index, (mdp, tasks) in enumerate(zip(self._mdps, self._tasks, strict=True)):
-            after: Learners = compiled(observed)(
-                mdp,
-                _part(batch, index),
-                tasks.context,
-                thetas[index],
-                states[index],
-                previous[index],
-                tasks.key,
-                update,
-            )
+        for index, (mdp, learners) in enumerate(zip(self._mdps, blocks, strict=True)):
+            after: Learners = compiled(observed)(mdp, _part(batch, index), learners)
             found.append(after._replace(episodes=_part(episodes, index) if self._keeps[index] else None))
         return found
 

@@ -15,10 +15,9 @@ from metastep.envs import Env, HostEnv
 from metastep.features import Memory, Seen
 from metastep.features.learner import norm
 from metastep.mdp.base import Learners, MetaMDP, Tasks
-from metastep.mdp.blocks import Purpose, purpose_key
 from metastep.mdp.initial import InitialPolicy
 from metastep.policies import Policy
-from metastep.rules import NGA, Rule, RuleState, Update, unusable
+from metastep.rules import NGA, Rule, Update, unusable
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Values
 from metastep.simulation.gradients import Batch, Estimate, Estimator, curvatures, estimate_of
 
@@ -112,16 +111,11 @@ class EpisodicMetaMDP(MetaMDP):
 
     def begin(self, tasks: Tasks) -> Learners:
         mdp = without_ranges(self)
-        start, previous = before_updates(mdp, tasks.theta)
-        return _observe_batch(mdp, tasks.context, tasks.theta, start, previous, tasks.key, jnp.uint32(0))
+        return _next_batch(mdp, before_updates(mdp, tasks))
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
         mdp = without_ranges(self)
-        after, previous = mdp.estimator.engine.piece(moved)(mdp, learners, hyperparameters)
-        then = _observe_batch(
-            mdp, learners.context, after.theta, after.state, previous, learners.key, learners.update + jnp.uint32(1)
-        )
-        return held_back(learners, after, then)
+        return _next_batch(mdp, mdp.estimator.engine.piece(moved)(mdp, learners, hyperparameters))
 
     def blank(self, tasks: Tasks) -> Learners:
         row, number = jnp.zeros_like(tasks.theta), jnp.zeros(len(tasks.theta), jnp.float32)
@@ -150,47 +144,28 @@ class EpisodicMetaMDP(MetaMDP):
         return Seen(found, Memory(updates, updates, mean_return=last.mean_return), jnp)
 
 
-def observed(
-    mdp: EpisodicMetaMDP,
-    batch: Batch,
-    context: Array,
-    theta: Array,
-    rule_state: RuleState,
-    previous: Previous,
-    key: Array,
-    update: Array,
-) -> Learners:
-    """Return the learners after a batch of episodes."""
-    estimate = estimate_of(mdp.estimator, theta, batch)
+def before_updates(mdp: EpisodicMetaMDP, tasks: Tasks) -> Learners:
+    """Return learners before their first batch, without an estimate."""
+    nothing = jnp.zeros(len(tasks.theta), jnp.float32)
+    previous = Previous(nothing, jnp.zeros_like(tasks.theta), nothing)
+    state, none = mdp.rule.init(tasks.theta), jnp.zeros((len(tasks.theta), 0), jnp.float32)
+    return Learners(tasks.context, tasks.theta, state, None, nothing > 0.0, none, previous, tasks.key, jnp.uint32(0))
+
+
+def observed(mdp: EpisodicMetaMDP, batch: Batch, learners: Learners) -> Learners:
+    """Return learners with the estimate from a batch of episodes."""
+    estimate = estimate_of(mdp.estimator, learners.theta, batch)
     flagged = unusable(mdp.rule.direction(estimate)) | ~jnp.isfinite(estimate.mean_return)
-    curvature = curvatures(mdp.estimator, theta, batch, mdp.rule.steps(estimate, rule_state))
-    return Learners(context, theta, rule_state, estimate, flagged, curvature, previous, key, update)
+    steps = mdp.rule.steps(estimate, learners.rule_state)
+    curvature = curvatures(mdp.estimator, learners.theta, batch, steps)
+    return learners._replace(estimate=estimate, flagged=learners.flagged | flagged, curvature=curvature)
 
 
-def _observe_batch(
-    mdp: EpisodicMetaMDP,
-    context: Array,
-    theta: Array,
-    rule_state: RuleState,
-    previous: Previous,
-    key: Array,
-    update: Array,
-) -> Learners:
-    """The program that simulates takes longest to compile; alone, it is the same for every rule, and for every batch."""
-    piece = mdp.estimator.engine.piece
-    batch = mdp.estimator.batch(theta, context, piece(_simulation_key)(mdp, key, update))
-    after: Learners = piece(observed)(mdp, batch, context, theta, rule_state, previous, key, update)
+def _next_batch(mdp: EpisodicMetaMDP, learners: Learners) -> Learners:
+    """Simulate with a program of its own: it takes longest to compile, and is the same for every rule."""
+    batch = mdp.estimator.batch(learners.theta, learners.context, learners.simulation_key)
+    after: Learners = mdp.estimator.engine.piece(observed)(mdp, batch, learners)
     return after
-
-
-def _simulation_key(_: EpisodicMetaMDP, key: Array, update: Array) -> Array:
-    return purpose_key(key, Purpose.SIMULATION, update)
-
-
-def before_updates(mdp: EpisodicMetaMDP, theta: Array) -> tuple[RuleState, Previous]:
-    """Return what learners remember before their first update."""
-    nothing = jnp.zeros(len(theta), jnp.float32)
-    return mdp.rule.init(theta), Previous(nothing, jnp.zeros_like(theta), nothing)
 
 
 def _chosen_curvature(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Array:
@@ -230,20 +205,26 @@ def divergence(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array)
     return 0.5 * length**2 * _chosen_curvature(mdp, learners, hyperparameters)
 
 
-def moved(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> tuple[Update, Previous]:
-    """Return an update and what is remembered of it, before the next batch."""
+def moved(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
+    """Return learners after an update, before the next batch.
+
+    Flagged are those whose estimate was usable, but whose step was not finite, or too large for float32.
+    """
     after = updated(mdp, learners, hyperparameters)
     if mdp._measures_divergence:
         curvature = _chosen_curvature(mdp, learners, hyperparameters)
         # Without a curvature no length costs the divergence that was chosen: the step was not made.
         after = after._replace(flagged=after.flagged | ~((curvature > 0.0) & jnp.isfinite(curvature)))
     cost = jnp.where(after.flagged, 0.0, divergence(mdp, learners, hyperparameters))
-    return after, Previous(learners.estimate.mean_return, after.theta - learners.theta, cost)
-
-
-def held_back(before: Learners, update: Update, after: Learners) -> Learners:
-    """Flag learners whose estimate is usable, but whose step is not finite, or too large for float32."""
-    return after._replace(flagged=after.flagged | (update.flagged & ~before.flagged))
+    return learners._replace(
+        theta=after.theta,
+        rule_state=after.state,
+        estimate=None,
+        flagged=after.flagged & ~learners.flagged,
+        previous=Previous(learners.estimate.mean_return, after.theta - learners.theta, cost),
+        update=learners.update + jnp.uint32(1),
+        episodes=None,
+    )
 
 
 def simulated(mdp: EpisodicMetaMDP) -> EpisodicMetaMDP:

@@ -1,4 +1,4 @@
-"""The distribution of first policies."""
+"""The distribution of initial policies."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -22,8 +22,7 @@ class InitialPolicy:
     """The distribution rho of theta_0: every parameter independent, in theta's order, (b, W) for a linear policy.
 
     Args:
-        kind: the form of the distribution; "orthogonal" is the usual one of networks with an actor and a critic, and has no
-            numbers of its own.
+        kind: the form of the distribution; "orthogonal" is the usual one of actor-critic networks, and takes no numbers.
         mean: means of the normal, one for all parameters or one for each.
         variance: variances of the normal, one for all or one for each.
         low: lower bounds of the uniform, one for all or one for each.
@@ -60,19 +59,16 @@ class InitialPolicy:
         return first, second
 
     def require_for(self, policy: Policy | ActorCritic) -> None:
-        """Refuse what does not suit a policy."""
-        if self.kind == "orthogonal":
-            if not isinstance(policy, ActorCritic):
+        """Refuse a distribution that does not suit a policy."""
+        if self.kind == "orthogonal" and not isinstance(policy, ActorCritic):
+            raise InputError(
+                f"initial.kind: 'orthogonal' is for policies with an actor and a critic, {type(policy).__name__} is not one."
+            )
+        for name in _NEEDS[self.kind]:
+            values, num = getattr(self, name), policy.num_parameters
+            if len(values) not in (1, num):
                 raise InputError(
-                    f"initial.kind: 'orthogonal' is for policies with an actor and a critic, {type(policy).__name__} is not one."
-                )
-            return
-        num_parameters = policy.num_parameters
-        for name, values in zip(_NEEDS[self.kind], self._numbers, strict=True):
-            if len(values) not in (1, num_parameters):
-                raise InputError(
-                    f"initial.{name}: {_listed(values)} must hold one number, or one for each of the {num_parameters} "
-                    "parameters."
+                    f"initial.{name}: {_listed(values)} must hold one number, or one for each of the {num} parameters."
                 )
 
     def sample(self, key: Array, num: int, policy: Policy | ActorCritic) -> Array:

@@ -3,7 +3,7 @@
 import csv
 import difflib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, shown
 from metastep._core.storage import read_bytes
 
 
@@ -25,33 +25,43 @@ def load_tasks(
         names, low, high: the context space; every value must lie within its bounds.
     """
     path = Path(path)
-    readers: dict[str, Callable[[Path, str], list[Any]]]
-    readers = {".csv": _read_csv, ".json": _read_json}
-    if path.suffix.lower() not in readers:
-        raise InputError(f"Task file {path} ends in {path.suffix!r}, allowed are .csv and .json.")
+    where, kind = f"Task file {path}", path.suffix.lower()
+    if kind not in (".csv", ".json"):
+        raise InputError(f"{where} ends in {path.suffix!r}, allowed are .csv and .json.")
     try:
-        # utf-8-sig: spreadsheets like to put a byte order mark in front of the first name.
-        rows = readers[path.suffix.lower()](path, read_bytes(path).decode("utf-8-sig"))
+        text = read_bytes(path).decode("utf-8-sig")  # spreadsheets put a byte order mark in front of the first name
+        # A whole number may be too long for anything but a float.
+        rows = _read_csv(where, text) if kind == ".csv" else json.loads(text, parse_int=float)
+    except InputError:
+        raise
     except (ValueError, csv.Error, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"Task file {path} is not valid {path.suffix[1:].upper()}: {error}.") from error
+        raise InputError(f"{where} is not valid {kind[1:].upper()}: {error}.") from error
+    if not isinstance(rows, list):
+        raise InputError(f"{where} holds a {type(rows).__name__}, allowed is a list of objects.")
     if not rows:
-        raise InputError(f"Task file {path} holds no tasks, at least one is needed.")
-    tasks = [_context(f"Task file {path}, row {number}", row, names) for number, row in enumerate(rows, start=1)]
-    return _within_bounds(path, tasks, names, low, high)
+        raise InputError(f"{where} holds no tasks, at least one is needed.")
+    tasks = [_context(f"{where}, row {number}", row, names) for number, row in enumerate(rows, start=1)]
+    # Compared in float32, the simulation's type: 0.196 is within a bound that was itself rounded from 0.196.
+    with np.errstate(over="ignore"):
+        contexts, lowest, highest = (np.asarray(values, np.float32) for values in (tasks, low, high))
+    wrong = ~((contexts >= lowest) & (contexts <= highest))
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise InputError(
+            f"{where}, row {row + 1} has {names[column]} = {shown(tasks[row][column])}, "
+            f"allowed is [{low[column]:g}, {high[column]:g}]."
+        )
+    return contexts
 
 
-def _read_csv(path: Path, text: str) -> list[dict[str, Any]]:
+def _read_csv(where: str, text: str) -> list[dict[str, Any]]:
     lines = [line for line in csv.reader(StringIO(text, newline=""), strict=True, skipinitialspace=True) if line]
-    if not lines:
-        return []
-    header = [name.strip() for name in lines[0]]
+    header = [name.strip() for name in lines[0]] if lines else []
     if repeated := [name for name in header if header.count(name) > 1]:
-        raise InputError(f"Task file {path} has the column {repeated[0]!r} more than once.")
+        raise InputError(f"{where} has the column {repeated[0]!r} more than once.")
     for number, line in enumerate(lines[1:], start=1):
         if len(line) != len(header):
-            raise InputError(f"Task file {path}, row {number} has {len(line)} values, the header has {len(header)}.")
+            raise InputError(f"{where}, row {number} has {len(line)} values, the header has {len(header)}.")
     return [dict(zip(header, map(_number, line), strict=True)) for line in lines[1:]]
 
 
@@ -62,47 +72,16 @@ def _number(text: str) -> float | str:
         return text
 
 
-def _read_json(path: Path, text: str) -> list[Any]:
-    rows = json.loads(text, parse_int=float)  # a whole number may be too long for anything else
-    if not isinstance(rows, list):
-        raise InputError(f"Task file {path} holds a {type(rows).__name__}, allowed is a list of objects.")
-    return rows
-
-
 def _context(where: str, row: Any, names: Sequence[str]) -> list[float]:
     if not isinstance(row, Mapping):
-        raise InputError(f"{where} is {_shown(row)}, allowed is an object with {', '.join(names)}.")
+        raise InputError(f"{where} is {shown(row)}, allowed is an object with {', '.join(names)}.")
     for name in row:
         if name not in names:
             nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-            raise InputError(f"{where} has the unknown field {_shown(name)}, did you mean {nearest[0]!r}?")
-    values = []
+            raise InputError(f"{where} has the unknown field {shown(name)}, did you mean {nearest[0]!r}?")
     for name in names:
         if name not in row:
             raise InputError(f"{where} lacks the field {name!r}, needed are {', '.join(names)}.")
-        value = row[name]
-        if not isinstance(value, float):
-            raise InputError(f"{where} has {name} = {_shown(value)}, allowed is a number.")
-        values.append(value)
-    return values
-
-
-def _within_bounds(
-    path: Path, tasks: list[list[float]], names: Sequence[str], low: Sequence[float], high: Sequence[float]
-) -> NDArray[np.float32]:
-    # Compared in float32, the simulation's type: 0.196 is within a bound that was itself rounded from 0.196.
-    with np.errstate(over="ignore"):
-        contexts, lowest, highest = (np.asarray(values, np.float32) for values in (tasks, low, high))
-    wrong = ~((contexts >= lowest) & (contexts <= highest))
-    if wrong.any():
-        row, column = (int(index) for index in np.argwhere(wrong)[0])
-        raise InputError(
-            f"Task file {path}, row {row + 1} has {names[column]} = {_shown(tasks[row][column])}, "
-            f"allowed is [{low[column]:g}, {high[column]:g}]."
-        )
-    return contexts
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "..."
+        if not isinstance(row[name], float):
+            raise InputError(f"{where} has {name} = {shown(row[name])}, allowed is a number.")
+    return [row[name] for name in names]

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from metastep.evaluation import Difference, differences
 from metastep.evaluation.statistics import Metric
-from metastep.report.choices import directions, steps, steps_by_task
+from metastep.report.choices import directions, single_tasks, steps, steps_by_task
 from metastep.report.distributions import learning_curves, one_by_one, spread
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Picture, Table
 from metastep.report.figures import alone, whiskers
@@ -22,7 +22,6 @@ from metastep.report.tables import (
     oracles,
     tuning_table,
 )
-from metastep.report.tasks import single_tasks
 
 _FEW_TASKS = 20  # a grid search on fewer is said to be one where the result is
 
@@ -35,8 +34,14 @@ def compose(findings: Findings) -> Document:
     )
     parts: list[Part] = [Paragraph(_headline(findings, paired)), Heading("What was run"), *_command(findings)]
     parts += [_settings(findings), *_models(findings), *(usage(findings.model) if findings.model else [])]
-    parts += [Heading("Learning curves"), learning_curves(findings), *_if_there(one_by_one(findings))]
-    parts += [*_chosen(findings), Heading("Single tasks"), single_tasks(findings)]
+    parts += [Heading("Learning curves"), learning_curves(findings), *one_by_one(findings)]
+    if choosers := [record.name for record in comparison.methods if record.directions]:
+        parts += [Heading("Chosen directions"), directions(findings, choosers)]
+    parts += [Heading("Chosen steps"), *steps(findings)]
+    # A run in one task has no other to hold steps against.
+    if findings.config["env"]["fixed_context"] is None:
+        parts.append(steps_by_task(findings))
+    parts += [Heading("Single tasks"), single_tasks(findings)]
     parts += [
         Heading("Comparison"),
         Paragraph(_explanation(findings)),
@@ -47,11 +52,17 @@ def compose(findings: Findings) -> Document:
     parts += [Heading("Beyond the mean"), spread(findings)]
     if comparison.tuning:
         parts += [Heading("Tuned values"), tuning_table(comparison)]
-    parts += [Heading("What it cost"), Paragraph(_about_costs(findings)), _costs(findings)]
+    trained = {
+        # Every round selects among the iterations of its own model.
+        name: (model.counts.num_steps, float(model.validation.num_steps.sum()) * int(model.config["collect"]["rounds"]))
+        for name, model in findings.fitted.items()
+    }
+    parts += [Heading("What it cost"), Paragraph(_about_costs(findings)), cost_table(comparison, trained)]
     if findings.fitted:
         shown = target if target in findings.fitted else next(iter(findings.fitted))
         parts += about_the_model(findings, shown)
-    parts += [Heading("The methods"), _methods(findings)]
+    about_methods = [(record.label, about(record)) for record in comparison.methods]
+    parts += [Heading("The methods"), Table(("method", "what it is"), about_methods, name="methods")]
     models = {
         name: (fitted.counts, fitted.model.record.training_data.fingerprint) for name, fitted in findings.fitted.items()
     }
@@ -59,24 +70,6 @@ def compose(findings: Findings) -> Document:
     parts.append(bookkeeping_table(comparison, models, findings.config))
     about_it = f"{comparison.num_tasks} test tasks, {comparison.returns.shape[2] - 1} updates each"
     return Document(f"metastep: {findings.name}", about_it, parts)
-
-
-def _if_there(picture: Picture | None) -> list[Picture]:
-    return [] if picture is None else [picture]
-
-
-def _chosen(findings: Findings) -> list[Part]:
-    """What the methods chose: directions where there was a choice, steps, and what they had to do with the task."""
-    comparison = findings.comparison
-    choosers = [record.name for record in comparison.methods if record.directions]
-    parts: list[Part] = []
-    if choosers:
-        parts += [Heading("Chosen directions"), directions(findings, choosers)]
-    parts += [Heading("Chosen steps"), *_if_there(steps(findings))]
-    # In one task there is nothing to hold them against.
-    if findings.config["env"]["fixed_context"] is None:
-        parts.append(steps_by_task(findings))
-    return parts
 
 
 def _command(findings: Findings) -> list[Part]:
@@ -94,10 +87,10 @@ def _explanation(findings: Findings) -> str:
         "AUC is the mean return over the updates; its interquartile mean leaves out the worst and the best quarter of the tasks. "
         "Intervals are 95 % over tasks; all methods had the same tasks, first policies and simulation keys. A difference is "
         f"{comparison.label(findings.target)} minus the method, paired by task; the verdict needs the interval to exclude 0 "
-        "and a sign-flip p-value below 0.05. Each verdict speaks of its pair alone; p-values corrected for the number of "
-        "pairs (Holm) are in differences.csv, with all pairs of methods."
+        "and a p-value, of the interval and of random sign flips, below 0.05. Each verdict is that of its pair alone; p-values "
+        "corrected for the number of pairs (Holm) are in differences.csv, with all pairs of methods."
     )
-    if shown := [comparison.methods[comparison.index(name)] for name in oracles(comparison)]:
+    if shown := [comparison.record(name) for name in oracles(comparison)]:
         spent = listed([f"the {record.label}, which spends {record.trials} times the samples" for record in shown])
         text += (
             f" A score is 0 % at the best fixed step and 100 % at {spent}. An oracle is short-sighted, so that a planner may "
@@ -233,20 +226,3 @@ def _about_costs(findings: Findings) -> str:
         " Wall times are not here, since they differ from run to run and this page does not: the terminal shows that of each "
         "stage."
     )
-
-
-def _costs(findings: Findings) -> Table:
-    trained = {
-        # Every round selects among the iterations of its own model.
-        name: (
-            fitted.counts.num_steps,
-            float(fitted.validation.num_steps.sum()) * int(fitted.config["collect"]["rounds"]),
-        )
-        for name, fitted in findings.fitted.items()
-    }
-    return cost_table(findings.comparison, trained)
-
-
-def _methods(findings: Findings) -> Table:
-    rows = [(record.label, about(record)) for record in findings.comparison.methods]
-    return Table(("method", "what it is"), rows, name="methods")

@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from metastep.evaluation import Comparison, filled_returns, metric_values, summary
+from metastep.evaluation import filled_returns, metric_values, summary
 from metastep.report.document import Picture
-from metastep.report.figures import SMALL_MULTIPLES, Layout, Panel, alone, curves, in_rows, line_of, picture
-from metastep.report.findings import Findings, best_baseline, listed, yardsticks
+from metastep.report.figures import SMALL_MULTIPLES, Layout, Panel, alone, colour_of, curves, in_rows, line_of, picture
+from metastep.report.findings import Findings, best_baseline, listed
 from metastep.report.style import Ink, plain, tint
 
 _LEVELS = 400  # points of a profile
@@ -26,18 +26,19 @@ def learning_curves(findings: Findings) -> Picture:
         for name, values in zip(comparison.names, filled_returns(comparison), strict=True)
     ]
     caption = (
-        f"Mean return over the test tasks; higher is better. Bands are 95 % intervals, of {listed(_labels(comparison, banded))}"
+        "Mean return over the test tasks; higher is better. Bands are 95 % intervals, of "
+        f"{listed([comparison.label(name) for name in banded])}"
         f"{' (the best baseline) only' if best else ''}."
     )
     return alone("learning-curves", caption, curves("", lines))
 
 
-def one_by_one(findings: Findings) -> Picture | None:
-    """The target against each other method, with both bands; None where there are too few methods for it to help."""
+def one_by_one(findings: Findings) -> list[Picture]:
+    """The target against each other method, with both bands; nothing where there are too few methods for it to help."""
     comparison, target = findings.comparison, findings.target
     others = [name for name in comparison.names if name != target]
     if len(others) < 2:
-        return None
+        return []
     filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
     panels = []
     for name in others:
@@ -54,37 +55,34 @@ def one_by_one(findings: Findings) -> Picture | None:
         f"{label} beside each other method, both with 95 % intervals; the grey lines are the remaining methods. {label} has the "
         "same colour in every panel."
     )
-    return picture("one-by-one", caption, in_rows(panels, 4), SMALL_MULTIPLES)
+    return [picture("one-by-one", caption, in_rows(panels, 4), SMALL_MULTIPLES)]
 
 
 def spread(findings: Findings) -> Picture:
     """Means and interquartile means side by side, and the shares of tasks behind them."""
     comparison = findings.comparison
     auc = metric_values(comparison, "auc")
-    panels = [_means("Mean and interquartile mean", findings)]
     contenders = [index for index, record in enumerate(comparison.methods) if not record.is_yardstick]
-    spared = f", {listed(_labels(comparison, names))} apart" if (names := yardsticks(comparison)) else ""
+    yardsticks = [record.label for record in comparison.methods if record.is_yardstick]
+    spared = f", {listed(yardsticks)} apart" if yardsticks else ""
     low, high = np.quantile(auc, 1.0 - _SHOWN), auc.max()
     levels = np.linspace(low, high if high > low else low + 1.0, _LEVELS)  # all may be equal
-    panels.append(
-        _profile("Tasks that reach an AUC", findings, range(len(auc)), performance_profile(auc, levels), levels)
-    )
-    panels[-1] = _named(panels[-1], "AUC")
+    reached = performance_profile(auc, levels)
     behind = auc[contenders].max(axis=0) - auc[contenders]
     reach = max(float(np.quantile(behind.min(axis=0), _SHOWN)), float(np.quantile(behind, 0.9)), 1e-12)
     gaps = np.linspace(0.0, reach, _LEVELS)
     within = 1.0 - performance_profile(behind, np.nextafter(gaps, np.inf))
-    panels.append(_named(_profile("Tasks within a gap to the best", findings, contenders, within, gaps), "gap in AUC"))
+    panels = [
+        _means("Mean and interquartile mean", findings),
+        _profile("Tasks that reach an AUC", "AUC", findings, range(len(auc)), reached, levels),
+        _profile("Tasks within a gap to the best", "gap in AUC", findings, contenders, within, gaps),
+    ]
     caption = (
         "Left: mean AUC (dot) and its interquartile mean (diamond), with 95 % intervals; where they differ, few tasks make the "
         "mean. Middle: the share of tasks on which a method reaches an AUC. Right: the share of tasks on which it is at most so "
         f"far behind the best method of the task{spared}; at 0, the share of tasks on which it is the best. Higher is better."
     )
-    return picture("spread", caption, [panels], Layout((3.4, 3.2), (0.34, 0.3), widths=(1.0, 1.0, 1.0)))
-
-
-def _labels(comparison: Comparison, names: Sequence[str]) -> list[str]:
-    return [comparison.label(name) for name in names]
+    return picture("spread", caption, [panels], Layout((3.4, 3.2), (0.42, 0.3)))
 
 
 def _means(title: str, findings: Findings) -> Panel:
@@ -94,7 +92,7 @@ def _means(title: str, findings: Findings) -> Panel:
     def draw(axes: Axes, ink: Ink) -> None:
         for index, row in enumerate(rows):
             height = len(rows) - 1 - index
-            shade = tint(comparison.methods[index].colour, index, ink)
+            shade = tint(colour_of(comparison, row.method), index, ink)
             for interval, mark, shift in ((row.auc, "o", 0.14), (row.auc_middle, "D", -0.14)):
                 axes.plot([interval.low, interval.high], [height + shift] * 2, color=shade, linewidth=1.4)
                 axes.plot(
@@ -113,8 +111,10 @@ def _means(title: str, findings: Findings) -> Panel:
     return Panel(title, draw)
 
 
-def _profile(title: str, findings: Findings, methods: Sequence[int], shares: np.ndarray, levels: np.ndarray) -> Panel:
-    """The target and the best baseline in their colours and with their names; the others are there to compare."""
+def _profile(
+    title: str, xlabel: str, findings: Findings, methods: Sequence[int], shares: np.ndarray, levels: np.ndarray
+) -> Panel:
+    """Draw the target and the best baseline in their colours and with their names, the others in grey."""
     comparison, target = findings.comparison, findings.target
     best = best_baseline(comparison, target)
 
@@ -122,26 +122,16 @@ def _profile(title: str, findings: Findings, methods: Sequence[int], shares: np.
         for index, row in zip(methods, shares, strict=True):
             record = comparison.methods[index]
             is_named = record.name in (target, best)
-            shade = tint(record.colour, index, ink) if is_named or record.is_yardstick else ink.quiet
+            is_coloured = is_named or record.is_yardstick
+            shade = tint(colour_of(comparison, record.name), index, ink) if is_coloured else ink.quiet
             width = 2.2 if record.name == target else 1.5 if is_named else 1.0
-            order = 4 if is_named else 2
-            label = plain(record.label) if is_named or record.is_yardstick else None
-            style = "--" if record.is_yardstick else "-"
-            axes.plot(levels, row, style, color=shade, linewidth=width, zorder=order, label=label)
-        axes.set_ylim(0.0, 1.02)
-        axes.set_xlim(levels[0], levels[-1])
+            label, style = plain(record.label) if is_coloured else None, "--" if record.is_yardstick else "-"
+            axes.plot(levels, row, style, color=shade, linewidth=width, zorder=4 if is_named else 2, label=label)
+        axes.set(ylim=(0.0, 1.02), xlim=(levels[0], levels[-1]), xlabel=xlabel)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.legend(frameon=False, fontsize=8.0, loc="best", handlelength=1.6)
 
     return Panel(title, draw)
-
-
-def _named(panel: Panel, xlabel: str) -> Panel:
-    def draw(axes: Axes, ink: Ink) -> None:
-        panel.draw(axes, ink)
-        axes.set_xlabel(xlabel)
-
-    return Panel(panel.title, draw)
 
 
 def performance_profile(values: NDArray[np.float64], levels: NDArray[np.float64]) -> NDArray[np.float64]:

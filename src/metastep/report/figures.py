@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from metastep.evaluation import Comparison, Difference
 from metastep.evaluation.intervals import mean_interval
 from metastep.report.document import Picture
-from metastep.report.style import MAIN, Ink, Theme, label_lines, logarithmic, plain, themed, tint
+from metastep.report.style import MAIN, PALETTE, Ink, Theme, label_lines, logarithmic, plain, themed, tint
 
 Values = NDArray[np.floating[Any]]
 # A colour of a method, or a family of lines and the place in it, from 0 to 1.
@@ -59,11 +59,20 @@ SMALL_MULTIPLES = Layout((2.75, 2.15), (0.1, 0.34), share_y="all", share_x="all"
 """Many panels of one kind, that are compared with one another."""
 
 
+def colour_of(comparison: Comparison, name: str) -> str:
+    """Return a method's colour: its own, else one of the palette that no other method has, the same in every figure."""
+    own = [record.colour for record in comparison.methods]
+    free = [colour for colour in PALETTE if colour not in own] or list(PALETTE)
+    unnamed = [record.name for record in comparison.methods if not record.colour]
+    return comparison.record(name).colour or free[unnamed.index(name) % len(free)]
+
+
 def line_of(comparison: Comparison, name: str, values: Values | None = None, **changes: Any) -> Line:
-    """The returns of a method, or other values, with the method's label and colour; a yardstick is dashed."""
-    record = comparison.methods[comparison.index(name)]
+    """Return the curve of a method, or other values, with the method's label and colour; a yardstick is dashed."""
+    record = comparison.record(name)
     shown = comparison.returns[comparison.index(name)] if values is None else values
-    return Line(record.label, shown, record.colour, is_dashed=record.is_yardstick)._replace(**changes)
+    line = Line(record.label, shown, colour_of(comparison, name), is_dashed=record.is_yardstick)
+    return line._replace(**changes)
 
 
 def picture(name: str, caption: str, rows: Sequence[Sequence[Panel]], layout: Layout = SIDE_BY_SIDE) -> Picture:
@@ -101,24 +110,19 @@ def _figure(rows: Sequence[Sequence[Panel]], layout: Layout, theme: Theme) -> Fi
             for panel, axes in zip(row, line, strict=False):
                 axes.set_title(plain(panel.title))
                 panel.draw(axes, ink)
-        for place, axes in np.ndenumerate(grid):
-            _say_once(axes, place, rows, layout)
+        # Panels that share an axis have its name and numbers at the edge only, also where a last row is short.
+        for (index, column), axes in np.ndenumerate(grid):
+            if layout.share_y and column > 0:
+                axes.set_ylabel("")
+            if layout.share_x:
+                is_lowest = index + 1 == len(rows) or column >= len(rows[index + 1])
+                axes.tick_params(labelbottom=is_lowest)
+                axes.set_xlabel(axes.get_xlabel() if is_lowest else "")
         return figure
 
 
-def _say_once(axes: Axes, place: tuple[int, ...], rows: Sequence[Sequence[Panel]], layout: Layout) -> None:
-    """Panels that share an axis have its name and numbers at the edge only, also where a last row is short."""
-    row, column = place
-    if layout.share_y and column > 0:
-        axes.set_ylabel("")
-    if layout.share_x:
-        is_lowest = row + 1 == len(rows) or column >= len(rows[row + 1])
-        axes.tick_params(labelbottom=is_lowest)
-        axes.set_xlabel(axes.get_xlabel() if is_lowest else "")
-
-
 def ink_of(shade: Shade, index: int, ink: Ink) -> Any:
-    """A method's colour, or one of the scale of its family; the ends of a scale would vanish on the page."""
+    """Return a method's colour, or one of the scale of its family; the ends of a scale would vanish on the page."""
     if isinstance(shade, str):
         return tint(shade, index, ink)
     family, place = shade
@@ -126,26 +130,20 @@ def ink_of(shade: Shade, index: int, ink: Ink) -> Any:
 
 
 def mean_and_interval(values: Values) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Mean over tasks (axis 0) and the ends of its 95 % interval, the same that tables show.
+    """Return the mean over tasks (axis 0) and the ends of its 95 % interval, the same that tables show.
 
-    A value that is not finite counts as the worst of its task in this array, so that no task is dropped; the report's own
-    curves have none left, see `filled_returns`.
+    A value that is not finite counts as the worst of its task in this array (of all tasks where the task has no other), so that
+    no task is dropped; the report's own curves have none left, see `filled_returns`.
     """
-    filled = np.asarray(_finite(values), np.float64)
+    filled, finite = np.asarray(values, np.float64), np.isfinite(values)
+    if finite.any() and not finite.all():
+        worst = np.where(finite, filled, np.inf).reshape(len(filled), -1).min(axis=1)
+        worst = np.where(np.isfinite(worst), worst, worst.min())
+        filled = np.where(finite, filled, worst.reshape(-1, *[1] * (filled.ndim - 1)))
     mean = np.mean(filled, axis=0)
-    if len(filled) < 2 or not np.isfinite(filled).all():
+    if len(filled) < 2 or not finite.any():
         return mean, mean, mean
     return mean, *mean_interval(filled.T)
-
-
-def _finite(values: Values) -> Values:
-    """Values (tasks, ...) with those that are not finite at their task's worst; at the worst of all without any."""
-    finite = np.isfinite(values)
-    if finite.all() or not finite.any():
-        return values
-    worst = np.where(finite, values, np.inf).reshape(len(values), -1).min(axis=1)
-    worst = np.where(np.isfinite(worst), worst, worst.min())
-    return np.where(finite, values, worst.reshape(-1, *[1] * (values.ndim - 1)))
 
 
 def curves(
@@ -239,7 +237,7 @@ def whiskers(title: str, comparison: Comparison, rows: Sequence[Difference]) -> 
     def draw(axes: Axes, ink: Ink) -> None:
         for index, row in enumerate(rows):
             height = len(rows) - 1 - index
-            shade = tint(comparison.methods[comparison.index(row.baseline)].colour, index, ink)
+            shade = tint(colour_of(comparison, row.baseline), 0, ink)
             axes.plot([row.low, row.high], [height, height], color=shade, linewidth=2.2, solid_capstyle="butt")
             axes.plot(row.mean, height, "o", color=shade)
         axes.axvline(0.0, color=ink.text, linewidth=0.9)

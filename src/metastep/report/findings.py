@@ -1,4 +1,4 @@
-"""What a report is made from, and which methods it is about."""
+"""The inputs of a report, and which methods it is about."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,16 +16,16 @@ _LEARNED = "metafqi"  # the controller that follows a model
 
 
 class Fitted(NamedTuple):
-    """What there is to show of a fitted model."""
+    """A fitted model and the data to show it with."""
 
     model: Model  # the selected one
     validation: Comparison  # every FQI iteration on the validation tasks; the method N=i is iteration i
     counts: Counts  # of the training data
     starts: NDArray[np.float32]  # meta-observations of learners before their first update, (learners, columns)
-    later: NDArray[np.float32]  # meta-observations of learners on their way, (learners, columns)
-    updates: int  # that those have made
-    config: Mapping[str, Any]  # the experiment that the model is of, resolved
-    file: str = "model.safetensors"  # where it lies in the folder of the run
+    later: NDArray[np.float32]  # meta-observations of learners after some updates, (learners, columns)
+    updates: int  # how many
+    config: Mapping[str, Any]  # the resolved experiment of the model
+    file: str = "model.safetensors"  # in the folder of the run
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Findings:
 
     Args:
         name: of the experiment.
-        command: that repeats it; empty where nobody knows.
+        command: that repeats it; empty where it is unknown.
         config: the resolved configuration.
         comparison: every method on the test tasks.
         context_space: the family of tasks.
@@ -70,7 +70,7 @@ class Findings:
 
 
 def target_of(comparison: Comparison) -> str:
-    """The method that the others are compared with.
+    """Return the method to compare the others with.
 
     The learned one that chooses a direction and a step, else the learned one, else the first that is not a yardstick.
     """
@@ -83,7 +83,7 @@ def target_of(comparison: Comparison) -> str:
 
 
 def best_baseline(comparison: Comparison, target: str) -> str | None:
-    """The contender with the highest mean AUC, learned methods aside; None where the target is alone."""
+    """Return the contender with the highest mean AUC, learned methods aside; None where the target is alone."""
     others = [
         record.name
         for record in comparison.methods
@@ -95,20 +95,13 @@ def best_baseline(comparison: Comparison, target: str) -> str | None:
     return max(others, key=means.__getitem__)
 
 
-def yardsticks(comparison: Comparison) -> list[str]:
-    """The methods that take part in no test."""
-    return [record.name for record in comparison.methods if record.is_yardstick]
-
-
 def yardstick_of(comparison: Comparison, target: str) -> str | None:
-    """The yardstick that chooses from what the target does, else the first."""
-    same = comparison.methods[comparison.index(target)].directions
-    found = sorted(
-        yardsticks(comparison), key=lambda name: comparison.methods[comparison.index(name)].directions != same
-    )
-    return found[0] if found else None
+    """Return the yardstick with the target's choice of directions, else the first."""
+    same = comparison.record(target).directions
+    found = [record for record in comparison.methods if record.is_yardstick]
+    return min(found, key=lambda record: record.directions != same).name if found else None
 
 
 def listed(words: Sequence[str]) -> str:
-    """A, b and c."""
+    """Join words as in "a, b and c"."""
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]

@@ -43,15 +43,15 @@ INKS: dict[Theme, Ink] = {
 
 
 def tint(colour: str, index: int, ink: Ink) -> str:
-    """A method's own colour as it is drawn: "text" and "quiet" are those of the ink, an empty one the next of the palette."""
+    """Return a colour as it is drawn, mixed with white on a dark page.
+
+    "text" and "quiet" are colours of the ink; an empty one is the palette's at this index.
+    """
     if colour in ("text", "quiet"):
         return ink.text if colour == "text" else ink.quiet
-    shade = colour or PALETTE[index % len(PALETTE)]
-    return _lighter(shade) if ink == INKS["dark"] else shade
-
-
-def _lighter(colour: str) -> str:
-    """The colour as it can be read on a dark page: mixed with white as far as it takes."""
+    colour = colour or PALETTE[index % len(PALETTE)]
+    if ink != INKS["dark"]:
+        return colour
     parts = np.array(mpl.colors.to_rgb(colour))
     brightness = float(parts @ (0.2126, 0.7152, 0.0722))
     share = max(0.0, (_LEAST_BRIGHTNESS - brightness) / (1.0 - brightness))

@@ -1,11 +1,9 @@
-"""What an update rule is: the direction in which theta moves; how far comes from elsewhere (a controller).
-
-All arrays are learners first.
-"""
+"""What an update rule is: the direction in which theta moves; a controller says how far. All arrays are learners first."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -27,33 +25,32 @@ class Rule(ABC):
     """theta' = f(theta, h, batch). A rule of your own is a frozen dataclass that inherits from this."""
 
     name: ClassVar[str]  # identifier in the registry
-    hyperparameters: ClassVar[tuple[str, ...]] = ("stepsize",)  # the numbers a controller chooses for every update
-    is_along_a_line: ClassVar[bool] = False  # theta' - theta is h times a vector that depends on neither h nor theta
-
+    hyperparameters: ClassVar[tuple[str, ...]] = ("stepsize",)  # the numbers that every space has as coordinates
     optional: ClassVar[tuple[str, ...]] = ()  # fields that a space may have as coordinates, beside the hyperparameters
     numbers: ClassVar[tuple[float, ...]] = ()  # what the directions stand for, where they are numbers
+    is_along_a_line: ClassVar[bool] = False  # theta' - theta is h times a vector that depends on neither h nor theta
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """What is chosen among before the step, by name; none where there is no choice."""
+        """Names of the directions to choose from before the step; none without a choice."""
         return ()
 
     @property
     def tells_divergence(self) -> bool:
-        """Whether it is known what an update cost."""
+        """Whether the divergence of an update is known."""
         return self.is_along_a_line
 
     @property
     def damping(self) -> float | tuple[float, ...] | None:
-        """Damping of the natural gradient that the rule follows, or of each that it may follow; None where there is none."""
+        """Damping of the natural gradient that the rule follows, or of each that it may follow; None without one."""
         return None
 
     @abstractmethod
     def direction(self, estimate: Estimate) -> Array:
-        """The part of the estimate that the rule follows, (learners, parameters); learners without one are flagged."""
+        """Return the part of the estimate that the rule follows, (learners, parameters); learners without one are flagged."""
 
     def init(self, theta: Array) -> RuleState:
-        """State before the first update; every leaf is learners first."""
+        """Return the state before the first update; every leaf is learners first."""
         return None
 
     @abstractmethod
@@ -61,9 +58,9 @@ class Rule(ABC):
         """Update every learner; `values` has one array (learners,) for each of the hyperparameters."""
 
     def steps(self, estimate: Estimate, state: RuleState) -> Array:
-        """What an update adds to theta at h = 1, along each direction there is to choose: (learners, directions, parameters).
+        """Return what an update adds to theta at h = 1, along each direction: (learners, directions, parameters).
 
-        There is no direction where a rule does not move along a line.
+        A rule that does not move along a line has no direction.
         """
         if not self.is_along_a_line:
             return jnp.zeros((len(estimate.gradient), 0, estimate.gradient.shape[1]), jnp.float32)
@@ -85,8 +82,19 @@ class GradientRule(Rule):
 
 
 def unusable(direction: Array) -> Array:
-    """Which learners (rows) have a direction that is zero or not finite, so that theta must stay."""
+    """Return which learners (rows) have a direction that is zero or not finite, so that theta must stay."""
     return ~(jnp.all(jnp.isfinite(direction), axis=-1) & jnp.any(direction != 0.0, axis=-1))
+
+
+def finite_rows(tree: Any) -> Array:
+    """Return which learners have finite numbers only in all arrays of a tree: (learners,)."""
+    leaves = [jnp.all(jnp.isfinite(leaf).reshape(len(leaf), -1), axis=1) for leaf in jax.tree.leaves(tree)]
+    return jnp.all(jnp.stack(leaves), axis=0)
+
+
+def chosen_rows(usable: Array, after: Any, before: Any) -> Any:
+    """Return the rows of `after` where `usable` (learners,), else those of `before`, for all arrays of two trees."""
+    return jax.tree.map(lambda new, old: jnp.where(usable.reshape(-1, *(1,) * (new.ndim - 1)), new, old), after, before)
 
 
 def guard(theta: Array, moved: Array, direction: Array, old: RuleState = None, new: RuleState = None) -> Update:
@@ -94,13 +102,6 @@ def guard(theta: Array, moved: Array, direction: Array, old: RuleState = None, n
 
     The same for learners whose theta or state would leave float32's range: an infinite moment would stop them for good.
     """
-    usable = ~unusable(direction) & jnp.all(jnp.isfinite(moved), axis=-1)
-    for leaf in new or ():
-        usable = usable & jnp.all(jnp.isfinite(leaf).reshape(len(leaf), -1), axis=-1)
-
-    def keep(after: Array, before: Array) -> Array:
-        shape = usable.shape + (1,) * (after.ndim - 1)
-        return jnp.where(usable.reshape(shape), after, before)
-
-    state = None if new is None else type(new)(*(keep(a, b) for a, b in zip(new, old, strict=True)))
-    return Update(keep(moved, theta), state, ~usable)
+    usable = ~unusable(direction) & finite_rows((moved, new))
+    moved, state = chosen_rows(usable, (moved, new), (theta, old))
+    return Update(moved, state, ~usable)

@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from metastep._core.errors import InputError
 from metastep._core.settings import Count, Float, Positive, Share, check_fields
@@ -19,9 +19,10 @@ from metastep.rules.actor_critic.rule import (
     approximate_divergence,
     clipped,
     kept_finite,
+    orders_of,
     standardised,
+    train_in_minibatches,
 )
-from metastep.rules.actor_critic.steps import steps_at_once
 from metastep.rules.spaces import Values
 
 
@@ -120,9 +121,7 @@ class PPO(ActorCriticRule):
         self, policy: ActorCritic, theta: Array, experience: Experience, values: Values, state: Moments, key: Array
     ) -> Trained:
         batch = Minibatch(*(getattr(experience, name) for name in Minibatch._fields))
-        size = batch.value.shape[1]
-        # One order for all learners: their steps have nothing to do with each other.
-        orders = jax.vmap(lambda one: jax.random.permutation(one, size))(jax.random.split(key, self.epochs))
+        orders = orders_of(key, self.epochs, batch.value.shape[1])
         usual = jnp.broadcast_to(jnp.float32(self.clip_range[0]), (len(theta),))
         values = {"clip_range": usual, **values}
 
@@ -135,14 +134,8 @@ class PPO(ActorCriticRule):
                 gradient = clipped(policy.join(slopes), self.max_gradient_norm)
                 return adam_step(theta, gradient, values["stepsize"], moments), losses
 
-            def epoch(carry: tuple[Array, Moments], order: Array) -> tuple[tuple[Array, Moments], Losses]:
-                shuffled = jax.tree.map(
-                    lambda array: array[order].reshape(-1, self.minibatch_size, *array.shape[1:]), batch
-                )
-                carry, losses = lax.scan(step, carry, shuffled, unroll=steps_at_once())
-                return carry, jax.tree.map(jnp.mean, losses)
-
-            (theta, moments), losses = lax.scan(epoch, (theta, moments), orders)
+            start = theta, moments
+            (theta, moments), losses = train_in_minibatches(step, start, batch, orders, self.minibatch_size)
             # As Stable-Baselines3 reports them: the divergence of the last epoch, clip fractions of all.
             return Trained(theta, moments, jnp.bool_(False), losses.divergence[-1], jnp.mean(losses.clip_fraction))
 

@@ -1,15 +1,18 @@
-"""What an actor-critic rule is: an update from one batch, with numbers that are chosen for it."""
+"""What an actor-critic rule is: an update from one batch, with hyperparameters that are chosen for it."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from metastep._core.errors import InputError
 from metastep.policies.actor_critic import ActorCritic
 from metastep.rules.actor_critic.experience import Experience
+from metastep.rules.actor_critic.steps import steps_at_once
+from metastep.rules.base import chosen_rows, finite_rows
 from metastep.rules.spaces import Values
 
 
@@ -26,7 +29,7 @@ class Trained(NamedTuple):
 
     theta: Array  # (learners, parameters)
     state: Moments
-    flagged: Array  # (learners,): it would have led out of what float32 holds, so theta and state stayed
+    flagged: Array  # (learners,): it would have left the range of float32, so theta and state stayed
     divergence: Array  # (learners,): KL between the policies before and after, over the batch
     clip_fraction: Array  # (learners,): share of the batch whose ratio of densities was clipped; 0 where nothing clips
 
@@ -40,7 +43,6 @@ class ActorCriticRule(ABC):
     damping: ClassVar[None] = None
     gae_lambda: float = 0.95  # of the advantages
     minibatch_size: int | None = None  # steps of each gradient; None where it takes the whole batch
-
     optional: ClassVar[tuple[str, ...]] = ()  # fields that a space may have as coordinates, beside the step
 
     @property
@@ -67,7 +69,7 @@ class ActorCriticRule(ABC):
             )
 
     def init(self, theta: Array) -> Moments:
-        """State before the first update."""
+        """Return the state before the first update."""
         return Moments(jnp.zeros_like(theta), jnp.zeros_like(theta), jnp.zeros(len(theta), jnp.float32))
 
     @abstractmethod
@@ -78,7 +80,7 @@ class ActorCriticRule(ABC):
 
 
 def clipped(gradient: Array, most: float) -> Array:
-    """A gradient (parameters,) of at most this length, as PyTorch cuts it."""
+    """Return a gradient (parameters,) of at most this length, as PyTorch cuts it."""
     return gradient * jnp.minimum(1.0, most / (jnp.sqrt(jnp.sum(gradient**2)) + 1e-6))
 
 
@@ -87,7 +89,10 @@ _EPSILON = 1e-5  # of Adam: larger than usual, as Stable-Baselines3 has it for s
 
 
 def adam_step(theta: Array, gradient: Array, rate: Array, moments: Moments) -> tuple[Array, Moments]:
-    """One step of Adam downhill, for one learner."""
+    """Make one step of Adam downhill, for one learner.
+
+    The order of operations is PyTorch's; optax's Adam multiplies in another one, and gives other last bits.
+    """
     steps = moments.steps + 1.0
     first = _DECAYS[0] * moments.first + (1.0 - _DECAYS[0]) * gradient
     second = _DECAYS[1] * moments.second + (1.0 - _DECAYS[1]) * gradient**2
@@ -96,25 +101,38 @@ def adam_step(theta: Array, gradient: Array, rate: Array, moments: Moments) -> t
     return moved, Moments(first, second, steps)
 
 
+def orders_of(key: Array, epochs: int, size: int) -> Array:
+    """Draw an order of the batch for every epoch, (epochs, size), the same for all learners."""
+    return jax.vmap(lambda one: jax.random.permutation(one, size))(jax.random.split(key, epochs))
+
+
+def train_in_minibatches(
+    step: Callable[[Any, Any], tuple[Any, Any]], start: Any, batch: Any, orders: Array, size: int
+) -> tuple[Any, Any]:
+    """Scan over shuffled minibatches of one learner's batch; return the end and the mean outputs of every epoch."""
+
+    def epoch(carry: Any, order: Array) -> tuple[Any, Any]:
+        shuffled = jax.tree.map(lambda array: array[order].reshape(-1, size, *array.shape[1:]), batch)
+        carry, outputs = lax.scan(step, carry, shuffled, unroll=steps_at_once())
+        return carry, jax.tree.map(jnp.mean, outputs)
+
+    return lax.scan(epoch, start, orders)
+
+
 def standardised(advantage: Array) -> Array:
-    """With mean 0 and, but for rounding, standard deviation 1."""
+    """Return advantages with mean 0 and, but for rounding, standard deviation 1."""
     return (advantage - jnp.mean(advantage)) / (jnp.std(advantage, ddof=1) + 1e-8)
 
 
 def approximate_divergence(log_ratio: Array) -> Array:
-    """KL(before, after) from ratios of densities at actions drawn before: mean of (ratio - 1) - log ratio."""
+    """Estimate KL(before, after) from ratios of densities at actions drawn before: mean of (ratio - 1) - log ratio."""
     return jnp.mean(jnp.expm1(log_ratio) - log_ratio)
 
 
 def kept_finite(theta: Array, state: Moments, trained: Trained) -> Trained:
-    """The update, or for learners that it would lead out of float32's range where they were, flagged."""
-    leaves = (trained.theta, *trained.state)
-    usable = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf).reshape(len(leaf), -1), axis=1) for leaf in leaves]), axis=0)
-
-    def keep(after: Array, before: Array) -> Array:
-        return jnp.where(usable.reshape(-1, *(1,) * (after.ndim - 1)), after, before)
-
-    moved, after = jax.tree.map(keep, (trained.theta, trained.state), (theta, state))
+    """Return the update; learners that would leave float32's range stay where they were, flagged."""
+    usable = finite_rows((trained.theta, trained.state))
+    moved, after = chosen_rows(usable, (trained.theta, trained.state), (theta, state))
     divergence, clip_fraction = (
         jnp.where(usable & jnp.isfinite(value), value, 0.0) for value in (trained.divergence, trained.clip_fraction)
     )

@@ -11,7 +11,16 @@ from metastep._core.errors import InputError
 from metastep._core.settings import Count, Positive, Share, check_fields
 from metastep.policies.actor_critic import ActorCritic
 from metastep.rules.actor_critic.experience import Experience
-from metastep.rules.actor_critic.rule import ActorCriticRule, Moments, Trained, adam_step, kept_finite, standardised
+from metastep.rules.actor_critic.rule import (
+    ActorCriticRule,
+    Moments,
+    Trained,
+    adam_step,
+    kept_finite,
+    orders_of,
+    standardised,
+    train_in_minibatches,
+)
 from metastep.rules.spaces import Values
 from metastep.simulation.gradients import conjugate_gradient
 
@@ -55,9 +64,7 @@ class TRPO(ActorCriticRule):
     def apply(
         self, policy: ActorCritic, theta: Array, experience: Experience, values: Values, state: Moments, key: Array
     ) -> Trained:
-        orders = jax.vmap(lambda one: jax.random.permutation(one, experience.value.shape[1]))(
-            jax.random.split(key, self.critic_epochs)
-        )
+        orders = orders_of(key, self.critic_epochs, experience.value.shape[1])
 
         def train_one(theta: Array, batch: Experience, bound: Array, moments: Moments) -> Trained:
             moved, divergence = self._improve(policy, theta, batch, bound)
@@ -110,11 +117,8 @@ class TRPO(ActorCriticRule):
             theta, moments = carry
             return adam_step(theta, jax.grad(error)(theta, *data), jnp.float32(self.critic_rate), moments), None
 
-        def epoch(carry: tuple[Array, Moments], order: Array) -> tuple[tuple[Array, Moments], None]:
-            shuffled = (
-                array[order].reshape(-1, self.minibatch_size, *array.shape[1:])
-                for array in (batch.observation, batch.target)
-            )
-            return lax.scan(step, carry, tuple(shuffled))[0], None
-
-        return lax.scan(epoch, (theta, moments), orders)[0]
+        data = batch.observation, batch.target
+        moved: tuple[Array, Moments] = train_in_minibatches(step, (theta, moments), data, orders, self.minibatch_size)[
+            0
+        ]
+        return moved
