@@ -172,7 +172,7 @@ def _not_judged(judged: Sequence[Row]) -> list[Part]:
 
 
 def _methods(run: Run) -> list[Part]:
-    """List the methods of a run with what was tuned or selected, their metrics, and the target minus each."""
+    """Describe a run: the metrics of its methods, the target minus each of them, and what was tuned."""
     if run.comparison_file.exists():
         comparison = run.comparison
     elif found := [read_result(run, name) for name in run.config.compare.names if run.result_file(name).exists()]:
@@ -181,22 +181,16 @@ def _methods(run: Run) -> list[Part]:
         return []
     config, target = run.config, target_of(comparison)
     drawn: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
-    table = comparison_table(comparison, **drawn)
-    tested = differences_table(comparison, target, differences(comparison, target, **drawn))
-    against = {row[0]: row[1:] for row in tested.rows}
-    tuned = {row[0]: row[1] for row in tuning_table(comparison).rows}
-    if target == "metafqi" and run.model_file.exists():
-        tuned[comparison.label(target)] = f"N = {run.model.record.selected_iteration}"
-    blank = [""] * (len(tested.header) - 1)
-    rows = [(row[0], tuned.get(row[0], ""), *row[1:], *against.get(row[0], blank)) for row in table.rows]
-    header = ("method", "tuned", *table.header[1:], *tested.header[1:])
-    kept = [index for index, column in enumerate(zip(*rows, strict=True)) if any(column)]
-    shown = Table([header[index] for index in kept], [[row[index] for index in kept] for row in rows])
-    title = envs.REGISTRY.entry(config.env.name).label
     units = "tasks" if config.env.fixed_context is None else "first policies in one task"
-    num_updates = comparison.returns.shape[2] - 1
     device = comparison.settings.get("versions", {}).get("device", "an unknown device")
-    about = f"{comparison.num_tasks} test {units}, {num_updates} updates each, seed {config.seed}, on {device}."
+    about = f"{comparison.num_tasks} test {units}, {comparison.returns.shape[2] - 1} updates each, seed {config.seed}, "
+    about += f"on {device}."
+    if target == "metafqi" and run.model_file.exists():
+        about += f" metaFQI plans N = {run.model.record.selected_iteration} updates."
     if seconds := times_of(run):
         about += f" What it took: {in_words(seconds)}."
-    return [Heading(title), Paragraph(about), *([Command(run.command())] if run.command() else []), shown]
+    parts: list[Part] = [Heading(envs.REGISTRY.entry(config.env.name).label), Paragraph(about)]
+    parts += [Command(run.command())] if run.command() else []
+    tested = differences_table(comparison, target, differences(comparison, target, **drawn))
+    tables = (comparison_table(comparison, **drawn), tested, tuning_table(comparison))
+    return [*parts, *(table for table in tables if table.rows)]

@@ -106,7 +106,7 @@ def _claim_folder(out: Path, settings: dict[str, Any]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     file = out / "settings.json"
     if not file.exists():
-        if found := sorted(os.listdir(out)):
+        if found := sorted(name for name in os.listdir(out) if not name.startswith(".")):
             raise InputError(f"--out: {out} holds {found[0]} and is not a folder of this command; name a new one.")
         _write(file, _json(settings))
     before = read_settings(out)
@@ -117,8 +117,9 @@ def _claim_folder(out: Path, settings: dict[str, Any]) -> None:
 
 
 def read_settings(out: Path) -> dict[str, Any]:
-    """Return the scale, seed, overrides and environments of a folder."""
-    return _read(out / "settings.json", "use another folder")
+    """Return the scale, seed, overrides and environments of a folder; version 0.2 wrote them with a checksum."""
+    content = _read(out / "settings.json", "use another folder")
+    return content["settings"] if isinstance(content.get("settings"), dict) else content
 
 
 def _outcome_file(out: Path, name: str) -> Path:

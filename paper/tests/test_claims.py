@@ -5,11 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from metastep import InputError
 from paper.claims import beats_every, gain, paired, small
 from paper.columns import handful, shown
 from paper.comparisons import final_gain
 from paper.iterations import best_validated
-from paper.outcome import Effect, at_most, better, no_better, together, within
+from paper.outcome import Effect, Outcome, at_most, better, no_better, together, within
+from paper.results import by_claim, claims_table, overall
 from paper.robust import has_random_states, spread_difference, standard_deviation
 from paper.tests.synthetic import comparison_of, curve, run_of
 from paper.workbench import Workbench
@@ -103,6 +105,23 @@ def test_the_final_gain_is_that_of_the_last_tenth():
     returns = np.tile(np.arange(41.0), (2, 1)) + np.array([[0.0], [100.0]])  # 40 updates: the last four are 37 to 40
     assert final_gain(returns).tolist() == [38.5, 38.5]
     assert final_gain(returns[:, :3]).tolist() == [2.0, 2.0]
+
+
+def seen(seed, verdict, claim="c", *, fact=False, more=""):
+    name, command = ("facts" if fact else "fig2"), f"python -m paper reproduce fig2 --seed {seed}{more}"
+    return Outcome("Nav2D", claim, "effect", seed, None, None, 9, "tasks", verdict, id=name, command=command)
+
+
+def test_seeds_stand_side_by_side():
+    found = [seen(1, HOLDS, "N = 2"), seen(2, HOLDS, "N = 3"), seen(3, OPEN, "N = 2")]
+    (row,) = by_claim(found)  # what a claim names may differ between seeds
+    assert overall(row) == HOLDS
+    assert claims_table([row]).rows[0][3:6] == ("effect: **1**; **2**; **3**", "3 x 9 tasks", "**holds**")
+    assert overall([*row, seen(4, FAILS)]) == overall([seen(1, HOLDS), seen(2, OPEN)]) == OPEN
+    facts = [seen(1, HOLDS, "a", fact=True), seen(2, FAILS, "b", fact=True), seen(2, FAILS, "a", fact=True)]
+    assert [[outcome.effect for outcome in row] for row in by_claim(facts)] == [[1, 2], [2]]
+    with pytest.raises(InputError, match="fig2 was made with no --set and --set reading=first; write a page for each"):
+        by_claim([seen(1, HOLDS), seen(2, HOLDS, more=" --set reading=first")])
 
 
 def test_random_states_are_judged_where_all_of_them_are_there(tmp_path):

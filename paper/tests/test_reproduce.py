@@ -94,8 +94,8 @@ def test_one_page_shows_claims_and_methods_of_several_folders(made, cheetah):
     for title in ("Nav2D", "SwingUp", "HalfCheetah"):
         assert f"## {title}\n" in text
     assert "metaFQI minus it, AUC" in text
-    fixed = next(line for line in text.splitlines() if line.startswith("| fixed step | stepsize "))
-    assert fixed.count("[") == 5  # both metrics, the interquartile mean, the difference and its probability
+    rows = [line for line in text.splitlines() if line.startswith("| fixed step | ")]
+    assert {line.count("[") for line in rows} >= {2, 3}  # metrics; the difference and its probability
     assert "tuned at an edge of its grid" in text
     assert str(out.parent) not in text
 

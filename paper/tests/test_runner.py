@@ -99,6 +99,10 @@ def test_a_folder_is_checked(made, tmp_path):
     assert "belongs to another id or to other settings" in wrong(copy)["fig2/outcome.json"]
     with pytest.raises(InputError, match="belongs to another id or to other settings"):
         reproduce(["fig2"], copy, "tiny", 4, environments=["nav2d"])
+    settings = json.loads((made[0] / "settings.json").read_text())
+    (copy / "settings.json").write_text(json.dumps({"settings": settings, "checksum": "0"}))  # as version 0.2 wrote it
+    (copy / "fig2" / "outcome.json").write_bytes((made[0] / "fig2" / "outcome.json").read_bytes())
+    assert again(copy) == made[1]
     (copy / "fig2" / "outcome.json").write_text("{")
     assert "was not written by `python -m paper reproduce`" in wrong(copy)["fig2/outcome.json"]
     assert "is not a folder of `python -m paper reproduce`" in refused("check", tmp_path)

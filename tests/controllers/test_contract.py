@@ -1,4 +1,4 @@
-"""Every registered controller keeps the contract, and the contract's check notices who does not."""
+"""Every registered controller keeps the contract, and the check notices controllers that break it."""
 
 import dataclasses
 from collections.abc import Callable

@@ -40,7 +40,7 @@ def current_batch(mdp: EpisodicMetaMDP, seed: int = 0) -> tuple[Learners, Trajec
 
 
 def network_mean(policy: Any, theta: NDArray[np.float64], observation: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean actions (steps, actions) of one learner's policy on (steps, observations), written anew."""
+    """Mean actions (steps, actions) of one learner's policy on (steps, observations), independently."""
     if policy.is_linear:
         bias = theta[: policy.num_actions]
         weights = theta[policy.num_actions :].reshape(policy.num_actions, policy.num_observations)

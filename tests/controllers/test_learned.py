@@ -20,7 +20,7 @@ from tests.controllers.problems import BLOCK, make_mdp
 
 
 def _no_model() -> None:
-    raise AssertionError("nobody asked for a model")
+    raise AssertionError("no model is needed")
 
 
 def make_run(num_runs: int, num_updates: int = 2, model: Callable[[], Any] = _no_model, **changes: Any) -> Run:

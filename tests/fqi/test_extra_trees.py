@@ -22,7 +22,7 @@ def _heavy_tails(rows: int, seed: int):
     """Correlated features, some discrete, some constant, some heavy-tailed, and a jump and plateaus in the target.
 
     The target is near zero because scikit-learn's variance, the mean square minus the squared mean, rounds: far from
-    zero it goes on splitting nodes of equal targets, which the native forest does not.
+    zero it keeps splitting nodes of equal targets, which the native forest does not.
     """
     draw = np.random.default_rng(seed)
     base = draw.standard_t(2, size=(rows, 6))
@@ -161,12 +161,9 @@ def test_bad_input_is_one_sentence(change, sentence):
     ("options", "sentence"),
     [
         ({"trees": 0}, "fqi.regressor.trees: 0 must be greater than or equal to 1"),
-        ({"trees": 2.5}, "fqi.regressor.trees: 2.5 must be a whole number"),
-        ({"trees": "many"}, "fqi.regressor.trees: 'many' must be a whole number"),
         ({"min_samples_split": 0.0}, "min_samples_split: 0.0 must be greater than 0"),
         ({"min_samples_split": 1}, "min_samples_split: 1 must be greater than or equal to 2"),
         ({"min_samples_split": 1.5}, "min_samples_split: 1.5 must be less than or equal to 1"),
-        ({"min_samples_split": float("nan")}, "min_samples_split: nan must be a finite number"),
     ],
 )
 @pytest.mark.parametrize("kind", [ExtraTrees, SklearnExtraTrees])

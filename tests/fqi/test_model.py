@@ -46,7 +46,7 @@ def model(fitted) -> Model:
     return _model(fitted)
 
 
-def test_record_tells_where_the_model_comes_from(model):
+def test_the_record_says_where_the_model_comes_from(model):
     record = model.record
     data = transitions(300, 5, seed=5)
     assert record.feature_names == ("theta[0]", "theta[1]", "natural_gradient[0]", "natural_gradient[1]", "context")
@@ -257,7 +257,7 @@ def test_files_keep_the_bits(menu_model, tmp_path):
         (lambda found: found.update(branches={}), "model record: branches"),
     ],
 )
-def test_files_that_cannot_be_are_named(menu_model, tmp_path, change, sentence):
+def test_impossible_branches_in_a_file_are_named(menu_model, tmp_path, change, sentence):
     save_model(menu_model, tmp_path / "m")
     arrays, metadata = read_tensors(tmp_path / "m")
     change(metadata["record"])

@@ -1,4 +1,4 @@
-"""A stepper proposes in any loop what the model's controller would, from what the loop tells."""
+"""In any loop a stepper proposes what the controller of the model would, from the diagnostics of the loop."""
 
 import dataclasses
 import json
@@ -48,7 +48,7 @@ def test_a_loop_sees_and_proposes_what_simulated_learners_do():
         learners = mdp.advance(learners, proposed)
 
 
-def test_its_record_goes_on_identically():
+def test_a_stepper_continues_from_its_record_with_the_same_bits():
     model = tiny_model()
     whole, first = model.stepper(num_updates=9), model.stepper(num_updates=9)
     wanted = [whole(diagnostics(update)) for update in range(8)]
@@ -68,33 +68,35 @@ SAID_ALONE = {
     "step_cosine": {"step_norm": 0.1, "step_cosine": 0.5},
     "rate": {"rate": 1e-3},
 }
-"""What is told in place of others, which are then not told."""
+"""Diagnostics in place of others."""
 
 
-def told_by_name(name: str, update: int) -> dict[str, Any]:
+def reported_by_name(name: str, update: int) -> dict[str, Any]:
     """Diagnostics of a loop that tells this one."""
-    told = diagnostics(update) | SAID_ALONE.get(name, {})
+    reported = diagnostics(update) | SAID_ALONE.get(name, {})
     instead = {"mean_return": "returns", "values": "explained_variance", "step_norm": "parameters"}
-    return {key: value for key, value in told.items() if key not in [instead[new] for new in instead if new in told]}
+    return {
+        key: value for key, value in reported.items() if key not in [instead[new] for new in instead if new in reported]
+    }
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", DIAGNOSTICS)
-def test_what_is_not_finite_gives_the_smallest_step_and_spoils_nothing_after_it(name, bad):
+def test_numbers_that_are_not_finite_give_the_smallest_step_and_spoil_nothing_after_it(name, bad):
     stepper, sound = tiny_model().stepper(), tiny_model().stepper()
-    spoilt = told_by_name(name, 1)
+    spoilt = reported_by_name(name, 1)
     assert name in spoilt
     spoilt[name] = np.where(np.arange(np.size(spoilt[name])) == 0, bad, spoilt[name])
     for each in (stepper, sound):
-        each(told_by_name(name, 0))
+        each(reported_by_name(name, 0))
     assert stepper(spoilt).stepsize == pytest.approx(LOW)
-    assert sound(told_by_name(name, 1)).stepsize > 1.01 * LOW
+    assert sound(reported_by_name(name, 1)).stepsize > 1.01 * LOW
     json.dumps(stepper.record(), allow_nan=False)
     assert tiny_model().stepper(record=stepper.record()).memory == stepper.memory
     for update in (2, 3):
-        stepper(told_by_name(name, update))
+        stepper(reported_by_name(name, update))
         assert all(np.isfinite(value).all() for value in stepper.last.values())
-    assert stepper(told_by_name(name, 4)).stepsize > 1.01 * LOW
+    assert stepper(reported_by_name(name, 4)).stepsize > 1.01 * LOW
 
 
 def test_what_is_remembered_of_the_first_update_is_taken_from_the_first_sound_one():
@@ -112,35 +114,35 @@ def test_what_is_remembered_of_the_first_update_is_taken_from_the_first_sound_on
 
 
 def test_parameters_that_change_in_place_are_seen_to_move():
-    stepper, told = tiny_model().stepper(), diagnostics(0)
-    told["parameters"] = np.ones(6, np.float32)
-    stepper(told)
-    told["parameters"] += np.float32(0.5)
-    stepper(told)
+    stepper, reported = tiny_model().stepper(), diagnostics(0)
+    reported["parameters"] = np.ones(6, np.float32)
+    stepper(reported)
+    reported["parameters"] += np.float32(0.5)
+    stepper(reported)
     assert stepper.memory.step_norm == pytest.approx(0.5 * 6**0.5)
 
 
-def test_of_minibatches_the_numbers_of_an_update_are_made_here():
+def test_diagnostics_of_minibatches_are_averaged_to_those_of_an_update():
     """Of 2 epochs of 3 minibatches, one cut short: the mean divergence over the last epoch, the mean share over all."""
     model, updates = tiny_model(), 4
     each, whole = model.stepper(minibatches=3), model.stepper()
     draw, last = np.random.default_rng(0), {}
     for update in range(updates):
-        told = {
+        reported = {
             name: value for name, value in diagnostics(update).items() if name not in ("approx_kl", "clip_fraction")
         }
-        wanted = whole(told | last)
+        wanted = whole(reported | last)
         ratios = draw.uniform(0.0, 0.1, (5 if update == 2 else 6, 2)).astype(np.float32)
         for index, (divergence, clipped) in enumerate(ratios):
             if index == 4:  # in the middle of an epoch
                 each = model.stepper(record=json.loads(json.dumps(each.record(), allow_nan=False)), minibatches=3)
-            found = each(told, approx_kl=divergence, clip_fraction=clipped, begins=index == 0)
+            found = each(reported, approx_kl=divergence, clip_fraction=clipped, begins=index == 0)
             assert found.stepsize == pytest.approx(wanted.stepsize, rel=1e-6)
             for name in TRAINING if not index else ():
                 np.testing.assert_allclose(each.last[name], whole.last[name], rtol=1e-5, atol=1e-6, err_msg=name)
         last = {"approx_kl": ratios[3:, 0].mean(), "clip_fraction": ratios[:, 1].mean()}
-    each(told, approx_kl=np.nan, clip_fraction=0.0, begins=False)
-    assert model.stepper(record=each.record(), minibatches=3)(told | last).stepsize == pytest.approx(LOW)
+    each(reported, approx_kl=np.nan, clip_fraction=0.0, begins=False)
+    assert model.stepper(record=each.record(), minibatches=3)(reported | last).stepsize == pytest.approx(LOW)
     with pytest.raises(InputError, match="begins is False, allowed is True: nothing was proposed yet"):
         model.stepper(minibatches=3)(diagnostics(0), begins=False)
     with pytest.raises(InputError, match="minibatches is 0, allowed is 1 or more"):
@@ -154,15 +156,15 @@ def test_the_rate_that_was_used_may_be_another():
     assert stepper.last["last_rate"] == pytest.approx(-2.0)
 
 
-def test_what_is_outside_of_the_training_data_is_told_or_refused():
+def test_numbers_outside_the_training_data_are_warned_of_or_refused():
     model = dataclasses.replace(tiny_model(reach=1e-3))
     with pytest.warns(
         UserWarning, match=r"last_rate is -6, outside of the -0.001 to 0.001 of the training data"
-    ) as told:
+    ) as reported:
         model.stepper()(diagnostics(0))
-    assert told[0].filename == __file__
+    assert reported[0].filename == __file__
     stepper = model.stepper()
-    with pytest.warns(UserWarning, match="last_rate is -6"):  # each learner's loop is told once
+    with pytest.warns(UserWarning, match="last_rate is -6"):  # once for each learner
         stepper(diagnostics(0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -173,7 +175,7 @@ def test_what_is_outside_of_the_training_data_is_told_or_refused():
     assert not stepper.memory.updates  # nothing has happened
 
 
-def test_models_of_whole_episodes_are_given_what_they_look_at(fitted):  # noqa: F811
+def test_models_of_whole_episodes_take_their_features(fitted):  # noqa: F811
     model = _model(fitted)
     given = {"theta": [0.5, -1.0], "natural_gradient": [0.1, 2.0], "context": 0.3}
     proposal = model.stepper()(given)
@@ -184,18 +186,9 @@ def test_models_of_whole_episodes_are_given_what_they_look_at(fitted):  # noqa: 
         model.stepper()(given | {"theta": 1.0})
 
 
-def test_what_it_needs_is_what_it_asks_for():
+def test_missing_or_wrong_diagnostics_are_named():
     stepper = tiny_model().stepper()
-    told = {name: diagnostics(0)[name] for name in stepper.needs}
-    stepper(told)
-    for name in stepper.needs:
-        with pytest.raises(InputError, match=f"^diagnostics: missing {name}, which the model needs\\.$"):
-            stepper({other: value for other, value in told.items() if other != name})
-    stepper(told)
-
-
-def test_a_loop_is_told_what_is_missing_or_wrong():
-    stepper = tiny_model().stepper()
+    assert set(stepper.needs) == set(diagnostics(0))
     with pytest.raises(InputError, match="diagnostics: missing entropy, explained_variance, returns"):
         stepper()
     with pytest.raises(InputError, match=r"'aproxx_kl' is not something a stepper knows.*Did you mean 'approx_kl'"):
@@ -244,7 +237,7 @@ def test_records_of_models_that_propose_something_else_are_refused():
         model.only_selected(2).stepper(record=record)
 
 
-def test_the_number_of_updates_is_what_is_said_recorded_or_known():
+def test_the_number_of_updates_is_given_recorded_or_known():
     model = tiny_model()
     assert model.stepper().num_updates == 20
     record = model.stepper(9).record()

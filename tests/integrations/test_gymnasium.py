@@ -87,29 +87,6 @@ def test_gymnasium_has_nothing_to_complain_about(name):
     check_env(gym.make(name).unwrapped)
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters", "contexts", "num_episodes", "horizon", "stepsize", "sigma"),
-    [
-        ("Nav2D", 6, [(-0.5, 0.5), (-0.5, 0.5)], 200, 10, 8.0, 1.001),
-        ("Minigolf", 2, [(0.7, 1.0), (0.065, 0.196)], 400, 20, 1.0, 0.1),
-        ("CartPole", 5, [(0.1, 2.0), (0.5, 1.5)], 100, 100, 10.0, 1.001),
-        ("SwingUp", 5, [(0.1, 2.0)], 100, 200, 0.5, 1.001),
-    ],
-)
-def test_the_settings_are_the_papers(name, parameters, contexts, num_episodes, horizon, stepsize, sigma):
-    env = gym.make(f"metastep/{name}-v0").unwrapped
-    rollout = env.mdp.estimator.rollout
-    assert (rollout.num_episodes, rollout.horizon, rollout.discount) == (num_episodes, horizon, 0.99)
-    assert (env.mdp.num_parameters, rollout.policy.sigma) == (parameters, sigma)
-    assert (env.mdp.space.low, env.mdp.space.high) == ((0.0,), (stepsize,))
-    assert env.observation_space.shape == (2 * parameters + len(contexts),)
-    assert env.observation_space.dtype == np.float32
-    low, high = np.asarray(contexts, np.float32).T
-    np.testing.assert_array_equal(env.observation_space.low[2 * parameters :], low)
-    np.testing.assert_array_equal(env.observation_space.high[2 * parameters :], high)
-    assert env.observation_space.high[0] == -env.observation_space.low[0] == np.finfo(np.float32).max
-
-
 def test_the_spaces_follow_the_meta_mdp(env):
     mdp = replace(env.mdp, observation=("return", "context"))
     assert observation_space(mdp).shape == (3,)

@@ -69,7 +69,7 @@ def test_the_rate_that_is_proposed_is_the_rate_of_every_step(name, env):
 
 @pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
 @pytest.mark.parametrize("name", ["PPO", "A2C"])
-def test_what_was_saved_goes_on_identically(name, tmp_path):
+def test_a_saved_algorithm_continues_identically(name, tmp_path):
     half, total = 2 * ENVS * STEPS, 4 * ENVS * STEPS
 
     def second_half(algorithm) -> tuple[list[float], dict]:
@@ -134,16 +134,16 @@ def test_returns_are_of_ended_episodes_and_else_what_was_paid_so_far(kind):
     else:
         with pytest.warns(
             UserWarning, match=r"ended without info\['episode'\].*wrap the environments in Monitor"
-        ) as told:
+        ) as warned:
             callback = paid_by(kind)
-        assert len([each for each in told if "Monitor" in str(each.message)]) == 1
+        assert len([each for each in warned if "Monitor" in str(each.message)]) == 1
     assert callback._returns() == [25.0, 49.0, 12 * 99.0]
     assert callback.stepper.memory.mean_return == pytest.approx((25.0 + 49.0 + 12 * 99.0) / 3)
     assert callback._returns.state()["paid"] == [10.0, 35.0, 12 * 99.0]
 
 
 @pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
-def test_what_is_kept_is_plain_and_up_to_date_whenever_it_is_saved():
+def test_the_saved_state_is_plain_and_up_to_date_at_any_time():
     algorithm, callback, seen = make("PPO"), LearnedRate(tiny_model()), []
 
     class Look(BaseCallback):

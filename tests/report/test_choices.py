@@ -12,7 +12,7 @@ from metastep.envs.contexts import ContextSpace
 from metastep.evaluation import Comparison, MethodRecord, baselines
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from, save_model
 from metastep.mdp.history import Transitions
-from metastep.report import choices, tasks
+from metastep.report import choices
 from metastep.report.compose import compose
 from metastep.report.distributions import performance_profile
 from metastep.report.document import Command, Document, Picture, write_document
@@ -128,7 +128,7 @@ def test_single_tasks_run_from_the_worst_to_the_best() -> None:
     assert best == "fixed"
     auc = comparison.returns[:, :, 1:].astype(np.float64).mean(axis=2)
     ahead = auc[0] - auc[comparison.index(best)]
-    shown = tasks.some_tasks(comparison, "metastep")
+    shown = choices.some_tasks(comparison, "metastep")
     assert len(shown) == 6
     assert (shown[0], shown[-1]) == (ahead.argmin(), ahead.argmax())
     assert np.all(np.diff(ahead[shown]) >= 0.0)

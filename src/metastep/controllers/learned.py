@@ -1,32 +1,21 @@
 """Controllers that follow a learned Q function: greedy (metaFQI), or with exploration to collect more data."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 from metastep._core.provenance import first_difference
 from metastep.features import meta_observation
-from metastep.fqi import Model, ModelRecord
+from metastep.fqi import MetaFQI, Model
 from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Controller, Exploration, Run, TaskSource, attempt_keys
-
-
-class Greedy(Protocol):
-    """A fitted `metastep.fqi.Model`, or a `MetaFQI`, which has no record of what it was fitted for."""
-
-    @property
-    def record(self) -> ModelRecord | None:
-        """The meta-MDP that the model was fitted for; None if unknown."""
-
-    def act(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float32]:
-        """Return the best step size of each meta-observation (learners, columns): (learners,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +28,12 @@ class MetaFQIController(Controller):
     not those it was fitted for.
 
     Args:
-        model: a fitted model; None takes the experiment's.
+        model: a fitted model, or a `MetaFQI`, which has no record of what it was fitted for; None takes the experiment's.
         iteration: N; None takes the one the model selected, or its last.
         contexts: the task list that it was trained on, if any.
     """
 
-    model: Greedy | None = None
+    model: Model | MetaFQI | None = None
     iteration: int | None = None
     contexts: NDArray[np.float32] | None = None
 

@@ -58,7 +58,9 @@ class Model:
         record, last = self.record, len(self.q_functions)
         if not 1 <= record.selected_iteration <= last:
             raise InputError(f"selected_iteration is {record.selected_iteration}, allowed is 1 to {last}.")
-        _require_names(record)
+        names = [branch.name for branch in record.branches]
+        if len(set(names)) < len(names) or ("" in names and len(names) > 1):
+            raise InputError(f"branches: {names!r:.200} must have a name each, given once.")
         for function in self.q_functions:
             held = len(function.functions) if isinstance(function, MenuQ) else 0
             if held != len(record.directions):
@@ -79,20 +81,17 @@ class Model:
     def act(
         self, observation: ArrayLike, iteration: int | None = None, threads: int | None = None
     ) -> NDArray[np.float32]:
-        """Return greedy step sizes of observations `(rows, features)`; the default is the selected iteration.
+        """Return greedy step sizes of observations `(rows, features)` by the selected iteration, or another one.
 
-        `(rows,)`, or with a menu `(rows, 2)`: the position of the branch and the step. An observation that is not finite
-        gets the smallest step size, of the first branch.
+        `(rows,)`, or with a menu `(rows, 2)`: the position of the branch and the step. Observations that are not finite get
+        the smallest step, of the first branch.
         """
         return self._function(iteration).act(observation, threads)
 
     def values(
         self, observation: ArrayLike, iteration: int | None = None, threads: int | None = None
     ) -> NDArray[np.float64]:
-        """Return values of observations `(rows, features)` at every step size of the grid, `(rows, num)`.
-
-        With a menu they are `(rows, branches, num)`.
-        """
+        """Return values of observations at every step size of the grid, `(rows, num)` or `(rows, branches, num)`."""
         return self._function(iteration).values(observation, threads)
 
     def stepsize(self, **features: ArrayLike) -> float:
@@ -225,13 +224,6 @@ def model_of_heads(record: ModelRecord, heads: Iterable[Sequence[Head]]) -> Mode
     return Model(record, tuple(q_function(each, record.stepsizes, record.lam) for each in heads))
 
 
-def _require_names(record: ModelRecord) -> None:
-    """Refuse branches that have the same name; one without a name must be the only one."""
-    names = [branch.name for branch in record.branches]
-    if len(set(names)) < len(names) or ("" in names and len(names) > 1):
-        raise InputError(f"branches: {names!r:.200} must have a name each, given once.")
-
-
 def _numbers(name: str, value: Any, size: int) -> NDArray[np.float32]:
     if value is None:
         raise InputError(f"{name} is missing, allowed is {size} numbers: the model looks at them.")
@@ -320,10 +312,8 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     try:
         record = record_from_json(metadata.get("record"))
         regressor = _regressor(record.regressor.name, record.regressor.options)
-        _require_names(record)
-        return model_of_heads(
-            record, [tuple(map(regressor.load, parts)) for parts in _grouped(arrays, len(record.branches))]
-        )
+        heads = [tuple(map(regressor.load, parts)) for parts in _grouped(arrays, len(record.branches))]
+        return model_of_heads(record, heads)
     except InputError as error:
         raise InputError(f"File {path}: {error}") from None
 

@@ -29,20 +29,16 @@ class Head(Protocol):
     @property
     def num_features(self) -> int:
         """Number of inputs: those of an observation, then the step size."""
-        ...
 
     @property
     def importances(self) -> NDArray[np.float64] | None:
         """Importance of each input, (features,), in shares; None where it is not known."""
-        ...
 
     def predict(self, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the values of inputs (rows, features): (rows,)."""
-        ...
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return everything that is needed to load it again."""
-        ...
 
 
 @runtime_checkable
@@ -52,15 +48,12 @@ class Regressor(Protocol):
     @property
     def name(self) -> str:
         """Identifier in the registry."""
-        ...
 
     def fit(self, inputs: NDArray[np.float32], targets: NDArray[np.float64], *, seed: int, threads: int | None) -> Head:
         """Learn targets (rows,) from inputs (rows, features); the same seed gives the same head for any `threads`."""
-        ...
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> Head:
         """Return the head that gave these `arrays`; they may come from anywhere, so wrong ones are an `InputError`."""
-        ...
 
 
 class SklearnHead(NamedTuple):

@@ -66,7 +66,7 @@ class Returns:
         return [value for ended, paid in zip(self.ended, self.paid, strict=True) for value in (ended or [paid])]
 
     def state(self) -> dict[str, Any]:
-        """Return all that must be saved, as JSON holds it; the lists themselves, which change as episodes go on."""
+        """Return all that must be saved, as JSON holds it; the lists themselves, which change with every step."""
         return {"ended": self.ended, "paid": self.paid}
 
 

@@ -11,24 +11,24 @@ _MODEL, _CARD = ".safetensors", ".md"
 
 
 def folder() -> Path:
-    """Where the models lie."""
+    """Return the folder of the models."""
     return Path(str(resources.files("metastep.pretrained")))
 
 
 def names() -> tuple[str, ...]:
-    """The models that come with the library."""
+    """Return the names of the models that come with the library."""
     return tuple(sorted(file.name.removesuffix(_MODEL) for file in folder().glob(f"*{_MODEL}")))
 
 
 def card(name: str) -> str:
-    """What a model was made from, and how it did."""
+    """Return the card of a model: its training data and results."""
     if name not in names():
         raise not_registered("model", name, names(), "does not come with the library")
     return (folder() / f"{name}{_CARD}").read_text("utf-8")
 
 
 def load(source: str | os.PathLike[str]) -> Model:
-    """A model that comes with the library, by its name, or that of a file or of the folder of a run."""
+    """Load a model that comes with the library by its name, or that of a file or the folder of a run."""
     if isinstance(source, str) and source in names():
         return load_model(folder() / f"{source}{_MODEL}")
     path = Path(source)

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from metastep.evaluation import Difference, differences
 from metastep.evaluation.statistics import Metric
-from metastep.report.choices import directions, steps, steps_by_task
+from metastep.report.choices import directions, single_tasks, steps, steps_by_task
 from metastep.report.distributions import learning_curves, one_by_one, spread
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Picture, Table
 from metastep.report.figures import alone, whiskers
@@ -22,7 +22,6 @@ from metastep.report.tables import (
     oracles,
     tuning_table,
 )
-from metastep.report.tasks import single_tasks
 
 _FEW_TASKS = 20  # a grid search on fewer is said to be one where the result is
 
