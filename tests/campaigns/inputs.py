@@ -1,7 +1,7 @@
-"""Random configurations and command lines: something is done, or one sentence says why not; no traceback, no hang, and
-nothing is written but where it was asked for.
+"""Random configurations and command lines: they work, or one sentence says why not; no traceback, no hang, and nothing is
+written elsewhere than asked.
 
-`python -m tests.campaigns.inputs configurations|commands NUMBER SEED FOLDER` prints what came of it as JSON.
+`python -m tests.campaigns.inputs configurations|commands NUMBER SEED FOLDER` prints the outcomes as JSON.
 """
 
 import json
@@ -108,10 +108,8 @@ def configurations(number: int, seed: int, sandbox: Path, runs: float = 0.1) -> 
     failures: list[str] = []
     out = sandbox / "out"
     for _ in range(number):
-        preset, settings = (
-            generator.choice(list_presets()),
-            [setting(generator) for _ in range(generator.randint(1, 3))],
-        )
+        preset = generator.choice(list_presets())
+        settings = [setting(generator) for _ in range(generator.randint(1, 3))]
         if generator.random() < 0.5:
             preset, settings = "nav2d", [*SETTINGS, *settings]
         outcome = "refused"
@@ -152,7 +150,7 @@ def _summary(
 
 
 def inputs(folder: Path) -> Path:
-    """What command lines are pointed at: a run, and much that is none."""
+    """Prepare arguments for command lines: a run, and much that is none."""
     run("nav2d", folder / "run", overrides=SETTINGS)
     (folder / "empty").mkdir()
     (folder / "started").mkdir()
@@ -176,7 +174,7 @@ def inputs(folder: Path) -> Path:
 
 
 def untouched(given: Path) -> dict[str, str]:
-    """Of what no command line may change; a run that was started may be gone on with."""
+    """Return digests of the files that no command line may change; a started run may be resumed."""
     return {name: digest for name, digest in digests(given).items() if not name.startswith("started")}
 
 
@@ -216,12 +214,10 @@ VERBS = _split("run collect fit compare report export inspect check config envs 
 
 
 def command_line(generator: random.Random, given: Path) -> list[str]:
-    """Words as somebody might type them who knows half of it; what would take minutes is made too large to be started."""
+    """Return words as a beginner might type them; what would take minutes is made too large to start."""
     bad = ["", " ", "a" * 300, "b/" * 2500, "\udcff", *_split("nowhere - -- /dev/zero /dev/null /proc/self/mem / ~ *")]
-    bad += [
-        str(given / name)
-        for name in _split("empty started strange file.txt dangling run/data pipe.toml run/model.safetensors")
-    ]
+    existing = _split("empty started strange file.txt dangling run/data pipe.toml run/model.safetensors")
+    bad += [str(given / name) for name in existing]
     paths = [*bad, *bad, str(given / "run"), "here", "there/and/here"]
     named = _split("own.toml broken.toml tasks.csv broken.csv tasks.json pipe.csv pipe.toml")
     files = [*bad, *(str(given / name) for name in named)]
@@ -239,22 +235,15 @@ def command_line(generator: random.Random, given: Path) -> list[str]:
         words.append(generator.choice(presets))
     elif verb in ("fit", "compare", "report", "export", "inspect", "check"):
         words += generator.choices(paths, k=generator.choice([0, 1, 1, 1, 1, 2]))
-    known = [
-        *generator.choices(sorted(options), k=generator.randint(0, 3)),
-        *(["--out"] if generator.random() < 0.5 else []),
-    ]
-    for option in known:
+    for option in [*generator.choices(sorted(options), k=generator.randint(0, 3)), *generator.choice([["--out"], []])]:
         value = generator.choice(options[option])
         words += [option] if value is None else [option, value]
     if verb in ("run", "collect"):
-        words += ["--set", "rollout.block_size=1000000000"] if generator.random() < 0.97 else _tiny()
+        tiny = [word for one in [*SETTINGS, 'compare.methods=["fixed"]'] for word in ("--set", one)]
+        words += ["--set", "rollout.block_size=1000000000"] if generator.random() < 0.97 else tiny
     if verb == "demo":
         words += ["--out", str(given / "file.txt")]
     return words
-
-
-def _tiny() -> list[str]:
-    return [word for one in [*SETTINGS, 'compare.methods=["fixed"]'] for word in ("--set", one)]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ the beginning of each. Then the stages of one to six kills are drawn, all equall
 the first of them is run and killed there, resumed and killed in the next, and at last resumed to its end, where it must hold
 the same bytes as the undisturbed one, and `metastep check` must find nothing.
 
-`python -m tests.campaigns.kills NUMBER SEED FOLDER` prints what came of it as JSON.
+`python -m tests.campaigns.kills NUMBER SEED FOLDER` prints the outcomes as JSON.
 """
 
 import hashlib
@@ -50,9 +50,9 @@ SETTINGS = [
 
 
 class Child:
-    """A process that runs the command and tells when a stage begins, with the number of calls that changed the disk until then.
+    """A process that runs the command and reports when a stage begins, with the number of calls that changed the disk before.
 
-    It ends itself at one of the calls of one stage: before, after, or within a write.
+    It kills itself at one of the calls of one stage: before, after, or within a write.
     """
 
     def __init__(self, parent: Connection, aimed: str, at: int, mode: str) -> None:

@@ -1,8 +1,8 @@
-"""Mutations of every kind of file: refused with one sentence, or read as what it was; never other numbers, never a traceback.
+"""Mutate every kind of file: it is refused with one sentence or read unchanged; never other numbers, never a traceback.
 
-Bytes are changed as accidents do. Besides, what a file says is changed and sealed again, as somebody could who means it; then
-other numbers are no accident, but there must still be no traceback.
-`python -m tests.campaigns.mutations NUMBER SEED FOLDER` prints what came of it as JSON.
+Bytes are changed as accidents do. Content is also changed and given a valid checksum, as on purpose; then other numbers are no
+surprise, but there must still be no traceback.
+`python -m tests.campaigns.mutations NUMBER SEED FOLDER` prints the outcomes as JSON.
 """
 
 import dataclasses
@@ -35,24 +35,11 @@ from metastep.mdp.loop import grow
 from metastep.mdp.parts import Parts
 from tests.campaigns.kills import SETTINGS
 
+# fmt: off
 JUNK: list[Any] = [
-    None,
-    True,
-    0,
-    -1,
-    10**30,
-    0.5,
-    1e308,
-    "",
-    "x",
-    "$\\frac{$",
-    "[/red]",
-    "é\u0000",
-    [],
-    {},
-    [[]],
-    {"a": []},
+    None, True, 0, -1, 10**30, 0.5, 1e308, "", "x", "$\\frac{$", "[/red]", "\u00e9\u0000", [], {}, [[]], {"a": []},
 ]
+# fmt: on
 
 
 def _tree(value: Any) -> Any:
@@ -81,7 +68,8 @@ def subjects(sandbox: Path) -> dict[str, Subject]:
     folder = run("nav2d", sandbox / "run", overrides=SETTINGS)
     mdp = build_mdp(folder.config)
     tasks = mdp.tasks(0, Stream.TRAIN, 0)
-    parts = Parts(storage_folder(sandbox / "parts"), {"dataset": "0" * 64})
+    parts = Parts(sandbox / "parts", {"dataset": "0" * 64})
+    parts.folder.mkdir()
     parts.write(0, next(grow(mdp, Exploration(), tasks, 2, stretch=1, record=("theta", "natural_gradient"))), 0)
     (part,) = parts.folder.iterdir()
     content = part.read_bytes()
@@ -117,11 +105,6 @@ def subjects(sandbox: Path) -> dict[str, Subject]:
         "config.json": Subject(folder.path / "config.json", configuration),
         "report.json": Subject(folder.path / "report.json", lambda: check_folder(folder.path)),
     }
-
-
-def storage_folder(path: Path) -> Path:
-    storage.create_folder(path)
-    return path
 
 
 def mutated(content: bytes, generator: random.Random) -> bytes:

@@ -1,4 +1,4 @@
-"""Figures of what was chosen: directions over the updates and by task, steps over the updates and by task."""
+"""Figures of what was chosen: directions and steps over the updates, by task, and in single tasks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,20 +8,22 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from metastep.evaluation import Comparison, MethodRecord
+from metastep.evaluation import Comparison, MethodRecord, filled_returns, metric_values
 from metastep.report.document import Picture
-from metastep.report.figures import Layout, Panel, alone, curves, line_of, picture
-from metastep.report.findings import Findings
+from metastep.report.figures import Layout, Panel, alone, colour_of, curves, line_of, picture
+from metastep.report.findings import Findings, best_baseline, yardstick_of
 from metastep.report.style import DIRECTIONS, MAIN, Ink, label_lines, logarithmic, plain, tint
+from metastep.report.tables import number
 
 _MOST_COORDINATES = 3  # of a task, in figures
+_SINGLE = 6  # tasks shown one by one
 _NEVER = 0.005  # a direction chosen less often than that is not named
 
 
 def kind_of_step(record: MethodRecord) -> str | None:
-    """What the steps of a method can be drawn with: a divergence with any other, a length with those of the same rule.
+    """Return which steps can share an axis: divergences, and lengths of the same rule.
 
-    None where steps of one method cannot be compared with one another: lengths along several directions.
+    None where even the steps of one method cannot: lengths along several directions.
     """
     if record.scale == "divergence":
         return "divergence"
@@ -29,29 +31,29 @@ def kind_of_step(record: MethodRecord) -> str | None:
 
 
 def axis_of(record: MethodRecord) -> str:
-    """How the axis of a method's steps is called."""
+    """Return the label of the axis of a method's steps."""
     return "KL divergence of the step" if record.scale == "divergence" else "step size"
 
 
 def is_log(record: MethodRecord) -> bool:
-    """Whether the steps of a method are shown on a logarithmic axis."""
+    """Return whether the steps of a method are shown on a logarithmic axis."""
     return record.scale in ("divergence", "log")
 
 
 def shade_of(position: int) -> str:
-    """The colour of a direction."""
+    """Return the colour of a direction."""
     return DIRECTIONS[position % len(DIRECTIONS)]
 
 
 def shares_of(comparison: Comparison, name: str) -> NDArray[np.float64]:
-    """Share of the tasks in which each direction was followed: (directions, updates)."""
+    """Return the share of tasks that follow each direction: (directions, updates)."""
     index = comparison.index(name)
     positions = np.arange(len(comparison.methods[index].directions))
     return np.asarray((comparison.direction[index][None] == positions[:, None, None]).mean(axis=1))
 
 
 def most_followed(comparison: Comparison, name: str) -> NDArray[np.int64]:
-    """The position of the direction followed most often in each task, of equals the first: (tasks,)."""
+    """Return the position of the direction followed most often in each task, of equals the first: (tasks,)."""
     index = comparison.index(name)
     num = max(1, len(comparison.methods[index].directions))
     counts = np.stack([(comparison.direction[index] == position).sum(axis=1) for position in range(num)])
@@ -198,7 +200,86 @@ def steps_by_task(findings: Findings) -> Picture:
 
 
 def colours_of(record: MethodRecord, positions: NDArray[Any], ink: Ink) -> list[str]:
-    """The colour of each direction, or that of the method where it has no choice."""
+    """Return the colour of each direction, or that of the method where it has no choice."""
     if not record.directions:
         return [tint(record.colour or MAIN, 0, ink)] * len(positions)
     return [shade_of(int(position)) for position in positions]
+
+
+def some_tasks(comparison: Comparison, target: str) -> list[int]:
+    """A few tasks, evenly from where the target is furthest behind the best baseline to where it is furthest ahead."""
+    auc = dict(zip(comparison.names, metric_values(comparison, "auc"), strict=True))
+    best = best_baseline(comparison, target)
+    ahead = auc[target] - auc[best] if best else auc[target]
+    order = np.argsort(ahead, kind="stable")
+    places = np.linspace(0, len(order) - 1, min(_SINGLE, len(order))).round().astype(int)
+    return [int(order[place]) for place in places]
+
+
+def single_tasks(findings: Findings) -> Picture:
+    """Curves of a few tasks and under each the steps that the target chose there."""
+    comparison, target = findings.comparison, findings.target
+    best = best_baseline(comparison, target)
+    shown = [name for name in (yardstick_of(comparison, target), best, target) if name]
+    tasks = some_tasks(comparison, target)
+    rows: list[Sequence[Panel]] = []
+    for first in range(0, len(tasks), 3):
+        group = tasks[first : first + 3]
+        rows += [[]] if rows else []  # some room between the groups
+        rows.append([_curves_of_task(findings, task, shown, is_named=task == tasks[:3][-1]) for task in group])
+        rows.append([_steps_of_task(comparison, target, task) for task in group])
+    record = comparison.record(target)
+    coloured = " in the colours of the directions" if record.directions else ""
+    against = (
+        f", from where it is furthest behind {comparison.label(best)} to where it is furthest ahead" if best else ""
+    )
+    caption = (
+        f"Single tasks{against}: returns, and below them the steps of {comparison.label(target)}{coloured}. Each curve is one "
+        "learner, with the noise of its batches."
+    )
+    heights = [0.62 if not row else 1.35 if row[0].title else 1.0 for row in rows]
+    layout = Layout((3.5, 1.45), (0.12, 0.14), heights=heights, share_x="all", share_y="row")
+    return picture("single-tasks", caption, rows, layout)
+
+
+def _curves_of_task(findings: Findings, task: int, shown: Sequence[str], *, is_named: bool) -> Panel:
+    """Returns of some methods; the methods are named once, where there is room beside the panel."""
+    comparison = findings.comparison
+    values = zip(findings.context_space.names, comparison.context[task], strict=True)
+    title = ", ".join(f"{name} {number(float(value))}" for name, value in list(values)[:2])
+    if findings.config["env"]["fixed_context"] is not None:
+        title = f"learner {task + 1}"
+
+    def draw(axes: Axes, ink: Ink) -> None:
+        axes.set_title(plain(title), fontsize=9.0, fontweight="normal")
+        filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
+        ends = []
+        for name in shown:
+            record = comparison.record(name)
+            style = "--" if record.is_yardstick else "-"
+            shade, width = tint(colour_of(comparison, name), 0, ink), 2.2 if name == findings.target else 1.3
+            axes.plot(filled[name][task], style, color=shade, linewidth=width)
+            ends.append((record.label, float(filled[name][task, -1]), shade))
+        axes.margins(x=0.03)
+        axes.set_ylabel("return")
+        if is_named:
+            label_lines(axes, ends)
+
+    return Panel(title, draw)
+
+
+def _steps_of_task(comparison: Comparison, target: str, task: int) -> Panel:
+    index = comparison.index(target)
+    record, chosen = comparison.methods[index], comparison.hyperparameters[index, task, :, 0]
+    followed = comparison.direction[index, task]
+
+    def draw(axes: Axes, ink: Ink) -> None:
+        updates = np.arange(1, len(chosen) + 1)
+        axes.plot(updates, chosen, color=ink.quiet, linewidth=1.0)
+        axes.scatter(updates, chosen, c=colours_of(record, followed, ink), s=14, zorder=3)
+        if is_log(record):
+            logarithmic(axes, "y")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.set(xlabel="update", ylabel="KL" if record.scale == "divergence" else "step")
+
+    return Panel("", draw)

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from metastep.evaluation import Difference, differences
 from metastep.evaluation.statistics import Metric
-from metastep.report.choices import directions, steps, steps_by_task
+from metastep.report.choices import directions, single_tasks, steps, steps_by_task
 from metastep.report.distributions import learning_curves, one_by_one, spread
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Picture, Table
 from metastep.report.figures import alone, whiskers
@@ -22,7 +22,6 @@ from metastep.report.tables import (
     oracles,
     tuning_table,
 )
-from metastep.report.tasks import single_tasks
 
 _FEW_TASKS = 20  # a grid search on fewer is said to be one where the result is
 
@@ -159,9 +158,9 @@ def _batch(findings: Findings) -> str:
     envs, each, hold = rollout["num_envs"], rollout["num_steps"], rollout["hold"]
     held = f", whose actions are held for {hold} steps of the environment" if hold > 1 else ""
     begins = any("returns" in fitted.model.record.setting for fitted in findings.fitted.values())
-    anew = "; every batch begins with new ones, and returns are those of the first" if begins else ""
+    fresh = "; every batch begins with new ones, and returns are those of the first" if begins else ""
     steps = f"{envs * each} steps{held}, {each} of each of {envs} environments"
-    return f"{steps}; episodes are cut off after {rollout['horizon']}{anew}"
+    return f"{steps}; episodes are cut off after {rollout['horizon']}{fresh}"
 
 
 def _range(low: float, high: float, scale: str) -> str:

@@ -2,9 +2,7 @@
 
 import keyword
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -150,56 +148,41 @@ def _values(fitted: Fitted, shade: str) -> Picture:
     states = np.concatenate(list(groups.values()))
     values = np.asarray(model.values(states)).reshape(len(states), len(branches), -1)
     positions, chosen = chosen_by(model, states)
-    panels = []
-    for index, title in enumerate(titles):
-        is_named = len(branches) > 1 and index == min(2, len(titles) - 1)  # once is enough, where there is room
-        state = _State(title, values[index], int(positions[index]), float(chosen[index]), is_named)
-        panels.append(_values_of_state(state, branches, shade))
+    scales = {bounds.scale for bounds in branches.values()}
+    by_share = len(scales) > 1  # steps of different meanings have in common where they lie in their ranges
+    named = min(2, len(titles) - 1) if len(branches) > 1 else None  # once is enough, where there is room
+
+    def panel(state: int) -> Panel:
+        def draw(axes: Axes, ink: Ink) -> None:
+            axes.set_title(plain(titles[state]), fontsize=9.0, fontweight="normal")
+            ends = []
+            for index, ((name, bounds), row) in enumerate(zip(branches.items(), values[state], strict=True)):
+                colour = shade_of(index) if len(branches) > 1 else tint(shade, 0, ink)
+                steps = bounds.grid(len(row))
+                grid = np.linspace(0.0, 1.0, len(row)) if by_share else steps
+                is_chosen = index == positions[state]
+                axes.plot(grid, row, color=colour, linewidth=2.0 if is_chosen else 1.1, zorder=3 if is_chosen else 2)
+                ends.append((name, float(row[-1]), colour))
+                if is_chosen:
+                    place = int(np.argmin(np.abs(steps - chosen[state])))
+                    at = grid[place], row[place]
+                    axes.plot(*at, "o", color=ink.text, markerfacecolor="none", markersize=9, zorder=4)
+            if not by_share and scales != {"linear"}:
+                logarithmic(axes, "x")
+            kind = {"divergence": "KL divergence of the step"}.get(next(iter(scales)), "step size")
+            axes.set(xlabel="place in the range of steps" if by_share else kind, ylabel="Q")
+            if state == named:
+                label_lines(axes, ends)
+
+        return Panel(titles[state], draw)
+
     which = " and direction" if model.record.directions else ""
     caption = (
         f"Q(x, h) of the selected iteration for {len(states)} states of the training data, and the step{which} that it chooses "
         "(ring). Every panel has its own scale: only differences within it matter for the choice."
     )
+    panels = [panel(state) for state in range(len(states))]
     return picture("values", caption, in_rows(panels, 3), Layout((3.4, 2.4), (0.3, 0.38), share_x="all"))
-
-
-class _State(NamedTuple):
-    """The values of one state, (directions, steps), and what is chosen there."""
-
-    title: str
-    values: Values
-    position: int
-    step: float
-    is_named: bool  # whether the directions are named in its panel
-
-
-def _values_of_state(state: _State, branches: dict[str, Range], shade: str) -> Panel:
-    scales = {bounds.scale for bounds in branches.values()}
-    # Steps of different meanings have in common where they lie in their ranges.
-    by_share = len(scales) > 1
-
-    def draw(axes: Axes, ink: Ink) -> None:
-        axes.set_title(plain(state.title), fontsize=9.0, fontweight="normal")
-        ends = []
-        for index, ((name, bounds), row) in enumerate(zip(branches.items(), state.values, strict=True)):
-            colour = shade_of(index) if len(branches) > 1 else tint(shade, 0, ink)
-            grid = np.linspace(0.0, 1.0, len(row)) if by_share else bounds.grid(len(row))
-            is_chosen = index == state.position
-            axes.plot(grid, row, color=colour, linewidth=2.0 if is_chosen else 1.1, zorder=3 if is_chosen else 2)
-            ends.append((name, float(row[-1]), colour))
-            if is_chosen:
-                nearest = int(np.argmin(np.abs(bounds.grid(len(row)) - state.step)))
-                place = grid[nearest], row[nearest]
-                axes.plot(*place, "o", color=ink.text, markerfacecolor="none", markersize=9, zorder=4)
-        if not by_share and scales != {"linear"}:
-            logarithmic(axes, "x")
-        names = {"divergence": "KL divergence of the step"}
-        axes.set_xlabel("place in the range of steps" if by_share else names.get(next(iter(scales)), "step size"))
-        axes.set_ylabel("Q")
-        if state.is_named:
-            label_lines(axes, ends)
-
-    return Panel(state.title, draw)
 
 
 def proposals(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -241,49 +224,30 @@ def _map(findings: Findings, fitted: Fitted, shade: str) -> list[Part]:
     shown = min(2, space.num_coordinates)
     grid = [np.linspace(space.low[i], space.high[i], _GRID, dtype=np.float32) for i in range(shown)]
     name = "KL divergence" if scales == {"divergence"} else "step size"
-    labels = findings.labels_of_context()[:shown]
-    steps = recommend(model, fitted.starts, grid)
-    is_log = scales != {"linear"}
-    draw_map = (
-        partial(_heat_map, name=name, is_log=is_log)
-        if shown == 2
-        else partial(_line, name=name, is_log=is_log, shade=shade)
-    )
-    panel = Panel("", lambda axes, ink: draw_map(axes, ink, grid, labels, steps))
+    labels = [plain(label) for label in findings.labels_of_context()]
+    steps, is_log = recommend(model, fitted.starts, grid), scales != {"linear"}
+
+    def line(axes: Axes, ink: Ink) -> None:
+        axes.plot(grid[0], steps, color=tint(shade, 0, ink), drawstyle="steps-mid")
+        axes.set(xlabel=labels[0], ylabel=name)
+        if is_log:
+            logarithmic(axes, "y")
+
+    def heat_map(axes: Axes, ink: Ink) -> None:
+        axes.grid(visible=False)
+        norm = "log" if is_log else None
+        image = axes.pcolormesh(*grid, steps.T, cmap="cividis", shading="auto", rasterized=True, norm=norm)
+        axes.set(xlabel=labels[0], ylabel=labels[1])
+        assert axes.figure is not None
+        bar = axes.figure.colorbar(image, ax=axes, label=name)
+        bar.outline.set_visible(False)
+        if is_log:
+            bar.minorticks_off()
+            bar.set_ticks(np.geomspace(steps.min(), steps.max(), 5).tolist())
+            bar.formatter = FuncFormatter(lambda value, _: f"{value:.2g}")
+            bar.update_ticks()
+
     caption = f"Step of the first update by task: mean over {len(fitted.starts)} first policies of the training data."
-    drawn = alone("step-size-map", caption, panel, (5.2, 3.9) if shown == 2 else (5.6, 2.9))
-    return [Heading("Recommended first step by task"), drawn]
-
-
-def _line(
-    axes: Axes,
-    ink: Ink,
-    grid: Sequence[Values],
-    labels: Sequence[str],
-    steps: Values,
-    *,
-    name: str,
-    is_log: bool,
-    shade: str,
-) -> None:
-    axes.plot(grid[0], steps, color=tint(shade, 0, ink), drawstyle="steps-mid")
-    axes.set(xlabel=plain(labels[0]), ylabel=name)
-    if is_log:
-        logarithmic(axes, "y")
-
-
-def _heat_map(
-    axes: Axes, ink: Ink, grid: Sequence[Values], labels: Sequence[str], steps: Values, *, name: str, is_log: bool
-) -> None:
-    axes.grid(visible=False)
-    norm = "log" if is_log else None
-    image = axes.pcolormesh(*grid, steps.T, cmap="cividis", shading="auto", rasterized=True, norm=norm)
-    axes.set(xlabel=plain(labels[0]), ylabel=plain(labels[1]))
-    assert axes.figure is not None
-    bar = axes.figure.colorbar(image, ax=axes, label=name)
-    bar.outline.set_visible(False)
-    if is_log:
-        bar.minorticks_off()
-        bar.set_ticks(np.geomspace(steps.min(), steps.max(), 5).tolist())
-        bar.formatter = FuncFormatter(lambda value, _: f"{value:.2g}")
-        bar.update_ticks()
+    drawn = (heat_map, (5.2, 3.9)) if shown == 2 else (line, (5.6, 2.9))
+    drawing = alone("step-size-map", caption, Panel("", drawn[0]), drawn[1])
+    return [Heading("Recommended first step by task"), drawing]
