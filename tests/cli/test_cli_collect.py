@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -57,9 +56,9 @@ def whole(tmp_path_factory) -> Path:
     return folder
 
 
-def kill_and_resume(folder: Path, kills: int, seed: int) -> int:
+def kill_and_resume(folder: Path, kills: int) -> int:
     """Kill the collection at random moments until it has been killed `kills` times, then let it finish."""
-    generator = random.Random(seed)
+    generator = random.Random(1)
     data, manifest, killed = folder / "data", folder / "data" / "manifest.json", 0
     started = time.monotonic()
     while killed < kills:
@@ -80,13 +79,7 @@ def kill_and_resume(folder: Path, kills: int, seed: int) -> int:
 
 
 def test_killed_collections_resume_to_the_same_bytes(whole, tmp_path):
-    assert kill_and_resume(tmp_path / "run", kills=3, seed=1) == 3
-    assert digests(tmp_path / "run") == digests(whole)
-
-
-@pytest.mark.soak
-def test_two_hundred_kills(whole, tmp_path):
-    assert kill_and_resume(tmp_path / "run", kills=200, seed=2) == 200
+    assert kill_and_resume(tmp_path / "run", kills=3) == 3
     assert digests(tmp_path / "run") == digests(whole)
 
 
@@ -105,37 +98,25 @@ def test_another_configuration_is_refused_and_nothing_is_lost(whole):
     assert digests(whole) == before
 
 
-def _flip_a_bit(folder: Path) -> str:
-    path = folder / "data" / "block-00003.safetensors"
+def flip_a_bit(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-100] ^= 4
     path.write_bytes(data)
-    return path.name
 
 
-def _truncate(folder: Path) -> str:
-    path = folder / "data" / "block-00004.safetensors"
-    os.truncate(path, path.stat().st_size // 2)
-    return path.name
-
-
-def _remove(folder: Path) -> str:
-    (folder / "data" / "block-00005.safetensors").unlink()
-    return "block-00005.safetensors"
-
-
-def _edit(folder: Path) -> str:
-    path = folder / "data" / "manifest.json"
-    path.write_text(path.read_text().replace('"horizon": 10', '"horizon": 12'))
-    return path.name
-
-
-@pytest.mark.parametrize("damage", [_flip_a_bit, _truncate, _remove, _edit])
-def test_damage_is_named_with_its_file(whole, tmp_path, damage):
-    folder = tmp_path / "run"
-    shutil.copytree(whole, folder)
-    name = damage(folder)
-    assert name in refused(metastep("inspect", str(folder)))
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("block-00003.safetensors", flip_a_bit),
+        ("block-00004.safetensors", lambda path: os.truncate(path, path.stat().st_size // 2)),
+        ("block-00005.safetensors", Path.unlink),
+        ("manifest.json", lambda path: path.write_text(path.read_text().replace('"horizon": 10', '"horizon": 12'))),
+    ],
+)
+def test_damage_is_named_with_its_file(whole, tmp_path, name, damage):
+    shutil.copytree(whole, tmp_path / "run")
+    damage(tmp_path / "run" / "data" / name)
+    assert name in refused(metastep("inspect", str(tmp_path / "run")))
 
 
 @pytest.mark.parametrize(
@@ -168,20 +149,16 @@ def test_an_environment_of_the_users_own(tmp_path):
     (tmp_path / "walks.py").write_text(
         'from metastep.envs import Nav2D, register\n\nregister("slow_walk", lambda: Nav2D(max_move=0.01))\n'
     )
-    preset = resources.files("metastep.experiments").joinpath("presets/nav2d.toml").read_text()
-    (tmp_path / "walk.toml").write_text(preset.replace('name = "nav2d"', 'name = "walks:slow_walk"'))
+    (tmp_path / "walk.toml").write_text('extends = "nav2d"\nenv = { name = "walks:slow_walk" }\n')
     settings = ["collect.num_meta_episodes=8", "rollout.num_episodes=4", "rollout.block_size=8", "meta.num_updates=1"]
     words = ["collect", "walk.toml", "--out", "walk", *(word for one in settings for word in ("--set", one))]
-    done = subprocess.run(
-        [Path(sys.executable).with_name("metastep"), *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    program = [Path(sys.executable).with_name("metastep"), *words]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "8 tuples" in done.stdout
     assert json.loads((tmp_path / "walk" / "config.json").read_text())["experiment"]["env"]["name"] == "walks:slow_walk"
     (tmp_path / "walks.py").unlink()
-    gone = subprocess.run(
-        [Path(sys.executable).with_name("metastep"), *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    gone = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert gone.returncode == 2
     assert "env.name: the module 'walks' cannot be imported" in gone.stderr
     assert "Traceback" not in gone.stderr

@@ -25,7 +25,7 @@ def test_a_package_that_is_missing_is_one_sentence(monkeypatch):
         require_available(SimpleNamespace(env=HalfCheetahVel()))
 
 
-def test_a_simulator_that_cannot_begin_anew_leaves_no_folder(tmp_path, monkeypatch):
+def test_a_simulator_without_restart_leaves_no_folder(tmp_path, monkeypatch):
     start = HalfCheetahVel.start_episodes
 
     def without_restart(*arguments):

@@ -226,7 +226,7 @@ def test_export_of_other_data_is_refused(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["run", "collect"])
-def test_no_verb_begins_in_a_folder_of_somebody_else(tmp_path: Path, verb: str) -> None:
+def test_no_verb_begins_in_a_folder_of_another_program(tmp_path: Path, verb: str) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     assert "holds thesis.tex and is not a folder of this command" in refused(invoke(verb, "nav2d", "--out", tmp_path))
     assert os.listdir(tmp_path) == ["thesis.tex"]

@@ -1,4 +1,4 @@
-"""What a run took is kept beside the report, adds up over resumed runs, and changes nothing that is sealed."""
+"""The times of a run are kept beside the report, adds up over resumed runs, and changes nothing that is sealed."""
 
 import json
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ def test_stages_are_timed_without_those_within_them(tmp_path, monkeypatch):
     assert in_words(read_times(tmp_path)) == "collect 3.5 s, fit 6.0 s; 9.5 s in all"
 
 
-def test_a_run_tells_what_it_took_and_its_report_does_not(run: Run, capsys):
+def test_a_run_prints_its_times_and_its_report_does_not(run: Run, capsys):
     seconds = times_of(run)
     assert set(seconds) == {"collect", "fit", "validate", "compare 3 methods"}
     assert all(value > 0.0 for value in seconds.values())
@@ -50,7 +50,7 @@ def test_a_run_tells_what_it_took_and_its_report_does_not(run: Run, capsys):
 @pytest.mark.parametrize(
     "content", ["{", '{"seconds": {}}', '{"format": "metastep times", "seconds": {"fit": "x"}, "version": 2}']
 )
-def test_times_that_are_none_are_found_and_begun_anew(run: Run, content):
+def test_damaged_times_are_found_and_replaced(run: Run, content):
     (run.path / "times.json").write_text(content)
     assert [path.name for path, problem in check_folder(run.path) if problem] == ["times.json"]
     times.add_time(run.path, "fit", 2.0)

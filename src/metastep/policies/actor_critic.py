@@ -73,7 +73,7 @@ class ActorCritic:
         return sum(map(math.prod, self.shapes.values()))
 
     def split(self, theta: Array) -> Parts:
-        """The parts of theta (..., parameters) by name, each (..., *shape)."""
+        """Return the parts of theta (..., parameters) by name, each (..., *shape)."""
         found, start = {}, 0
         for name, shape in self.shapes.items():
             end = start + math.prod(shape)
@@ -82,12 +82,12 @@ class ActorCritic:
         return found
 
     def join(self, parts: Parts) -> Array:
-        """What `split` took apart."""
+        """Invert `split`."""
         flat = [parts[name].reshape(*parts[name].shape[: -len(shape)], -1) for name, shape in self.shapes.items()]
         return jnp.concatenate(flat, axis=-1)
 
     def initial(self, key: Array, num: int) -> Array:
-        """First parameters of `num` learners, (num, parameters): orthogonal weights, biases of zero.
+        """Draw first parameters of `num` learners, (num, parameters): orthogonal weights, biases of zero.
 
         The gain is the root of 2 in hidden layers, 0.01 for actions, so that all begin alike, and 1 for values.
         """
@@ -105,12 +105,12 @@ class ActorCritic:
         return self.join(parts)
 
     def act(self, parts: Parts, observation: Array) -> Distribution:
-        """Of the action where (..., observations) are seen."""
+        """Return the distribution of the action at (..., observations)."""
         outputs = self._forward("actor", parts, observation)
         return Categorical(outputs) if self.is_discrete else Normal(outputs, parts["log_std"])
 
     def value(self, parts: Parts, observation: Array) -> Array:
-        """What the critic expects from states (..., observations) on: (...,)."""
+        """Return the critic's values of states (..., observations): (...,)."""
         return self._forward("critic", parts, observation)[..., 0]
 
     def _forward(self, network: str, parts: Parts, observation: Array) -> Array:
@@ -122,7 +122,7 @@ class ActorCritic:
 
 
 def _orthogonal(draws: Array) -> Array:
-    """Matrices (..., inputs, outputs) of normals as ones whose shorter side is orthonormal, evenly distributed over all such."""
+    """Turn matrices of normals (..., inputs, outputs) into uniformly distributed ones whose shorter side is orthonormal."""
     inputs, outputs = draws.shape[-2:]
     tall = draws if inputs >= outputs else jnp.swapaxes(draws, -1, -2)
     columns, triangle = jnp.linalg.qr(tall)

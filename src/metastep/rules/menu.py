@@ -1,4 +1,4 @@
-"""A menu of directions: one batch yields them all, and which of them is followed is chosen for every update."""
+"""A menu of directions: one batch yields all of them, and a controller chooses one for every update."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -68,7 +68,7 @@ class Menu(Rule):
         return jnp.stack([update.theta for update in self._unit_updates(estimate, state)], axis=1)
 
     def _unit_updates(self, estimate: Estimate, state: tuple[RuleState, ...]) -> list[Update]:
-        """What every rule does from the origin with h = 1; those that follow a natural gradient see theirs."""
+        """Apply every rule from the origin with h = 1; rules that follow a natural gradient see their own."""
         origin, one = jnp.zeros_like(estimate.gradient), {"stepsize": jnp.ones(len(estimate.gradient), jnp.float32)}
         naturals = iter(estimate.natural_gradients)
         updates = []
@@ -79,7 +79,7 @@ class Menu(Rule):
 
 
 def _rule_of(text: str) -> Rule:
-    """The rule that the words stand for."""
+    """Build the rule that the words name."""
     from metastep.rules import REGISTRY  # which registers this module's class
 
     field = "meta.rule.directions"

@@ -240,6 +240,7 @@ class MenuSpace(Space):
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]  # a field in the box
+        """The category, then the step."""
         return self.category, "stepsize"
 
     @property

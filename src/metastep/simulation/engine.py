@@ -1,6 +1,4 @@
-"""Where an environment is simulated, in JAX or on the host: whole episodes, and how the programs around them are compiled.
-
-Batches of steps are in `metastep.rules.actor_critic`.
+"""Where an environment is simulated, in JAX or on the host, and how the programs around it are compiled.
 
 On the device, a batch is simulated by a compiled program of its own: it takes longest to compile, and is the same for all
 update rules and for everything else that is done with batches. It may also be part of a larger program. On the host, simulation
@@ -31,7 +29,7 @@ Function = Callable[..., Any]
 
 @cache
 def compiled(function: Function) -> Function:
-    """The function as one program for every value of its first argument."""
+    """Compile a function to one program for every value of its first argument."""
     return jax.jit(function, static_argnums=0)
 
 
@@ -48,7 +46,7 @@ class Engine:
         whole: makes one program, where that can be done, of a function that simulates; its first argument is static.
         piece: makes a program of a function that does not simulate.
         map: the results of a function that simulates, one for each value, so many of them side by side.
-        start: begins an episode, so that whatever is missing for it is noticed, and gives what a simulator keeps of it.
+        start: begins an episode, to notice what is missing for it, and returns what a simulator keeps of it.
     """
 
     is_compiled: bool
@@ -98,15 +96,12 @@ _HOST = Engine(
 
 
 def blocks_at_once(env: Env | HostEnv) -> int:
-    """How many blocks are simulated side by side: on a CPU one for each processor.
-
-    A GPU, and a simulator of its own, take one at a time and see to its lanes being worked on side by side.
-    """
+    """Return how many blocks are simulated side by side: on a CPU one for each processor, otherwise one."""
     return count_threads(None) if engine_of(env).is_compiled and rollouts.on_cpu() else 1
 
 
 def fills_batches(env: Env | HostEnv) -> bool:
-    """Whether several blocks are better simulated in one batch than one after the other: on a GPU, which a block may not fill."""
+    """Return whether several blocks are better simulated in one batch: on a GPU, which a block may not fill."""
     return engine_of(env).is_compiled and not rollouts.on_cpu()
 
 
@@ -114,7 +109,7 @@ _HOST_IN_USE = Lock()
 
 
 def one_block_at_a_time(env: Env | HostEnv) -> AbstractContextManager[Any]:
-    """Keeps other threads from simulating on the host meanwhile: a simulator of its own may know one batch only."""
+    """Keep other threads from simulating on the host meanwhile: a simulator may hold one batch only."""
     return nullcontext() if engine_of(env).is_compiled else _HOST_IN_USE
 
 

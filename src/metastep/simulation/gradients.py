@@ -115,7 +115,7 @@ def solve_truncated(rollout: Rollout, sums: Sums, damping: float, kind: DampingK
 def conjugate_gradient(
     image: Callable[[Array], Array], right: Array, dot: Callable[[Array, Array], Array], iterations: int
 ) -> Array:
-    """The solution of image(x) = right after so many steps from zero."""
+    """Return the solution of image(x) = right after so many steps from zero."""
 
     def iterate(_: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         solution, residual, direction = carry
@@ -128,7 +128,7 @@ def conjugate_gradient(
 
 
 def _safe_ratio(numerator: Array, denominator: Array) -> Array:
-    """Zero where the denominator is: conjugate gradient is through then."""
+    """Return 0 where the denominator is 0: conjugate gradient is done then."""
     return jnp.where(denominator > 0.0, numerator / jnp.where(denominator > 0.0, denominator, 1.0), 0.0)
 
 
@@ -253,23 +253,23 @@ class Estimator:
         return engine_of(self.rollout.env)
 
     def batch(self, theta: Array, context: Array, key: Array) -> Batch:
-        """Simulate what an estimate is made from."""
+        """Simulate what an estimate is computed from."""
         simulate = self.engine.trajectories if self.solver == "cg" else self.engine.stream
         return simulate(self.rollout, theta, context, key)
 
     def __call__(self, theta: Array, context: Array, key: Array) -> Estimate:
-        """Estimate for theta (learners, parameters) in the tasks context (learners, coordinates)."""
+        """Return the estimate for theta (learners, parameters) in the tasks context (learners, coordinates)."""
         batch = self.batch(theta, context, key)
         estimate: Estimate = self.engine.piece(estimate_of)(self, theta, batch)
         return estimate
 
     def trajectories(self, theta: Array, context: Array, key: Array) -> Trajectories:
-        """The episodes behind the estimate with the same arguments."""
+        """Return the episodes behind the estimate with the same arguments."""
         return self.engine.trajectories(self.rollout, theta, context, key)
 
 
 def estimate_of(estimator: Estimator, theta: Array, batch: Batch) -> Estimate:
-    """What a batch says. Here arrays with learners last turn into arrays that are learners first again."""
+    """Return the estimate from a batch; arrays with learners last turn into arrays with learners first here."""
     rollout, kind = estimator.rollout, estimator.damping_kind
     sums = batch if isinstance(batch, Sums) else sums_of(rollout, theta, batch)
 

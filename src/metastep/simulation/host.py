@@ -1,8 +1,7 @@
 """Rollouts of environments on the host: the counterparts of `sums.stream` and `rollouts.trajectories`.
 
-Policies, keys, action noise and statistics are those of the compiled rollouts; only the physics run elsewhere. Each step is
-two short compiled functions around the environment's own: one chooses the actions, one adds the step to the sums. The second
-is not waited for: it runs while the next step is simulated.
+Policies, keys, action noise and statistics are those of the compiled rollouts. Each step is two short compiled functions around
+the environment's own: one chooses the actions, one adds the step to the sums while the next step is simulated.
 """
 
 from collections.abc import Iterator
@@ -40,12 +39,12 @@ def _pieces(array: Array) -> Pieces:
 
 
 def numbers_last(pieces: Pieces, shape: tuple[int, int]) -> Array:
-    """Pieces of this shape, of which there may be none, as one array."""
+    """Stack pieces of this shape, of which there may be none."""
     return jnp.stack(pieces, axis=-1) if pieces else jnp.zeros((*shape, 0), jnp.float32)
 
 
 def draw_seeds(key: Array, shape: tuple[int, ...]) -> Array:
-    """Seeds for generators that simulators bring: 31 bits, which any takes."""
+    """Draw seeds for the simulators' own generators: 31 bits, which any accepts."""
     return jax.random.bits(key, shape, jnp.uint32) >> np.uint32(1)
 
 
@@ -93,7 +92,7 @@ def _moves(rollout: Rollout, env: HostEnv, theta: Array, context: Array, key: Ar
 
 
 def on_host(env: Env | HostEnv, theta: Array) -> HostEnv:
-    """The environment, which must not be asked for within a compiled function."""
+    """Return the environment, or refuse to simulate it inside a compiled function."""
     if not isinstance(env, HostEnv):
         raise InputError(f"env: {env.name!r} is not an environment on the host.")
     if isinstance(theta, jax.core.Tracer):

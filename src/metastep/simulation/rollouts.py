@@ -137,7 +137,7 @@ def _advance(rollout: Rollout, theta: Array, context: Any, lane: _Lane, normals:
 
 
 def on_cpu() -> bool:
-    """Whether compiled functions run on a CPU."""
+    """Return whether compiled functions run on a CPU."""
     return jax.default_backend() == "cpu"
 
 
@@ -182,7 +182,7 @@ def _scan_steps(
 
 
 def keys_of(key: Array) -> tuple[Array, Array]:
-    """The keys of the resets and of the steps of a batch."""
+    """Return the keys of the resets and of the steps of a batch."""
     return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
 
 
@@ -195,7 +195,7 @@ def simulate(
     follow: Callable[[Accumulated, Move, Array], tuple[Accumulated, Any]],
     digest: Callable[[Accumulated, Any], Accumulated] | None = None,
 ) -> tuple[Accumulated, Any]:
-    """Simulate, carrying something on from step to step: what it is at the end, and the outputs of all steps.
+    """Simulate with a carry from step to step; return its end and the outputs of all steps.
 
     This is where arrays that come learners first turn into arrays with learners last.
 
@@ -246,7 +246,7 @@ def fold(
 def fold_over(
     episodes: Trajectories, start: Accumulated, add: Callable[[Accumulated, Move, Array], Accumulated]
 ) -> Accumulated:
-    """What `fold` gives for the policy, tasks and key that these trajectories come from."""
+    """Return what `fold` gives for the policy, tasks and key behind these trajectories."""
 
     def advance(accumulated: Accumulated, step: Trajectories) -> tuple[Accumulated, None]:
         move = Move(tuple(step.observation), tuple(step.action), tuple(step.noise), step.reward)
@@ -256,7 +256,7 @@ def fold_over(
 
 
 def discounted_returns(rollout: Rollout, theta: Array, context: Array, key: Array) -> Array:
-    """The discounted return of every episode, (episodes, learners), at a fraction of the cost of an estimate."""
+    """Return the discounted return of every episode, (episodes, learners), at a fraction of an estimate's cost."""
 
     def add(sums: tuple[Array, Array], move: Move, alive: Array) -> tuple[Array, Array]:
         weight, returns = sums
@@ -267,7 +267,7 @@ def discounted_returns(rollout: Rollout, theta: Array, context: Array, key: Arra
 
 
 def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
-    """The same simulation as `fold` with the same key, every step returned."""
+    """Simulate as `fold` does with the same key, and return every step."""
 
     def follow(_: None, move: Move, alive: Array) -> tuple[None, Trajectories]:
         observation, action, noise = (jnp.stack(pieces) for pieces in move[:3])

@@ -50,7 +50,7 @@ class A2C(ActorCriticRule):
         check_fields(self, "meta.rule")
 
     def loss(self, policy: ActorCritic, parts: Parts, batch: Experience) -> Array:
-        """What is made small, for one learner."""
+        """Return what is minimised, for one learner."""
         distribution, value = policy.act(parts, batch.observation), policy.value(parts, batch.observation)
         advantage = standardised(batch.advantage) if self.normalise_advantages else batch.advantage
         towards = -jnp.mean(advantage * distribution.log_density(batch.action))

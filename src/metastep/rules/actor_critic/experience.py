@@ -1,4 +1,4 @@
-"""Batches of a fixed number of steps from environments that run side by side and begin again by themselves.
+"""Batches of a fixed number of steps from environments that run side by side and restart by themselves.
 
 Episodes go on from one batch to the next. One that has ended, or is cut off at the horizon, gives way to a new one in the same
 task. On the host, every batch begins with new ones (`rules.actor_critic.on_host`). Functions with `_one` in their name are
@@ -94,7 +94,7 @@ class Sampler:
         return self.num_envs * self.num_steps
 
     def start(self, context: Array, key: Array) -> Lanes:
-        """Environments at the start of an episode, in the tasks context (learners, coordinates)."""
+        """Start an episode in every environment, in the tasks context (learners, coordinates)."""
         shape = (len(context), self.num_envs)
         nothing = jnp.zeros(shape, jnp.float32)
         state: State = ()
@@ -105,7 +105,7 @@ class Sampler:
         return Lanes(state, nothing, nothing, nothing, jnp.zeros(shape, bool))
 
     def __call__(self, theta: Array, context: Array, lanes: Lanes, key: Array, gae_lambda: float) -> Experience:
-        """The next batch of learners with these parameters (learners, parameters)."""
+        """Sample the next batch of learners with these parameters (learners, parameters)."""
         lanes, steps = self.simulate(theta, context, lanes, key)
         # On the host this is not part of a larger program; static arguments come first.
         summarise = compiled(_experience) if isinstance(self.env, HostEnv) else _experience
@@ -113,7 +113,7 @@ class Sampler:
         return experience
 
     def blank(self, theta: Array, context: Array) -> Experience:
-        """A batch of the right form; its numbers mean nothing."""
+        """Return a batch of the right form, with meaningless numbers."""
         policy, shape = self.policy, (len(theta), self.num_steps, self.num_envs)
         seen, paid = jnp.zeros((*shape, policy.num_observations), jnp.float32), jnp.zeros(shape, jnp.float32)
         action = jnp.zeros((*shape, policy.num_actions), jnp.int32 if policy.is_discrete else jnp.float32)
@@ -198,7 +198,7 @@ class Sampler:
 
 
 def _experience(how: tuple[Sampler, float], lanes: Lanes, steps: Steps) -> Experience:
-    """What a batch says, and where its environments are; `how` is the sampler and lambda of the advantages."""
+    """Summarise a batch; `how` is the sampler and lambda of the advantages."""
     sampler, gae_lambda = how
     advantage = advantages(steps, sampler.discount, gae_lambda)
     learners = len(advantage)
@@ -224,7 +224,7 @@ def _experience(how: tuple[Sampler, float], lanes: Lanes, steps: Steps) -> Exper
 
 
 def _from_host(sampler: Sampler, theta: Array, played: Played) -> tuple[Lanes, Steps]:
-    """The steps of a batch from the host.
+    """Return the steps of a batch from the host.
 
     All environments began an episode together, so the first one of each, which has ended, says what the policy is worth; the
     last that has ended would be among the short ones.

@@ -100,7 +100,7 @@ class PPO(ActorCriticRule):
         return self.clip_range if len(self.clip_range) > 1 else ()
 
     def loss(self, policy: ActorCritic, parts: Parts, batch: Minibatch, clip_range: Array) -> tuple[Array, Losses]:
-        """What is made small, for one learner."""
+        """Return what is minimised, for one learner, and its parts."""
         distribution, value = policy.act(parts, batch.observation), policy.value(parts, batch.observation)
         advantage = standardised(batch.advantage) if self.normalise_advantages else batch.advantage
         log_ratio = distribution.log_density(batch.action) - batch.log_density

@@ -35,10 +35,7 @@ class Steps(NamedTuple):
 
 
 def steps_of(policy: ActorCritic, parts: Parts, played: Played) -> Steps:
-    """What actor and critic of one learner say of its batch: the arrays of `played` have no axis of learners.
-
-    It is asked once for the whole batch: a step of a loop is short, and waits for little.
-    """
+    """Evaluate actor and critic of one learner on its whole batch; the arrays of `played` have no axis of learners."""
     distribution = policy.act(parts, played.observation)
     return Steps(
         observation=played.observation,
@@ -54,7 +51,7 @@ def steps_of(policy: ActorCritic, parts: Parts, played: Played) -> Steps:
 
 
 def steps_at_once() -> int:
-    """How many steps of a loop are compiled as one.
+    """Return how many steps of a loop are compiled as one.
 
     A GPU takes about as long to begin a step of a small network as to make it: four at once are a quarter faster with one
     learner. A CPU gains nothing, and would compile four times as much.
@@ -63,7 +60,7 @@ def steps_at_once() -> int:
 
 
 def in_first_episode(ended: Array) -> Array:
-    """Whether a step (..., steps, envs) belongs to the first episode of its environment, its last step included."""
+    """Return whether a step (..., steps, envs) belongs to the first episode of its environment, its last step included."""
     ends = ended.astype(jnp.int32)
     return jnp.cumsum(ends, axis=-2) == ends  # none has ended before
 

@@ -1,4 +1,4 @@
-"""Run folders: who may resume them, and what their files may hold."""
+"""Run folders: which runs may resume in them, and what their files may hold."""
 
 import json
 
@@ -102,7 +102,7 @@ def test_an_edited_configuration_is_refused(tmp_path):
             resume()
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+def test_a_folder_of_another_program_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(InputError, match=r"--out: .* holds thesis.tex and is not a folder of this command"):
         Run.create(tmp_path, config())
