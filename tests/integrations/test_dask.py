@@ -106,6 +106,11 @@ def test_an_exception_of_a_worker_is_raised_here_and_cores_are_shared(pool):
     assert pool.submit(count_threads, None).result() == max(1, count_threads(None) // 2)
 
 
+def test_work_that_cannot_be_sent_is_one_sentence(pool):
+    with pytest.raises(InputError, match=r"the work cannot be sent to a worker: .*lock"):
+        pool.submit(id, threading.Lock())
+
+
 def test_an_unlike_worker_is_refused(pool, monkeypatch):
     monkeypatch.setattr(pool, "_environment", {**workers._environment(), "jax": "0.1"})
     with pytest.raises(InputError, match=r"the worker \S+ has jax = .*, this process has \"0\.1\"; unlike workers"):

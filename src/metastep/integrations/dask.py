@@ -25,6 +25,7 @@ from uuid import uuid4
 import dask
 import jax
 from distributed import Client, Nanny, Scheduler, SpecCluster, get_worker
+from distributed.client import ClosedClientError
 from distributed.comm.addressing import get_address_host
 from distributed.comm.core import CommClosedError
 from distributed.core import Status
@@ -88,7 +89,7 @@ class DaskPool:
 
     def __init__(self, client: Client, keep: Callable[[], object] = lambda: None) -> None:
         self._client, self._executor, self._keep = client, client.get_executor(pure=False), keep
-        self._environment, self._topic = _environment(), f"metastep-{uuid4()}"
+        self._environment, self._topic = _environment(), "metastep"
         self._threads_on: dict[str, int] = {}
         self._counted = 0.0
 
@@ -104,7 +105,10 @@ class DaskPool:
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         """Schedule a call."""
-        call = packed(function, arguments)  # as bytes, since Dask would search arguments for tasks
+        try:
+            call = packed(function, arguments)  # as bytes, since Dask would search arguments for tasks
+        except Exception as error:  # whatever a user's own class raises
+            raise InputError(f"--workers, --scheduler: the work cannot be sent to a worker: {error}.") from None
         with warnings.catch_warnings():
             # The model goes with every task: what the scheduler holds is not lost with a worker.
             warnings.filterwarnings("ignore", message="Sending large graph")
@@ -114,6 +118,7 @@ class DaskPool:
     @contextmanager
     def open(self, listener: Listener) -> Iterator[None]:
         """Send progress from the workers to a listener, by way of the scheduler."""
+        self._topic = f"metastep-{uuid4()}"  # late reports of earlier work go nowhere
         self._ask(self._client.subscribe_topic, self._topic, lambda event: listener(event[1]))
         try:
             yield
@@ -126,7 +131,7 @@ class DaskPool:
         try:
             if self._client.status == "running":
                 return function(*arguments)
-        except OSError:
+        except (OSError, ClosedClientError):
             pass
         raise CommClosedError
 

@@ -1,4 +1,4 @@
-"""A log of updates for TensorBoard: event files, written by its own package."""
+"""Log updates to TensorBoard's event files, written by its own package."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 
 class TensorBoardLog:
-    """Writes what is known of every update as scalars; give it to a stepper as `log`.
+    """Write the quantities of every update as scalars; pass it to a stepper as `log`.
 
     Args:
         folder: of the event files.
@@ -22,15 +22,12 @@ class TensorBoardLog:
         self._writer, self._prefix = EventFileWriter(os.fspath(folder)), prefix
 
     def __call__(self, update: int, numbers: Mapping[str, Any]) -> None:
-        """Write the numbers of an update; what is not a number is left out."""
-        values = [
-            Summary.Value(tag=f"{self._prefix}{name}", simple_value=value)
-            for name, value in numbers.items()
-            if isinstance(value, float)
-        ]
+        """Write the numbers of an update."""
+        floats = {f"{self._prefix}{name}": value for name, value in numbers.items() if isinstance(value, float)}
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in floats.items()]
         self._writer.add_event(Event(wall_time=time.time(), step=update, summary=Summary(value=values)))
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left, and end the writer's thread."""
+        """Write what is left and end the writer's thread."""
         self._writer.close()
