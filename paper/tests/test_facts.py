@@ -37,37 +37,28 @@ def between(target, baseline, gains, **others):
     return Measured(comparison_of(curves | {name: curve(value) for name, value in others.items()}))
 
 
-def alike(measured, target, baseline):
-    return by.differ(measured, within, target, baseline, baseline)
-
-
-def little_lost(measured, target, baseline):
-    return by.differ(measured, at_most, target, baseline, target)
-
-
-def no_improvement(measured, target, baseline):
-    return by.differ(measured, no_better, target, baseline, baseline)
+ALIKE, LITTLE_LOST, NO_BETTER = (within, "a", "b", "b"), (at_most, "a", "b", "a"), (no_better, "a", "b", "b")
 
 
 @pytest.mark.parametrize(
-    ("judge", "gains", "verdict"),
+    ("judge", "arguments", "gains", "verdict"),
     [
-        (by.beats, (2.0, 1.0, 0.1), HOLDS),
-        (by.beats, (1.0, 2.0, 0.1), FAILS),
-        (by.beats, (1.0, 1.0, 0.5), OPEN),
-        (alike, (2.0, 2.0, 0.1), HOLDS),
-        (alike, (3.0, 2.0, 0.1), FAILS),
-        (alike, (2.0, 2.0, 3.0), OPEN),
-        (little_lost, (2.0, 2.5, 0.1), HOLDS),
-        (little_lost, (2.0, 1.0, 0.1), FAILS),
-        (little_lost, (2.0, 2.0, 3.0), OPEN),
-        (no_improvement, (1.0, 2.0, 0.1), HOLDS),
-        (no_improvement, (2.1, 2.0, 0.05), FAILS),
-        (no_improvement, (2.0, 2.0, 3.0), OPEN),
+        (by.beats, ("a", "b"), (2.0, 1.0, 0.1), HOLDS),
+        (by.beats, ("a", "b"), (1.0, 2.0, 0.1), FAILS),
+        (by.beats, ("a", "b"), (1.0, 1.0, 0.5), OPEN),
+        (by.differ, ALIKE, (2.0, 2.0, 0.1), HOLDS),
+        (by.differ, ALIKE, (3.0, 2.0, 0.1), FAILS),
+        (by.differ, ALIKE, (2.0, 2.0, 3.0), OPEN),
+        (by.differ, LITTLE_LOST, (2.0, 2.5, 0.1), HOLDS),
+        (by.differ, LITTLE_LOST, (2.0, 1.0, 0.1), FAILS),
+        (by.differ, LITTLE_LOST, (2.0, 2.0, 3.0), OPEN),
+        (by.differ, NO_BETTER, (1.0, 2.0, 0.1), HOLDS),
+        (by.differ, NO_BETTER, (2.1, 2.0, 0.05), FAILS),
+        (by.differ, NO_BETTER, (2.0, 2.0, 3.0), OPEN),
     ],
 )
-def test_pairs(judge, gains, verdict):
-    found = judge(between("a", "b", gains), "a", "b")
+def test_pairs(judge, arguments, gains, verdict):
+    found = judge(between("a", "b", gains), *arguments)
     assert found.verdict == verdict
     assert found.low < found.effect < found.high
     assert (found.num, found.counted) == (NUM_TASKS, "tasks")

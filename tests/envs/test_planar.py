@@ -323,7 +323,7 @@ def unsolved(iterations: jax.Array, num_episodes: int, num_steps: int) -> jax.Ar
 
 @pytest.mark.soak
 def test_what_the_iterations_leave_unsolved_in_a_million_steps():
-    """The counts that `HalfCheetahVelPlanar` tells of its option; `test_one_step` holds a small share."""
+    """The counts in the docstring of `HalfCheetahVelPlanar`; `test_one_step` holds a small share."""
     left = {number: int(unsolved(jnp.int32(number), 1000, 1000)) for number in (4, 5, 6, 8)}
     print(left)
     assert left[8] == 0

@@ -1,6 +1,7 @@
 """The rate that is proposed is the one that Stable-Baselines3 uses, before and after saving."""
 
 import copy
+import csv
 import dataclasses
 import json
 import pickle
@@ -187,7 +188,7 @@ def test_a_model_of_two_choices_is_trained_saved_loaded_and_sets_both(tmp_path):
     assert model.record.hyperparameters == ("clip_range", "stepsize")
     assert [branch.values for branch in model.record.branches] == [{"clip_range": 0.1}, {"clip_range": 0.3}]
     for fitted in (model, clip_model()):
-        algorithm, callback = make("PPO"), LearnedRate(fitted)
+        algorithm, callback = make("PPO"), LearnedRate(fitted, log=tmp_path / "log.csv")
         seen, train = [], algorithm.train
 
         def watched(algorithm=algorithm, seen=seen, train=train):
@@ -200,6 +201,8 @@ def test_a_model_of_two_choices_is_trained_saved_loaded_and_sets_both(tmp_path):
         assert [rate for _, rate in seen] == callback.proposed
         assert {clip for clip, _ in seen} <= {0.1, 0.3}
         assert f"clip {seen[-1][0]:g}" == wanted
+        rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
+        assert [float(row["clip_range"]) for row in rows] == [clip for clip, _ in seen]
     assert {clip for clip, _ in seen} == {0.1, 0.3}  # of a model for which it depends on the state
     with pytest.raises(
         InputError, match="LearnedRate with A2C: the model chooses clip_range as well, for which there is no"

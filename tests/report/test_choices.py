@@ -16,6 +16,7 @@ from metastep.report import choices
 from metastep.report.compose import compose
 from metastep.report.distributions import performance_profile
 from metastep.report.document import Command, Document, Picture, write_document
+from metastep.report.figures import colour_of
 from metastep.report.findings import Findings, best_baseline, target_of, yardstick_of
 from metastep.report.methods import PAPER, about
 from metastep.rules.spaces import Range
@@ -89,7 +90,7 @@ def test_directions_are_shown_over_updates_and_by_task(coordinates: int) -> None
     document = compose(dataclasses.replace(found, comparison=comparison, context_space=space, fitted={}))
     shares, by_task = drawn(document, "directions").axes
     texts = {text.get_text() for text in shares.texts}
-    assert texts == {"natural", "plain"}  # the one that nobody followed is not named
+    assert texts == {"natural", "plain"}  # the one that was never followed is not named
     points = by_task.collections[0].get_offsets()
     assert len(points) == (TASKS if coordinates == 2 else TASKS * UPDATES)
     assert len(drawn(document, "steps-by-task").axes) == coordinates
@@ -241,6 +242,16 @@ def test_every_baseline_has_a_colour_and_a_paragraph_of_its_own() -> None:
     texts = [about(MethodRecord(name, name, "", "nga", spec.controller, {}, False)) for name, spec in made.items()]
     assert len(set(texts)) == len(texts)
     assert not any("Here with" in text or "The controller" in text for text in texts)
+
+
+def test_a_method_without_a_colour_gets_one_of_its_own_in_every_figure() -> None:
+    used = [baselines.make(name).colour for name in baselines.names()]
+    records = [
+        MethodRecord(f"m{i}", f"m{i}", colour, "nga", "fixed", {}, False) for i, colour in enumerate([*used, "", ""])
+    ]
+    comparison = dataclasses.replace(menu_findings().comparison, methods=tuple(records))
+    found = [colour_of(comparison, record.name) for record in records]
+    assert len(set(found)) == len(found)
 
 
 def test_profiles() -> None:

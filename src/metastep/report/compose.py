@@ -158,9 +158,9 @@ def _batch(findings: Findings) -> str:
     envs, each, hold = rollout["num_envs"], rollout["num_steps"], rollout["hold"]
     held = f", whose actions are held for {hold} steps of the environment" if hold > 1 else ""
     begins = any("returns" in fitted.model.record.setting for fitted in findings.fitted.values())
-    anew = "; every batch begins with new ones, and returns are those of the first" if begins else ""
+    fresh = "; every batch begins with new ones, and returns are those of the first" if begins else ""
     steps = f"{envs * each} steps{held}, {each} of each of {envs} environments"
-    return f"{steps}; episodes are cut off after {rollout['horizon']}{anew}"
+    return f"{steps}; episodes are cut off after {rollout['horizon']}{fresh}"
 
 
 def _range(low: float, high: float, scale: str) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from metastep.evaluation import Comparison, Difference
 from metastep.evaluation.intervals import mean_interval
 from metastep.report.document import Picture
-from metastep.report.style import MAIN, PALETTE, Ink, Theme, label_lines, logarithmic, plain, themed, tint
+from metastep.report.style import MAIN, PALETTE, SPARE, Ink, Theme, label_lines, logarithmic, plain, themed, tint
 
 Values = NDArray[np.floating[Any]]
 # A colour of a method, or a family of lines and the place in it, from 0 to 1.
@@ -62,7 +62,7 @@ SMALL_MULTIPLES = Layout((2.75, 2.15), (0.1, 0.34), share_y="all", share_x="all"
 def colour_of(comparison: Comparison, name: str) -> str:
     """Return a method's colour: its own, else one of the palette that no other method has, the same in every figure."""
     own = [record.colour for record in comparison.methods]
-    free = [colour for colour in PALETTE if colour not in own] or list(PALETTE)
+    free = [colour for colour in (*PALETTE, *SPARE) if colour not in own] or list(PALETTE)
     unnamed = [record.name for record in comparison.methods if not record.colour]
     return comparison.record(name).colour or free[unnamed.index(name) % len(free)]
 
@@ -219,11 +219,16 @@ def points(
         if ring is not None:
             index, word = ring
             axes.plot(positions[index], mean[index], "o", markersize=13, markerfacecolor="none", color=ink.text)
-            # Beside the line, not on it.
-            falls = index + 1 == len(mean) or mean[index + 1] <= mean[index]
-            offset = (11, 6) if falls else (11, -14)
+            # Beside the line, not on it, and within the panel.
+            is_last = index + 1 == len(mean)
+            offset = (-11, 8) if is_last else (11, 6) if mean[index + 1] <= mean[index] else (11, -14)
             axes.annotate(
-                word, (positions[index], mean[index]), xytext=offset, textcoords="offset points", fontsize=9.0
+                word,
+                (positions[index], mean[index]),
+                xytext=offset,
+                textcoords="offset points",
+                fontsize=9.0,
+                ha="right" if is_last else "left",
             )
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel=xlabel, ylabel=ylabel)

@@ -70,7 +70,7 @@ _BY_CONTROLLER = {"metafqi": "metafqi", "fixed": "fixed", "single-action": "sing
 
 
 def about(record: MethodRecord) -> str:
-    """The paragraph on a method; of one that nobody wrote about, its parts."""
+    """Return the paragraph on a method, or its parts where there is none."""
     own = record.name.rpartition(":")[2]
     # A baseline's rule is part of its name; under another name, only the parts are known.
     if own in _ABOUT:

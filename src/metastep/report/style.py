@@ -17,6 +17,7 @@ Theme = Literal["light", "dark"]
 
 # Okabe and Ito's palette: distinguishable with every common colour-vision deficiency.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8C6D31", "#7A7A7A")
+SPARE = ("#AA3377", "#117733", "#332288", "#882255", "#44AA99", "#999933")  # Tol's, where the palette is used up
 MAIN, CONTRAST = PALETTE[0], PALETTE[4]
 """Colours of what a figure is about, and of what it is compared with."""
 

@@ -55,7 +55,7 @@ class Restartable(Episodes, Protocol):
     """Episodes that give way to new ones, for rules that learn from batches of steps, such as PPO."""
 
     def restart(self, which: Bools, noise: NDArray[np.float32], seeds: Seeds) -> None:
-        """Begin some episodes anew, in the same tasks; the others keep their state.
+        """Restart some episodes in the same tasks; the others keep their state.
 
         Args:
             which: (episodes, learners).

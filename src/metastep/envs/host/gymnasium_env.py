@@ -57,7 +57,7 @@ class GymnasiumEnv:
 
     Args:
         make: builds the environment of one task; every call must give a new object. The function itself is part of the
-            environment's identity: define it once, not anew for every use, or nothing compiled or built is used again.
+            environment's identity: define it once, not for every use, so that compiled programs are reused.
         context_space: the family of tasks.
         name: identifier in files and tables.
         packages: whose versions decide the numbers and are recorded with every result; add a simulator's.
@@ -131,7 +131,7 @@ class _Lanes:
     """The environments of the last tasks asked for, (episodes, learners) in row-major order."""
 
     def __init__(self) -> None:
-        self.envs: list[Any] = []  # one list for good, so that who closes at the end finds whatever is open then
+        self.envs: list[Any] = []  # one list for good, so that the finalizer closes what is open at the end
         self.ticket = 0
         self._tasks: tuple[int, bytes] | None = None
         weakref.finalize(self, _close_all, self.envs)
@@ -142,7 +142,7 @@ class _Lanes:
         _close_all(self.envs)
 
     def serve(self, owner: GymnasiumEnv, context: NDArray[np.float32], num_episodes: int) -> int:
-        """Have the environments of these tasks ready; the ticket tells the newest user from older ones."""
+        """Build the environments of these tasks unless they are open; return a ticket that only the newest user holds."""
         tasks = (num_episodes, np.ascontiguousarray(context).tobytes())
         if tasks != self._tasks:
             self.close()
@@ -161,19 +161,16 @@ class _Lanes:
                 self.envs.append(owner.build(row))
         if len({id(env) for env in self.envs}) < len(self.envs):
             raise InputError("env.make: the factory gave the same environment twice, every call must make a new one.")
-        self._check_sizes(owner, len(context))
-
-    def _check_sizes(self, owner: GymnasiumEnv, num_learners: int) -> None:
-        for lane, env in enumerate(self.envs[:num_learners]):
-            sizes, usual = _Sizes.of(env), _Sizes(owner.num_observations, owner.num_actions, owner.num_choices)
-            if sizes != usual:
+        usual = _Sizes(owner.num_observations, owner.num_actions, owner.num_choices)
+        for lane, env in enumerate(self.envs[: len(context)]):
+            if (sizes := _Sizes.of(env)) != usual:
                 raise InputError(
                     f"env.make: task {lane} has {sizes.in_words}, the others {usual.in_words}; the context must not change "
                     "their number."
                 )
 
 
-# The compiled programs keep the first of equal environments alive; whoever comes later finds its lanes here.
+# The compiled programs keep the first of equal environments alive; later ones find its lanes here.
 _SHARED: "weakref.WeakKeyDictionary[GymnasiumEnv, _Lanes]" = weakref.WeakKeyDictionary()
 
 
@@ -210,12 +207,9 @@ class _GymnasiumEpisodes:
         truncated = terminated.copy()
         for lane in np.flatnonzero(alive):
             space = self._spaces[lane]
-            move = (
-                bounded[lane].reshape(space.shape).astype(space.dtype)[()]
-            )  # a scalar where the space is one of scalars
-            observation, *told, _ = self._lanes.envs[lane].step(move)
-            reward.flat[lane], terminated.flat[lane], truncated.flat[lane] = told
-            self._observation[lane] = np.ravel(observation)
+            move = bounded[lane].reshape(space.shape).astype(space.dtype)[()]  # a scalar in a space of scalars
+            seen, reward.flat[lane], terminated.flat[lane], truncated.flat[lane], _ = self._lanes.envs[lane].step(move)
+            self._observation[lane] = np.ravel(seen)
         return HostStep(reward, terminated, truncated)
 
     def _require_newest(self) -> None:
