@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -87,9 +87,18 @@ class MetaFQI(BaseEstimator):
         `progress(iteration, seconds)` is called after each.
         """
         check_fields(self, "fqi")
-        regressor = resolve(self.regressor)
-        stepsizes = self._stepsizes()
-        inputs, reward, next_observation, rows_of = _checked(_transitions_of(data), stepsizes)
+        regressor, num, continuous = resolve(self.regressor), self.num_stepsizes, self.maximum == "continuous"
+        if self.menu is None:
+            stepsizes = {"": Stepsizes(self.stepsize_low, self.stepsize_high, num, continuous, self.stepsize_scale)}
+        elif (
+            isinstance(self.menu, Mapping)
+            and self.menu
+            and all(isinstance(name, str) and name and isinstance(steps, Range) for name, steps in self.menu.items())
+        ):
+            stepsizes = {name: Stepsizes(r.low, r.high, num, continuous, r.scale) for name, r in self.menu.items()}
+        else:
+            raise InputError(f"fqi.menu: {shown(self.menu)} must give one name or more, each with a Range.")
+        inputs, reward, next_observation, rows_of = _checked(data, stepsizes)
         parts = [inputs[rows] for rows in rows_of] if len(rows_of) > 1 else [inputs]
         q_functions: list[QFunction | MenuQ] = []
         seconds: list[float] = []
@@ -97,8 +106,7 @@ class MetaFQI(BaseEstimator):
             began = time.perf_counter()
             targets = reward
             if q_functions:
-                following = q_functions[-1].maximum(next_observation, self.threads).value
-                targets = reward + self.meta_discount * following
+                targets = reward + self.meta_discount * q_functions[-1].maximum(next_observation, self.threads).value
             heads: list[Head] = []
             for part, rows in zip(parts, rows_of, strict=True):
                 for _ in range(2 if self.double else 1):
@@ -108,10 +116,8 @@ class MetaFQI(BaseEstimator):
             seconds.append(time.perf_counter() - began)
             if progress is not None:
                 progress(iteration, seconds[-1])
-        self.q_functions_ = tuple(q_functions)
-        self.stepsizes_ = stepsizes
-        self.seconds_ = tuple(seconds)
-        self.regressor_ = regressor
+        self.q_functions_, self.stepsizes_ = tuple(q_functions), stepsizes
+        self.seconds_, self.regressor_ = tuple(seconds), regressor
         self.n_features_in_ = inputs.shape[1] - 1
         self.feature_low_, self.feature_high_ = inputs[:, :-1].min(axis=0), inputs[:, :-1].max(axis=0)
         return self
@@ -127,41 +133,23 @@ class MetaFQI(BaseEstimator):
         """Return values of observations at every step size of the grid, `(rows, num)` or `(rows, branches, num)`."""
         return self._function(iteration).values(observation, self.threads)
 
-    def _stepsizes(self) -> dict[str, Stepsizes]:
-        """Return the steps to maximise over, by branch; without a menu there is one without a name."""
-        num, continuous = self.num_stepsizes, self.maximum == "continuous"
-        if self.menu is None:
-            return {"": Stepsizes(self.stepsize_low, self.stepsize_high, num, continuous, self.stepsize_scale)}
-        named = isinstance(self.menu, Mapping) and all(
-            isinstance(name, str) and name and isinstance(steps, Range) for name, steps in self.menu.items()
-        )
-        if not named or not self.menu:
-            raise InputError(f"fqi.menu: {shown(self.menu)} must give one name or more, each with a Range.")
-        return {
-            name: Stepsizes(steps.low, steps.high, num, continuous, steps.scale) for name, steps in self.menu.items()
-        }
-
     def _function(self, iteration: int | None) -> QFunction | MenuQ:
         check_is_fitted(self, "q_functions_")
         return pick_iteration(self.q_functions_, iteration)
 
 
-def _transitions_of(data: Any) -> Transitions:
-    found = data.transitions() if callable(getattr(data, "transitions", None)) else data
-    if not all(hasattr(found, name) for name in Transitions._fields):
-        raise InputError(
-            f"fit: got a {type(data).__name__}, allowed are Transitions, or a dataset whose transitions() gives them."
-        )
-    return cast(Transitions, found)
-
-
 def _checked(
-    transitions: Transitions, stepsizes: Mapping[str, Stepsizes]
+    data: Any, stepsizes: Mapping[str, Stepsizes]
 ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float32], list[NDArray[np.intp]]]:
     """Return regression inputs `(tuples, features + 1)`, rewards, next observations, and the rows of each branch.
 
     The step size is the last input, along its scale.
     """
+    transitions = data.transitions() if callable(getattr(data, "transitions", None)) else data
+    if not all(hasattr(transitions, name) for name in Transitions._fields):
+        raise InputError(
+            f"fit: got a {type(data).__name__}, allowed are Transitions, or a dataset whose transitions() gives them."
+        )
     observation = np.asarray(transitions.observation, dtype=np.float32)
     following = np.ascontiguousarray(transitions.next_observation, dtype=np.float32)
     chosen = np.asarray(transitions.stepsize, dtype=np.float32)

@@ -50,7 +50,7 @@ class Maximum(NamedTuple):
 
     value: NDArray[np.float64]  # (states,)
     stepsize: NDArray[np.float32]  # (states,)
-    values: NDArray[np.float64] | None  # (states, step sizes), when asked for
+    values: NDArray[np.float64]  # (states, step sizes), empty unless asked for
 
 
 def stepsize_cells(forests: Sequence[Forest], low: float, high: float) -> NDArray[np.float32]:
@@ -72,10 +72,14 @@ def prepare(forests: Sequence[Forest], stepsizes: ArrayLike, lam: float = 1.0) -
         raise InputError(f"stepsizes has shape {points.shape}, allowed is a non-empty increasing list.")
     if len(forests) not in (1, 2) or len({forest.num_features for forest in forests}) != 1:
         raise InputError(f"forests: got {len(forests)}, allowed are one or two with the same number of features.")
-    last = forests[0].num_features - 1
-    trees = join(forests)
-    shifts = [_fixed_point_shift(forest) for forest in forests]
-    fixed = [np.rint(np.ldexp(forest.value, shift)) for forest, shift in zip(forests, shifts, strict=True)]
+    last, trees, fixed, unit = forests[0].num_features - 1, join(forests), [], []
+    for forest in forests:
+        # A sum over the trees stays below 2^61. By exponents, as the product may be too large for a float; values below
+        # 2^-900 count as zero: their scale would be no float.
+        largest = float(np.abs(forest.value).max())
+        shift = 61 - math.frexp(largest)[1] - math.frexp(forest.num_trees)[1] if largest >= 2.0**-900 else 0
+        fixed.append(np.rint(np.ldexp(forest.value, shift)))
+        unit.append(np.ldexp(1.0, -shift) / forest.num_trees)
     cut = np.searchsorted(points, trees.threshold, side="right")
     return Plan(
         stepsizes=points,
@@ -87,20 +91,11 @@ def prepare(forests: Sequence[Forest], stepsizes: ArrayLike, lam: float = 1.0) -
         cut=np.where(trees.feature == last, cut, -1).astype(np.int32),
         roots=trees.offsets[:-1],
         trees_until=np.cumsum([forest.num_trees for forest in forests]),
-        unit=np.array([np.ldexp(1.0, -s) / f.num_trees for f, s in zip(forests, shifts, strict=True)]),
+        unit=np.array(unit),
         num_features=last,
         depth=int(depth(trees.left, trees.right)),
         lam=float(lam),
     )
-
-
-def _fixed_point_shift(forest: Forest) -> int:
-    """Return the power of two that scales leaf values so that a sum over the trees stays below 2^61."""
-    largest = float(np.abs(forest.value).max())
-    if largest < 2.0**-900:
-        return 0  # counts as zero: its scale would itself be no float
-    # Exponents, not the product, which may be too large for a float.
-    return 61 - math.frexp(largest)[1] - math.frexp(forest.num_trees)[1]
 
 
 def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_values: bool = False) -> Maximum:
@@ -121,7 +116,7 @@ def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_
         _maximise_rows(plan, matrix, start, min(start + share, num), rows, value, best, values)
 
     map_threads(fill, range(0, num, share), threads)
-    return Maximum(value, plan.stepsizes[best], values if with_values else None)
+    return Maximum(value, plan.stepsizes[best], values)
 
 
 def maximise_general(
@@ -130,10 +125,9 @@ def maximise_general(
     """Find the same maximum for anything that predicts, by predicting on every (state, step size) row."""
     matrix = np.ascontiguousarray(states, dtype=np.float32)
     points = np.ascontiguousarray(stepsizes, dtype=np.float32)
-    num = len(matrix)
-    value, best = np.empty(num), np.empty(num, dtype=np.int64)
-    values = np.empty((num if with_values else 0, len(points)))
-    for start in range(0, num, _BLOCK_ROWS):
+    value, best = np.empty(len(matrix)), np.empty(len(matrix), dtype=np.int64)
+    values = np.empty((len(matrix) if with_values else 0, len(points)))
+    for start in range(0, len(matrix), _BLOCK_ROWS):
         block = matrix[start : start + _BLOCK_ROWS]
         inputs = np.column_stack([np.repeat(block, len(points), axis=0), np.tile(points, len(block))])
         predicted = [np.asarray(head.predict(inputs), dtype=np.float64).reshape(len(block), -1) for head in heads]
@@ -144,7 +138,7 @@ def maximise_general(
         best[rows], value[rows] = combined.argmax(axis=1), combined.max(axis=1)
         if with_values:
             values[rows] = combined
-    return Maximum(value, points[best], values if with_values else None)
+    return Maximum(value, points[best], values)
 
 
 @kernel
@@ -187,10 +181,7 @@ def _add_tree(plan, root, rows, columns, ids, stack, previous, sums):  # type: i
         height -= 1
         node, start, stop = stack[height, 0], stack[height, 1], stack[height, 2]
         low, high = stack[height, 3], stack[height, 4]
-        while True:
-            if feature[node] < 0:
-                _add_leaf(fixed[node], ids, start, stop, low, previous, sums)
-                break
+        while feature[node] >= 0:
             if cut[node] >= 0:
                 if cut[node] <= low:
                     node = right[node]
@@ -212,6 +203,12 @@ def _add_tree(plan, root, rows, columns, ids, stack, previous, sums):  # type: i
                 stack[height, 3], stack[height, 4] = low, high
                 height += 1
                 node, stop = left[node], middle
+        # From cell `low` on, the rows have this leaf's value instead of their previous leaf's (none before cell 0).
+        leaf = fixed[node]
+        for position in range(start, stop):
+            row = ids[position]
+            sums[low, row] += leaf - previous[row] if low > 0 else leaf
+            previous[row] = leaf
 
 
 @kernel
@@ -231,28 +228,16 @@ def _partition(columns, column, limit, ids, start, stop):  # type: ignore[no-unt
 
 
 @kernel
-def _add_leaf(leaf, ids, start, stop, low, previous, sums):  # type: ignore[no-untyped-def]
-    """From cell `low` on, give the rows this leaf's value instead of their previous leaf's (none before cell 0)."""
-    for position in range(start, stop):
-        row = ids[position]
-        sums[low, row] += leaf - previous[row] if low > 0 else leaf
-        previous[row] = leaf
-
-
-@kernel
 def _take_maximum(sums, unit, lam, running, highest, where, values):  # type: ignore[no-untyped-def]
     """Take prefix sums over the cells, combine the forests, and find the first maximum."""
-    rows = highest.size
-    for row in range(rows):
-        highest[row] = -np.inf
-        where[row] = 0
-        for forest in range(sums.shape[0]):
-            running[forest, row] = 0
+    highest.fill(-np.inf)
+    where.fill(0)
+    running.fill(0)
     for cell in range(sums.shape[1]):
         for forest in range(sums.shape[0]):
-            for row in range(rows):
+            for row in range(highest.size):
                 running[forest, row] += sums[forest, cell, row]
-        for row in range(rows):
+        for row in range(highest.size):
             combined = running[0, row] * unit[0]
             if sums.shape[0] == 2:
                 other = running[1, row] * unit[1]

@@ -6,7 +6,7 @@ A branch is a direction of an update, or a combination of other choices, with it
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, cast
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
@@ -87,20 +87,16 @@ class QFunction:
         """Whether every head is a flat forest."""
         return all(isinstance(head, Forest) for head in self.heads)
 
-    @property
-    def _forests(self) -> list[Forest]:
-        return [head for head in self.heads if isinstance(head, Forest)]
-
     @cached_property
     def _grid_plan(self) -> Plan:
-        return prepare(self._forests, self.stepsizes.points, self.lam)
+        return prepare(cast(tuple[Forest, ...], self.heads), self.stepsizes.points, self.lam)
 
     @cached_property
     def _greedy_plan(self) -> Plan:
         if not self.stepsizes.continuous:
             return self._grid_plan
-        cells = stepsize_cells(self._forests, *self.stepsizes.range.axis)
-        return prepare(self._forests, cells, self.lam)
+        forests = cast(tuple[Forest, ...], self.heads)
+        return prepare(forests, stepsize_cells(forests, *self.stepsizes.range.axis), self.lam)
 
     def maximum(self, observation: ArrayLike, threads: int | None = None) -> Maximum:
         """Return the best step size of each observation `(rows, features)` and its value; ties go to the smallest."""
@@ -122,11 +118,8 @@ class QFunction:
         """Return the values of every observation at every step size of the grid, `(rows, num)`."""
         matrix = self._checked(observation)
         if self.is_forest:
-            found = maximise(self._grid_plan, matrix, threads=threads, with_values=True)
-        else:
-            found = maximise_general(self.heads, matrix, self.stepsizes.points, self.lam, with_values=True)
-        assert found.values is not None
-        return found.values
+            return maximise(self._grid_plan, matrix, threads=threads, with_values=True).values
+        return maximise_general(self.heads, matrix, self.stepsizes.points, self.lam, with_values=True).values
 
     def finite_rows(self, observation: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Return observations with zeros for those that are not finite, and which are finite, (rows,)."""
