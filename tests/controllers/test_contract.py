@@ -14,7 +14,7 @@ from metastep import controllers, features
 from metastep._core.errors import InputError
 from metastep.controllers import Controller, Fixed, MetaFQIController
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
-from metastep.fqi.qfunction import QFunction, Stepsizes
+from metastep.fqi.iteration import QFunction, Stepsizes
 from metastep.mdp import EpisodicMetaMDP, Learners
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import TaskSource
@@ -43,7 +43,7 @@ def _model(**changes: Any) -> Model:
 def _regression() -> dict[str, Any]:
     rng = np.random.default_rng(0)
     forest = ExtraTrees(3, 5).fit(rng.uniform(size=(100, 3)), rng.uniform(size=100), seed=0)
-    return {"regression": QFunction((forest,), Stepsizes(0.0, 2.0, 11))}
+    return {"regression": QFunction((forest,), {"": Stepsizes(0.0, 2.0, 11)})}
 
 
 SPACE = make_mdp().setting["space"]

@@ -23,7 +23,7 @@ from metastep.fqi import (
     model_from,
     save_model,
 )
-from metastep.fqi.qfunction import MenuQ
+from metastep.fqi.iteration import MenuQ
 from metastep.fqi.record import record_from_json, record_to_json
 from tests.fqi.problems import HIGH, MENU, menu_transitions, transitions
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 from metastep.controllers.schedules import RandomConstant
-from metastep.fqi.qfunction import QFunction, Stepsizes
+from metastep.fqi.iteration import QFunction, Stepsizes
 from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.controller import Controller, Run, TaskSource, require_one_coordinate
@@ -102,4 +102,5 @@ def fit_single_action(run: Run) -> tuple[QFunction, float]:
     regressor: Any = run.regressor()
     head = regressor.fit(inputs[usable], targets[usable].astype(np.float64), seed=run.seed, threads=None)
     steps = run.mdp.space.branches[""]
-    return QFunction((head,), Stepsizes(steps.low, steps.high, run.num_stepsizes, scale=steps.scale)), num_steps
+    stepsizes = {"": Stepsizes(steps.low, steps.high, run.num_stepsizes, scale=steps.scale)}
+    return QFunction((head,), stepsizes), num_steps

@@ -182,13 +182,16 @@ def check_structure(forest: Forest) -> None:
 def pack(forest: Forest) -> dict[str, NDArray[Any]]:
     """Return arrays of three bytes per node, an eighth of the space, for models that come with a package.
 
-    Nodes are stored in the order of a depth-first walk, left before right. Then `feature` alone gives every child, and one
+    Trees are grown in the order of a depth-first walk, left before right. Then `feature` alone gives every child, and one
     number per node is enough: the threshold of a split or the value of a leaf, rounded to one of 65,536 steps between the
     smallest and the largest of the forest's thresholds of that feature, or of its leaves. Values of splits are left out.
+    A forest in another order is not packed.
     """
-    order, num = _walk_order(forest.left, forest.right, forest.offsets), forest.num_features
-    feature = forest.feature[order]
-    number = np.where(feature == LEAF, forest.value[order], forest.threshold[order])
+    feature, num = forest.feature, forest.num_features
+    left, right, _ = _children(feature)
+    if not (np.array_equal(left, forest.left) and np.array_equal(right, forest.right)):
+        return forest.arrays()
+    number = np.where(feature == LEAF, forest.value, forest.threshold)
     low, high = np.full(num + 1, np.inf), np.full(num + 1, -np.inf)
     np.minimum.at(low, feature, number)  # LEAF is the last place
     np.maximum.at(high, feature, number)
@@ -216,25 +219,6 @@ def _unpack(arrays: Mapping[str, NDArray[Any]]) -> Forest:
     number = low[feature] + (np.float64(high) - low)[feature] * (code / _STEPS)
     threshold, value = np.where(is_leaf, 0.0, number).astype(np.float32), np.where(is_leaf, number, 0.0)
     return Forest(feature, threshold, left, right, value, offsets, importances.astype(np.float64))
-
-
-@kernel
-def _walk_order(left, right, offsets):  # type: ignore[no-untyped-def]
-    order, stack = np.empty(left.size, np.int64), np.empty(left.size + 1, np.int64)
-    position = 0
-    for tree in range(offsets.size - 1):
-        stack[0] = offsets[tree]
-        height = 1
-        while height > 0:
-            height -= 1
-            node = stack[height]
-            order[position] = node
-            position += 1
-            if left[node] >= 0:
-                stack[height] = right[node]
-                stack[height + 1] = left[node]
-                height += 2
-    return order
 
 
 @kernel

@@ -24,8 +24,7 @@ from metastep._core.logs import Log
 from metastep._core.provenance import environment_record
 from metastep._core.storage import read_tensors, require_stamp, sha256_of_json, stamp, write_tensors
 from metastep.fqi.forest import Forest, pack
-from metastep.fqi.iteration import MetaFQI
-from metastep.fqi.qfunction import MenuQ, QFunction, pick_iteration, q_function
+from metastep.fqi.iteration import MetaFQI, QFunction, pick_iteration
 from metastep.fqi.record import (
     STEP,
     Branch,
@@ -51,7 +50,7 @@ class Model:
     """A fitted model that proposes updates; see `load_model` and `save_model`."""
 
     record: ModelRecord
-    q_functions: tuple[QFunction | MenuQ, ...]
+    q_functions: tuple[QFunction, ...]
     _warnings: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -67,7 +66,7 @@ class Model:
             if (length := len(getattr(record, name))) != size:
                 raise InputError(f"{name} has {length} entries, allowed is {size}.")
         for function in self.q_functions:
-            held = len(function.functions) if isinstance(function, MenuQ) else 0
+            held = len([name for name in function.stepsizes if name])
             if held != len(record.directions):
                 raise InputError(f"model: a Q function has {held} directions, allowed is {len(record.directions)}.")
             for head in function.heads:
@@ -99,7 +98,7 @@ class Model:
             raise InputError(
                 f"stepsize: the model chooses among {', '.join(self.record.directions)} as well; use propose."
             )
-        return self._given("stepsize", features).stepsize
+        return self.proposed(features, "warn", self._warnings).stepsize
 
     def propose(self, **features: ArrayLike) -> Proposal:
         """Return the hyperparameters for the next update of one learner, by name.
@@ -111,7 +110,7 @@ class Model:
             features: every part of the observation, by the name of its feature; `module:name` is passed as `name`. Of
                 `theta`, `natural_gradient` and `context`, those that the model does not look at are ignored.
         """
-        return self._given("propose", features)
+        return self.proposed(features, "warn", self._warnings)
 
     def stepper(
         self,
@@ -124,19 +123,15 @@ class Model:
         """Return a `Stepper`: it proposes the updates of one learner in a training loop; the arguments are its."""
         return Stepper(self, num_updates, outside, record, log, minibatches)
 
-    def _given(self, method: str, features: Mapping[str, ArrayLike]) -> Proposal:
-        wanted = self.record.keywords
-        for name in features:
-            if name not in wanted and name not in _WELCOME:
-                raise not_registered(method, name, list(wanted), "is not what the model looks at")
-        return self.proposed(features, "warn", self._warnings, stacklevel=4)
-
     def proposed(
-        self, features: Mapping[str, ArrayLike], outside: Outside, warned: list[str], stacklevel: int = 2
+        self, features: Mapping[str, ArrayLike], outside: Outside, warned: list[str], stacklevel: int = 3
     ) -> Proposal:
         """Return the proposal for one learner whose features are given by name; see `check_reach`."""
-        parts = []
-        for name, size in self.record.keywords.items():
+        wanted, parts = self.record.keywords, []
+        for name in features:
+            if name not in wanted and name not in _WELCOME:
+                raise not_registered("features", name, list(wanted), "is not what the model looks at")
+        for name, size in wanted.items():
             if features.get(name) is None:
                 raise InputError(f"{name} is missing, allowed is {size} numbers: the model looks at them.")
             parts.append(as_numbers(name, features[name]))
@@ -213,13 +208,13 @@ class Model:
         best = max(kept, key=lambda curve: curve.score)
         return replace(self, record=replace(self.record, validation=kept, selected_iteration=best.iteration))
 
-    def _function(self, iteration: int | None) -> QFunction | MenuQ:
+    def _function(self, iteration: int | None) -> QFunction:
         return pick_iteration(self.q_functions, self.record.selected_iteration if iteration is None else iteration)
 
 
 def model_of_heads(record: ModelRecord, heads: Iterable[Sequence[Head]]) -> Model:
     """Return the model of a record with the heads of each iteration; it maximises over the record's step sizes."""
-    return Model(record, tuple(q_function(each, record.stepsizes, record.lam) for each in heads))
+    return Model(record, tuple(QFunction(tuple(each), record.stepsizes, record.lam) for each in heads))
 
 
 def model_from(

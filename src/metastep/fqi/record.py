@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from metastep._core.errors import InputError
 from metastep._core.settings import Count
 from metastep._core.storage import canonical_json
-from metastep.fqi.qfunction import NumStepsizes, Stepsizes, Weight
+from metastep.fqi.iteration import NumStepsizes, Stepsizes, Weight
 from metastep.rules.spaces import Scale
 
 STEP = "stepsize"

@@ -163,10 +163,7 @@ class Stepper:
 
     def record(self) -> dict[str, Any]:
         """Return the state as JSON holds it: a few numbers, and two vectors if parameters are given."""
-        vectors = {} if self.movement is None else {
-            name: base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
-            for name, vector in self.movement._asdict().items()
-        }  # fmt: skip
+        movement = self.movement._asdict() if self.movement else {}
         # JSON has no numbers that are not finite.
         sums = {name: float(value) if np.isfinite(value) else None for name, value in self.gathered._asdict().items()}
         direction = self._proposal.direction if self._proposal else ""
@@ -176,7 +173,9 @@ class Stepper:
             "num_updates": self.num_updates,
             "memory": dict(zip(Memory._fields, map(float, self.memory), strict=True))
             | {"updates": int(self.memory.updates)},
-            "movement": vectors,
+            "movement": {
+                name: base64.b64encode(np.asarray(v, "<f4").tobytes()).decode() for name, v in movement.items()
+            },
             "gathered": sums | {"minibatches": int(self.gathered.minibatches), "direction": direction},
         }
 
@@ -189,7 +188,7 @@ class Stepper:
             updates, memory, gathered = int(record["num_updates"]), record["memory"], record["gathered"]
             numbers = {name: np.float32(float(memory[name])) for name in Memory._fields}
             self.memory = Memory(**numbers)._replace(updates=int(memory["updates"]))
-            if vectors := record["movement"]:
+            if vectors := record.get("movement"):
                 parts = [base64.b64decode(vectors[name], validate=True) for name in Movement._fields]
                 self.movement = Movement(*np.stack([np.frombuffer(part, "<f4") for part in parts]))
             sums = [gathered[name] for name in MinibatchStats._fields[1:]]
