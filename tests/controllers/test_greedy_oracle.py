@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metastep.controllers import GreedyOracle
-from metastep.controllers.greedy_oracle import line_search
+from metastep.controllers.search import line_search
 from metastep.mdp.blocks import Stream
 from tests.controllers.problems import BLOCK, make_mdp
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 from metastep.controllers import Fixed
-from metastep.controllers.hoof import HOOF, Prices, choose, price
+from metastep.controllers.search import HOOF, Prices, choose, price
 from metastep.evaluation import Method, compare
 from metastep.mdp import EpisodicMetaMDP, Learners
 from metastep.mdp.blocks import Stream

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
 from metastep.controllers import Fixed, MetaFQIController, Run, SingleAction
-from metastep.controllers.single_action import constant_runs
+from metastep.controllers.learned import constant_runs
 from metastep.features import meta_observation
 from metastep.fqi import ExtraTrees, MetaFQI
 from metastep.fqi.iteration import QFunction, Stepsizes
@@ -124,6 +124,6 @@ def test_learning_gives_a_controller_that_stays_on_the_grid() -> None:
 
 def test_too_few_finite_returns_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     results = np.zeros((3, 3), np.float32), np.array([1.0, np.nan, np.inf], np.float32), 0.0
-    monkeypatch.setattr("metastep.controllers.single_action.constant_runs", lambda run: results)
+    monkeypatch.setattr("metastep.controllers.learned.constant_runs", lambda run: results)
     with pytest.raises(InputError, match="only 1 of 3 runs ended with a finite return"):
         SingleAction().prepared(make_run(3))

@@ -139,8 +139,8 @@ class QFunction:
         would help, and a regressor may refuse it.
         """
         matrix = as_inputs(observation, self.heads[0].num_features - 1, "observation")
-        finite: NDArray[np.bool_] = np.isfinite(matrix).all(axis=1)
-        best = self.maximum(np.where(finite[:, None], matrix, np.float32(0.0)), threads)
+        whole = np.isfinite(matrix).all(axis=1, keepdims=True)
+        best, finite = self.maximum(np.where(whole, matrix, np.float32(0.0)), threads), whole.ravel()
         stepsize = np.where(finite, best.stepsize, next(iter(self.stepsizes.values())).grid[0])
         if "" in self.stepsizes:
             return stepsize

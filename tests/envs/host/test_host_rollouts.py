@@ -9,8 +9,7 @@ import pytest
 
 from metastep import envs
 from metastep._core.errors import InputError
-from metastep.controllers.greedy_oracle import line_search
-from metastep.controllers.hoof import HOOF
+from metastep.controllers.search import HOOF, line_search
 from metastep.mdp import EpisodicMetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
