@@ -13,7 +13,7 @@ from metastep._core.provenance import describe
 from metastep._core.settings import Count, Share, check_fields
 from metastep.envs import Env, HostEnv
 from metastep.features import Memory, Seen
-from metastep.features.learner import norm
+from metastep.features.formulas import norm
 from metastep.mdp.base import Learners, MetaMDP, Tasks
 from metastep.mdp.initial import InitialPolicy
 from metastep.policies import Policy
