@@ -1,7 +1,7 @@
-"""Processes that begin with everything imported, which takes most of the time of a small one: the command, and programs.
+"""Run the command and small programs in processes that start with everything imported, which takes most of their time.
 
-They are forked from one process that has the modules and nothing else. Tests of what happens before the modules are there,
-or of surroundings that are read on import, start Python themselves.
+They are forked from one process that has the modules and nothing else. Tests of imports, or of variables that are read on
+import, start Python themselves.
 """
 
 import multiprocessing
@@ -20,7 +20,7 @@ CHILDREN.set_forkserver_preload(
 
 
 class Done(NamedTuple):
-    """What came of a process, by the names that `subprocess` has for it."""
+    """A finished process, with the fields of `subprocess.CompletedProcess`."""
 
     returncode: int | None
     stdout: str
@@ -35,7 +35,7 @@ def _begin(folder: Path, streams: Path, function: Callable[..., object], words: 
 
 
 class Running:
-    """A function under way in a process of its own."""
+    """A function that runs in a process of its own."""
 
     def __init__(self, function: Callable[..., object], *words: Any, cwd: Path | None = None) -> None:
         self._streams = TemporaryDirectory()
@@ -44,7 +44,7 @@ class Running:
         self.process.start()
 
     def wait(self) -> Done:
-        """Until it ends."""
+        """Wait until it ends."""
         self.process.join()
         said = (Path(self._streams.name, name) for name in ("stdout", "stderr"))
         stdout, stderr = (file.read_text("utf-8") if file.exists() else "" for file in said)
@@ -58,10 +58,10 @@ def _obey(*words: str) -> None:
 
 
 def start(*words: str, cwd: Path | None = None) -> Running:
-    """`python -m metastep` with these words."""
+    """Start `python -m metastep` with these words."""
     return Running(_obey, *words, cwd=cwd)
 
 
 def metastep(*words: str, cwd: Path | None = None) -> Done:
-    """The same, to its end."""
+    """Run `python -m metastep` with these words to its end."""
     return start(*words, cwd=cwd).wait()

@@ -1,4 +1,4 @@
-"""Processes that may read everything, as the interpreter may lie anywhere, and write to a folder of their own only."""
+"""Run processes that may read everything, but write to a folder of their own only."""
 
 import os
 import shutil
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-_USER = 65533  # nobody in particular
+_USER = 65533  # of no account
 
 
 @cache
 def unprivileged() -> tuple[str, ...]:
-    """What goes before a command so that it does not run as root: its own user, and no right but that to read."""
+    """Return the prefix of a command that runs it as another user than root, with the right to read everything."""
     if os.getuid() != 0:
         return ()
     program = shutil.which("setpriv")
@@ -24,7 +24,7 @@ def unprivileged() -> tuple[str, ...]:
 
 
 def own(folder: Path) -> Path:
-    """A folder with all it holds that such a process may write to."""
+    """Let such a process write to a folder and everything in it."""
     folder.mkdir(parents=True, exist_ok=True)
     if os.getuid() == 0:
         for path in (folder, *folder.rglob("*")):

@@ -1,6 +1,6 @@
-"""Campaigns of `make soak`, as a user who may write to one folder only, and small shares of them in this process.
+"""Run the campaigns of `make soak` as a user who may write to one folder only, and small shares of them in this process.
 
-METASTEP_SOAK scales them: with 0.3, three tenths are run.
+METASTEP_SOAK scales them: 0.3 runs three tenths.
 """
 
 import json
@@ -23,7 +23,7 @@ KEPT = ("PATH", "LANG")
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that another user can reach; those of pytest are closed to all but their owner."""
+    """Return a folder that another user can reach, unlike those of pytest."""
     with TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)
@@ -57,7 +57,7 @@ def large(number: int) -> int:
 def check(found: dict[str, Any]) -> None:
     assert found["failures"] == []
     assert not {"traceback", "hang", "other numbers"} & set(found["outcomes"])
-    assert set(found.get("strays", ())) <= {"cwd", "inputs"}
+    assert set(found.get("unexpected", ())) <= {"cwd", "inputs"}
 
 
 def test_some_mutations(tmp_path):

@@ -138,15 +138,21 @@ def configurations(number: int, seed: int, sandbox: Path, runs: float = 0.1) -> 
         counts[outcome] += 1
         print(dict(counts), file=sys.stderr, flush=True)
         shutil.rmtree(out, ignore_errors=True)
-    strays = sorted(path.name for path in sandbox.iterdir())
-    return _summary("configurations", number, counts, failures, strays, began)
+    unexpected = sorted(path.name for path in sandbox.iterdir())
+    return _summary("configurations", number, counts, failures, unexpected, began)
 
 
 def _summary(
-    what: str, number: int, counts: Counter[str], failures: list[str], strays: list[str], began: float
+    what: str, number: int, counts: Counter[str], failures: list[str], unexpected: list[str], began: float
 ) -> dict[str, Any]:
     seconds = round(time.monotonic() - began)
-    return {what: number, "outcomes": dict(counts), "failures": failures[:20], "strays": strays, "seconds": seconds}
+    return {
+        what: number,
+        "outcomes": dict(counts),
+        "failures": failures[:20],
+        "unexpected": unexpected,
+        "seconds": seconds,
+    }
 
 
 def inputs(folder: Path) -> Path:
@@ -206,8 +212,8 @@ def commands(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
             plain = untouched(given)
     if untouched(given) != plain:
         failures.append("something that was refused changed what it was given")
-    strays = sorted(path.name for path in sandbox.iterdir())
-    return _summary("command lines", number, counts, failures, strays, began)
+    unexpected = sorted(path.name for path in sandbox.iterdir())
+    return _summary("command lines", number, counts, failures, unexpected, began)
 
 
 VERBS = _split("run collect fit compare report export inspect check config envs demo x")

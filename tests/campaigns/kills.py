@@ -121,7 +121,7 @@ def run(
 ) -> tuple[int | None, str]:
     """Run to the end, or to a kill: the exit code, and the stage that was under way.
 
-    `began` is told what begins and how many calls the stage before it made; the process waits until it returns.
+    `began` receives the stage that begins and the number of calls of the one before; the process waits until it returns.
     """
     ours, theirs = CHILDREN.Pipe()
     process = CHILDREN.Process(target=Child(theirs, *aimed).run, args=(words(folder),))
@@ -138,7 +138,7 @@ def run(
 
 
 def undisturbed(folder: Path, copies: Path) -> list[Stage]:
-    """The stages of a run that nobody stops."""
+    """Return the stages of an undisturbed run."""
     stages = [Stage("start", 0.0, 0, copies / "0")]
     since = time.monotonic()
 

@@ -201,7 +201,7 @@ def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
             if value == subject.value:
                 outcome = "same"
             elif is_meant:
-                outcome = "sealed anew"
+                outcome = "resealed"
             elif name == "report.json" and any(problem for _, problem in value):
                 outcome = "found by check"
             else:

@@ -24,10 +24,10 @@ def test_a_stepper_writes_a_row_for_each_update_and_goes_on_with_it(tmp_path):
     assert [name for name in rows[0] if name.startswith("saw ")] == [f"saw {name}" for name in TRAINING]
 
 
-def test_rows_hold_what_their_own_call_was_told(tmp_path):
+def test_a_row_holds_the_diagnostics_of_its_own_call(tmp_path):
     file = tmp_path / "updates.csv"
     stepper = tiny_model().stepper(log=file)
-    stepper(diagnostics(0), approx_kl=7.0)  # which is nobody's: there was no update before
+    stepper(diagnostics(0), approx_kl=7.0)  # belongs to no update: there was none before
     stepper(diagnostics(1), returns=[np.nan, 1.0])
     stepper(diagnostics(2), returns=[np.inf, -np.inf])
     given = dict.fromkeys(("last_divergence", "change_in_errors", "relative_error"), 0.5)
@@ -41,7 +41,7 @@ def updates_in(file):
     return [row["update"] for row in csv.DictReader(file.read_text().splitlines())]
 
 
-def test_a_second_run_begins_the_file_anew_and_a_restored_one_replaces_what_came_after(tmp_path):
+def test_a_second_run_restarts_the_file_and_a_restored_one_replaces_later_rows(tmp_path):
     file = tmp_path / "updates.csv"
     first = tiny_model().stepper(log=file)
     for update in range(5):

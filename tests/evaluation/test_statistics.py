@@ -12,6 +12,7 @@ from metastep.evaluation import (
     summary,
 )
 from metastep.evaluation.intervals import holm
+from metastep.report import differences_table
 
 
 def make_comparison(returns: np.ndarray, names: tuple[str, ...], yardsticks: tuple[str, ...] = ()) -> Comparison:
@@ -114,6 +115,18 @@ def test_all_pairs_are_compared_as_one_family() -> None:
     alone = differences(comparison, "a", ["b"], metric="final", seed=3)[0]
     np.testing.assert_allclose(rows[0][3:7], alone[3:7], rtol=1e-12)
     assert all_differences(make_comparison(simulated((0.0,), 20), ("a",))) == ()
+
+
+def test_few_tasks_that_differ_are_noted_beside_the_interval() -> None:
+    curves = np.repeat(simulated((0.0,), 40), 2, axis=0)
+    curves[0, :3] += 1.0
+    (row,) = differences(make_comparison(curves, ("a", "b")), "a")
+    assert row.num_differing == 3
+    assert row.note == "only 3 of 40 tasks differ"
+    table = differences_table(make_comparison(curves, ("a", "b")), "a", [row])
+    assert table.rows[0][1].endswith("(only 3 of 40 tasks differ)")
+    curves[0, :4] += 1.0
+    assert differences(make_comparison(curves, ("a", "b")), "a")[0].note == ""
 
 
 def test_identical_methods_are_not_distinguishable() -> None:

@@ -29,8 +29,8 @@ def test_a_whole_run_has_no_problems(whole: Run) -> None:
     result = invoke("check", whole.path)
     assert result.exit_code == 0, result.stdout
     files = sorted(str(path.relative_to(whole.path)) for path in whole.path.rglob("*") if path.is_file())
-    *told, summary = result.stdout.splitlines()
-    assert sorted(told) == sorted(f"{name}: ok" for name in files)
+    *lines, summary = result.stdout.splitlines()
+    assert sorted(lines) == sorted(f"{name}: ok" for name in files)
     assert summary == f"all {len(files)} files are ok."
     assert "data/block-00002.safetensors" in files
     assert "report.json" in files

@@ -54,10 +54,10 @@ def test_a_policy_is_learned_evaluated_and_made_again(fitted, tmp_path):
     assert task["gravity"] == pytest.approx(sum(_gravity()) / 2)
     assert np.concatenate([arrays[name].ravel() for name in arrays if name != "theta"]).size == arrays["theta"].size
 
-    told = run.invoke(app, ["evaluate", str(out), "--episodes", "5", "--device", "cpu"], catch_exceptions=False)
-    assert told.exit_code == 0, told.output
-    assert "mass = 1.2" in told.stdout
-    assert "5 episodes" in told.stdout
+    printed = run.invoke(app, ["evaluate", str(out), "--episodes", "5", "--device", "cpu"], catch_exceptions=False)
+    assert printed.exit_code == 0, printed.output
+    assert "mass = 1.2" in printed.stdout
+    assert "5 episodes" in printed.stdout
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".safetensors", ".csv")}
     run.invoke(app, command, catch_exceptions=False)
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.name in before} == before
@@ -105,13 +105,13 @@ def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
         learn.learn(model, "", tmp_path / "stopped", seed=4)
 
 
-def test_the_model_is_told_how_many_updates_there_are(fitted, tmp_path, monkeypatch):
-    told, grow = [], learn.grow
+def test_the_model_sees_how_many_updates_there_are(fitted, tmp_path, monkeypatch):
+    budgets, grow = [], learn.grow
     monkeypatch.setattr(
-        learn, "grow", lambda mdp, *args, **kwargs: told.append(mdp.budget) or grow(mdp, *args, **kwargs)
+        learn, "grow", lambda mdp, *args, **kwargs: budgets.append(mdp.budget) or grow(mdp, *args, **kwargs)
     )
     learn.learn(load_model(fitted), "", tmp_path / "short", num_updates=1, family="pendulum")
-    assert told == [1]
+    assert budgets == [1]
     with pytest.raises(InputError, match="--family: 'acrobot' is not one of the model's, allowed are pendulum"):
         learn.learn(load_model(fitted), "", tmp_path / "other", family="acrobot")
     assert not (tmp_path / "other").exists()

@@ -107,7 +107,7 @@ def test_models_that_cannot_be_are_named(override, sentence):
 def test_a_run_holds_the_model_within_it_and_check_knows_every_file(done):
     names = contents(done.path)
     assert {"models/metastep/model.safetensors", "models/metastep/rounds/2.safetensors"} <= set(names)
-    assert "model.safetensors" not in names  # nobody follows one
+    assert "model.safetensors" not in names  # no method follows one
     assert problems(done.path) == {}
     model = load_model(done.path / "models" / "metastep")
     directions = done.of_model("metastep").config.meta.rule.options["directions"]

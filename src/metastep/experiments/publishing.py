@@ -1,4 +1,4 @@
-"""Models that others can take: a small file, and a card that says what it was made from and how it did."""
+"""Publish a model: a small file, and a card with its training data, ranges and scores."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ _ROWS = 2000
 
 
 class Published(NamedTuple):
-    """What was written."""
+    """The files of a published model."""
 
     model: Path
     card: Path
@@ -97,7 +97,7 @@ def publish(
 
 
 def _agreement(model: Model, packed: Model, folders: Sequence[Run]) -> float:
-    """Share of observations of the training data for which both propose the same."""
+    """Return the share of observations of the training data for which both propose the same."""
     names = [part.name for part in model.record.observation]
     rows = [read_dataset(folder, verify=False).transitions(names).observation for folder in folders]
     seen = np.concatenate(rows)
@@ -165,7 +165,7 @@ def _batch(config: Experiment) -> str:
 
 
 def _scores(folder: Run, comparison: Comparison, target: str) -> Iterator[str]:
-    """How a run's methods did on its test tasks, beside the model."""
+    """Yield the scores of a run's methods on its test tasks, beside the model."""
     seed, num = folder.config.seed, folder.config.compare.num_resamples
     against = {row.baseline: row for row in differences(comparison, target, seed=seed, num_resamples=num)}
     yield from ("", f"## Scores on {folder.config.env.name}", "")

@@ -1,4 +1,4 @@
-"""Settings that can be found: a configuration as TOML with a sentence for each field, and the reference of all settings."""
+"""A configuration as TOML with a sentence for each field, and the reference of all settings as Markdown."""
 
 import inspect
 import json
@@ -27,13 +27,13 @@ _BOUNDS: dict[type, tuple[str, str]] = {
 
 
 def to_toml(config: Experiment, origin: str = "an experiment") -> str:
-    """A configuration as a file that can be edited and run; what is not set stands there as a comment."""
+    """Return a configuration as a file to edit and run; what is not set is a comment."""
     lines = [f"# Every setting of {origin}. Run it with: metastep run FILE.toml", ""]
     return "\n".join([*lines, *_table(config, "")]).rstrip() + "\n"
 
 
 def _table(section: BaseModel, prefix: str) -> Iterator[str]:
-    """Plain settings first, then the tables inside."""
+    """Yield plain settings, then the tables inside."""
     inner = {}
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
@@ -62,7 +62,7 @@ def _table(section: BaseModel, prefix: str) -> Iterator[str]:
 
 
 def _options(section: BaseModel) -> Iterator[str]:
-    """The options of a part: those that are set, then the others with their defaults, each with its sentence."""
+    """Yield the options of a part, each with its sentence; those that are not set are comments with their defaults."""
     given, registry = section.model_extra or {}, part_registries().get(type(section).__name__)
     if registry is None:
         return
@@ -78,12 +78,12 @@ def _options(section: BaseModel) -> Iterator[str]:
 
 
 def configuration_markdown(schema: type[BaseModel] = Experiment) -> str:
-    """One heading for each section of a configuration, and below it a table of its settings."""
+    """Return one heading for each section of a configuration, and below it a table of its settings."""
     return "\n\n".join(_sections(schema, "", "Settings outside any section."))
 
 
 def _sections(schema: type[BaseModel], path: str, sentence: str) -> Iterator[str]:
-    """A section, then the sections inside it."""
+    """Yield a section, then the sections inside it."""
     inner = {name: field for name, field in schema.model_fields.items() if _inside(field.annotation)}
     fields = schema.model_fields.items()
     rows = [_row(name, field) for name, field in fields if name not in inner or get_origin(field.annotation) is dict]
@@ -97,7 +97,7 @@ def _sections(schema: type[BaseModel], path: str, sentence: str) -> Iterator[str
 
 
 def _inside(kind: Any) -> type[BaseModel] | None:
-    """The section that a field is, may be, or lists."""
+    """Return the section that a field is, may be, or lists."""
     choices = [kind, *get_args(kind)]
     return next((choice for choice in choices if inspect.isclass(choice) and issubclass(choice, BaseModel)), None)
 
@@ -109,7 +109,7 @@ def _row(name: str, field: FieldInfo) -> str:
 
 
 def _allowed(kind: Any, metadata: Any = ()) -> str:
-    """A type as a reader of TOML would put it, with its bounds."""
+    """Describe a type in the terms of TOML, with its bounds."""
     if get_origin(kind) is Annotated:
         kind, *inner = get_args(kind)
         metadata = (*metadata, *inner)
@@ -140,12 +140,12 @@ def _code(value: Any) -> str:
 
 
 def _key(name: str) -> str:
-    """A name as TOML writes it, in quotes where it needs them."""
+    """Return a name as TOML writes it, in quotes where it needs them."""
     return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else json.dumps(name)
 
 
 def _literal(value: Any) -> str:
-    """A value as TOML writes it."""
+    """Return a value as TOML writes it."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_key(name)} = {_literal(item)}" for name, item in value.items()) + "}"
     if isinstance(value, bool):

@@ -56,17 +56,17 @@ class Blocks:
         return 0 <= block < len(self)
 
     def num_valid(self, block: int) -> int:
-        """How many lanes of the block are asked for; the rest is padding."""
+        """Return how many lanes of the block are wanted; the rest is padding."""
         if block not in self:
             raise InputError(f"block: {block} is not one of the {len(self)} blocks.")
         return min(self.size, self.num_learners - block * self.size)
 
 
 def block_key(seed: int, stream: Stream, block: int) -> Array:
-    """The key that everything random in a block derives from."""
+    """Return the key that everything random in a block derives from."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), int(stream)), block)
 
 
 def purpose_key(key: Array, purpose: Purpose, update: int | Array = 0) -> Array:
-    """The key for one purpose at one update of a block."""
+    """Return the key for one purpose at one update of a block."""
     return jax.random.fold_in(jax.random.fold_in(key, int(purpose)), update)

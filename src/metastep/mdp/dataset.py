@@ -48,7 +48,7 @@ class Layout(NamedTuple):
         return Blocks(self.num_learners, self.block_size)
 
     def shapes(self, block: int) -> dict[str, tuple[int, ...]]:
-        """The shape of every array of one block."""
+        """Return the shape of every array of one block."""
         observations, learners = self.num_updates + 1, self.blocks.num_valid(block)
         after = (self.num_updates, self.labels - 1, learners)  # of what was tried besides
         tried = {
@@ -65,7 +65,7 @@ class Layout(NamedTuple):
         }
 
     def num_bytes(self, block: int) -> int:
-        """Disk space that one block takes at most."""
+        """Return the disk space that one block takes at most."""
         return sum(4 * math.prod(shape) for shape in self.shapes(block).values()) + _HEADER_BYTES
 
     def check(self, index: int, history: History, where: str) -> None:
@@ -182,7 +182,7 @@ class BlockFiles:
 
 
 class DatasetWriter:
-    """Creates a dataset or resumes one; several processes may add blocks to the same folder at the same time.
+    """Create a dataset or resume one; several processes may add blocks to the same folder at the same time.
 
     Args:
         folder: made if it is not there.
@@ -228,7 +228,7 @@ class DatasetWriter:
         self.files = BlockFiles(self.folder, layout, digest, parts)
 
     def missing_blocks(self) -> list[int]:
-        """Blocks that are still to be added: not there, or damaged. Reads every block file that is there."""
+        """Return the blocks that are missing or damaged; reads every block file."""
         return sorted(self._problems())
 
     def add(self, index: int, history: History) -> None:
@@ -240,7 +240,7 @@ class DatasetWriter:
         return _read_block(self.folder, self.layout, index)
 
     def digest_of(self, blocks: Iterable[int]) -> str:
-        """What some blocks are known by together."""
+        """Return one digest of some blocks."""
         return storage.sha256_of_json([storage.sha256_of(self._path(index)) for index in blocks])
 
     def finish(self) -> "Dataset":
@@ -346,15 +346,15 @@ class Dataset:
         return Counts(self.num_transitions, flagged, excluded, num_steps)
 
     def block(self, index: int) -> History:
-        """One block, mapped from its file (which was verified when the dataset was opened)."""
+        """Return one block, mapped from its file (which was verified when the dataset was opened)."""
         return _read_block(self.folder, self.layout, index)
 
     def blocks(self) -> Iterator[History]:
-        """All blocks in order, one at a time."""
+        """Return all blocks in order, one at a time."""
         return (self.block(index) for index in self.layout.blocks)
 
     def transitions(self, names: Sequence[str] = DEFAULT_OBSERVATION) -> Transitions:
-        """All usable tuples, episode after episode; the observation is the named features side by side, in that order.
+        """Return all usable tuples, episode after episode; the observation is the named features side by side, in that order.
 
         Tuples with a non-finite number in any feature (asked for or not, so that different observations give the same rows)
         are left out; `counts` says how many.
@@ -363,7 +363,7 @@ class Dataset:
 
 
 def all_transitions(histories: Iterable[History], names: Sequence[str]) -> Transitions:
-    """The usable tuples of some blocks, one after the other."""
+    """Return the usable tuples of some blocks, one after the other."""
     parts = [history.transitions(names) for history in histories]
     return Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
@@ -383,5 +383,5 @@ def _block_path(folder: Path, index: int) -> Path:
 
 
 def block_checksums(folder: Path) -> dict[Path, str]:
-    """The block files that a dataset's manifest lists, with their SHA-256; none while it is not complete."""
+    """Return the block files that a dataset's manifest lists, with their SHA-256; none while it is not complete."""
     return {_block_path(folder, index): sum_ for index, sum_ in enumerate(_read_manifest(folder)["blocks"] or ())}

@@ -1,4 +1,4 @@
-"""A block that grows stretch by stretch, and its parts on disk, so that a stopped collection loses seconds and not a block.
+"""Parts of an unfinished block on disk, so that a stopped collection loses seconds and not a block.
 
     folder/part-00000-00012.safetensors   block 0 from the part before on to update 12, and what is needed to go on
 
@@ -56,13 +56,13 @@ class Parts:
         storage.write_tensors(path, arrays, self._metadata(block, since, growth.updates))
 
     def blocks(self) -> set[int]:
-        """Blocks that have parts."""
+        """Return the blocks that have parts."""
         return {block for block, _ in _found(self.folder)}
 
     def take_up(self, block: int, mdp: MetaMDP, tasks: Tasks) -> tuple[Growth | None, str | None]:
-        """A block where its usable parts end, and what is wrong with the part after them, if anything.
+        """Return a block where its usable parts end, and what is wrong with the part after them, if anything.
 
-        Parts that cannot be used would be in the way of new ones and are removed.
+        Unusable parts are removed: they would be in the way of new ones.
         """
         pieces: list[History] = []
         updates, learners = 0, None

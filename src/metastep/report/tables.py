@@ -14,19 +14,19 @@ _ORACLES = {"oracle": "oracle score", "menu-oracle": "score by the oracle over t
 
 
 def number(value: float) -> str:
-    """Three digits, with a true minus sign."""
+    """Format a number with three digits and a true minus sign."""
     size = abs(value)
     text = f"{value:.3g}" if size < 10.0 else f"{value:.1f}" if size < 100.0 else f"{value:.0f}"
     return text.replace("-", "\N{MINUS SIGN}")
 
 
 def interval(value: float, low: float, high: float) -> str:
-    """A value with its interval."""
+    """Format a value with its interval."""
     return f"{number(value)} [{number(low)}, {number(high)}]"
 
 
 def comparison_table(comparison: Comparison, seed: int, num_resamples: int) -> Table:
-    """A row for each method: both metrics and the oracle scores; how many tasks diverged is there if any did."""
+    """Return a row for each method: both metrics, the oracle scores and, if any did, how many tasks diverged."""
     scores = [
         {row.method: row for row in oracle_scores(comparison, oracle=name, seed=seed, num_resamples=num_resamples)}
         for name in oracles(comparison)
@@ -34,39 +34,23 @@ def comparison_table(comparison: Comparison, seed: int, num_resamples: int) -> T
     diverged = any(comparison.num_diverged().values())
     rows = []
     for row in summary(comparison, seed=seed, num_resamples=num_resamples):
-        rows.append(
-            (
-                comparison.label(row.method),
-                interval(*row.auc),
-                interval(*row.auc_middle),
-                interval(*row.final),
-                *(_percent(by_method[row.method]) for by_method in scores),
-                *([str(row.num_diverged)] if diverged else []),
-            )
-        )
-    header = (
-        "method",
-        "AUC",
-        "AUC, interquartile mean",
-        "final return",
-        *(_ORACLES[name] for name in oracles(comparison)),
-        *(["diverged tasks"] if diverged else []),
-    )
+        measured = [interval(*each) for each in (row.auc, row.auc_middle, row.final)]
+        scored = [_percent(by_method[row.method]) for by_method in scores]
+        rows.append([comparison.label(row.method), *measured, *scored, *([str(row.num_diverged)] if diverged else [])])
+    header = ["method", "AUC", "AUC, interquartile mean", "final return"]
+    header += [_ORACLES[name] for name in oracles(comparison)] + (["diverged tasks"] if diverged else [])
     return Table(header, rows, numeric=range(1, len(header)), name="comparison")
 
 
 def oracles(comparison: Comparison) -> list[str]:
-    """The yardsticks that methods get a score by: from the tuned fixed step to them."""
+    """Return the oracles that methods are scored by, from the tuned fixed step to them."""
     return [name for name in _ORACLES if {"fixed", name} <= set(comparison.names)]
 
 
 def _percent(score: OracleScore) -> str:
     if np.isnan(score.score):
         return ""
-    low, middle, high = (
-        f"{value:.0f}".replace("-", "\N{MINUS SIGN}") for value in (score.low, score.score, score.high)
-    )
-    return f"{middle} % [{low}, {high}]"
+    return f"{score.score:.0f} % [{score.low:.0f}, {score.high:.0f}]".replace("-", "\N{MINUS SIGN}")
 
 
 def differences_table(
@@ -97,8 +81,7 @@ def _noted(row: Difference) -> str:
 
 
 def _probability(row: Difference) -> str:
-    share, low, high = (f"{100 * value:.0f}" for value in (row.probability, row.probability_low, row.probability_high))
-    return f"{share} % [{low}, {high}]"
+    return f"{100 * row.probability:.0f} % [{100 * row.probability_low:.0f}, {100 * row.probability_high:.0f}]"
 
 
 def tuning_table(comparison: Comparison) -> Table:
@@ -178,12 +161,8 @@ def _sample_sizes(comparison: Comparison, num_episodes: int | None) -> list[tupl
         finite = sizes[np.isfinite(sizes)]
         median = number(float(np.median(finite))) if finite.size else "unknown"
         missing = f", {sizes.size - finite.size} not finite" if finite.size < sizes.size else ""
-        rows.append(
-            (
-                f"effective sample size, {comparison.label(method)}",
-                f"{median} of {num_episodes} episodes, median over tasks and updates{missing}",
-            )
-        )
+        found = f"{median} of {num_episodes} episodes, median over tasks and updates{missing}"
+        rows.append((f"effective sample size, {comparison.label(method)}", found))
     return rows
 
 
