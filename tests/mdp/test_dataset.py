@@ -335,7 +335,7 @@ def test_blocks_without_a_manifest_are_not_overwritten(tmp_path, dataset):
 def test_wrong_blocks_are_refused(tmp_path):
     writer = start(tmp_path)
     for index in (-1, 3):
-        with pytest.raises(InputError, match=rf"^Block {index} does not exist: the dataset has blocks 0 to 2\.$"):
+        with pytest.raises(InputError, match=rf"^block: {index} is not one of the 3 blocks\.$"):
             writer.add(index, make_block(0))
     with pytest.raises(InputError, match=r"^Block 2 has 7 learners, but must have 6 or, padded, 8\.$"):
         writer.add(2, make_block(2, lanes=7))
@@ -352,8 +352,8 @@ def test_space_on_disk_is_checked_before_the_start_and_for_what_is_left(tmp_path
     start(tmp_path).add(0, make_block(0))
     start(tmp_path)
     written = (tmp_path / "block-00000.safetensors").stat().st_size
-    assert asked[0] == sum(LAYOUT.num_bytes(index) for index in range(3))
-    assert asked[1] == asked[0] - LAYOUT.num_bytes(0)
+    assert asked[0] == asked[1] == sum(LAYOUT.num_bytes(index) for index in range(3))
+    assert asked[2] == asked[0] - LAYOUT.num_bytes(0)
     assert written <= LAYOUT.num_bytes(0)
     monkeypatch.undo()
     huge = LAYOUT._replace(num_learners=10**9, features={"theta": 10**6}, block_size=10**8)

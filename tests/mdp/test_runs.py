@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from metastep.controllers import HOOF, Fixed, Metagrad
-from metastep.mdp import batched_blocks as together_module
 from metastep.mdp import runs
 from metastep.mdp.blocks import Stream
 from metastep.mdp.loop import run_through
@@ -56,7 +55,7 @@ def test_a_batch_of_many_blocks_is_each_of_them_alone(alone):
 
 
 def test_batches_of_other_numbers_of_blocks_are_not_compiled_anew():
-    simulate = compiled(together_module._simulate)
+    simulate = compiled(runs._simulate)
     run_blocks(MIXED[:4], 0)
     before = simulate._cache_size()
     run_blocks(MIXED[:3], 0)
