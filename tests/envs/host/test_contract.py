@@ -60,17 +60,6 @@ class Restarts(Walks):
         self.place = np.where(which, noise[..., 0], self.place)
 
 
-class StaysOver(Restarts):
-    """Remembers that an episode is over, and forgets to forget it."""
-
-    over = False
-
-    def step(self, action, noise, alive):
-        after = super().step(action, noise, alive)
-        self.over = self.over | (after.terminated & alive)
-        return HostStep(after.reward, self.over)
-
-
 class MovesTheOthers(Restarts):
     """Shows in the steps to come alone what `restart` does to the others."""
 
@@ -84,17 +73,10 @@ class MovesTheOthers(Restarts):
         self.slowed = np.where(which, np.float32(1.0), np.float32(0.5))[..., None]
 
 
-def test_episodes_that_restart_pass():
-    check_host_env(Walk(episodes=Restarts))
-
-
+@pytest.mark.parametrize("env", [Walk(), Walk(episodes=Restarts), Walk(FIXED)])
 @pytest.mark.parametrize("check", [check_env, check_host_env])
-def test_a_correct_environment_passes(check):
-    check(Walk())
-
-
-def test_a_fixed_task_passes():
-    check_host_env(Walk(FIXED))
+def test_a_correct_environment_passes(check, env):
+    check(env)
 
 
 def episodes(base=Walks, **members):
@@ -154,15 +136,12 @@ READ_ONLY = "fails with ValueError: output array is read-only"
             "an episode changes with the actions of another one",
         ),
         (acts(flock), LEARNERS),
-        (replace(acts(flock), context_space=FIXED), LEARNERS),
         (starts(shared), LEARNERS),
         (episodes(observe=None), "what `start_episodes` returns has no method `observe`"),
         (
             sees(lambda seen: np.repeat(seen, 2, axis=-1)),
             r"the observation has shape \(2, 2, 4\), it must be \(2, 2, 2\)",
         ),
-        (sees(lambda seen: seen.tolist()), "the observation must be an array, got a list"),
-        (sees(lambda seen: seen.astype(object)), "the observation has dtype object, it must be a number"),
         (
             sees(lambda seen: seen / 0.0),
             "observation 0 is inf at step 0 of an episode in the task slope = .*, border = ",
@@ -173,7 +152,6 @@ READ_ONLY = "fails with ValueError: output array is read-only"
         ),
         (steps(lambda after: after._replace(reward=after.reward.tolist())), "`reward` must be an array, got a list"),
         (steps(lambda after: after._replace(reward=after.reward.ravel())), r"`reward` has shape \(4,\), it must be"),
-        (steps(lambda after: after._replace(terminated=[])), "`terminated` must be an array, got a list"),
         (
             steps(lambda after: after._replace(terminated=after.reward)),
             "`terminated` has dtype float64, it must be bool",
@@ -181,10 +159,7 @@ READ_ONLY = "fails with ValueError: output array is read-only"
         (steps(lambda after: after._replace(truncated=after.reward)), "`truncated` has dtype float64, it must be bool"),
         (steps(tuple), "`step` must return a metastep.envs.host.HostStep, its result has no `reward`"),
         (acts(lambda action, *rest: (writes(action), *rest)), f"`step` {READ_ONLY}"),
-        (acts(lambda action, noise, alive: (action, writes(noise), alive)), f"`step` {READ_ONLY}"),
-        (acts(lambda action, noise, alive: (action, noise, writes(alive))), f"`step` {READ_ONLY}"),
         (starts(lambda context, noise: (writes(context), noise)), f"`start_episodes` {READ_ONLY}"),
-        (starts(lambda context, noise: (context, writes(noise))), f"`start_episodes` {READ_ONLY}"),
         (Walk(episodes=Forgetful), "the same seeds, noise and actions give different episodes"),
         (
             steps(lambda after: after._replace(terminated=np.zeros_like(after.terminated))),
@@ -196,7 +171,6 @@ READ_ONLY = "fails with ValueError: output array is read-only"
             restarts(lambda which, noise, seeds: (which, 0.5 * noise, seeds)),
             "an episode that `restart` begins differs from one that starts",
         ),
-        (Walk(episodes=StaysOver), "an episode that `restart` begins differs from one that starts"),
         (Walk(episodes=MovesTheOthers), "`restart` changes episodes that should go on"),
         (restarts(lambda which, *rest: (writes(which), *rest)), f"`restart` {READ_ONLY}"),
         (Walk(reset_noise=0), "`start_episodes` fails with IndexError"),
