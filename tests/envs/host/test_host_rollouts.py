@@ -3,13 +3,10 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from metastep._core.errors import InputError
-from metastep.controllers.greedy_oracle import line_search
-from metastep.controllers.hoof import HOOF
 from metastep.mdp import EpisodicMetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
@@ -73,18 +70,6 @@ def test_the_loop_does_not_know_the_difference():
         np.testing.assert_array_equal(getattr(hosted, field), getattr(compiled, field))
     np.testing.assert_allclose(hosted.features["theta"], compiled.features["theta"], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(hosted.mean_return, compiled.mean_return, rtol=1e-3)
-
-
-def test_controllers_that_simulate_do_not_know_the_difference():
-    proposals, searches = [], []
-    for place in (True, False):
-        mdp = make_mdp(place)
-        learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
-        hoof = HOOF(0.05, num_candidates=10)
-        proposals.append(hoof.propose(hoof.init(mdp, learners), learners))
-        searches.append(line_search(mdp, learners, jnp.asarray([[0.0], [0.5]], jnp.float32)))
-    np.testing.assert_allclose(*proposals, rtol=1e-5)
-    np.testing.assert_allclose(*searches, rtol=1e-4)
 
 
 def test_the_same_key_gives_the_same_bits_and_another_key_others():
