@@ -13,7 +13,7 @@ from jax import lax
 from scipy import stats
 
 from metastep._core.errors import InputError
-from metastep._core.noise import standard_normals
+from metastep._core.numerics import standard_normals
 from metastep.envs import Env, halfcheetah
 from metastep.envs.halfcheetah import HalfCheetahVelPlanar
 from metastep.envs.host import HalfCheetahVel

@@ -12,8 +12,7 @@ import numpy as np
 from jax import Array
 
 from metastep._core.errors import InputError
-from metastep._core.noise import to_uniform
-from metastep._core.numerics import sincos
+from metastep._core.numerics import sincos, to_uniform
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
 

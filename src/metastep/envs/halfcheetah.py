@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from metastep._core.errors import InputError
-from metastep._core.noise import to_uniform
+from metastep._core.numerics import to_uniform
 from metastep._core.registry import check_options
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metastep._core.noise import standard_normals
+from metastep._core.numerics import standard_normals
 from metastep.envs.host.halfcheetah import HalfCheetahVel
 
 DURATION = 0.05

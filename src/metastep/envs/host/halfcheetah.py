@@ -23,7 +23,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
-from metastep._core.noise import to_uniform
+from metastep._core.numerics import to_uniform
 from metastep._core.parallel import count_threads
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.host.base import Bools, Floats, HostStep, Seeds
