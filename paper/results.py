@@ -13,8 +13,7 @@ from metastep.evaluation import differences, join
 from metastep.experiments.provenance import read_result
 from metastep.experiments.times import in_words, read_times, times_of
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
-from metastep.report.findings import target_of
-from metastep.report.tables import comparison_table, differences_table, tuning_table
+from metastep.report.tables import comparison_table, differences_table, target_of, tuning_table
 from paper.facts import FACTS
 from paper.judging import MARGIN
 from paper.outcome import Outcome, Verdict

@@ -17,7 +17,7 @@ from scipy import stats
 
 from metastep import envs
 from metastep._core.errors import InputError
-from metastep._core.noise import standard_normals
+from metastep._core.numerics import standard_normals
 from metastep.controllers import Fixed
 from metastep.envs import halfcheetah
 from metastep.envs.halfcheetah import HalfCheetahVel, HalfCheetahVelPlanar

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.locks import LOCK, writer
 from metastep._core.provenance import first_difference
+from metastep._core.storage import LOCK, writer
 from metastep.experiments.provenance import read_comparison, read_dataset, read_report, read_result, read_round_model
 from metastep.experiments.run import Run, lock_folder
 from metastep.experiments.stages import read_compared, read_fitted

@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from metastep._core import storage
 from metastep._core.errors import InputError, not_registered, shown
-from metastep._core.locks import writing
 from metastep._core.logs import to_csv
 from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import environment_record, first_difference
 from metastep._core.registry import require_modules
-from metastep._core.storage import claim
+from metastep._core.storage import claim, writing
 from metastep.controllers import MetaFQIController
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments.build import build_mdp, require_available

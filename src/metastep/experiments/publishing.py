@@ -18,7 +18,7 @@ from metastep.experiments.run import Run
 from metastep.experiments.schema import Experiment
 from metastep.experiments.stages import read_fitted
 from metastep.fqi import Model, load_model, save_model
-from metastep.report.findings import target_of
+from metastep.report.tables import target_of
 
 _ROWS = 2000
 """Observations of the training data on which the packed model is compared with the whole one."""

@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 
 from metastep._core import storage
 from metastep._core.errors import InputError, shown
-from metastep._core.locks import writing
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
-from metastep._core.storage import claim
+from metastep._core.storage import claim, writing
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, tune
 from metastep.experiments import provenance, reporting, stages
 from metastep.experiments.build import build_env, build_fqi, build_mdp, method_specs, some_controller

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from metastep._core.errors import InputError
-from metastep._core.noise import standard_normals
+from metastep._core.numerics import standard_normals
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import GymnasiumEnv, HostEnv
 from metastep.policies import LinearGaussian
