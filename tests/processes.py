@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 CHILDREN = multiprocessing.get_context("forkserver")
 CHILDREN.set_forkserver_preload(
-    ["metastep.cli", "metastep.experiments.checking", "metastep.experiments.inspection", "metastep.experiments.start"]
+    ["metastep.cli", "metastep.experiments.checking", "metastep.experiments.inspection", "metastep.experiments.run"]
 )
 
 

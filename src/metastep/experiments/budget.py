@@ -3,10 +3,12 @@
 The figures are lower bounds within a small factor: what is refused here is out of reach, not merely slow or tight.
 """
 
+from __future__ import annotations
+
 import math
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 
@@ -16,11 +18,14 @@ from metastep._core.parallel import count_threads
 from metastep._core.progress import human
 from metastep._core.storage import require_free_space
 from metastep.evaluation import MethodSpec
-from metastep.experiments.build import learners_collected, some_controller, updates_collected
-from metastep.experiments.run import Run
+from metastep.experiments.config import learners_collected, updates_collected
+from metastep.experiments.stages import some_controller
 from metastep.mdp import ActorCriticMDP, MetaMDP
 from metastep.mdp.collection import layout_of, recorded_features
 from metastep.simulation.engine import blocks_at_once, engine_of, fills_batches
+
+if TYPE_CHECKING:
+    from metastep.experiments.run import Run
 
 STEPS_PER_SECOND = {"in JAX": 1e7, "with learning": 1e5, "on the host": 1e5}
 """Of a few processor cores; a large GPU may be 100 times as fast, and host environments differ as much in either direction.

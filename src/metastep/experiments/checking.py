@@ -12,8 +12,7 @@ from metastep._core.locks import LOCK, writer
 from metastep._core.provenance import first_difference
 from metastep.experiments.provenance import read_comparison, read_dataset, read_report, read_result, read_round_model
 from metastep.experiments.run import Run, lock_folder
-from metastep.experiments.stages import read_compared, read_fitted
-from metastep.experiments.times import read_times
+from metastep.experiments.stages import read_compared, read_fitted, read_times
 from metastep.mdp.dataset import Dataset, block_checksums
 
 _Checks = dict[Path, Callable[[], object]]

@@ -21,7 +21,7 @@ from scipy.spatial import cKDTree
 
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.nav2d import Nav2D
-from metastep.experiments.build import build_mdp
+from metastep.experiments.config import build_mdp
 from metastep.experiments.provenance import read_dataset
 from metastep.experiments.run import Run
 from metastep.mdp import whole_episodes

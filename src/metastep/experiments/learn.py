@@ -27,8 +27,7 @@ from metastep._core.registry import require_modules
 from metastep._core.storage import claim
 from metastep.controllers import MetaFQIController
 from metastep.envs.contexts import ContextSpace
-from metastep.experiments.build import build_mdp, require_available
-from metastep.experiments.config import parse
+from metastep.experiments.config import build_mdp, parse, require_available
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
 from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks

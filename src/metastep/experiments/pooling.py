@@ -13,8 +13,7 @@ from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Tracker
 from metastep.controllers import MetaFQIController
 from metastep.evaluation import Comparison, Method
-from metastep.experiments.build import build_fqi, build_mdp
-from metastep.experiments.config import parse
+from metastep.experiments.config import build_fqi, build_mdp, parse
 from metastep.experiments.provenance import read_dataset
 from metastep.experiments.run import Run
 from metastep.experiments.schema import Experiment

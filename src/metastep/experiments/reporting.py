@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from metastep import envs
 from metastep._core.errors import InputError
 from metastep.evaluation import Comparison, all_differences, differences, differences_to_csv, summary, to_parquet
 from metastep.evaluation.statistics import Metric
 from metastep.experiments import stages
-from metastep.experiments.build import some_controller, whole_family
 from metastep.experiments.provenance import seal_report
 from metastep.experiments.schema import Experiment
-from metastep.experiments.times import in_words, times_of
 from metastep.mdp.dataset import Dataset
 from metastep.report.compose import compose
 from metastep.report.document import write_document
@@ -46,7 +45,7 @@ def write_report(run: Run, command: str = "") -> Path:
             command=repeating(run) or command,
             config=config.to_dict(),
             comparison=run.comparison,
-            context_space=whole_family(config).context_space,
+            context_space=envs.make(config.env.name, **config.env.options).context_space,
             fitted=_fitted(run),
         )
         curves, table = run.path / "results.parquet", run.path / "differences.csv"
@@ -68,7 +67,7 @@ def _fitted(run: Run) -> dict[str, Fitted]:
     """Return the models that methods follow, by the name of the method."""
     found = {}
     for spec in run.methods.values():
-        if not some_controller(spec).needs_model:
+        if not stages.some_controller(spec).needs_model:
             continue
         own = run.of_model(spec.model)
         dataset, (model, validation) = own.dataset, stages.read_fitted(own)
@@ -147,3 +146,17 @@ def print_outcome(run: Run) -> None:
     if seconds := times_of(run):
         print(f"time: {in_words(seconds)}")
     print(f"report: {run.report_file}")
+
+
+def times_of(run: Run) -> dict[str, float]:
+    """Return seconds by stage, of a run and of the models within it."""
+    found = stages.read_times(run.path)
+    for model in run.config.models:
+        found |= {f"{model} {name}": value for name, value in stages.read_times(run.of_model(model).path).items()}
+    return found
+
+
+def in_words(seconds: dict[str, float]) -> str:
+    """Return one line: each stage with its time, and the sum where there are several."""
+    parts = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
+    return f"{parts}; {sum(seconds.values()):.1f} s in all" if len(seconds) > 1 else parts
