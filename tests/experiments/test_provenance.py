@@ -11,7 +11,7 @@ import pytest
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.evaluation import load, save
-from metastep.experiments.inspection import inspect_path
+from metastep.experiments.checking import inspect_path
 from metastep.experiments.reporting import write_report
 from metastep.experiments.run import Run
 from metastep.experiments.stages import compare_methods, fit_and_select

@@ -83,9 +83,9 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any
         file = extending[-1].parent / source if extending else Path(source)
     else:
         # A base of presets, which is not complete, can only be extended.
-        folders = (_PRESETS, _PRESETS / "bases") if extending else (_PRESETS,)
-        known = {preset.stem: preset for folder in folders for preset in sorted(folder.glob("*.toml"))}
-        if source not in known:
+        known = {preset: _PRESETS / f"{preset}.toml" for preset in list_presets()}
+        known |= {base.stem: base for base in (_PRESETS / "bases").glob("*.toml")} if extending else {}
+        if str(source) not in known:
             near = difflib.get_close_matches(str(source), known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise InputError(
