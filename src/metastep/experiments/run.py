@@ -95,10 +95,8 @@ class Run:
 
     def prepare_folder(self, command: str = "") -> Self:
         """Create the folder with its config.json; refuse one that was started with other settings."""
-        wanted = storage.stamp("run") | {
-            "experiment": self.config.to_dict(),
-            "tasks": None if self.tasks is None else np.asarray(self.tasks).tolist(),
-        }
+        tasks = None if self.tasks is None else np.asarray(self.tasks).tolist()
+        wanted = storage.stamp("run") | {"experiment": self.config.to_dict(), "tasks": tasks}
         file = storage.claim(self.path, "config.json")
         # Of several processes that start at the same time one writes; all compare with what is there then.
         storage.write_atomically(file, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
@@ -272,12 +270,8 @@ class Run:
         self, spec: MethodSpec, *, num_updates: int | None = None, tracker: Tracker | None = None
     ) -> tuple[Method, TuningTable]:
         """Tune a method on the tuning tasks."""
-        return tune(
-            spec,
-            self.of_model(spec.model).mdp,
-            num_tasks=self.config.compare.num_tuning_tasks,
-            **self._settings(num_updates, tracker),
-        )
+        num_tasks = self.config.compare.num_tuning_tasks
+        return tune(spec, self.of_model(spec.model).mdp, num_tasks=num_tasks, **self._settings(num_updates, tracker))
 
     def test(
         self,
@@ -292,14 +286,9 @@ class Run:
         return compare(methods, self.mdp, num_tasks=num_tasks, tuning=tuning, **self._settings(num_updates, tracker))
 
     def _settings(self, num_updates: int | None, tracker: Tracker | None) -> dict[str, Any]:
-        """Return the settings that tuning and tests share; by default they make as many updates as the comparison."""
         config = self.config.compare
-        return {
-            "seed": self.config.seed,
-            "num_updates": num_updates or config.num_updates,
-            "blocks_together": config.blocks_together,
-            "tracker": tracker,
-        }
+        updates = {"num_updates": num_updates or config.num_updates, "blocks_together": config.blocks_together}
+        return {"seed": self.config.seed, "tracker": tracker} | updates
 
     def result_file(self, method: str) -> Path:
         """Return the file of one method on the test tasks, with its grid search."""
@@ -351,12 +340,10 @@ def start_run(
     data: Path | None = None,
     anyway: bool = False,
 ) -> Run:
-    """Create or resume a run; what cannot run is refused before a folder is created. Arguments are those of `run` and these.
+    """Create or resume a run; what cannot run is refused before a folder is created.
 
-    Args:
-        command: that was typed, kept for the report.
-        tasks: a file of contexts to train on.
-        data: another run, or its data, to copy the training data from.
+    Besides the arguments of `run` there are the command that was typed, for the report, a file of contexts to train on, and
+    another run, or its data, to copy the training data from.
     """
     config = load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
     env = build_env(config)
