@@ -28,7 +28,7 @@ PROTOCOLS = [kind for kind in CLASSES if getattr(kind, "_is_protocol", False)]
 
 
 def methods(kind: type) -> dict[str, Any]:
-    """What is defined in the class itself, under a public name."""
+    """Return the public methods that the class itself defines."""
     found = {
         name: value for name, value in vars(kind).items() if inspect.isfunction(value) or isinstance(value, METHODS)
     }
@@ -36,13 +36,13 @@ def methods(kind: type) -> dict[str, Any]:
 
 
 def keeps(kind: type, protocol: type) -> bool:
-    """Whether a class has all members of a protocol; fields without a default are annotations only."""
+    """Return whether a class has all members of a protocol; fields without a default are annotations only."""
     has = set(dir(kind)).union(*(inspect.get_annotations(base) for base in kind.__mro__))
     return has >= {name for base in protocol.__mro__ for name in methods(base)}
 
 
 def is_documented(kind: type, name: str) -> bool:
-    """By any class that it inherits from, or by a protocol that it keeps."""
+    """Return whether a class it inherits from, or a protocol that it satisfies, documents the method."""
     kept = [protocol for protocol in PROTOCOLS if keeps(kind, protocol)]
     documents = (base for each in (kind, *kept) for base in each.__mro__)
     return any(inspect.getdoc(vars(base)[name]) for base in documents if name in vars(base))

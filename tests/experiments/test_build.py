@@ -6,7 +6,7 @@ import pytest
 
 from metastep import envs
 from metastep._core.errors import InputError
-from metastep.envs.host.halfcheetah import HalfCheetahVel
+from metastep.envs.halfcheetah import HalfCheetahVel
 from metastep.experiments.config import require_available
 from metastep.experiments.run import start_run
 

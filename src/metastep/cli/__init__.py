@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from metastep import __version__
-from metastep._core.device import prepare_jax
 from metastep._core.errors import InputError
+from metastep._core.parallel import prepare_jax
 from metastep.cli.frame import app, finish_run, main, start_run, this_command, verb, watch
 from metastep.cli.options import (
     CoresOption,

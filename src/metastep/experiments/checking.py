@@ -14,9 +14,9 @@ import numpy as np
 from metastep import envs
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.locks import LOCK, writer
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
+from metastep._core.storage import LOCK, writer
 from metastep.experiments.provenance import read_comparison, read_dataset, read_report, read_result, read_round_model
 from metastep.experiments.reporting import observations
 from metastep.experiments.run import Run, lock_folder

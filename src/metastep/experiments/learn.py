@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from metastep._core import storage
 from metastep._core.errors import InputError, not_registered, shown
-from metastep._core.locks import writing
 from metastep._core.logs import to_csv
 from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import environment_record, first_difference
 from metastep._core.registry import require_modules
+from metastep._core.storage import writing
 from metastep.controllers import MetaFQIController
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments.config import build_mdp, parse, require_available

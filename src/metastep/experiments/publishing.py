@@ -34,7 +34,7 @@ from metastep.fqi import (
 )
 from metastep.fqi.forest import Forest
 from metastep.mdp.history import Transitions
-from metastep.report.findings import target_of
+from metastep.report.tables import target_of
 
 _ROWS = 2000  # observations of the training data on which the packed model is compared with the whole one
 _REACH = 5.0, 95.0  # percentiles of a family's returns: what lies between is the unit of its rewards

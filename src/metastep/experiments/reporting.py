@@ -20,8 +20,7 @@ from metastep.experiments.schema import Experiment
 from metastep.mdp.dataset import Dataset
 from metastep.report.compose import compose
 from metastep.report.document import write_document
-from metastep.report.findings import Findings, Fitted, target_of
-from metastep.report.tables import nothing_learned
+from metastep.report.tables import Findings, Fitted, nothing_learned, target_of
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from metastep import policies
 from metastep._core import storage
 from metastep._core.errors import InputError, shown
-from metastep._core.locks import writing
 from metastep._core.progress import Tracker
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
+from metastep._core.storage import writing
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, tune
 from metastep.experiments import provenance, reporting, stages

@@ -11,11 +11,10 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from metastep._core.noise import to_uniform
-from metastep.envs.base import Context, Env, State, Step, choices_of, range_of
+from metastep._core.numerics import to_uniform
+from metastep.envs.base import Context, Env, State, Step, Wrapper, choices_of, range_of
 from metastep.envs.contexts import ContextSpace
-from metastep.envs.host.base import Bools, HostEnv, HostStep
-from metastep.envs.wrapper import Wrapper
+from metastep.envs.host import Bools, HostEnv, HostStep
 from metastep.policies import LinearGaussian
 from metastep.simulation.engine import engine_of
 from metastep.simulation.rollouts import Rollout, trajectories
