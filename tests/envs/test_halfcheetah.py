@@ -17,18 +17,15 @@ from scipy import stats
 
 from metastep import envs
 from metastep._core.errors import InputError
-from metastep._core.noise import standard_normals
+from metastep._core.numerics import standard_normals
 from metastep.controllers import Fixed
 from metastep.envs import halfcheetah
 from metastep.envs.halfcheetah import HalfCheetahVel, HalfCheetahVelPlanar
 from metastep.envs.planar import CheetahState, engine, load_model, read_model
 from metastep.envs.planar import model as planar_model
 from metastep.evaluation import Method, compare
-from metastep.mdp import EpisodicMetaMDP, InitialPolicy
-from metastep.mdp.blocks import Stream
+from metastep.mdp import EpisodicMetaMDP
 from metastep.mdp.collection import collect
-from metastep.mdp.controller import Exploration
-from metastep.mdp.loop import run
 from metastep.policies import LinearGaussian
 from metastep.rules import NGA
 from metastep.rules.spaces import HyperparameterSpace
@@ -128,20 +125,6 @@ def test_nothing_depends_on_the_number_of_threads():
         for field, expected, actual in zip(other._fields, estimates[0], other, strict=True):
             np.testing.assert_array_equal(actual, expected, err_msg=field)
     assert HalfCheetahVel(num_threads=1) == HalfCheetahVel(num_threads=2)
-
-
-def test_the_meta_loop_runs_on_it():
-    mdp = EpisodicMetaMDP(
-        make_estimator(), HyperparameterSpace((0.0,), (1.0,)), InitialPolicy(mean=(0.0,), variance=(0.1,)), block_size=3
-    )
-    tasks = mdp.tasks(0, Stream.TRAIN, 0)
-    episode, again = (run(mdp, Exploration(), tasks, num_updates=2, record=("theta",))[0] for _ in range(2))
-    theta = episode.features["theta"]
-    assert not episode.flagged.any()
-    np.testing.assert_array_equal(theta, again.features["theta"])
-    np.testing.assert_array_equal(episode.num_steps, 200.0)
-    lengths = np.linalg.norm(theta[1:] - theta[:-1], axis=-1)
-    np.testing.assert_allclose(lengths, episode.hyperparameters[..., 0], rtol=1e-3)
 
 
 def test_what_is_not_a_number_or_unstable_flags_the_learner_alone(tmp_path, capfd):
@@ -303,26 +286,6 @@ def test_returns_are_distributed_alike(episodes):
     on_c, slower = (returns_of(simulate(HalfCheetahVel(), seed=1, goal=goal)) for goal in (1.0, 1.2))
     assert stats.ks_2samp(returns_of(episodes), on_c).pvalue > 1e-3
     assert stats.ks_2samp(returns_of(episodes), slower).pvalue < 1e-3
-
-
-def test_a_batch_is_one_row_with_every_lane_where_it_was(monkeypatch):
-    rows = set()
-
-    def push(cheetah, state, action, iterations):
-        rows.add(state.position[0].shape)
-        return state._replace(position=tuple(at + action[0] for at in state.position))
-
-    monkeypatch.setattr(engine, "step", push)
-    start = jnp.arange(6.0, dtype=jnp.float32).reshape(3, 2)
-
-    def move(position, action):
-        state = CheetahState((position,) * 9, (position,) * 9, (position,) * 9)
-        return engine.advance(CHEETAH, state, (action,) * 6, 5, 1).position[0]
-
-    torque = jnp.asarray([1.0, 2.0], jnp.float32)  # one for each learner: the other axis does not batch it
-    moved = jax.vmap(jax.vmap(move), in_axes=(0, None))(start, torque)
-    np.testing.assert_array_equal(moved, start + 5.0 * torque)
-    assert (6,) in rows
 
 
 def test_a_planar_action_is_clipped_and_paid_for(monkeypatch):

@@ -198,7 +198,7 @@ def missing(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "named", "words"),
     [
-        (flip_a_bit, "00004", "is damaged: its content does not match the checksum in its header"),
+        (flip_a_bit, "00004", "its content does not match the checksum in its header"),
         (of_another_configuration, "00004", "belongs to another dataset or block"),
         (under_another_number, "00003", "belongs to another dataset or block"),
         (missing, "00006", "or the part before it is missing"),

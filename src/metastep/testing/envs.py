@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from metastep._core.noise import to_uniform
+from metastep._core.numerics import to_uniform
 from metastep.envs.base import Context, Env, State, Step, Wrapper, choices_of, range_of
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import Bools, HostEnv, HostStep
