@@ -14,9 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 CHILDREN = multiprocessing.get_context("forkserver")
-CHILDREN.set_forkserver_preload(
-    ["metastep.cli", "metastep.experiments.checking", "metastep.experiments.inspection", "metastep.experiments.start"]
-)
+CHILDREN.set_forkserver_preload(["metastep.cli", "metastep.experiments.checking", "metastep.experiments.run"])
 
 
 class Done(NamedTuple):

@@ -11,19 +11,19 @@ import pytest
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.locks import LOCK, writer, writing
+from metastep._core.storage import LOCK, writer, writing
 from tests.sandbox import unprivileged
 
 HOLDER = """
 import sys, time
 from pathlib import Path
 sys.argv = ["metastep", "run", "golf"]
-from metastep._core.locks import writing
+from metastep._core.storage import writing
 with writing(Path({folder!r})):
     print("holding", flush=True)
     time.sleep({seconds})
 """
-SEEN = "from pathlib import Path; from metastep._core.locks import writer; print(writer(Path({folder!r})))"
+SEEN = "from pathlib import Path; from metastep._core.storage import writer; print(writer(Path({folder!r})))"
 
 
 def start(folder: Path, seconds: float = 60.0) -> subprocess.Popen[str]:

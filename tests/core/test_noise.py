@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.extend.random import threefry_2x32 as jax_threefry_2x32
 
-from metastep._core.noise import _bits_to_normal, standard_normals, threefry_2x32, to_truncated_normal, to_uniform
+from metastep._core.numerics import _bits_to_normal, standard_normals, threefry_2x32, to_truncated_normal, to_uniform
 
 WORD = st.integers(0, 2**32 - 1)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from metastep._core import parallel
 from metastep._core.errors import InputError
-from metastep._core.device import prepare_jax
+from metastep._core.parallel import prepare_jax
 
 def digest(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}

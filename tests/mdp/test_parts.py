@@ -167,7 +167,7 @@ def of_another_version(path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "named", "words"),
     [
-        (flip_a_bit, "00004", "is damaged: its content does not match the checksum in its header"),
+        (flip_a_bit, "00004", "its content does not match the checksum in its header"),
         (of_another_configuration, "00004", "belongs to another dataset or block"),
         (of_another_version, "00004", "does not hold what this version keeps"),
         (lambda path: path.rename(path.parent / "part-00000-00003.safetensors"), "00003", "belongs to another dataset"),

@@ -16,8 +16,7 @@ from metastep.mdp.dataset import Counts
 from metastep.report import figures
 from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Heading, Paragraph, Picture, Table, draw
-from metastep.report.findings import Findings, Fitted
-from metastep.report.tables import number
+from metastep.report.tables import Findings, Fitted, number
 from tests.evaluation.test_statistics import make_comparison, simulated
 from tests.fqi.problems import HIGH, transitions
 
@@ -141,13 +140,6 @@ def test_verdicts_are_whole_in_a_narrow_terminal(capsys, monkeypatch) -> None:
     assert printed.count("not distinguishable") == 2
     assert "…" not in printed
     assert max(map(len, printed.splitlines())) <= 80
-
-
-def test_the_oracles_price_is_that_of_its_trials() -> None:
-    comparison = compared()
-    methods = [record._replace(trials=33 if record.is_yardstick else 0) for record in comparison.methods]
-    document = compose(findings(dataclasses.replace(comparison, methods=tuple(methods))))
-    assert "spends 33 times the samples" in prose(document)
 
 
 def test_only_a_family_has_tasks_never_seen() -> None:

@@ -1,7 +1,4 @@
-"""Log updates to a CSV file, one row each, written as it happens.
-
-Unlike `csv` and pandas, it continues the file of a restored learner: rows of later updates are replaced.
-"""
+"""Log updates to a CSV file, one row each, written as it happens."""
 
 import csv
 import io
@@ -18,14 +15,7 @@ Log = Callable[[int, Mapping[str, Any]], None]
 
 
 class CSVLog:
-    """Append a row for each update; the first row decides the columns.
-
-    An existing log is continued: update 0 starts it again, and a later one, of a restored learner, replaces the rows from
-    there on.
-
-    Args:
-        path: of the file.
-    """
+    """Append a row for each update to a file: update 0 starts it, and one of a restored learner replaces all later rows."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -39,7 +29,9 @@ class CSVLog:
         if self._last is None or update <= self._last:
             rows = self._rows() if update else []
             self._columns = rows[0] if rows else columns
-            whole = [row for row in rows[1:] if len(row) == len(self._columns) and row[0].isdecimal()]
+            whole = [
+                row for row in rows[1:] if len(row) == len(self._columns) and row[0].isdecimal()
+            ]  # no torn last one
             kept = [row for row in whole if int(row[0]) < update]
             write_atomically(self.path, to_csv([self._columns, *kept]).encode())
         if columns != self._columns:

@@ -1,7 +1,4 @@
-"""Progress of long work: which stage runs, how fast it is, and how long it will take.
-
-rich estimates and draws. Added here are lines for logs and pipes, in which rich would show nothing but a finished bar.
-"""
+"""Progress of long work: rich estimates and draws; added are lines for logs and pipes, where rich shows only a finished bar."""
 
 import math
 import time
@@ -28,12 +25,7 @@ class Tracker(Protocol):
 
 
 class Tally:
-    """Advance a stage by the progress of several pieces of work, which threads report as (work, amount done).
-
-    Args:
-        advance: receives how much more is done.
-        done: amount of each piece of work at the beginning.
-    """
+    """Advance a stage by the progress of several pieces of work, which threads report as (work, amount done)."""
 
     def __init__(self, advance: Callable[[float], object], done: Mapping[int, float]) -> None:
         self._advance, self._done, self._lock = advance, dict(done), Lock()
@@ -59,12 +51,7 @@ class Silent:
 
 
 class Named:
-    """Prefix the names of stages, for example with the model they belong to.
-
-    Args:
-        tracker: shows the stages.
-        name: the prefix.
-    """
+    """Prefix the names of stages, for example with the model they belong to."""
 
     def __init__(self, tracker: Tracker, name: str) -> None:
         self._tracker, self._name = tracker, name

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep._core.noise import to_uniform
-from metastep._core.numerics import sincos
+from metastep._core.numerics import sincos, to_uniform
 from metastep._core.settings import check_fields
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace

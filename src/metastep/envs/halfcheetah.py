@@ -22,7 +22,7 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
-from metastep._core.noise import to_uniform
+from metastep._core.numerics import to_uniform
 from metastep._core.parallel import count_threads
 from metastep._core.registry import check_options
 from metastep._core.settings import Count, check_fields

@@ -32,9 +32,8 @@ from distributed.core import Status
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.scheduler import KilledWorker
 
-from metastep._core.device import prepare_child
 from metastep._core.errors import InputError
-from metastep._core.parallel import Listener, Pool, call_with, count_threads, packed, using
+from metastep._core.parallel import Listener, Pool, call_with, count_threads, packed, prepare_jax, use_cores, using
 from metastep._core.provenance import environment_record, first_difference
 
 # Defaults for a cluster that is started here. A task whose workers are killed is given up only after many of them.
@@ -56,7 +55,8 @@ class _Prepare(WorkerPlugin):
         self._device, self._cores = device, cores
 
     def setup(self, worker: Any) -> None:
-        prepare_child(self._device, self._cores)
+        use_cores(self._cores)
+        prepare_jax(self._device)
 
 
 @cache

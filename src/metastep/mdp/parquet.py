@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep._core.storage import fill_new, require_new
+from metastep._core.storage import require_new, write_new
 from metastep.mdp.dataset import Dataset, Layout
 from metastep.mdp.history import History, Outcomes
 
@@ -24,6 +24,7 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool =
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    path = Path(path)
     require_new(path, force=force)
     whole = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
 
@@ -35,7 +36,7 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool =
             writer.write_table(table)
         writer.close()
 
-    fill_new(path, fill, force=force)
+    write_new(path, fill, force=force)
 
 
 def _pieces(dataset: Dataset) -> Iterator[dict[str, NDArray[Any]]]:

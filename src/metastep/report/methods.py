@@ -62,10 +62,10 @@ _ABOUT = {
         "Tries every step size on fresh episodes before each update and takes the best: what a perfect greedy choice would buy. "
         "It spends far more samples than any contender, so it is a yardstick and takes part in no test."
     ),
+    "menu-oracle": (
+        "The same over every direction of the menu and steps along each: what a perfect greedy choice of both would buy."
+    ),
 }
-_ABOUT["menu-oracle"] = (
-    "The same over every direction of the menu and steps along each: what a perfect greedy choice of both would buy."
-)
 _BY_CONTROLLER = {"metafqi": "metafqi", "fixed": "fixed", "single-action": "single", "greedy-oracle": "oracle"}
 
 

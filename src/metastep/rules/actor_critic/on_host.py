@@ -15,7 +15,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
-from metastep._core.noise import standard_normals
+from metastep._core.numerics import standard_normals
 from metastep.envs.base import range_of
 from metastep.envs.host import Bools, Episodes, HostEnv, Restartable
 from metastep.policies.actor_critic import ActorCritic
