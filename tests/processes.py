@@ -17,9 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 CHILDREN = multiprocessing.get_context("forkserver")
-CHILDREN.set_forkserver_preload(
-    ["metastep.cli", "metastep.experiments.checking", "metastep.experiments.inspection", "metastep.experiments.start"]
-)
+CHILDREN.set_forkserver_preload(["metastep.cli", "metastep.experiments.checking", "metastep.experiments.run"])
 
 
 class Done(NamedTuple):

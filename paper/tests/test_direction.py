@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from metastep import InputError, Run
-from metastep.experiments.pooling import for_family
+from metastep.experiments.publishing import for_family
 from metastep.fqi import load_model
 from paper import direction
 from paper.direction import MODEL, changes_nothing, setting

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from metastep.evaluation import TuningTable
-from metastep.experiments.build import method_specs
 from metastep.experiments.config import load
+from metastep.experiments.stages import method_specs
 from paper import judging as by
 from paper import learning_facts as learning
 from paper.environments import EVERY

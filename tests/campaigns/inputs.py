@@ -23,8 +23,7 @@ from metastep._core.errors import InputError
 from metastep.cli import app
 from metastep.experiments.budget import budget_of
 from metastep.experiments.config import list_presets, load
-from metastep.experiments.run import Run
-from metastep.experiments.start import run, start_run
+from metastep.experiments.run import Run, run, start_run
 from tests.campaigns.kills import SETTINGS, digests
 
 

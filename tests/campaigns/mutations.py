@@ -22,11 +22,9 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.tensors import decode, encode
 from metastep.evaluation import load
-from metastep.experiments.build import build_mdp
-from metastep.experiments.checking import check_folder
-from metastep.experiments.inspection import inspect_path
-from metastep.experiments.run import Run
-from metastep.experiments.start import run
+from metastep.experiments.checking import check_folder, inspect_path
+from metastep.experiments.config import build_mdp
+from metastep.experiments.run import Run, run
 from metastep.fqi import load_model
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration

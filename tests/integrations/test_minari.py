@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from metastep._core.errors import InputError
-from metastep.experiments.build import build_mdp
-from metastep.experiments.config import load
+from metastep.experiments.config import build_mdp, load
 from metastep.integrations import minari as bridge
 from metastep.integrations.minari import from_minari, to_minari
 from metastep.mdp import DEFAULT_OBSERVATION

@@ -216,8 +216,8 @@ def inspect(
 ) -> None:
     """Describe a model, a dataset or a run. Every file is verified."""
     prepare_jax(Device.cpu)
+    from metastep.experiments.checking import inspect_path
     from metastep.experiments.coverage import inspect_coverage
-    from metastep.experiments.inspection import inspect_path
 
     # Both before anything is printed: half a description would read like a whole one.
     parts = [inspect_path(path, allow_imports=allow_imports)]

@@ -78,7 +78,7 @@ def drop_output() -> None:
 
 def start_run(source: str, out: Path | None, scale: Scale | None = None, **settings: Any) -> Any:
     """Create or resume a run, and record the command."""
-    from metastep.experiments.start import start_run as started
+    from metastep.experiments.run import start_run as started
 
     path = out or Path("runs") / "-".join([Path(source).stem, *([scale.value] if scale else [])])
     return started(source, scale.value if scale else None, path, command=this_command(), **settings)

@@ -25,8 +25,7 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
-from metastep.experiments.build import build_mdp
-from metastep.experiments.config import Scale, load, parse
+from metastep.experiments.config import Scale, build_mdp, load, parse
 from metastep.features import make, meta_observation
 from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Stream
