@@ -168,9 +168,7 @@ def test_resuming_something_else_is_refused(tmp_path, change, message):
 
 
 def test_other_versions_do_not_matter_once_the_data_are_complete(dataset):
-    before = files(dataset.folder)
     assert start(dataset.folder, device="gpu").finish() == dataset
-    assert files(dataset.folder) == before
 
 
 @pytest.mark.parametrize("how", ["flipped bit", "truncated", "empty", "missing"])
@@ -208,10 +206,9 @@ def test_a_block_of_another_dataset_or_place_is_not_accepted(tmp_path, dataset):
 
 @pytest.mark.parametrize("complete", [False, True])
 def test_a_manifest_edited_by_hand_is_refused(tmp_path, complete):
-    writer = start(tmp_path)
+    writer, path = start(tmp_path), tmp_path / "manifest.json"
     if complete:
         collect(tmp_path)
-    path = tmp_path / "manifest.json"
     good = path.read_text()
     edits = [good.replace('"trees": 50', '"trees": 51'), good[:-20], "{}", "null"]
     for edited in [*edits, good.replace('"version": 2', '"version": 1')]:
@@ -250,10 +247,9 @@ def test_space_on_disk_is_checked_before_the_start_and_for_what_is_left(tmp_path
     monkeypatch.setattr(storage, "require_free_space", lambda folder, num_bytes: asked.append(num_bytes))
     start(tmp_path).add(0, make_block(0))
     start(tmp_path)
-    written = (tmp_path / "block-00000.safetensors").stat().st_size
-    assert asked[0] == asked[1] == sum(LAYOUT.num_bytes(index) for index in range(3))
-    assert asked[2] == asked[0] - LAYOUT.num_bytes(0)
-    assert written <= LAYOUT.num_bytes(0)
+    first, *others = map(LAYOUT.num_bytes, range(3))
+    assert asked == [first + sum(others), first + sum(others), sum(others)]
+    assert (tmp_path / "block-00000.safetensors").stat().st_size <= first
     monkeypatch.undo()
     huge = LAYOUT._replace(num_learners=10**9, features={"theta": 10**6}, block_size=10**8)
     with pytest.raises(InputError, match=r"needs .* MB of free disk space"):
@@ -261,9 +257,7 @@ def test_space_on_disk_is_checked_before_the_start_and_for_what_is_left(tmp_path
     assert not (tmp_path / "huge").exists()
 
 
-def test_the_first_difference_is_dotted_and_enters_lists_of_named_tables():
-    assert first_difference({"a": 1, "b": {"c": [1]}}, {"a": 1, "b": {"c": [1]}}) is None
-    assert first_difference({"b": {"c": [1], "d": 0}}, {"b": {"c": [2], "d": 1}}) == ("b.c", "[1]", "[2]")
+def test_the_first_difference_enters_lists_of_named_tables():
     adam, slower = ({"name": "adam", "grid": {"stepsize": steps}} for steps in ([1, 2], [1]))
     fixed = {"name": "fixed"}
     assert first_difference({"m": [fixed, adam]}, {"m": [fixed, slower]}) == ("m.adam.grid.stepsize", "[1, 2]", "[1]")

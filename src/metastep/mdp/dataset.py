@@ -189,11 +189,8 @@ class DatasetWriter:
             # Nothing is left to compute. Should a block be damaged, its new version must match the checksum anyway.
             self._identity["environment"] = manifest["environment"]
         if difference := first_difference({key: manifest[key] for key in self._identity}, self._identity):
-            key, before, now = difference
-            raise InputError(
-                f"Dataset {self.folder} was started with {key} = {before}, which is now {now}; "
-                "resume with the same setting or use another folder."
-            )
+            started = "was started with {} = {}, which is now {}".format(*difference)
+            raise InputError(f"Dataset {self.folder} {started}; resume with the same setting or use another folder.")
         digest = storage.sha256_of_json(self._identity)
         # The last bits of a block come from one environment, also where that of a complete dataset is not asked for.
         parts = Parts(self.folder, {"dataset": digest, "environment": environment})
@@ -268,11 +265,8 @@ class Dataset:
         checksums, layout = manifest["blocks"], manifest["layout"]
         layout = Layout(**(layout | {"context_names": tuple(layout["context_names"])}))
         if checksums is None:
-            there = len(list(folder.glob("block-*.safetensors")))
-            raise InputError(
-                f"Dataset {folder} is not complete: {there} of {len(layout.blocks)} blocks are there; "
-                "run the command that collects it again."
-            )
+            blocks = f"{len(list(folder.glob('block-*.safetensors')))} of {len(layout.blocks)} blocks are there"
+            raise InputError(f"Dataset {folder} is not complete: {blocks}; run the command that collects it again.")
         for index, checksum in enumerate(checksums if verify else ()):
             storage.read_tensors(_block_path(folder, index), checksum)
         kept = {key: manifest[key] for key in ("config", "seed", "environment", "checksum")}
