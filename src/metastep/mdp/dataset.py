@@ -49,20 +49,16 @@ class Layout(NamedTuple):
 
     def shapes(self, block: int) -> dict[str, tuple[int, ...]]:
         """Return the shape of every array of one block."""
-        observations, learners = self.num_updates + 1, self.blocks.num_valid(block)
-        after = (self.num_updates, self.labels - 1, learners)  # of what was tried besides
-        tried = {
-            **dict.fromkeys(("tried/mean_return", "tried/flagged", "tried/num_steps"), after),
-            "tried/hyperparameters": (*after, self.num_hyperparameters),
-            **{f"tried/feature/{name}": (*after, size) for name, size in self.features.items()},
-        }
-        return {
-            "context": (learners, len(self.context_names)),
-            **dict.fromkeys(("mean_return", "flagged", "num_steps"), (observations, learners)),
-            "hyperparameters": (self.num_updates, learners, self.num_hyperparameters),
-            **{f"feature/{name}": (observations, learners, size) for name, size in self.features.items()},
-            **(tried if self.labels > 1 else {}),
-        }
+        learners, updates = self.blocks.num_valid(block), self.num_updates
+        moments: dict[str, tuple[int, ...]] = {"": (updates + 1, learners)}
+        if self.labels > 1:  # of what was tried besides
+            moments["tried/"] = (updates, self.labels - 1, learners)
+        shapes: dict[str, tuple[int, ...]] = {"context": (learners, len(self.context_names))}
+        for prefix, seen in moments.items():
+            shapes |= {f"{prefix}{name}": seen for name in ("mean_return", "flagged", "num_steps")}
+            shapes |= {f"{prefix}feature/{name}": (*seen, size) for name, size in self.features.items()}
+            shapes[f"{prefix}hyperparameters"] = (updates, *seen[1:], self.num_hyperparameters)
+        return shapes
 
     def num_bytes(self, block: int) -> int:
         """Return the disk space that one block takes at most."""
