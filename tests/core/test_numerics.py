@@ -29,19 +29,6 @@ def encrypt(key, counter) -> tuple[int, int]:
     return int(first[0]), int(second[0])
 
 
-@pytest.mark.parametrize(
-    ("key", "counter", "expected"),
-    [
-        # The known answers that Random123 publishes for threefry2x32 with 20 rounds.
-        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
-        ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
-        ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
-    ],
-)
-def test_threefry_gives_the_published_answers(key, counter, expected):
-    assert encrypt(key, counter) == expected
-
-
 @settings(max_examples=30)
 @given(key=st.tuples(WORD, WORD), counter=st.tuples(WORD, WORD))
 def test_threefry_is_the_generator_of_jax(key, counter):
