@@ -10,9 +10,16 @@ from typing import Any, Literal
 from metastep import Comparison, Experiment, Method, MethodSpec, Model, Run, Tracker, envs, load_experiment
 from metastep.controllers import MetaFQIController
 from metastep.evaluation import TuningTable, join
-from metastep.experiments.build import some_controller, unlisted_spec
 from metastep.experiments.provenance import read_comparison, write_comparison
-from metastep.experiments.stages import fit_model, method_results, prepare_method, select, validate
+from metastep.experiments.stages import (
+    fit_model,
+    method_results,
+    prepare_method,
+    select,
+    some_controller,
+    unlisted_spec,
+    validate,
+)
 from metastep.mdp.dataset import Dataset
 from paper.environments import ENVIRONMENTS, USUAL, Environment
 

@@ -9,8 +9,7 @@ import pytest
 from metastep._core.errors import InputError
 from metastep.experiments import budget
 from metastep.experiments.config import list_presets, load
-from metastep.experiments.run import Run
-from metastep.experiments.start import start_run
+from metastep.experiments.run import Run, start_run
 from tests.cli.test_cli import invoke, refused
 
 BILLION = 10**9

@@ -6,9 +6,9 @@ import pytest
 
 from metastep import envs
 from metastep._core.errors import InputError
-from metastep.envs.host.halfcheetah import HalfCheetahVel
-from metastep.experiments.build import require_available
-from metastep.experiments.start import start_run
+from metastep.envs.halfcheetah import HalfCheetahVel
+from metastep.experiments.config import require_available
+from metastep.experiments.run import start_run
 
 
 @pytest.mark.parametrize("name", envs.names())

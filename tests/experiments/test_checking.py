@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from metastep._core import storage
-from metastep._core.locks import writing
+from metastep._core.storage import writing
 from metastep.experiments.reporting import write_report
 from metastep.experiments.run import Run
 from tests.cli.test_cli import invoke, refused

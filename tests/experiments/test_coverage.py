@@ -24,7 +24,6 @@ from metastep.experiments.coverage import (
     steepest_of,
 )
 from metastep.experiments.run import Run
-from metastep.experiments.stages import collect
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout
 
@@ -140,7 +139,7 @@ def covered(path: Path, preset: str, tests: str, *overrides: str, tasks: list[li
     """What `inspect --coverage` prints on a tiny run for a file of test tasks."""
     listed = None if tasks is None else np.array(tasks, np.float32)
     folder = Run.create(path / "run", load(preset, "quick", [*TINY, *overrides]), listed)
-    collect(folder)
+    folder.collect()
     (path / "tests.csv").write_text(tests)
     return inspect_coverage(path / "run", path / "tests.csv")
 

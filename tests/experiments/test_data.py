@@ -10,7 +10,6 @@ from metastep._core.errors import InputError
 from metastep.experiments.config import load
 from metastep.experiments.provenance import copy_data, data_settings, find_data, recorded_with_data
 from metastep.experiments.run import Run
-from metastep.experiments.stages import collect
 
 SMALL = [
     "collect.num_meta_episodes=16",
@@ -28,7 +27,7 @@ def make_folder(path: Path, *overrides: str, tasks: np.ndarray | None = None) ->
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = make_folder(tmp_path_factory.mktemp("data") / "first")
-    collect(folder)
+    folder.collect()
     return folder
 
 
@@ -40,7 +39,7 @@ def test_later_settings_may_differ(collected: Run, tmp_path: Path) -> None:
     other = make_folder(tmp_path / "second", "fqi.regressor.trees=7", "meta.meta_discount=0.5", "compare.num_tasks=3")
     copy_data(find_data(collected.path, other.config, None), other)
     assert files(other.data_folder) == files(collected.data_folder)
-    dataset = collect(other)
+    dataset = other.collect()
     assert dataset is not None
     assert files(other.data_folder) == files(collected.data_folder)  # nothing was collected or rewritten
     assert recorded_with_data(other)["fqi"] == collected.config.to_dict()["fqi"]
@@ -71,7 +70,7 @@ def test_settings_that_shape_data_may_not(collected: Run, tmp_path: Path, change
     for name, content in files(collected.data_folder).items():
         (folder.data_folder / name).write_bytes(content)
     with pytest.raises(InputError, match=r"Dataset .* was started with "):
-        collect(folder)
+        folder.collect()
 
 
 def test_listed_tasks_shape_data(collected: Run) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metastep.experiments.inspection import inspect_path
+from metastep.experiments.checking import inspect_path
 from metastep.fqi import ExtraTrees, MetaFQI, ObservationPart, TrainingData, model_from, save_model
 from metastep.mdp.history import Transitions
 from metastep.rules.spaces import Range

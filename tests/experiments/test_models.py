@@ -13,11 +13,10 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.experiments import run as run_module
 from metastep.experiments import stages
-from metastep.experiments.build import build_mdp
-from metastep.experiments.config import load, variant
+from metastep.experiments.config import build_mdp, load, variant
 from metastep.experiments.publishing import publish
 from metastep.experiments.run import Run
-from metastep.experiments.stages import collect, learn
+from metastep.experiments.stages import learn
 from metastep.fqi import load_model
 from metastep.mdp.blocks import Stream
 from tests.cli.test_cli import invoke
@@ -146,7 +145,7 @@ def test_fewer_trees_are_the_first_of_each_kind(done, tmp_path):
 
 def test_later_rounds_follow_the_model_of_the_rounds_before(done):
     own = done.of_model("metastep")
-    dataset = collect(own)
+    dataset = own.collect()
     assert dataset.layout.num_learners == 3 * 16
     model = load_model(own.round_file(1))
     block = dataset.block(2)  # the first of the second round
@@ -165,7 +164,7 @@ def test_later_rounds_follow_the_model_of_the_rounds_before(done):
 @pytest.mark.parametrize("moment", [1, 3, 5])
 def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatch, moment):
     folder = make(tmp_path / "run")
-    calls, save, write = itertools.count(1), stages.save_model, stages.collection.BlockFiles.add
+    calls, save, write = itertools.count(1), stages.save_model, run_module.collection.BlockFiles.add
 
     def counted(original):
         def call(*arguments):
@@ -176,7 +175,8 @@ def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatc
         return call
 
     monkeypatch.setattr(stages, "save_model", counted(save))
-    monkeypatch.setattr(stages.collection.BlockFiles, "add", counted(write))
+    monkeypatch.setattr(run_module, "save_model", counted(save))
+    monkeypatch.setattr(run_module.collection.BlockFiles, "add", counted(write))
     with pytest.raises(KeyboardInterrupt):
         learn(folder, "metastep")
     monkeypatch.undo()

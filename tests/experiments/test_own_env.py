@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from metastep._core.errors import InputError
-from metastep.experiments import start
-from metastep.experiments.start import start_run
+from metastep.experiments import run as run_module
+from metastep.experiments.run import start_run
 from tests.cli.test_cli import invoke, refused
 
 OWN = Path(__file__).parent.parent / "own"
@@ -57,7 +57,7 @@ def test_actions_are_as_wide_as_the_policys(tmp_path):
 
 def test_an_environment_of_the_library_is_not_checked(tmp_path, monkeypatch):
     checked = []
-    monkeypatch.setattr(start, "check_env", lambda env, **settings: checked.append(env.name))
+    monkeypatch.setattr(run_module, "check_env", lambda env, **settings: checked.append(env.name))
     start_run("nav2d", "quick", tmp_path / "library", command="")
     assert checked == []
     started(tmp_path / "own", "Idle")

@@ -11,16 +11,16 @@ import pytest
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.evaluation import load, save
-from metastep.experiments.inspection import inspect_path
+from metastep.experiments.checking import inspect_path
 from metastep.experiments.reporting import write_report
 from metastep.experiments.run import Run
-from metastep.experiments.stages import collect, compare_methods, fit_and_select
+from metastep.experiments.stages import compare_methods, fit_and_select
 from tests.experiments.tiny import make_run
 
 
 def fitted(path: Path, *changes: str) -> Run:
     folder = make_run(path, *changes)
-    collect(folder)
+    folder.collect()
     fit_and_select(folder)
     return folder
 
@@ -66,7 +66,7 @@ def test_a_model_of_other_data_is_refused(run: Run) -> None:
 @pytest.mark.parametrize("change", ["seed=1", "rollout.horizon=5"])
 def test_data_of_another_run_are_refused(run: Run, tmp_path: Path, change: str) -> None:
     other = make_run(tmp_path / "other", change)
-    collect(other)
+    other.collect()
     shutil.rmtree(run.data_folder)
     shutil.copytree(other.data_folder, run.data_folder)
     run.model_file.unlink()

@@ -11,7 +11,7 @@ from metastep._core.errors import InputError
 from metastep.cli import app
 from metastep.experiments import learn, publishing
 from metastep.experiments.config import list_presets, load
-from metastep.experiments.pooling import pooled
+from metastep.experiments.publishing import pooled
 from metastep.experiments.run import Run
 from metastep.experiments.stages import compare_methods
 from metastep.experiments.stages import learn as fit_run

@@ -9,7 +9,6 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
-from metastep.experiments.stages import collect
 from tests.experiments.test_stages import TASKS
 from tests.experiments.tiny import TINY
 
@@ -44,10 +43,10 @@ def test_a_folder_from_before_an_optional_setting_is_resumed(tmp_path):
 def test_its_data_too(tmp_path):
     Run.create(tmp_path, config())
     edit(tmp_path, forget_a_setting)
-    collect(Run.create(tmp_path, config()))
+    Run.create(tmp_path, config()).collect()
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
     assert "block_size" not in manifest["config"]["collect"]
-    assert collect(Run.open(tmp_path)) is not None
+    assert Run.open(tmp_path).collect() is not None
 
 
 def test_a_setting_that_is_gone_is_named_with_the_file(tmp_path):

@@ -12,11 +12,10 @@ from metastep._core.errors import InputError
 from metastep.controllers import Fixed, single_action
 from metastep.evaluation import Comparison, Method, compare, join
 from metastep.experiments import stages
-from metastep.experiments.build import build_fqi, build_mdp
-from metastep.experiments.config import load
+from metastep.experiments.config import build_fqi, build_mdp, load
 from metastep.experiments.reporting import print_outcome
 from metastep.experiments.run import Run
-from metastep.experiments.stages import collect, fit_and_select, method_results
+from metastep.experiments.stages import fit_and_select, method_results
 from metastep.mdp.blocks import Stream
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.runs import Plan
@@ -30,7 +29,7 @@ TASKS = np.array([[0.1, 0.2], [-0.3, 0.4]], np.float32)
 def listed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run on a list of tasks, with its model."""
     folder = make_folder(tmp_path_factory.mktemp("listed") / "run", tasks=TASKS)
-    collect(folder)
+    folder.collect()
     fit_and_select(folder)
     return folder
 
@@ -133,8 +132,8 @@ def test_without_a_learned_method_nothing_is_collected(tmp_path: Path) -> None:
 
 
 def test_collecting_has_a_block_size_of_its_own(tmp_path: Path) -> None:
-    default = collect(make_folder(tmp_path / "default"))
-    own = collect(make_folder(tmp_path / "own", "collect.block_size=12"))
+    default = make_folder(tmp_path / "default").collect()
+    own = make_folder(tmp_path / "own", "collect.block_size=12").collect()
     assert (default.layout.block_size, own.layout.block_size) == (8, 12)
     assert (default.layout.num_learners, own.layout.num_learners) == (24, 24)
 
@@ -166,6 +165,6 @@ def test_a_run_in_which_every_tuple_is_flagged_says_so(tmp_path: Path, capsys: p
 def test_data_without_a_finite_tuple_are_not_fitted(tmp_path: Path) -> None:
     # The square of so small a sigma is zero in float32, so that no natural gradient is finite.
     folder = make_folder(tmp_path / "run", "policy.sigma=1e-30")
-    collect(folder)
+    folder.collect()
     with pytest.raises(InputError, match="each of its tuples holds a number that is not finite"):
         fit_and_select(folder)

@@ -5,16 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from metastep.experiments import times
+from metastep.experiments import stages
 from metastep.experiments.checking import check_folder
-from metastep.experiments.reporting import print_outcome, write_report
+from metastep.experiments.reporting import in_words, print_outcome, times_of, write_report
 from metastep.experiments.run import Run
-from metastep.experiments.times import Timed, in_words, read_times, times_of
+from metastep.experiments.stages import Timed, add_time, read_times
 
 
 def test_stages_are_timed_without_those_within_them(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(times, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def spend(tracker, name, seconds, error=None):
         with tracker.stage(name, 1, "s"):
@@ -41,7 +41,7 @@ def test_a_run_prints_its_times_and_its_report_does_not(run: Run, capsys):
     before = run.report_file.read_bytes()
     print_outcome(run)
     assert f"time: {in_words(seconds)}\n" in capsys.readouterr().out
-    times.add_time(run.path, "fit", 1000.0)
+    add_time(run.path, "fit", 1000.0)
     write_report(run)
     assert run.report_file.read_bytes() == before
     assert [problem for _, problem in check_folder(run.path) if problem] == []
@@ -53,7 +53,7 @@ def test_a_run_prints_its_times_and_its_report_does_not(run: Run, capsys):
 def test_damaged_times_are_found_and_replaced(run: Run, content):
     (run.path / "times.json").write_text(content)
     assert [path.name for path, problem in check_folder(run.path) if problem] == ["times.json"]
-    times.add_time(run.path, "fit", 2.0)
+    add_time(run.path, "fit", 2.0)
     assert json.loads((run.path / "times.json").read_text())["seconds"] == {"fit": 2.0}
     (run.path / "times.json").unlink()
     assert times_of(run) == {}

@@ -18,9 +18,8 @@ from metastep.controllers import (
     LinearAnnealing,
     Metagrad,
 )
-from metastep.experiments.checking import check_folder
+from metastep.experiments.checking import check_folder, inspect_path
 from metastep.experiments.config import load
-from metastep.experiments.inspection import inspect_path
 from metastep.experiments.run import Run
 from metastep.mdp import actor_critic
 from metastep.mdp.blocks import Stream

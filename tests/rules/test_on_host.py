@@ -14,7 +14,8 @@ from metastep import envs
 from metastep._core.errors import InputError
 from metastep.controllers import Exploration
 from metastep.envs.contexts import ContextSpace
-from metastep.envs.host import GymnasiumEnv, HalfCheetahVel, HostStep
+from metastep.envs.halfcheetah import HalfCheetahVel
+from metastep.envs.host import GymnasiumEnv, HostStep
 from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load
 from metastep.experiments.learn import _returns

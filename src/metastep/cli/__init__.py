@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from metastep import __version__
-from metastep._core.device import prepare_jax
 from metastep._core.errors import InputError
+from metastep._core.parallel import prepare_jax
 from metastep.cli.frame import app, finish_run, main, start_run, this_command, verb, watch
 from metastep.cli.options import (
     CoresOption,
@@ -216,8 +216,8 @@ def inspect(
 ) -> None:
     """Describe a model, a dataset or a run. Every file is verified."""
     prepare_jax(Device.cpu)
+    from metastep.experiments.checking import inspect_path
     from metastep.experiments.coverage import inspect_coverage
-    from metastep.experiments.inspection import inspect_path
 
     # Both before anything is printed: half a description would read like a whole one.
     parts = [inspect_path(path, allow_imports=allow_imports)]

@@ -12,9 +12,8 @@ from typing import Any
 
 import typer
 
-from metastep._core.device import prepare_jax, share_gpu
 from metastep._core.errors import InputError
-from metastep._core.parallel import use_cores
+from metastep._core.parallel import prepare_jax, use_cores
 from metastep.cli.options import Device, Scale
 
 app = typer.Typer(
@@ -79,7 +78,7 @@ def drop_output() -> None:
 
 def start_run(source: str, out: Path | None, scale: Scale | None = None, **settings: Any) -> Any:
     """Create or resume a run, and record the command."""
-    from metastep.experiments.start import start_run as started
+    from metastep.experiments.run import start_run as started
 
     path = out or Path("runs") / "-".join([Path(source).stem, *([scale.value] if scale else [])])
     return started(source, scale.value if scale else None, path, command=this_command(), **settings)
@@ -106,7 +105,7 @@ def watch(
     if workers is not None and scheduler is not None:
         raise InputError(f"--workers: {workers} of them cannot be started where --scheduler names a cluster that runs.")
     if workers is not None:
-        share_gpu()
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else one process takes most of the GPU
     prepare_jax(device)
     if workers is not None or scheduler is not None:
         try:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from metastep._core.noise import to_uniform
+from metastep._core.numerics import to_uniform
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from metastep._core.errors import InputError
-from metastep._core.noise import standard_normals
+from metastep._core.numerics import standard_normals
 from metastep._core.settings import Count, Share, check_fields
 from metastep.envs.base import Env, State, range_of
-from metastep.envs.host.base import HostEnv
+from metastep.envs.host import HostEnv
 from metastep.policies.actor_critic import ActorCritic, Parts
 from metastep.rules.actor_critic.on_host import play_batch
 from metastep.rules.actor_critic.steps import Played, Steps, advantages, in_first_episode, steps_at_once, steps_of

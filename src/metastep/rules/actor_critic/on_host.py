@@ -15,9 +15,9 @@ from jax import Array
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
-from metastep._core.noise import standard_normals
+from metastep._core.numerics import standard_normals
 from metastep.envs.base import range_of
-from metastep.envs.host.base import Bools, Episodes, HostEnv, Restartable
+from metastep.envs.host import Bools, Episodes, HostEnv, Restartable
 from metastep.policies.actor_critic import ActorCritic
 from metastep.rules.actor_critic.steps import Played
 from metastep.simulation.host import draw_seeds, numbers_last, on_host
