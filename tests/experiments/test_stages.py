@@ -20,9 +20,7 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.runs import Plan
 from metastep.rules import NGA
-from tests.experiments.tiny import TINY, make_folder
-
-TASKS = np.array([[0.1, 0.2], [-0.3, 0.4]], np.float32)
+from tests.experiments.tiny import TASKS, TINY, make_folder
 
 
 @pytest.fixture(scope="module")
@@ -35,19 +33,20 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_both_learned_methods_train_on_the_listed_tasks_only(listed: Run, monkeypatch: Any) -> None:
-    seen = {}
+    seen, given, planned, fit = {}, [], stages.comparing, single_action.fit_single_action
 
     def watched(methods: list[Method], *args: Any) -> Plan[Comparison]:
         seen[methods[0].name] = methods[0]
         return planned(methods, *args)
 
-    planned = stages.comparing
     monkeypatch.setattr(stages, "comparing", watched)
+    monkeypatch.setattr(single_action, "fit_single_action", lambda run: given.append(run.task_list) or fit(run))
     for name in ("metafqi", "single"):
         method_results(listed, [name])
         sources = {source.use: source for source in seen[name].shaped_by}
         np.testing.assert_array_equal(sources["trained"].contexts, TASKS)
         assert "selected" not in sources or sources["selected"].contexts is None
+    np.testing.assert_array_equal(given[0], TASKS)
     contexts = np.concatenate([block.context for block in Dataset.open(listed.data_folder).blocks()])
     assert {tuple(row) for row in contexts.tolist()} == {tuple(row) for row in TASKS.tolist()}
 
@@ -60,15 +59,6 @@ def test_a_listed_task_is_not_a_test_task(listed: Run) -> None:
         folder.result_file(name).unlink(missing_ok=True)
         with pytest.raises(InputError, match="which is also one of the tasks to judge it on"):
             method_results(folder, [name])
-
-
-def test_single_action_is_fitted_on_the_listed_tasks(listed: Run, monkeypatch: Any) -> None:
-    given = []
-    fit = single_action.fit_single_action
-    monkeypatch.setattr(single_action, "fit_single_action", lambda run: given.append(run.task_list) or fit(run))
-    listed.result_file("single").unlink(missing_ok=True)
-    method_results(listed, ["single"])
-    np.testing.assert_array_equal(given[0], TASKS)
 
 
 def test_the_record_counts_the_tuples_fitted(listed: Run, monkeypatch: Any) -> None:
@@ -129,13 +119,6 @@ def test_without_a_learned_method_nothing_is_collected(tmp_path: Path) -> None:
     assert folder.report_file.exists()
     assert not folder.data_folder.exists()
     assert not folder.model_file.exists()
-
-
-def test_collecting_has_a_block_size_of_its_own(tmp_path: Path) -> None:
-    default = make_folder(tmp_path / "default").collect()
-    own = make_folder(tmp_path / "own", "collect.block_size=12").collect()
-    assert (default.layout.block_size, own.layout.block_size) == (8, 12)
-    assert (default.layout.num_learners, own.layout.num_learners) == (24, 24)
 
 
 def test_no_byte_of_a_run_depends_on_the_number_of_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ TINY = [
     "compare.num_tuning_tasks=2",
     "compare.methods.geometric-decay.grid={stepsize = [1.0], alpha = [0.5]}",
 ]
+TASKS = np.array([[0.1, 0.2], [-0.3, 0.4]], np.float32)
 METHODS = 'compare.methods=["metafqi", "fixed", "adam"]'
 FEW = ["compare.methods.fixed.grid={stepsize = [0.5, 1.0]}", "compare.methods.adam.grid={stepsize = [0.5, 1.0]}"]
 
