@@ -18,7 +18,6 @@ from metastep.envs.contexts import ContextSpace
 from metastep.experiments import learn
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
-from metastep.experiments.stages import learn as fit_run
 from metastep.fqi import load_model
 from tests.rules.test_learning import TINY
 
@@ -27,7 +26,7 @@ from tests.rules.test_learning import TINY
 def fitted(tmp_path_factory) -> Path:
     """The folder of a tiny run with a model of PPO's learning rate."""
     folder = Run.create(tmp_path_factory.mktemp("ppo") / "run", load("pendulum-ppo", "quick", TINY))
-    fit_run(folder)
+    folder.learn()
     return folder.path
 
 

@@ -16,7 +16,6 @@ from metastep.experiments import stages
 from metastep.experiments.config import build_mdp, load, variant
 from metastep.experiments.publishing import publish
 from metastep.experiments.run import Run
-from metastep.experiments.stages import learn
 from metastep.fqi import load_model
 from metastep.mdp.blocks import Stream
 from tests.cli.test_cli import invoke
@@ -174,9 +173,9 @@ def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatc
     monkeypatch.setattr(run_module, "save_model", counted(save))
     monkeypatch.setattr(run_module.collection.BlockFiles, "add", counted(write))
     with pytest.raises(KeyboardInterrupt):
-        learn(folder, "metastep")
+        folder.learn("metastep")
     monkeypatch.undo()
-    learn(folder, "metastep")
+    folder.learn("metastep")
     found, whole = (contents(each.path / "models") for each in (folder, done))
     assert found == whole
 

@@ -16,7 +16,7 @@ from metastep.experiments.config import load as load_config
 from metastep.experiments.provenance import copy_data, data_settings, find_data, recorded_with_data
 from metastep.experiments.reporting import write_report
 from metastep.experiments.run import Run
-from metastep.experiments.stages import compare_methods, fit_and_select
+from metastep.experiments.stages import fit_and_select
 from tests.experiments.tiny import TASKS, make_run
 
 
@@ -29,7 +29,7 @@ def every_stage(folder: Run) -> list[Callable[[], object]]:
         lambda: fit_and_select(folder),
         lambda: write_report(folder),
         lambda: inspect_path(folder.path),
-        lambda: compare_methods(folder),
+        lambda: folder.compare(),
     ]
 
 
@@ -137,24 +137,24 @@ def test_swapped_and_copied_results_are_not_joined(run: Run) -> None:
     with pytest.raises(
         InputError, match=r"fixed\.safetensors was written as 'results/adam' and is not in its own place"
     ):
-        compare_methods(run)
+        run.compare()
     fixed.unlink()
     save(fixed, dataclasses.replace(before, made_from=before.made_from | {"file": "results/fixed"}))
     with pytest.raises(InputError, match=r"fixed\.safetensors holds the results of metafqi, not those of fixed"):
-        compare_methods(run)
+        run.compare()
 
 
 def test_a_comparison_is_the_join_of_the_results(run: Run) -> None:
     before = load(run.result_file("fixed"))
     save(run.result_file("fixed"), dataclasses.replace(before, returns=before.returns + 1))
-    for stage in (compare_methods, write_report):
+    for stage in (Run.compare, write_report):
         with pytest.raises(InputError, match=r"comparison\.safetensors was made from another results/fixed \("):
             stage(run)
     whole = load(run.comparison_file)
     run.result_file("fixed").unlink()
     save(run.comparison_file, dataclasses.replace(whole, made_from=whole.made_from | {"secret": "x"}))
     with pytest.raises(InputError, match="nothing there is known as 'secret'"):
-        compare_methods(run)
+        run.compare()
 
 
 def test_models_results_and_validations_belong_together(run: Run) -> None:
@@ -162,12 +162,12 @@ def test_models_results_and_validations_belong_together(run: Run) -> None:
     run.model_file.unlink()
     run.validation_file.unlink()
     fit_and_select(run)  # the same bytes: what followed it stays valid
-    compare_methods(run)
+    run.compare()
     run.comparison_file.unlink()
     with run.model_file.open("ab") as file:
         file.write(b"\0")
     with pytest.raises(InputError, match=r"metafqi\.safetensors was made from another model \("):
-        compare_methods(run)
+        run.compare()
 
 
 def test_a_model_and_its_validation_belong_together(run: Run) -> None:

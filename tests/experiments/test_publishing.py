@@ -13,8 +13,6 @@ from metastep.experiments import learn, publishing
 from metastep.experiments.config import list_presets, load
 from metastep.experiments.publishing import pooled
 from metastep.experiments.run import Run
-from metastep.experiments.stages import compare_methods
-from metastep.experiments.stages import learn as fit_run
 from metastep.fqi import load_model
 from tests.rules.test_learning import TINY
 
@@ -26,8 +24,8 @@ def runs(tmp_path_factory) -> list[Run]:
     folders = []
     for preset in ("pendulum-ppo", "mountaincar-ppo"):
         folders.append(Run.create(path / preset, load(preset, "quick", TINY), command=f"metastep run {preset}"))
-        fit_run(folders[-1])
-    compare_methods(folders[0])  # one of the two has scores
+        folders[-1].learn()
+    folders[0].compare()  # one of the two has scores
     return folders
 
 

@@ -140,10 +140,13 @@ def fit(
     """Fit the models of a run and select their iterations. Validation tasks decide; further models collect their data here."""
     terminal = watch(device, cores, workers, scheduler)
     from metastep.experiments.run import Run
-    from metastep.experiments.stages import fit_all
+    from metastep.experiments.stages import fit_and_select
 
     opened = Run.open(folder).importing(allow_imports)
-    for name, model in fit_all(opened, tracker=terminal).items():
+    found = {"": fit_and_select(opened, tracker=terminal)}
+    # Rounds collect with models: data and fits of further models belong together.
+    found |= {name: opened.learn(name, tracker=terminal) for name in opened.models_needed if name}
+    for name, model in found.items():
         if name:
             print(f"{name}:")
         for curve in model.record.validation:

@@ -17,11 +17,18 @@ from metastep._core.errors import InputError
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import LOCK, writer
-from metastep.experiments.provenance import read_comparison, read_dataset, read_report, read_result, read_round_model
+from metastep.experiments.provenance import (
+    lock_folder,
+    read_comparison,
+    read_dataset,
+    read_report,
+    read_result,
+    read_round_model,
+)
 from metastep.experiments.reporting import observations
-from metastep.experiments.run import Run, lock_folder
+from metastep.experiments.run import Run
 from metastep.experiments.schema import EnvSection
-from metastep.experiments.stages import read_compared, read_fitted, read_times
+from metastep.experiments.stages import read_fitted, read_times
 from metastep.fqi import Model, load_model
 from metastep.fqi.qfunction import MenuQ
 from metastep.mdp.dataset import Dataset, block_checksums
@@ -105,7 +112,7 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
     results: _Checks = {run.result_file(name): partial(read_result, run, name) for name in run.config.compare.names}
     checks |= {file: check for file, check in (optional | results).items() if file.exists()}
     if is_compared or is_reported:
-        checks[run.comparison_file] = partial(read_compared, run)
+        checks[run.comparison_file] = lambda: run.comparison
     checks |= results if is_compared else {}
     followed = run.models_needed if is_compared or is_reported else ()
     for name in ("", *run.config.models):

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, TypeAdapter
 
 from metastep._core import storage
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, shown
 from metastep._core.provenance import first_difference
+from metastep._core.settings import Float
 from metastep.evaluation import Comparison, load, save
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment
@@ -27,8 +30,47 @@ if TYPE_CHECKING:
     from metastep.experiments.run import Run
 
 _AGAIN = "put back the file of this run, or remove it to compute it again"
+_TABLE = TypeAdapter(list[list[Float]], config=ConfigDict(strict=True, allow_inf_nan=False))
 _SECTIONS = ("seed", "env", "policy", "initial", "rollout", "meta", "collect")
 _OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_scale", "ranges")
+
+
+def lock_folder(path: Path) -> Path:
+    """Return the folder whose lock a writer of a run, of a model within it or of its data holds."""
+    place = path.resolve()
+    if place.name == "data" and (place.parent / "config.json").exists():
+        place = place.parent
+    if place.parent.name == "models" and (place.parent.parent / "config.json").exists():
+        place = place.parent.parent
+    return place
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Read the config.json of a run."""
+    record = storage.read_sealed(file, "run", "start it again in another folder")
+    keys = {*storage.stamp("run"), "experiment", "tasks", "checksum"}
+    if set(record) != keys or not isinstance(record["experiment"], dict):
+        raise InputError(f"File {file} was not written by metastep: it must hold the keys experiment and tasks.")
+    return record
+
+
+def parsed(file: Path, record: dict[str, Any]) -> Experiment:
+    """Return the configuration in a config.json."""
+    try:
+        return parse(record["experiment"])
+    except InputError as error:
+        raise InputError(f"File {file}: {error}") from None
+
+
+def listed_tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
+    """Return the training tasks listed in a config.json, which may have been edited."""
+    with suppress(ValueError):  # of which pydantic's errors are a kind, as are those of rows of different lengths
+        tasks = None if listed is None else np.array(_TABLE.validate_python(listed), np.float32)
+        if tasks is None or (tasks.ndim == 2 and tasks.size):
+            return tasks
+    raise InputError(
+        f"File {file}: tasks = {shown(listed)} must be null or a list of tasks, each a list of equally many finite numbers."
+    )
 
 
 def data_settings(config: Experiment) -> dict[str, Any]:
@@ -56,11 +98,7 @@ def difference_in_data(
     except InputError as error:
         return "configuration", f"one that this version cannot read ({error})", "another"
     before = data_settings(theirs) | {"tasks": recorded.get("tasks")}
-    return first_difference(before, data_settings(config) | {"tasks": _listed(tasks)})
-
-
-def _listed(tasks: NDArray[np.float32] | None) -> list[Any] | None:
-    return None if tasks is None else tasks.tolist()
+    return first_difference(before, data_settings(config) | {"tasks": None if tasks is None else tasks.tolist()})
 
 
 def recorded_with_data(run: Run) -> dict[str, Any]:
@@ -68,7 +106,7 @@ def recorded_with_data(run: Run) -> dict[str, Any]:
 
     The configuration of other data is not passed on: the dataset's own check then says what differs.
     """
-    own: dict[str, Any] = run.record["experiment"] | {"tasks": _listed(run.tasks)}
+    own: dict[str, Any] = run.record["experiment"] | {"tasks": run.record["tasks"]}
     if not (run.data_folder / "manifest.json").exists():
         return own
     there = storage.read_json(run.data_folder / "manifest.json")

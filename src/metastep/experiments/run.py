@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 
 from metastep import policies
 from metastep._core import storage
-from metastep._core.errors import InputError, shown
-from metastep._core.progress import Tracker
+from metastep._core.errors import InputError
+from metastep._core.progress import Named, Silent, Tracker
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import writing
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
-from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, tune
+from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
 from metastep.experiments import provenance, reporting, stages
 from metastep.experiments.budget import require_affordable
 from metastep.experiments.config import (
@@ -41,7 +41,6 @@ from metastep.experiments.config import (
     build_mdp,
     learners_collected,
     load,
-    parse,
     require_available,
     updates_collected,
     variant,
@@ -88,8 +87,8 @@ class Run:
         file = Path(path) / "config.json"
         if not file.exists():
             raise InputError(f"Folder {path} holds no config.json; `metastep collect` or `metastep run` creates one.")
-        record = _read(file)
-        run = cls(path, _parsed(file, record), _tasks(file, record["tasks"]))
+        record = provenance.read_config(file)
+        run = cls(path, provenance.parsed(file, record), provenance.listed_tasks(file, record["tasks"]))
         run.record = record
         return run
 
@@ -101,7 +100,9 @@ class Run:
         # Of several processes that start at the same time one writes; all compare with what is there then.
         storage.write_atomically(file, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
         # Parsing fills in settings that are newer than the folder, so that they do not count as a difference.
-        there = {name: self.record[name] for name in wanted} | {"experiment": _parsed(file, self.record).to_dict()}
+        there = {name: self.record[name] for name in wanted} | {
+            "experiment": provenance.parsed(file, self.record).to_dict()
+        }
         if difference := first_difference(there, wanted):
             key, before, now = difference
             raise InputError(
@@ -141,14 +142,14 @@ class Run:
 
     def writing(self) -> AbstractContextManager[None]:
         """Lock the folder against other writers."""
-        return writing(lock_folder(self.path))
+        return writing(provenance.lock_folder(self.path))
 
     # What the run consists of, built or read on first use.
 
     @cached_property
     def record(self) -> dict[str, Any]:
         """The content of config.json."""
-        return _read(self.path / "config.json")
+        return provenance.read_config(self.path / "config.json")
 
     @property
     def identity(self) -> str:
@@ -192,8 +193,13 @@ class Run:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """All methods on the test tasks."""
-        return stages.read_compared(self)
+        """All methods on the test tasks, joined from the results there."""
+        comparison = provenance.read_comparison(self, self.comparison_file)
+        if comparison.names != self.config.compare.names:
+            raise InputError(
+                f"File {self.comparison_file} compares other methods than this run; remove it to compare again."
+            )
+        return comparison
 
     def command(self) -> str:
         """Return the command that created the folder, as far as it is known."""
@@ -247,12 +253,26 @@ class Run:
         return Exploring(MetaFQIController(model), config.collect.exploration, config.collect.near)
 
     def learn(self, model: str = "", *, tracker: Tracker | None = None) -> Model:
-        """Collect, fit and select one of the experiment's models."""
-        return stages.learn(self, model, tracker=tracker)
+        """Collect, fit and select one of the experiment's models, or continue where it was stopped."""
+        own = self.of_model(model)
+        if model:
+            own.prepare_folder()
+            tracker = Named(tracker or Silent(), model)
+        if not (own.model_file.exists() and own.validation_file.exists()):
+            own.collect(tracker=tracker)
+        return stages.fit_and_select(own, tracker=tracker)
 
     def compare(self, *, tracker: Tracker | None = None) -> Comparison:
-        """Tune the baselines and run every method on the test tasks."""
-        return stages.compare_methods(self, tracker=tracker)
+        """Tune the baselines and run every method on the test tasks; each result is written as soon as it is complete."""
+        if not self.comparison_file.exists():
+            names = self.config.compare.names
+            with self.writing():
+                joined, uses = (
+                    join(stages.method_results(self, names, tracker=tracker)),
+                    [f"results/{n}" for n in names],
+                )
+                self.comparison = provenance.write_comparison(self, self.comparison_file, joined, uses)
+        return self.comparison
 
     def run_all(self, *, tracker: Tracker | None = None) -> Path:
         """Run every stage and write the report; return the path of its page."""
@@ -363,45 +383,3 @@ def start_run(
         with new.writing():
             provenance.copy_data(dataset, new)
     return new
-
-
-def lock_folder(path: Path) -> Path:
-    """Return the folder whose lock a writer of a run, of a model within it or of its data holds."""
-    place = path.resolve()
-    if place.name == "data" and (place.parent / "config.json").exists():
-        place = place.parent
-    if place.parent.name == "models" and (place.parent.parent / "config.json").exists():
-        place = place.parent.parent
-    return place
-
-
-def _read(file: Path) -> dict[str, Any]:
-    record = storage.read_sealed(file, "run", "start it again in another folder")
-    keys = {*storage.stamp("run"), "experiment", "tasks", "checksum"}
-    if set(record) != keys or not isinstance(record["experiment"], dict):
-        raise InputError(f"File {file} was not written by metastep: it must hold the keys experiment and tasks.")
-    return record
-
-
-def _parsed(file: Path, record: dict[str, Any]) -> Experiment:
-    try:
-        return parse(record["experiment"])
-    except InputError as error:
-        raise InputError(f"File {file}: {error}") from None
-
-
-def _tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
-    """Return the recorded tasks as an array; the file may have been edited."""
-    if listed is None:
-        return None
-    rows = listed if isinstance(listed, list) and all(isinstance(row, list) for row in listed) else []
-    numbers = all(type(number) in (int, float) for row in rows for number in row)
-    if numbers and len({len(row) for row in rows}) == 1 and rows[0]:
-        # A whole number may be too long for a float, a float too large for one of 32 bits.
-        with suppress(OverflowError), np.errstate(over="ignore"):
-            tasks = np.asarray(rows, np.float32)
-            if np.isfinite(tasks).all():
-                return tasks
-    raise InputError(
-        f"File {file}: tasks = {shown(listed)} must be null or a list of tasks, each a list of equally many finite numbers."
-    )

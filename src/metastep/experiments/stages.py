@@ -19,9 +19,9 @@ import numpy as np
 from metastep import controllers, features
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.progress import Named, Silent, Stage, Tracker
+from metastep._core.progress import Silent, Stage, Tracker
 from metastep.controllers import Controller, MetaFQIController
-from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, baselines, compare, join
+from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, baselines, compare
 from metastep.evaluation.comparison import Asked, comparing
 from metastep.evaluation.tuning import num_blocks, tuning
 from metastep.experiments import provenance
@@ -145,50 +145,7 @@ def read_fitted(run: Run) -> tuple[Model, Comparison]:
     return run.model, run.validation
 
 
-def learn(run: Run, model: str = "", *, tracker: Tracker | None = None) -> Model:
-    """Collect, fit and select one of an experiment's models, or continue where it was stopped."""
-    own = run.of_model(model)
-    if model:
-        own.prepare_folder()
-        tracker = Named(tracker or Silent(), model)
-    if not (own.model_file.exists() and own.validation_file.exists()):
-        own.collect(tracker=tracker)
-    return fit_and_select(own, tracker=tracker)
-
-
-def fit_all(run: Run, *, tracker: Tracker | None = None) -> dict[str, Model]:
-    """Fit and select the experiment's own model and the others that methods follow, whose data are collected here.
-
-    Rounds collect with models: their data and their fits belong together.
-    """
-    found = {"": fit_and_select(run, tracker=tracker)}
-    return found | {name: learn(run, name, tracker=tracker) for name in run.models_needed if name}
-
-
-def compare_methods(run: Run, *, tracker: Tracker | None = None) -> Comparison:
-    """Run every method on the test tasks, the baselines tuned; each result is written as soon as it is complete."""
-    if not run.comparison_file.exists():
-        names = run.config.compare.names
-        with run.writing():
-            joined = join(method_results(run, names, tracker=tracker))
-            uses = [f"results/{name}" for name in names]
-            run.comparison = provenance.write_comparison(run, run.comparison_file, joined, uses)
-    return run.comparison
-
-
-def read_compared(run: Run) -> Comparison:
-    """Read the comparison of a run, if it is the join of the results there."""
-    comparison = provenance.read_comparison(run, run.comparison_file)
-    if comparison.names != run.config.compare.names:
-        raise InputError(
-            f"File {run.comparison_file} compares other methods than this run; remove it to compare again."
-        )
-    return comparison
-
-
 class _Work(NamedTuple):
-    """The work of one method's result."""
-
     blocks: int  # of learners
     plan: Plan[None]
     is_tuned: bool
@@ -265,15 +222,11 @@ def prepare_method(
 
 def method_specs(config: Experiment) -> dict[str, MethodSpec]:
     """Return the methods of the comparison by name, as data; `Run.methods` also checks that they can be built."""
-    return {method.own_name: _spec(config, method) for method in config.compare.methods}
+    return {method.own_name: method_spec(config, method) for method in config.compare.methods}
 
 
-def unlisted_spec(config: Experiment, name: str) -> MethodSpec:
-    """Return a registered method that the comparison does not list, with its registered grid."""
-    return _spec(config, MethodSection(name=name))
-
-
-def _spec(config: Experiment, method: MethodSection) -> MethodSpec:
+def method_spec(config: Experiment, method: MethodSection) -> MethodSpec:
+    """Return a method as data, its grid and steps filled in from the configuration."""
     if method.controller is None:
         spec = baselines.make(method.name)
     else:
