@@ -113,15 +113,18 @@ def test_a_run_holds_the_model_within_it_and_check_knows_every_file(done):
 
 def test_what_is_published_of_a_run_is_the_model_whose_scores_the_card_shows(done, tmp_path):
     found = publish([done], "tiny", tmp_path, command="metastep publish run")
-    whole = load_model(done.path / "models" / "metastep").record
-    assert load_model(found.model).record.training_data == whole.training_data
+    whole = load_model(done.path / "models" / "metastep")
+    assert load_model(found.model).record.training_data == whole.record.training_data
     card = found.card.read_text()
     assert "| method | mean return | tiny minus it |" in card
     assert "| metastep | " in card  # the whole model, beside what was published of it
     assert "# the run in run\nmetastep publish run\n" in card
+    few = publish([done], "few", tmp_path, trees=1)
+    assert "1 of 3 trees of each forest" in few.card.read_text()
+    assert few.num_bytes < found.num_bytes
 
 
-def test_fewer_trees_are_the_first_of_each_kind(done, tmp_path):
+def test_fewer_trees_are_the_first_of_each_kind(done):
     whole = load_model(done.path / "models" / "metastep").only_selected()
     few = whole.with_trees(1)
     assert few.record.regressor.options["trees"] == 1
@@ -133,9 +136,6 @@ def test_fewer_trees_are_the_first_of_each_kind(done, tmp_path):
     np.testing.assert_array_equal(whole.with_trees(3).act(rows[:, :-1]), whole.act(rows[:, :-1]))
     with pytest.raises(InputError, match="trees: 4 must be 1 to 3"):
         whole.with_trees(4)
-    found = publish([done], "few", tmp_path, trees=1)
-    assert "1 of 3 trees of each forest" in found.card.read_text()
-    assert found.num_bytes < publish([done], "all", tmp_path).num_bytes
 
 
 def test_later_rounds_follow_the_model_of_the_rounds_before(done):

@@ -12,7 +12,7 @@ from metastep._core.errors import InputError
 from metastep.controllers import Fixed, single_action
 from metastep.evaluation import Comparison, Method, compare, join
 from metastep.experiments import stages
-from metastep.experiments.config import build_fqi, build_mdp, load
+from metastep.experiments.config import build_fqi, build_mdp
 from metastep.experiments.reporting import print_outcome
 from metastep.experiments.run import Run
 from metastep.experiments.stages import fit_and_select, method_results
@@ -20,7 +20,7 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.runs import Plan
 from metastep.rules import NGA
-from tests.experiments.tiny import TASKS, TINY, make_folder
+from tests.experiments.tiny import TASKS, make_folder
 
 
 @pytest.fixture(scope="module")
@@ -104,17 +104,11 @@ def test_only_results_of_the_same_settings_are_joined(listed: Run) -> None:
     assert join([first, changed(first, mdp=blind)]).names == ("fixed", "other")
 
 
-@pytest.mark.parametrize("scale", ["linear", "log"])
-def test_steps_are_fitted_on_their_scale(scale: str) -> None:
-    settings = [f"meta.stepsize_scale={scale}", "meta.stepsize_low=0.1"]
-    config = load("nav2d", "quick", [*TINY, *settings])
-    fqi = build_fqi(config, build_mdp(config).space)
-    assert (fqi.stepsize_low, fqi.stepsize_high, fqi.stepsize_scale, fqi.menu) == (0.1, 8.0, scale, None)
-
-
 def test_without_a_learned_method_nothing_is_collected(tmp_path: Path) -> None:
     log = ["meta.stepsize_scale=log", "meta.stepsize_low=0.1"]
     folder = make_folder(tmp_path / "run", *log, 'compare.methods=["fixed", "adam"]')
+    fqi = build_fqi(folder.config, folder.mdp.space)
+    assert (fqi.stepsize_low, fqi.stepsize_high, fqi.stepsize_scale, fqi.menu) == (0.1, 8.0, "log", None)
     folder.run_all()
     assert folder.report_file.exists()
     assert not folder.data_folder.exists()

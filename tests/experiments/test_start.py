@@ -70,15 +70,20 @@ def test_weeks_need_a_yes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("preset", "overrides", "pace"),
+    ("preset", "scale", "overrides", "pace"),
     [
-        ("halfcheetah", ["compare.num_tasks=2000000", 'compare.methods=["fixed", "adam"]'], "on the host"),
-        ("cartpole-ppo", ["compare.num_tuning_tasks=300000"], "with learning"),  # the simulation alone is a day
+        ("halfcheetah", "full", ["compare.num_tasks=100000", 'compare.methods=["fixed", "adam"]'], "on the host"),
+        (
+            "cartpole-ppo",
+            "quick",
+            ["compare.num_tuning_tasks=300000"],
+            "with learning",
+        ),  # the simulation alone is a day
     ],
 )
-def test_simulators_on_the_host_and_networks_are_slower(preset, overrides, pace):
+def test_simulators_on_the_host_and_networks_are_slower(preset, scale, overrides, pace):
     with pytest.raises(InputError, match=rf"simulates [\d.]+ [GT]steps {pace}, about [\d.e+]+ days at 100.0 ksteps/s;"):
-        budget.require_affordable(Run(Path("run"), load(preset, "quick", overrides)))
+        budget.require_affordable(Run(Path("run"), load(preset, scale, overrides)))
 
 
 def test_the_block_of_a_network_grows_with_the_horizon():

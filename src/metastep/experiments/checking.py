@@ -100,7 +100,11 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
     try:
         run = Run.open(path)
     except InputError:
-        return dict.fromkeys(_files(path), _refuse_without_config) | checks
+
+        def refuse() -> None:
+            raise InputError("cannot be verified without a sound config.json.")
+
+        return dict.fromkeys(_files(path), refuse) | checks
     run.importing(allow_imports)  # whose refusal says nothing of the files
     is_compared, is_reported = run.comparison_file.exists(), run.report_file.exists()
     optional: _Checks = {
@@ -165,10 +169,6 @@ def _require_command(path: Path) -> None:
 def _require_checksum(file: Path, checksum: str) -> None:
     if (found := storage.sha256_of(file)) != checksum:
         raise InputError(f"File {file} is damaged or was edited: its SHA-256 is {found}, expected is {checksum}.")
-
-
-def _refuse_without_config() -> None:
-    raise InputError("cannot be verified without a sound config.json.")
 
 
 def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
@@ -248,21 +248,19 @@ def _first_steps(model: Model, dataset: Dataset | None) -> Iterator[str]:
     else:
         num = size.get("natural_gradient", 0)
         unit = np.eye(min(num, _STARTS // 2), num, dtype=np.float32)
-        columns = {"natural_gradient": np.vstack([unit, -unit]) if num else np.zeros((1, 0), np.float32)}
-        rows = len(columns["natural_gradient"])
-        starts = np.hstack([columns.get(name, np.zeros((rows, num), np.float32)) for name, num in size.items()])
+        units = np.vstack([unit, -unit]) if num else np.zeros((1, 0), np.float32)
+        columns = {name: np.zeros((len(units), width), np.float32) for name, width in size.items()}
+        starts = np.hstack([*(columns | {"natural_gradient": units} if num else columns).values()])
     middle = [np.asarray([(low + high) / 2], np.float32) for low, high in zip(space.low, space.high, strict=True)]
     for index, name in enumerate(space.names):
         axis, shown = np.linspace(space.low[index], space.high[index], _SLICE, dtype=np.float32), []
-        for value, chosen in zip(
-            axis, proposals(model, starts, [*middle[:index], axis, *middle[index + 1 :]]), strict=True
-        ):
-            if not record.directions:
-                shown.append(f"{value:g}: {chosen[:, 0].mean():.3g}")
-                continue
-            direction = int(np.bincount(chosen[:, 0].astype(np.int64)).argmax())
-            steps = chosen[chosen[:, 0] == direction, 1]
-            shown.append(f"{value:g}: {_printable(record.directions[direction])} {steps.mean():.3g}")
+        rows = proposals(model, starts, [*middle[:index], axis, *middle[index + 1 :]])
+        for value, chosen in zip(axis, rows, strict=True):
+            direction = ""
+            if record.directions:
+                usual = int(np.bincount(chosen[:, 0].astype(np.int64)).argmax())
+                direction, chosen = f"{_printable(record.directions[usual])} ", chosen[chosen[:, 0] == usual]
+            shown.append(f"{value:g}: {direction}{chosen[:, -1].mean():.3g}")
         others = "others at their middle; " if len(middle) > 1 else ""
         yield f"  first step by {name} ({others}step size): {', '.join(shown)}"
 

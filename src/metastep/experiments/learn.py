@@ -84,11 +84,9 @@ def learn(
         task: like `"mass=1.2,length=0.7"`; a coordinate that is not named is in the middle of its range.
         folder: for the results; new, empty or of the same call.
         family: of the task, needed where the model was fitted on several.
-        seed: of the first policy and the simulation.
+        seed, tracker: of the first policy and the simulation; receives progress.
         num_updates: updates to make; by default as many as the model's experiment compares methods over.
-        command: that was typed, for the report.
-        tracker: receives progress.
-        allow_imports: whether modules that the model's record names may be imported.
+        command, allow_imports: for the report; whether modules that the model's record names may be imported.
     """
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates

@@ -211,12 +211,10 @@ def read_comparison(run: Run, path: Path) -> Comparison:
 
 def read_result(run: Run, method: str) -> Comparison:
     """Read one method on the test tasks."""
-    path = run.result_file(method)
-    result = read_comparison(run, path)
+    result = read_comparison(run, path := run.result_file(method))
     if result.names != (method,):
-        raise InputError(
-            f"File {path} holds the results of {', '.join(result.names)}, not those of {method}; {_AGAIN}."
-        )
+        held = ", ".join(result.names)
+        raise InputError(f"File {path} holds the results of {held}, not those of {method}; {_AGAIN}.")
     return result
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metastep import features
 from metastep._core import storage
@@ -59,18 +59,10 @@ def publish(
     force: bool = False,
     tracker: Tracker | None = None,
 ) -> Published:
-    """Write the model of a run, or one fitted on the data of several runs, with its card.
+    """Write the model of a run, or one fitted on the data of several runs, and its card, to `NAME.safetensors` and `NAME.md`.
 
-    Of a run with several models it is that of the method which the others are compared with.
-
-    Args:
-        runs: finished runs.
-        name: of the model.
-        out: the folder that `NAME.safetensors` and `NAME.md` go to.
-        trees: of every forest that are kept, the first ones; by default all.
-        command: that was typed, for the card.
-        force: whether files there are replaced.
-        tracker: receives progress.
+    Of a run with several models it is that of the method which the others are compared with. Of every forest the first `trees`
+    are kept, by default all; the command is for the card; with `force`, files there are replaced.
     """
     if not name.replace("-", "").isalnum():
         raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
@@ -187,14 +179,9 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
     """Fit one model on the training data of several runs, and select its iteration on the validation tasks of all of them.
 
     It observes the features of the runs that have no unit; these, space and rule must be the same in all runs. The first run
-    says how Q is fitted.
-
-    Args:
-        runs: one for each family.
-        known: whether the family is known where the model is used (`for_family`). Then it also sees the return, as a share of
-            the range of the family's returns; proposals stay within the family's own range of steps (but values of later
-            updates are maxima over the longest), and nodes are as small as in forests of one family.
-        tracker: receives progress.
+    says how Q is fitted. If the family is `known` where the model is used (`for_family`), it also sees the return, as a share
+    of the range of the family's returns; proposals stay within the family's own range of steps (but values of later updates are
+    maxima over the longest), and nodes are as small as in forests of one family.
     """
     families = {run.config.env.name: run for run in runs}
     if len(families) < len(runs) or len(families) < 2:
@@ -205,15 +192,11 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
     config, mdps = next(iter(fitting.values())), [build_mdp(each) for each in fitting.values()]
     first, *others = mdps
     for other in others:
-        for what in ("observation", "space"):
-            if getattr(first, what) != getattr(other, what):
+        for what in ("observation", "space", "rule.name"):
+            if attrgetter(what)(first) != attrgetter(what)(other):
                 raise InputError(
                     f"publish: {other.env.name} has another {what} than {first.env.name}; it must be the same."
                 )
-        if first.rule.name != other.rule.name:
-            raise InputError(
-                f"publish: {other.env.name} has the rule {other.rule.name}, {first.env.name} has {first.rule.name}."
-            )
     columns, parts, reaches = features.columns(first, first.observation), [], {}
     for name, run in families.items():
         # Rewards are shares of the range of a family's returns, so that no family counts more than another.
@@ -311,14 +294,9 @@ def _without_units(config: Experiment, known: bool) -> Experiment:
 
 def _in_units(transitions: Transitions, columns: Sequence[str], zero: float, unit: float) -> Transitions:
     rewards = (transitions.reward / np.float32(unit)).astype(np.float32)
-    if "return" not in columns:
-        return transitions._replace(reward=rewards)
-    column = [*columns].index("return")
-
-    def share(seen: NDArray[np.float32]) -> NDArray[np.float32]:
-        seen = seen.copy()
-        seen[:, column] = (seen[:, column] - zero) / unit
-        return seen
-
-    observation, following = share(transitions.observation), share(transitions.next_observation)
+    observation, following = transitions.observation.copy(), transitions.next_observation.copy()
+    if "return" in columns:
+        for seen in (observation, following):
+            column = seen[:, [*columns].index("return")]
+            column[:] = (column - zero) / unit
     return transitions._replace(observation=observation, reward=rewards, next_observation=following)

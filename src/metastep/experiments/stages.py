@@ -111,12 +111,10 @@ def select(model: Model, validation: Comparison) -> Model:
     A diverged task makes an iteration's mean return minus infinity, so it cannot be selected; its curve is not kept.
     """
     curves = []
-    for index, record in enumerate(validation.methods):
-        returns = validation.returns[index].astype(np.float64).mean(axis=0)
+    for record, tasks in zip(validation.methods, validation.returns, strict=True):
+        returns, iteration = tasks.astype(np.float64).mean(axis=0), int(record.values["iteration"])
         if np.isfinite(returns).all():
-            curves.append(
-                ValidationCurve(int(record.values["iteration"]), float(returns[1:].mean()), tuple(returns.tolist()))
-            )
+            curves.append(ValidationCurve(iteration, float(returns[1:].mean()), tuple(returns.tolist())))
     if not curves:
         raise InputError("selection: every iteration diverged on the validation tasks.")
     return model.with_validation(curves)
