@@ -82,26 +82,18 @@ def found(tmp_path_factory) -> dict:
     """Outcome of a script that uses processes from the start; like a notebook, it does not guard its main part."""
     place, root = tmp_path_factory.mktemp("parallel"), Path(__file__).resolve().parent.parent.parent
     (place / "script.py").write_text(_SCRIPT)
-    done = subprocess.run(
-        [sys.executable, place / "script.py", place],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "src")]), "METASTEP_PATIENCE": "0"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    environment = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}", "METASTEP_PATIENCE": "0"}
+    command = [sys.executable, place / "script.py", place]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_processes_compute_the_same_bits(found):
+def test_processes_compute_the_same_bits_and_raise_what_calls_raise(found):
     assert found["in other processes"]
     assert found["same sums"]
     assert found["data of 1"] == found["data of 2"]
     assert found["processes that grew"] <= 2  # loky does not restart them
-
-
-def test_an_exception_of_a_process_is_raised_here_even_if_it_cannot_be_pickled(found):
     assert found["raised"] == ["InputError: one sentence", "RuntimeError: TwoWords: one and two"]
 
 
@@ -116,11 +108,8 @@ def test_patience(monkeypatch):
     monkeypatch.setenv("METASTEP_PATIENCE", "soon")
     with pytest.raises(InputError, match="METASTEP_PATIENCE: 'soon' must be a number of seconds"):
         patience(2)
-
-
-def test_threads_leave_calls_to_the_processes_that_will_start():
     pools = [LocalPool(16, seconds) for seconds in (60.0, math.inf, -math.inf)]
-    assert [pool.slots() for pool in pools] == [4, 32, 32]
+    assert [pool.slots() for pool in pools] == [4, 32, 32]  # threads leave calls to processes that will start
 
 
 def test_a_call_that_cannot_be_sent_runs_here():

@@ -1,6 +1,7 @@
 """Pendulum, Acrobot, CartPole and MountainCarContinuous are those of Gymnasium, step by step and as whole episodes."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -47,21 +48,15 @@ def cartpole(context: Any) -> CartPoleEnv:
 class PushedCartPole(CartPoleEnv):
     """A cart pushed by what becomes of a real number."""
 
-    force_of: Callable[[Any], Any]
+    def __init__(self, context: Any, force_of: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.masspole, self.length = context
+        self.total_mass, self.polemass_length = self.masscart + self.masspole, self.masspole * self.length
+        self.force_of = force_of
 
     def step(self, action: Any) -> Any:
-        self.force_mag = self.force_of(action)
+        self.force_mag = self.force_of(action[0])
         return super().step(1)  # to the right, with this force
-
-
-def pushed(force_of: Callable[[Any], Any]) -> Callable[[Any], CartPoleEnv]:
-    def make(context: Any) -> CartPoleEnv:
-        env = PushedCartPole()
-        env.masspole, env.length, env.force_of = context.pole_mass, context.pole_length, force_of
-        env.total_mass, env.polemass_length = env.masscart + env.masspole, env.masspole * env.length
-        return env
-
-    return make
 
 
 class MountainCar(Continuous_MountainCarEnv):
@@ -114,11 +109,12 @@ CASES = {
 }
 WHOLE = list(CASES)
 for kind, force_of in {
-    "bang-bang": lambda action: 10.0 if action[0] > 0.5 else -10.0,
-    "continuous": lambda action: 10.0 * np.clip(action[0], -1.0, 1.0),
-    "newtons": lambda action: np.clip(action[0], -10.0, 10.0),
+    "bang-bang": lambda action: 10.0 if action > 0.5 else -10.0,
+    "continuous": lambda action: 10.0 * np.clip(action, -1.0, 1.0),
+    "newtons": lambda action: np.clip(action, -10.0, 10.0),
 }.items():
-    CASES[f"cartpole, {kind}"] = Case(CartPole(force=kind), pushed(force_of), CartPoleState, CARTS, 1e-5)
+    theirs = partial(PushedCartPole, force_of=force_of)
+    CASES[f"cartpole, {kind}"] = Case(CartPole(force=kind), theirs, CartPoleState, CARTS, 1e-5)
 
 
 def to_gymnasium(env: Any, action: float) -> Any:

@@ -14,8 +14,7 @@ def test_every_registered_environment_is_built_by_its_name(name: str) -> None:
     env = envs.make(name)
     assert isinstance(env, Env | HostEnv)
     assert env.name == name
-    assert env == envs.make(name)
-    assert hash(env) == hash(envs.make(name))
+    assert (env, hash(env)) == (envs.make(name), hash(envs.make(name)))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,6 @@ def test_an_unknown_option_is_named_with_those_there_are(name: str, options: dic
     with pytest.raises(InputError, match=f"^env.options: {words}") as error:
         envs.make(name, **options)
     assert "context_space" not in str(error.value)
-    assert "__init__" not in str(error.value)
 
 
 def test_factories_may_take_no_options_or_any(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from metastep.controllers import HOOF, Fixed, Metagrad
-from metastep.mdp import batched_blocks as together_module
 from metastep.mdp import runs
 from metastep.mdp.blocks import Stream
 from metastep.mdp.loop import run_through
@@ -56,7 +55,7 @@ def test_a_batch_of_many_blocks_is_each_of_them_alone(alone):
 
 
 def test_batches_of_other_numbers_of_blocks_are_not_compiled_anew():
-    simulate = compiled(together_module._simulate)
+    simulate = compiled(runs._simulate)
     run_blocks(MIXED[:4], 0)
     before = simulate._cache_size()
     run_blocks(MIXED[:3], 0)
@@ -87,13 +86,11 @@ def test_a_gpu_is_given_groups_of_no_more_than_it_may_simulate(alone, monkeypatc
         np.testing.assert_allclose(returns, end.piece.mean_return, rtol=2e-4, atol=2e-4)
 
 
-def test_blocks_of_other_shapes_are_not_put_together(monkeypatch):
+def test_blocks_of_other_shapes_are_not_put_together():
     wider = dataclasses.replace(MDP, block_size=8)
     blocks = [asked(Fixed(0.3)), asked(Fixed(0.3), mdp=wider), asked(Fixed(0.3), num_updates=1)]
     ready = [(0, place, block) for place, block in enumerate(blocks)]
-    groups, rest = runs._grouped(ready, 3, whole=False)
-    assert [len(group) for group in groups] == [1, 1, 1]
-    assert rest == []
+    assert runs._grouped(ready, 3, whole=False) == ([[entry] for entry in ready], [])
     assert runs._grouped(ready, 3, whole=True) == ([], ready)
 
 

@@ -12,6 +12,8 @@ from metastep._core.storage import read_bytes, write_atomically
 
 Log = Callable[[int, Mapping[str, Any]], None]
 """Receives the number of an update, from 0, and its quantities by name."""
+AnyLog = Log | str | os.PathLike[str] | None
+"""A log, the path of a CSV file, or none."""
 
 
 class CSVLog:
@@ -62,6 +64,6 @@ def to_csv(rows: Iterable[Iterable[Any]]) -> str:
     return text.getvalue()
 
 
-def as_log(log: Log | str | os.PathLike[str] | None) -> Log | None:
+def as_log(log: AnyLog) -> Log | None:
     """Return a log as it is, and a CSV log for a path."""
     return CSVLog(log) if isinstance(log, str | os.PathLike) else log

@@ -52,12 +52,9 @@ class Blocks:
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
 
-    def __contains__(self, block: int) -> bool:
-        return 0 <= block < len(self)
-
     def num_valid(self, block: int) -> int:
         """Return how many lanes of the block are wanted; the rest is padding."""
-        if block not in self:
+        if not 0 <= block < len(self):
             raise InputError(f"block: {block} is not one of the {len(self)} blocks.")
         return min(self.size, self.num_learners - block * self.size)
 

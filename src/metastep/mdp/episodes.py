@@ -13,9 +13,8 @@ from metastep._core.provenance import describe
 from metastep._core.settings import Count, Share, check_fields
 from metastep.envs import Env, HostEnv
 from metastep.features import Memory, Seen
-from metastep.features.learner import norm
-from metastep.mdp.base import Learners, MetaMDP, Tasks
-from metastep.mdp.initial import InitialPolicy
+from metastep.features.formulas import norm
+from metastep.mdp.base import InitialPolicy, Learners, MetaMDP, Tasks
 from metastep.policies import Policy
 from metastep.rules import NGA, Rule, Update, unusable
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Values
@@ -118,13 +117,11 @@ class EpisodicMetaMDP(MetaMDP):
         return _next_batch(mdp, mdp.estimator.engine.piece(moved)(mdp, learners, hyperparameters))
 
     def blank(self, tasks: Tasks) -> Learners:
-        row, number = jnp.zeros_like(tasks.theta), jnp.zeros(len(tasks.theta), jnp.float32)
+        start = before_updates(self, tasks)
+        number, row, _ = start.previous
         estimate = Estimate(number, number, row, row, number, (row,) * (len(self.estimator.dampings) - 1))
-        state = self.rule.init(tasks.theta)
-        curvature = jnp.zeros(self.rule.steps(estimate, state).shape[:2], jnp.float32)
-        previous = Previous(number, row, number)
-        flagged, start = number > 0.0, jnp.uint32(0)
-        return Learners(tasks.context, tasks.theta, state, estimate, flagged, curvature, previous, tasks.key, start)
+        curvature = jnp.zeros(self.rule.steps(estimate, start.rule_state).shape[:2], jnp.float32)
+        return start._replace(estimate=estimate, curvature=curvature)
 
     def diagnostics(self, learners: Learners) -> Seen:
         estimate, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)

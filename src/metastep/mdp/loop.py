@@ -10,7 +10,7 @@ from jax import Array
 from metastep import features
 from metastep.mdp import Learners, MetaMDP, Tasks
 from metastep.mdp.controller import Controller, ControllerState
-from metastep.mdp.history import History, Tried
+from metastep.mdp.history import History, Outcomes
 
 
 class Stretch(NamedTuple):
@@ -64,7 +64,7 @@ def following(
     piece = History(
         context=context,
         hyperparameters=chosen.astype(np.float32),
-        tried=Tried(**_stacked([_stacked(moment) for moment in tried])) if tries and num_updates else None,
+        tried=Outcomes(**_stacked([_stacked(moment) for moment in tried])) if tries and num_updates else None,
         **_stacked(snapshots),
     )
     return Stretch(learners, state, piece)

@@ -9,7 +9,7 @@ import pytest
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import HostStep
 from metastep.testing import check_env, check_host_env
-from tests.testing.variants import refused, then, variant
+from tests.testing.variants import RNG, refused, then, variant
 
 
 class Walks:
@@ -44,15 +44,6 @@ class Walk:
 
 
 FIXED = Walk().context_space.fixed((0.05, 1.5))
-
-
-class Forgetful(Walks):
-    calls = 0
-
-    def step(self, action, noise, alive):
-        Forgetful.calls += 1
-        after = super().step(action, noise, alive)
-        return HostStep(after.reward + Forgetful.calls, after.terminated)
 
 
 class Restarts(Walks):
@@ -90,8 +81,9 @@ def given(method, change):
     return episodes(base, **{method: lambda self, *given: getattr(base, method)(self, *change(*given))})
 
 
-def result(method, change):
-    return episodes(**{method: then(getattr(Walks, method), change)})
+def steps(part, change):
+    """Changes a part of what `step` returns."""
+    return episodes(step=then(Walks.step, lambda after: after._replace(**{part: change(after)})))
 
 
 def writes(array):
@@ -101,6 +93,10 @@ def writes(array):
 
 def shared(env, context, noise):
     return env, np.stack([np.full(len(context), context[:, 0].mean()), context[:, 1]], axis=1), noise
+
+
+def herd(action, noise, alive):
+    return np.broadcast_to(action.mean(axis=0), action.shape), noise, alive
 
 
 def flock(action, noise, alive):
@@ -115,57 +111,42 @@ READ_ONLY = "fails with ValueError: output array is read-only"
     ("env", "message"),
     [
         (variant(Walk, start_episodes=None), "^env 'walk': it has no method `start_episodes`"),
-        (
-            given("step", lambda a, noise, alive: (a, noise, np.ones_like(alive))),
-            "the state of an episode changes after",
-        ),
-        (
-            given("step", lambda action, *rest: (np.broadcast_to(action.mean(axis=0), action.shape), *rest)),
-            "an episode changes with the actions of another one",
-        ),
+        (given("step", lambda a, z, alive: (a, z, np.ones_like(alive))), "the state of an episode changes after"),
+        (given("step", herd), "an episode changes with the actions of another one"),
         (given("step", flock), LEARNERS),
         (given("__init__", shared), LEARNERS),
         (episodes(observe=None), "what `start_episodes` returns has no method `observe`"),
         (
-            result("observe", lambda seen: np.repeat(seen, 2, axis=-1)),
+            episodes(observe=lambda self: np.ones((2, 2, 4))),
             r"the observation has shape \(2, 2, 4\), it must be \(2, 2, 2\)",
         ),
+        (steps("reward", lambda after: after.reward * np.nan), "the reward is nan at step 0 of an episode"),
+        (steps("reward", lambda after: after.reward.tolist()), "`reward` must be an array, got a list"),
+        (steps("reward", lambda after: after.reward.ravel()), r"`reward` has shape \(4,\), it must be"),
+        (steps("terminated", lambda after: after.reward), "`terminated` has dtype float64, it must be bool"),
+        (steps("truncated", lambda after: after.reward), "`truncated` has dtype float64, it must be bool"),
         (
-            result("step", lambda after: after._replace(reward=after.reward * np.nan)),
-            "the reward is nan at step 0 of an episode",
+            steps("terminated", lambda after: after.reward > 9.0),
+            "border = 1 and border = 2 give the same episodes over 20",
         ),
         (
-            result("step", lambda after: after._replace(reward=after.reward.tolist())),
-            "`reward` must be an array, got a list",
+            episodes(step=then(Walks.step, tuple)),
+            "`step` must return a metastep.envs.host.HostStep, its result has no `rew",
         ),
-        (
-            result("step", lambda after: after._replace(reward=after.reward.ravel())),
-            r"`reward` has shape \(4,\), it must be",
-        ),
-        (
-            result("step", lambda after: after._replace(terminated=after.reward)),
-            "`terminated` has dtype float64, it must be bool",
-        ),
-        (
-            result("step", lambda after: after._replace(truncated=after.reward)),
-            "`truncated` has dtype float64, it must be bool",
-        ),
-        (result("step", tuple), "`step` must return a metastep.envs.host.HostStep, its result has no `reward`"),
         (given("step", lambda action, *rest: (writes(action), *rest)), f"`step` {READ_ONLY}"),
         (given("__init__", lambda env, context, noise: (env, writes(context), noise)), f"`start_episodes` {READ_ONLY}"),
-        (Walk(episodes=Forgetful), "the same seeds, noise and actions give different episodes"),
         (
-            result("step", lambda after: after._replace(terminated=np.zeros_like(after.terminated))),
-            "border = 1 and border = 2 give the same episodes over 20 steps",
+            steps("reward", lambda after: after.reward + RNG.normal()),
+            "the same seeds, noise and actions give different",
         ),
         (given("step", lambda *_: 1 / 0), "`step` fails with ZeroDivisionError: division by zero$"),
         (
             given("restart", lambda which, *rest: (np.ones_like(which), *rest)),
-            "`restart` changes episodes that should go on",
+            "`restart` changes episodes that should go",
         ),
         (
-            given("restart", lambda which, noise, seeds: (which, 0.5 * noise, seeds)),
-            "an episode that `restart` begins differs from one that starts",
+            given("restart", lambda which, z, seeds: (which, 0.5 * z, seeds)),
+            "an episode that `restart` begins differs from",
         ),
         (Walk(episodes=MovesTheOthers), "`restart` changes episodes that should go on"),
         (given("restart", lambda which, *rest: (writes(which), *rest)), f"`restart` {READ_ONLY}"),

@@ -54,31 +54,16 @@ def test_the_estimates_are_the_same(name, hidden):
     assert relative_error(hosted.natural_gradient, compiled.natural_gradient).max() < 1e-2
 
 
-def make_mdp(on_the_host: bool) -> EpisodicMetaMDP:
-    rollout = make_rollout("lqr", num_episodes=20, horizon=20)
-    estimator = Estimator(on_host(rollout) if on_the_host else rollout)
-    return EpisodicMetaMDP(estimator, HyperparameterSpace((0.0,), (1.0,)), block_size=4)
-
-
 def test_the_loop_does_not_know_the_difference():
-    episodes = []
-    for place in (True, False):
-        mdp = make_mdp(place)
+    rollout, episodes = make_rollout("lqr", num_episodes=20, horizon=20), []
+    for each in (on_host(rollout), rollout):
+        mdp = EpisodicMetaMDP(Estimator(each), HyperparameterSpace((0.0,), (1.0,)), block_size=4)
         episodes.append(run(mdp, Exploration(), mdp.tasks(0, Stream.TRAIN, 0), num_updates=3, record=("theta",))[0])
     hosted, compiled = episodes
     for field in ("context", "hyperparameters", "flagged"):
         np.testing.assert_array_equal(getattr(hosted, field), getattr(compiled, field))
     np.testing.assert_allclose(hosted.features["theta"], compiled.features["theta"], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(hosted.mean_return, compiled.mean_return, rtol=1e-3)
-
-
-def test_the_same_key_gives_the_same_bits_and_another_key_others():
-    mdp = make_mdp(True)
-    tasks = mdp.tasks(0, Stream.TRAIN, 0)
-    other = tasks._replace(key=mdp.tasks(1, Stream.TRAIN, 0).key)
-    first, again, apart = (mdp.begin(each).estimate.gradient for each in (tasks, tasks, other))
-    np.testing.assert_array_equal(first, again)
-    assert not np.array_equal(first, apart)
 
 
 def test_a_compiled_function_refuses_with_a_sentence():
