@@ -59,7 +59,7 @@ def test_a_run_reads_its_configuration_once_and_builds_one_meta_mdp_for_each_mod
         built.append(config)
         return build_mdp(config)
 
-    monkeypatch.setattr(run_module, "build_mdp", counted)
+    monkeypatch.setattr(run_module.configs, "build_mdp", counted)
     _opened.clear()
     metastep.run("nav2d", tmp_path / "run", scale="quick", overrides=[*TINY, *SMALL])
     read = [path.removeprefix(f"{tmp_path}/") for path in _opened if path.endswith("config.json")]

@@ -143,5 +143,5 @@ def test_data_without_a_finite_tuple_are_not_fitted(tmp_path: Path) -> None:
     # The square of so small a sigma is zero in float32, so that no natural gradient is finite.
     folder = make_folder(tmp_path / "run", "policy.sigma=1e-30")
     folder.collect()
-    with pytest.raises(InputError, match="each of its tuples holds a number that is not finite"):
+    with pytest.raises(InputError, match="each of the tuples holds a number that is not finite"):
         fit_and_select(folder)

@@ -9,29 +9,19 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from metastep import features
+from metastep import features, fqi
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.progress import Silent, Tracker
+from metastep._core.progress import Tracker
 from metastep._core.storage import require_new, write_new
 from metastep.controllers import MetaFQIController
 from metastep.evaluation import Comparison, Method, differences, join, summary
-from metastep.experiments.config import build_fqi, build_mdp, parse
+from metastep.experiments.config import build_mdp, parse
 from metastep.experiments.provenance import read_dataset
 from metastep.experiments.run import Run
 from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import read_fitted, validate
-from metastep.fqi import (
-    Model,
-    ObservationPart,
-    TrainingData,
-    ValidationCurve,
-    branches_of,
-    load_model,
-    model_from,
-    model_of_heads,
-    save_model,
-)
+from metastep.experiments.stages import fit_on, read_fitted, validate
+from metastep.fqi import Model
 from metastep.fqi.forest import Forest
 from metastep.mdp.history import Transitions
 from metastep.report.tables import target_of
@@ -80,9 +70,9 @@ def publish(
     small = whole.only_selected() if trees is None else whole.only_selected().with_trees(trees)
     storage.create_folder(out)
     with TemporaryDirectory() as aside:
-        save_model(small, Path(aside, file.name), packed=True)
+        fqi.save_model(small, Path(aside, file.name), packed=True)
         content = storage.read_bytes(Path(aside, file.name))
-        small = load_model(Path(aside, file.name))
+        small = fqi.load_model(Path(aside, file.name))
     names = [part.name for part in whole.record.observation]
     seen = np.concatenate([read_dataset(run, verify=False).transitions(names).observation for run in learned])
     seen = seen[:: max(1, len(seen) // _ROWS)]
@@ -209,24 +199,21 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
         reaches[name] = (low, high - low)
         parts.append(_in_units(run.dataset.transitions(first.observation), columns, *reaches[name]))
     everything = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-    estimator = build_fqi(config, first.space)
-    with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
-        estimator.fit(everything, progress=lambda *_: stage.advance(1))
 
     def shared(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {name: value for name, value in tables[0].items() if all(t.get(name) == value for t in tables)}
 
     settings = [mdp.setting for mdp in mdps]
     rule, units = shared([setting["rule"] for setting in settings]), {name: unit for name, (_, unit) in reaches.items()}
-    model = model_from(
-        estimator,
+    model = fit_on(
+        config,
+        first,
+        everything,
+        data_of(runs),
+        tracker=tracker,
         setting=shared(settings) | {"rule": rule, "env": "several", "families": [*families]},
-        observation=[ObservationPart(name, size) for name, size in features.sizes(first, first.observation).items()],
-        training_data=TrainingData(len(everything.reward), config.seed, data_of(runs)),
-        feature_names=columns,
         configuration={"families": {name: each.to_dict() for name, each in configs.items()}}
         | ({"reaches": reaches} if known else {"reward_units": units}),
-        branches=branches_of(first.space),
     )
     # Iterations are scored by the mean over families of their mean return, in the family's units.
     scores: list[list[float]] = []
@@ -239,7 +226,7 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
     if not len(finite):
         raise InputError("selection: every iteration diverged on validation tasks.")
     return model.with_validation(
-        [ValidationCurve(int(i) + 1, float(table[:, i].mean()), tuple(table[:, i].tolist())) for i in finite]
+        [fqi.ValidationCurve(int(i) + 1, float(table[:, i].mean()), tuple(table[:, i].tolist())) for i in finite]
     )
 
 
@@ -255,12 +242,12 @@ def for_family(model: Model, config: Experiment) -> Model:
     own = replace(
         record,
         setting=mdp.setting,
-        branches=branches_of(mdp.space),
+        branches=fqi.branches_of(mdp.space),
         feature_low=moved(record.feature_low),
         feature_high=moved(record.feature_high),
     )
     heads = [[cast(Forest, head).in_unit(column, zero, unit) for head in q.heads] for q in model.q_functions]
-    return model_of_heads(own, heads)
+    return fqi.model_of_heads(own, heads)
 
 
 def data_of(runs: Sequence[Run]) -> str:

@@ -32,19 +32,9 @@ from metastep._core.registry import require_modules
 from metastep._core.storage import writing
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
+from metastep.experiments import config as configs
 from metastep.experiments import provenance, reporting, stages
 from metastep.experiments.budget import require_affordable
-from metastep.experiments.config import (
-    Scale,
-    build_env,
-    build_fqi,
-    build_mdp,
-    learners_collected,
-    load,
-    require_available,
-    updates_collected,
-    variant,
-)
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model, save_model
 from metastep.mdp import MetaMDP, collection
@@ -117,14 +107,14 @@ class Run:
         """Import the modules that the configuration names, or refuse; check the listed tasks."""
         require_modules(self.config.part_names(), f"File {self.path / 'config.json'}", allow_imports=allow_imports)
         if self.tasks is not None:
-            space = build_env(self.config).context_space
+            space = configs.build_env(self.config).context_space
             space.validate(self.tasks, f"File {self.path / 'config.json'}, tasks")
         return self
 
     def require_buildable(self) -> Self:
         """Refuse a configuration whose meta-MDPs, estimators or methods cannot be built."""
         for own in map(self.of_model, ("", *self.config.models)):
-            build_fqi(own.config, own.mdp.space)
+            configs.build_fqi(own.config, own.mdp.space)
         assert self.methods is not None
         return self
 
@@ -137,7 +127,7 @@ class Run:
         if not name:
             return self
         if name not in self._models:
-            self._models[name] = Run(self.path / "models" / name, variant(self.config, name), self.tasks)
+            self._models[name] = Run(self.path / "models" / name, configs.variant(self.config, name), self.tasks)
         return self._models[name]
 
     def writing(self) -> AbstractContextManager[None]:
@@ -159,7 +149,7 @@ class Run:
     @cached_property
     def mdp(self) -> MetaMDP:
         """The meta-MDP."""
-        return build_mdp(self.config)
+        return configs.build_mdp(self.config)
 
     @cached_property
     def methods(self) -> dict[str, MethodSpec]:
@@ -223,11 +213,11 @@ class Run:
             self.dataset = collection.collect(
                 dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
                 self.data_folder,
-                num_episodes=learners_collected(config),
+                num_episodes=configs.learners_collected(config),
                 labels=config.collect.labels,
                 rounds=config.collect.rounds,
                 follow=None if config.collect.rounds == 1 else partial(self._controller_of_round, timed),
-                num_updates=updates_collected(config),
+                num_updates=configs.updates_collected(config),
                 seed=config.seed,
                 config=provenance.recorded_with_data(self),
                 task_list=self.tasks,
@@ -246,7 +236,7 @@ class Run:
             model = provenance.read_round_model(self, index, fingerprint)
         else:
             transitions = all_transitions(map(writer.block, blocks), config.meta.observation)
-            model = stages.fit_on(self, transitions, fingerprint, self.data_folder, tracker=tracker)
+            model = stages.fit_on(config, self.mdp, transitions, fingerprint, tracker=tracker)
             model = stages.select(model, stages.validate(self, model, tracker=tracker)).only_selected()
             storage.create_folder(path.parent)
             save_model(model, path)
@@ -323,7 +313,7 @@ def run(
     source: str | Path,
     out: str | Path,
     *,
-    scale: Scale | None = None,
+    scale: configs.Scale | None = None,
     seed: int | None = None,
     overrides: Sequence[str] = (),
     tracker: Tracker | None = None,
@@ -350,7 +340,7 @@ def run(
 
 def start_run(
     source: str | Path,
-    scale: Scale | None,
+    scale: configs.Scale | None,
     out: Path,
     *,
     command: str = "",
@@ -365,8 +355,8 @@ def start_run(
     Besides the arguments of `run` there are the command that was typed, for the report, a file of contexts to train on, and
     another run, or its data, to copy the training data from.
     """
-    config = load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
-    env = build_env(config)
+    config = configs.load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
+    env = configs.build_env(config)
     if ":" in config.env.name:  # a user's, which may break the contract: later it would fail, or give wrong numbers
         declared(env)  # the policy is built from it
         policy = policies.build(config.policy.name, config.policy.options, env)
@@ -375,7 +365,7 @@ def start_run(
     space = env.context_space
     listed = None if tasks is None else load_tasks(tasks, space.names, space.low, space.high)
     new = Run(out, config, listed).require_buildable()
-    require_available(new.mdp)
+    configs.require_available(new.mdp)
     require_affordable(new, anyway=anyway)
     dataset = None if data is None else provenance.find_data(data, config, listed)
     new.prepare_folder(command)

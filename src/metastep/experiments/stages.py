@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from metastep.experiments import provenance
 from metastep.experiments.config import build_fqi, build_regressor, build_rule
 from metastep.experiments.schema import Experiment, MethodSection
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, save_model
+from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.history import Transitions
@@ -41,35 +42,36 @@ if TYPE_CHECKING:
 def fit_model(run: Run, dataset: Dataset, *, tracker: Tracker | None = None, random_state: int | None = None) -> Model:
     """Fit metaFQI on a dataset; every iteration is kept, the last one counts as selected until `select`."""
     transitions = dataset.transitions(run.config.meta.observation)
-    return fit_on(run, transitions, dataset.checksum, dataset.folder, tracker=tracker, random_state=random_state)
+    return fit_on(run.config, run.mdp, transitions, dataset.checksum, tracker=tracker, random_state=random_state)
 
 
 def fit_on(
-    run: Run,
+    config: Experiment,
+    mdp: MetaMDP,
     transitions: Transitions,
     fingerprint: str,
-    source: Path,
     *,
     tracker: Tracker | None,
     random_state: int | None = None,
+    setting: dict[str, Any] | None = None,
+    configuration: dict[str, Any] | None = None,
 ) -> Model:
-    """Fit metaFQI on transitions from `source`; `fingerprint` identifies them."""
-    config, mdp, observation = run.config, run.mdp, run.config.meta.observation
+    """Fit metaFQI on transitions that `fingerprint` identifies; `setting` and `configuration` replace the experiment's own."""
     estimator = build_fqi(config, mdp.space, random_state)
     with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
         if not len(transitions.reward):
             raise InputError(
-                f"Dataset {source}: each of its tuples holds a number that is not finite, so there is nothing to fit; look at "
-                "the policy's sigma, the first policies and the step sizes."
+                "fit: each of the tuples holds a number that is not finite, so there is nothing to fit; look at the policy's "
+                "sigma, the first policies and the step sizes."
             )
         estimator.fit(transitions, progress=lambda *_: stage.advance(1))
     model = model_from(
         estimator,
-        setting=mdp.setting,
-        observation=[ObservationPart(name, size) for name, size in features.sizes(mdp, observation).items()],
+        setting=setting or mdp.setting,
+        observation=[ObservationPart(name, size) for name, size in features.sizes(mdp, mdp.observation).items()],
         training_data=TrainingData(len(transitions.reward), config.seed, fingerprint),
-        feature_names=features.columns(mdp, observation),
-        configuration={"experiment": config.to_dict()},
+        feature_names=features.columns(mdp, mdp.observation),
+        configuration=configuration or {"experiment": config.to_dict()},
         branches=branches_of(mdp.space),
     )
     # As in the configuration: `module:name` says where a user's own regressor comes from.
@@ -308,7 +310,7 @@ def read_times(folder: Path) -> dict[str, float]:
         return {}
     found = storage.read_json(file)
     storage.require_stamp(found, "times", file, "remove it")
-    seconds = found.get("seconds")
-    if not isinstance(seconds, dict) or not all(type(value) in (int, float) for value in seconds.values()):
-        raise InputError(f"File {file} was not written by metastep: it must hold seconds by stage; remove it.")
-    return {name: float(value) for name, value in seconds.items()}
+    try:
+        return {name: float(value) for name, value in found["seconds"].items()}
+    except (KeyError, AttributeError, TypeError, ValueError):
+        raise InputError(f"File {file} was not written by metastep: it must hold seconds by stage.") from None
