@@ -109,9 +109,8 @@ def test_leftovers_and_foreign_files_are_named(run: Run) -> None:
     (run.data_folder / "part-00000-00001.safetensors").write_text("")
     (run.path / "linked").symlink_to(run.path / "data")
     found = problems(run.path)
-    assert found.pop("notes.txt") == "was not written by metastep."
-    assert found.pop("photos/2020") == "was not written by metastep."
-    assert found.pop("linked") == "was not written by metastep."
+    for name in ("notes.txt", "photos/2020", "linked"):
+        assert found.pop(name) == "was not written by metastep."
     assert "leftover" in found.pop("results/.fixed.safetensors.0123456789abcdef.tmp")
     assert "leftover" in found.pop(".lock")
     assert "a block that is not complete" in found.pop("data/part-00000-00001.safetensors")
@@ -165,11 +164,8 @@ def test_export_writes_new_plain_files_only(run: Run, tmp_path: Path) -> None:
     assert target.read_bytes() == before
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(target)
-    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
-    for name in ("pipe", "link", "dangling", ""):
-        for more in ((), ("--force",)):
-            assert "something that is not a plain file" in export(run.path, tmp_path / name, *more)
-    assert "something that is not a plain file" in export(run.path, Path("/dev/null"), "--force")
+    for name in ("pipe", "link", "", "/dev/null"):
+        assert "something that is not a plain file" in export(run.path, tmp_path / name, "--force")
     assert target.read_bytes() == before
     assert "there is no folder" in export(run.path, tmp_path / "nowhere" / "tuples.parquet")
 

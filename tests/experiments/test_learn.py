@@ -92,7 +92,7 @@ def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
 def test_the_model_sees_how_many_updates_there_are(fitted, tmp_path, monkeypatch):
     budgets, grow = [], learn.grow
     monkeypatch.setattr(
-        learn, "grow", lambda mdp, *args, **kwargs: budgets.append(mdp.budget) or grow(mdp, *args, **kwargs)
+        learn, "grow", lambda mdp, *args, **more: budgets.append(mdp.budget) or grow(mdp, *args, **more)
     )
     learn.learn(load_model(fitted), "", tmp_path / "short", num_updates=1, family="pendulum")
     assert budgets == [1]
@@ -129,11 +129,10 @@ def test_files_that_are_not_policies_are_refused(fitted, tmp_path):
         learn.evaluate(fitted / "model.safetensors")
     arrays, stamp = {"theta": np.zeros(3, np.float32)}, storage.stamp("policy")
     experiment = load("pendulum-ppo", "quick", TINY).to_dict()
-    for metadata, sentence in {
-        "nothing": ({}, "does not hold what this version keeps"),
-        "text": ({"experiment": experiment, "learned": {"task": {"mass": "heavy"}}}, "does not hold what this"),
-        "short": ({"experiment": experiment, "learned": {"task": {"mass": 1.0}}}, "does not hold a policy of its"),
-    }.values():
+    for metadata, sentence in (
+        ({"experiment": experiment, "learned": {"task": {"mass": "heavy"}}}, "does not hold what this version keeps"),
+        ({"experiment": experiment, "learned": {"task": {"mass": 1.0}}}, "does not hold a policy of its"),
+    ):
         storage.write_tensors(tmp_path / "policy.safetensors", arrays, stamp | metadata)
         with pytest.raises(InputError, match=sentence):
             learn.evaluate(tmp_path)

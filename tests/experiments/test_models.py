@@ -13,7 +13,7 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.experiments import run as run_module
 from metastep.experiments import stages
-from metastep.experiments.config import build_mdp, load, variant
+from metastep.experiments.config import load
 from metastep.experiments.publishing import publish
 from metastep.experiments.run import Run
 from metastep.fqi import load_model
@@ -41,39 +41,22 @@ def contents(folder) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory) -> Run:
-    folder = make(tmp_path_factory.mktemp("models") / "run")
-    folder.run_all()
-    return folder
-
-
 _opened: list[str] = []
 sys.addaudithook(lambda event, args: _opened.append(str(args[0])) if event == "open" else None)
 
 
-def test_a_run_reads_its_configuration_once_and_builds_one_meta_mdp_for_each_model(tmp_path, monkeypatch):
-    built = []
-
-    def counted(config):
-        built.append(config)
-        return build_mdp(config)
-
-    monkeypatch.setattr(run_module.configs, "build_mdp", counted)
-    _opened.clear()
-    metastep.run("nav2d", tmp_path / "run", scale="quick", overrides=[*TINY, *SMALL])
-    read = [path.removeprefix(f"{tmp_path}/") for path in _opened if path.endswith("config.json")]
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> Run:
+    """A run that read each config.json once and built one meta-MDP for each model."""
+    path, built, build = tmp_path_factory.mktemp("models"), [], run_module.configs.build_mdp
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module.configs, "build_mdp", lambda config: built.append(config) or build(config))
+        _opened.clear()
+        run = metastep.run("nav2d", path / "run", scale="quick", overrides=[*TINY, *SMALL])
+    read = [name.removeprefix(f"{path}/") for name in _opened if name.endswith("config.json")]
     assert sorted(read) == ["run/config.json", "run/models/metastep/config.json"]
     assert len(built) == 2
-
-
-def test_a_model_has_the_settings_that_are_different_for_it():
-    config = load("nav2d", "quick", [*TINY, *SMALL])
-    own = variant(config, "metastep")
-    assert (own.meta.rule.name, own.meta.stepsize_scale, own.collect.rounds) == ("menu", "divergence", 3)
-    assert own.env == config.env
-    assert (own.models, [method.name for method in own.compare.methods]) == ({}, ["metafqi"])
-    assert variant(config, "") is config
+    return run
 
 
 @pytest.mark.parametrize(
@@ -105,6 +88,9 @@ def test_a_run_holds_the_model_within_it_and_check_knows_every_file(done):
     names = contents(done.path)
     assert {"models/metastep/model.safetensors", "models/metastep/rounds/2.safetensors"} <= set(names)
     assert "model.safetensors" not in names  # no method follows one
+    own = done.of_model("metastep").config
+    assert (own.meta.rule.name, own.meta.stepsize_scale, own.env) == ("menu", "divergence", done.config.env)
+    assert (own.models, own.compare.names) == ({}, ("metafqi",))
     assert problems(done.path) == {}
     model = load_model(done.path / "models" / "metastep")
     directions = done.of_model("metastep").config.meta.rule.options["directions"]

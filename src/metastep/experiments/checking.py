@@ -60,7 +60,8 @@ def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
     for file, check in checks.items():
         problem = "is a link, a plain file is needed." if file.is_symlink() else "" if file.exists() else "is missing."
         try:
-            problem or check()
+            if not problem:
+                check()
         except InputError as error:
             problem = str(error)
         findings.append(Finding(file, problem))
