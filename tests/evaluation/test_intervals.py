@@ -153,7 +153,7 @@ def test_holm_by_hand() -> None:
 def test_interquartile_mean_leaves_out_the_outer_quarters() -> None:
     values = np.array([[9.0, -50.0, 1.0, 2.0, 3.0, 4.0, 700.0, -1.0]])
     found = interquartile_mean(values, seed=0, num_resamples=500)
-    np.testing.assert_allclose(found.value[0], stats.trim_mean(values[0], 0.25))
+    np.testing.assert_allclose(found.mean[0], stats.trim_mean(values[0], 0.25))
     assert found.low[0] < 2.5 < found.high[0]
     covered = interquartile_mean(samples(NULLS["log-normal"], 20, 1500), seed=0, num_resamples=500)
     truth = BENCHMARK["interquartile_of"](NULLS["log-normal"], num=400_000)
@@ -163,9 +163,9 @@ def test_interquartile_mean_leaves_out_the_outer_quarters() -> None:
 def test_probability_of_improvement() -> None:
     differences = np.array([[1.0] * 15 + [-1.0] * 5, [0.0] * 20, [2.0] * 20, [1.0] * 10 + [0.0] * 10])
     found = improvement_probability(differences)
-    np.testing.assert_allclose(found.value, [0.75, 0.5, 1.0, 0.75])
-    assert (found.low < found.value).all()
-    assert (found.high[:2] > found.value[:2]).all()
+    np.testing.assert_allclose(found.mean, [0.75, 0.5, 1.0, 0.75])
+    assert (found.low < found.mean).all()
+    assert (found.high[:2] > found.mean[:2]).all()
     assert found.high[2] == 1.0
     assert found.low[2] > 0.75
     np.testing.assert_allclose(improvement_probability(-differences).low, 1.0 - found.high)

@@ -31,7 +31,7 @@ class LastUpdate(NamedTuple):
     divergence: Array  # (learners,): KL between the policies before and after
     clip_fraction: Array  # (learners,)
     rate: Array  # (learners,): the step that was chosen
-    step_norm: Array  # (learners,): length of the step
+    step_norm: Array  # (learners,): length of the step; this and the next two are its `StepGeometry`
     norm_before: Array  # (learners,): length of the one before it
     cosine: Array  # (learners,): of the angle between these two
     first_entropy: Array  # (learners,): of the policy on the very first batch
@@ -41,25 +41,17 @@ class LastUpdate(NamedTuple):
 class ActorCriticMDP(MetaMDP):
     """The meta-MDP whose updates learn from batches of steps, with an actor and a critic.
 
-    Args:
-        sampler: the family of tasks, the policy and how a batch is sampled.
-        space: what is chosen for an update: the learning rate, say.
-        rule: the update.
-        initial: the distribution of first parameters.
-        meta_discount: discount of the improvements, gamma~.
-        observation: features that make up the meta-observation, in this order.
-        block_size: learners simulated together; part of what makes a result repeatable.
-        budget: updates that a learner has; the feature of this name is the share of them that were made.
+    What the fields mean is as in `EpisodicMetaMDP`.
     """
 
-    sampler: Sampler
-    space: HyperparameterSpace | MenuSpace
+    sampler: Sampler  # the family of tasks, the policy and how a batch is sampled
+    space: HyperparameterSpace | MenuSpace  # of the learning rate, say
     rule: ActorCriticRule = PPO()
     initial: InitialPolicy = InitialPolicy("orthogonal")
     meta_discount: Share = 1.0
     observation: tuple[str, ...] = _DEFAULT_OBSERVATION
     block_size: Count = 64
-    budget: Count = 50
+    budget: Count = 50  # updates that a learner has; the feature of this name is the share of them that were made
 
     diagnosed: ClassVar[tuple[str, ...]] = (
         *("theta", "context", "mean_return", "return_error", "entropy", "explained_variance", "approx_kl"),
@@ -100,11 +92,6 @@ class ActorCriticMDP(MetaMDP):
 
     def with_budget(self, num_updates: int) -> "ActorCriticMDP":
         return dataclasses.replace(self, budget=num_updates)
-
-    def with_rule(
-        self, rule: ActorCriticRule, space: HyperparameterSpace | MenuSpace | None = None
-    ) -> "ActorCriticMDP":
-        return dataclasses.replace(self, rule=rule, space=space or self.space)
 
     def begin(self, tasks: Tasks) -> Learners:
         begun: Learners = engine_of(self.env).whole(_begin)(_simulated(self), tasks)
@@ -181,15 +168,5 @@ def _trained(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) ->
     key, values = purpose_key(learners.key, Purpose.UPDATE, learners.update), mdp.space.named(hyperparameters)
     after = mdp.rule.apply(mdp.policy, learners.theta, batch, values, learners.rule_state, key)
     step, last = after.theta - learners.theta, learners.previous
-    geometry = step_geometry(step, last.step, jnp)
-    return after, LastUpdate(
-        mean_return=batch.mean_return,
-        step=step,
-        divergence=after.divergence,
-        clip_fraction=after.clip_fraction,
-        rate=values["stepsize"],
-        step_norm=geometry.length,
-        norm_before=geometry.length_before,
-        cosine=geometry.cosine,
-        first_entropy=last.first_entropy,
-    )
+    known = batch.mean_return, step, after.divergence, after.clip_fraction, values["stepsize"]
+    return after, LastUpdate(*known, *step_geometry(step, last.step, jnp), last.first_entropy)

@@ -22,7 +22,6 @@ from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.policies import ActorCritic, Policy
 from metastep.rules import ActorCriticRule, Rule, RuleState
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace
-from metastep.simulation.engine import engine_of
 
 _NUMBERS: dict[str, tuple[str, ...]] = {"normal": ("mean", "variance"), "uniform": ("low", "high"), "orthogonal": ()}
 
@@ -158,10 +157,6 @@ class MetaMDP(ABC):
         """Return the numbers of a learner and its batch while it is simulated; a controller may keep whole episodes."""
 
     @abstractmethod
-    def with_rule(self, rule: Any, space: HyperparameterSpace | MenuSpace | None = None) -> Self:
-        """Return the same meta-MDP with another update, and perhaps another space."""
-
-    @abstractmethod
     def begin(self, tasks: Tasks) -> Learners:
         """Simulate the first batch of every learner."""
 
@@ -193,11 +188,6 @@ class MetaMDP(ABC):
         return self.rule.directions or ((self.rule.name,) if self.rule.is_along_a_line else ())
 
     @property
-    def steps_between_halts(self) -> int:
-        """Environment steps after which a long simulation may pause."""
-        return engine_of(self.env).steps_between_halts
-
-    @property
     def setting(self) -> dict[str, Any]:
         """Everything that changes what a model's numbers mean, as JSON holds it: a model is used only where this is the same."""
         env: Any = self.env
@@ -215,6 +205,10 @@ class MetaMDP(ABC):
             "space": space,
             **self.facts,
         }
+
+    def with_rule(self, rule: Any, space: HyperparameterSpace | MenuSpace | None = None) -> Self:
+        """Return the same meta-MDP with another update, and perhaps another space."""
+        return dataclasses.replace(self, rule=rule, space=space or self.space)
 
     def with_budget(self, num_updates: int) -> Self:
         """Return the meta-MDP whose learners have this many updates, for features of how many are left."""
@@ -247,10 +241,8 @@ class MetaMDP(ABC):
         if rule.directions != named:
             raise InputError(f"space: its directions are {list(named)}, but the rule has {list(rule.directions)}.")
         if self._measures_divergence and (kind is ActorCriticRule or not self.directions):
-            raise InputError(
-                f"meta.stepsize_scale: 'divergence' needs a rule that moves along a line, {rule.name!r} does not; use 'log' or "
-                "'linear'."
-            )
+            needs = f"'divergence' needs a rule that moves along a line, {rule.name!r} does not"
+            raise InputError(f"meta.stepsize_scale: {needs}; use 'log' or 'linear'.")
         if not self.observation or len(set(self.observation)) < len(self.observation):
             raise InputError(f"meta.observation: {list(self.observation)} must name one feature or more, each once.")
 

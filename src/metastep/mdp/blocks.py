@@ -1,9 +1,8 @@
 """Blocks and keys: a result does not depend on which process computed it, when, or on how much else was asked for.
 
-Work is cut into blocks of a fixed number of learners. A learner is a lane of a block, and every random number comes from
-`fold_in(seed, stream, block, purpose, update)` with one draw for all lanes. Vectorised floating point is not bitwise stable
-across batch sizes; a block of fixed size is. A last block with fewer learners is computed whole and cut afterwards, so
-task 7 is the same task whether 20 or 200 are asked for.
+Every random number comes from `fold_in(seed, stream, block, purpose, update)` with one draw for all lanes, the learners of a
+block. Vectorised floating point is bitwise stable for one batch size only: a last block with fewer learners is computed whole and
+cut afterwards, so that task 7 is the same task whether 20 or 200 are asked for.
 """
 
 from collections.abc import Iterator

@@ -24,7 +24,7 @@ from metastep.mdp.controller import Controller, Exploration
 from metastep.mdp.dataset import BlockFiles, Dataset, DatasetWriter, Layout
 from metastep.mdp.history import History, joined
 from metastep.mdp.loop import Growth, grow
-from metastep.simulation.engine import blocks_at_once, one_block_at_a_time
+from metastep.simulation.engine import blocks_at_once, engine_of, one_block_at_a_time
 
 PART_SECONDS = 2.0
 """A halt leaves a part on disk only if the last one is this old: where steps are cheap, files would cost more than they save."""
@@ -92,11 +92,8 @@ def collect(
     The trajectory method makes `num_updates` = T updates in each episode; the generative method is T = 1.
 
     Args:
-        mdp: what to collect from.
         folder: of the dataset; a stopped collection resumes there.
-        num_episodes: K.
-        num_updates: T.
-        seed: of everything random.
+        num_episodes, num_updates: K and T.
         config: recorded, and compared on resuming.
         task_list: contexts to use in place of the task distribution, (tasks, coordinates).
         controller: proposes the step sizes; uniform exploration by default.
@@ -166,11 +163,11 @@ def make_block(work: Collected, controller: Controller, block: int) -> History |
     resumes = can_write and controller.is_memoryless
     begun = work.begun(block)[0] if resumes else None
     steps = mdp.block_size * mdp.batch_steps * labels  # of an update
-    stretch = max(1, mdp.steps_between_halts // steps) if controller.is_memoryless else work.num_updates
+    stretch = max(1, engine_of(mdp.env).steps_between_halts // steps) if controller.is_memoryless else work.num_updates
     saved, last_saved = begun.updates if begun else 0, time.monotonic()
     pieces: tuple[History, ...] = ()
     with one_block_at_a_time(mdp.env):
-        options: Any = {"stretch": stretch, "record": files.layout.features, "tries": labels - 1, "begun": begun}
+        options: Any = {"stretch": stretch, "begun": begun, "record": tuple(files.layout.features), "tries": labels - 1}
         for growth in grow(mdp, controller, work.tasks(block), work.num_updates, **options):
             pieces = growth.pieces
             if growth.updates == work.num_updates:

@@ -159,17 +159,9 @@ class BlockFiles:
 class DatasetWriter:
     """Create a dataset or resume one; several processes may add blocks to the same folder at the same time.
 
-    Args:
-        folder: made if it is not there.
-        layout: the shape of the dataset.
-        config: the resolved configuration, anything that JSON can hold; another one is refused on resuming.
-        seed: likewise.
-        device: recorded with the versions of the packages that decide numbers; others are refused on resuming a
-            dataset that is not complete.
-        packages: such packages of this environment.
-
-    `damaged` holds one sentence for each block file found damaged at the start; such blocks count as missing. `files` adds
-    blocks, and keeps what there is of those that are not complete.
+    `config`, which is anything that JSON can hold, and `seed` are those of a dataset that is resumed; so are, unless it is
+    complete, the device and the versions of the packages that decide numbers. `packages` names those of the environment.
+    `damaged` holds one sentence for each block file found damaged at the start; such blocks count as missing.
     """
 
     def __init__(

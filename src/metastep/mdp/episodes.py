@@ -93,11 +93,11 @@ class EpisodicMetaMDP(MetaMDP):
     def facts(self) -> dict[str, Any]:
         """What a model must share; the number and length of episodes are left out, they only change how much is known."""
         rollout, solver = self.estimator.rollout, self.estimator
+        facts = {"damping": describe(solver.damping), "discount": rollout.discount, "baseline": rollout.baseline}
         # Named only where it is not the usual one, so that models of earlier versions still match.
         is_usual = solver.solver != "truncated" and solver.damping_kind == "relative"
-        natural = {} if is_usual else {"natural_gradient": [solver.solver, solver.damping_kind, solver.cg_iterations]}
-        facts = {"damping": describe(solver.damping), "discount": rollout.discount, "baseline": rollout.baseline}
-        return facts | natural
+        natural = [solver.solver, solver.damping_kind, solver.cg_iterations]
+        return facts if is_usual else facts | {"natural_gradient": natural}
 
     def with_rule(self, rule: Rule, space: HyperparameterSpace | MenuSpace | None = None) -> "EpisodicMetaMDP":
         """Return the same meta-MDP with another update; the damping follows a rule that has one."""
@@ -237,7 +237,6 @@ def without_ranges(mdp: EpisodicMetaMDP) -> EpisodicMetaMDP:
 def whole_episodes(mdp: MetaMDP, who: str) -> EpisodicMetaMDP:
     """Return the paper's meta-MDP, or refuse one of the other kind."""
     if not isinstance(mdp, EpisodicMetaMDP):
-        raise InputError(
-            f"{who} needs batches of whole episodes, the rule {mdp.rule.name!r} learns from batches of steps."
-        )
+        learns = f"the rule {mdp.rule.name!r} learns from batches of steps"
+        raise InputError(f"{who} needs batches of whole episodes, {learns}.")
     return mdp

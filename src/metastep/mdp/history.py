@@ -3,7 +3,7 @@
 A history of T updates is T+1 observations: the tuple of update t is `(x_t, h_t, l_t, x_{t+1})` with `l_t = j_{t+1} - j_t`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,10 +33,6 @@ class Outcomes(NamedTuple):
     num_steps: NDArray[np.float32]  # (T, tries, learners)
     features: Mapping[str, NDArray[np.float32]]  # by name, each (T, tries, learners, size)
 
-    def map(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "Outcomes":
-        """Return the same with every array changed."""
-        return _from_arrays(Outcomes, {name: change(array) for name, array in _to_arrays(self).items()})
-
 
 class History(NamedTuple):
     """A block of learners over T updates, on the host; time first.
@@ -55,12 +51,9 @@ class History(NamedTuple):
 
     def part(self, start: int, end: int) -> "History":
         """Return some of the learners, without copying."""
-
-        def cut(name: str, array: NDArray[Any]) -> NDArray[Any]:
-            axis = 0 if name == "context" else 2 if name.startswith(_TRIED) else 1
-            return array[(slice(None),) * axis + (slice(start, end),)]
-
-        return from_arrays({name: cut(name, array) for name, array in self.to_arrays().items()})
+        axes = {name: 2 if name.startswith(_TRIED) else 1 for name in self.to_arrays()} | {"context": 0}
+        cuts = {name: (slice(None),) * axis + (slice(start, end),) for name, axis in axes.items()}
+        return from_arrays({name: array[cuts[name]] for name, array in self.to_arrays().items()})
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by name, as files hold them."""
@@ -76,17 +69,12 @@ class History(NamedTuple):
     @property
     def outcomes(self) -> list[Outcomes]:
         """The updates that were made, then those tried, without the axis `tries`: one label of every state in each."""
-        made = Outcomes(
-            self.hyperparameters,
-            self.mean_return[1:],
-            self.flagged[1:],
-            self.num_steps[1:],
-            {name: array[1:] for name, array in self.features.items()},
-        )
-        if self.tried is None:
-            return [made]
-        tries = self.tried.mean_return.shape[1]
-        return [made, *(self.tried.map(lambda array, index=index: array[:, index]) for index in range(tries))]  # type: ignore[misc]
+        features = {name: array[1:] for name, array in self.features.items()}
+        made = Outcomes(self.hyperparameters, self.mean_return[1:], self.flagged[1:], self.num_steps[1:], features)
+        tried = {} if self.tried is None else _to_arrays(self.tried)
+        tries = 0 if self.tried is None else self.tried.mean_return.shape[1]
+        cuts = ({name: array[:, index] for name, array in tried.items()} for index in range(tries))
+        return [made, *(_from_arrays(Outcomes, arrays) for arrays in cuts)]
 
     def observe(self, names: Sequence[str]) -> NDArray[np.float32]:
         """Return the named features side by side, in that order: (T+1, learners, columns)."""

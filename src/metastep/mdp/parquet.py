@@ -31,10 +31,15 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool =
     def fill(file: Path) -> None:
         writer: Any = None
         for piece in _pieces(whole):
-            table = pa.table({name: _arrow(array) for name, array in piece.items()})
+            table = pa.table({name: column(array) for name, array in piece.items()})
             writer = writer or pq.ParquetWriter(file, table.schema)
             writer.write_table(table)
         writer.close()
+
+    def column(array: NDArray[Any]) -> Any:
+        """Return (updates, learners) or (updates, learners, width) as one column, episode after episode."""
+        values = pa.array(np.swapaxes(array, 0, 1).reshape(-1))
+        return values if array.ndim == 2 else pa.FixedSizeListArray.from_arrays(values, array.shape[2])
 
     write_new(path, fill, force=force)
 
@@ -62,8 +67,8 @@ def _columns(block: History, layout: Layout, first_learner: int, tried: int) -> 
     for index, name in enumerate(layout.context_names):
         columns[f"context_{name}"] = np.broadcast_to(block.context[:, index], shape)
     outcome = block.outcomes[tried]
-    before, after = {name: array[:-1] for name, array in _seen(block).items()}, _seen(outcome)
-    chosen = outcome.hyperparameters
+    chosen, after = outcome.hyperparameters, _seen(outcome)
+    before = {name: array[:-1] for name, array in _seen(block).items()}
     columns |= before | {"stepsize": chosen[:, :, 0] if layout.num_hyperparameters == 1 else chosen}
     with np.errstate(invalid="ignore", over="ignore"):
         columns["reward"] = after["return"] - before["return"]
@@ -74,11 +79,3 @@ def _seen(record: History | Outcomes) -> dict[str, NDArray[Any]]:
     """Return what is seen of learners, by name; a feature of one number is a plain column."""
     kept = {name: array[:, :, 0] if array.shape[2] == 1 else array for name, array in record.features.items()}
     return {**kept, "return": record.mean_return, "flagged": record.flagged}
-
-
-def _arrow(array: NDArray[Any]) -> Any:
-    """Return (updates, learners) or (updates, learners, width) as one Arrow column, episode after episode."""
-    import pyarrow as pa
-
-    values = pa.array(np.swapaxes(array, 0, 1).reshape(-1))
-    return values if array.ndim == 2 else pa.FixedSizeListArray.from_arrays(values, array.shape[2])

@@ -5,10 +5,8 @@
 The parts of a block form a chain from its first batch; they are removed once the block itself is written.
 """
 
-import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -115,13 +113,12 @@ def _remove(paths: Iterable[Path]) -> None:
     """Remove files that another process may have removed; a file that comes back after a crash is recognised again."""
     for path in paths:
         try:
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+            path.unlink(missing_ok=True)
         except OSError as error:
             raise InputError(f"File {path} cannot be removed: {error.strerror or error}.") from error
 
 
 def _found(folder: Path) -> dict[tuple[int, int], Path]:
     """The part files of a folder by block and number of updates."""
-    matches = (_NAME.fullmatch(name) for name in os.listdir(folder))
+    matches = (_NAME.fullmatch(path.name) for path in folder.iterdir())
     return {(int(match[1]), int(match[2])): folder / match[0] for match in matches if match}

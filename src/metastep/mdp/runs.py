@@ -26,7 +26,7 @@ from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.controller import Controller
 from metastep.mdp.episodes import before_updates, moved, observed, without_ranges
 from metastep.mdp.history import History
-from metastep.mdp.loop import Stretch, following, run_through
+from metastep.mdp.loop import Stretch, follow, following
 from metastep.simulation.engine import blocks_at_once, compiled, fills_batches, one_block_at_a_time
 from metastep.simulation.gradients import Batch, Estimator
 from metastep.simulation.rollouts import Trajectories
@@ -94,7 +94,10 @@ def run_blocks(asked: Sequence[BlockRun], tag: int) -> list[Ran]:
 
     with one_block_at_a_time(first.mdp.env):
         if len(asked) == 1:
-            ends = [run_through(*first[:2], first.start.tasks, first.num_updates, on_update=count_update)]
+            mdp, controller, start, num_updates, _ = first
+            learners = mdp.begin(start.tasks)
+            state = controller.init(mdp, learners)
+            ends = [follow(mdp, controller, learners, state, num_updates, count_update, from_start=True)]
         else:
             ends = _run_together(asked, count_update)
     results = []
@@ -106,7 +109,7 @@ def run_blocks(asked: Sequence[BlockRun], tag: int) -> list[Ran]:
 
 
 def _run_together(asked: Sequence[BlockRun], on_update: Callable[[], object]) -> list[Stretch]:
-    """Return what `metastep.mdp.loop.run_through` gives for each block; all make their updates in lockstep."""
+    """Return what `metastep.mdp.loop.follow` gives for each block; all make their updates in lockstep."""
     mdps = [without_ranges(whole_episodes(block.mdp, "a batch of blocks")) for block in asked]
     tasks = [block.start.tasks for block in asked]
     keeps = [block.controller.keeps_episodes for block in asked]
@@ -175,33 +178,6 @@ def _part(stacked: Any, index: int) -> Any:
     return jax.tree.map(lambda array: array[index], stacked)
 
 
-class _Course:
-    """A running plan: the blocks that it waits for, and those that are done."""
-
-    outcome: Any = None
-
-    def __init__(self, plan: Plan[Any]) -> None:
-        self.plan, self.ran = plan, dict[int, Ran]()
-        self.asked: list[BlockRun] = []
-
-    def go_on(self, ran: list[Ran] | None) -> list[tuple[int, BlockRun]]:
-        """Send the plan the results of its last blocks, and return what it asks for next; nothing at its end."""
-        self.ran, self.asked = {}, []
-        try:
-            while not self.asked:
-                self.asked, ran = list(self.plan.send(ran)), []  # type: ignore[arg-type]  # None begins
-        except StopIteration as end:
-            self.outcome = end.value
-        return list(enumerate(self.asked))
-
-    def take(self, place: int, ran: Ran) -> list[tuple[int, BlockRun]]:
-        """Take the results of a block; once all are there, return what the plan asks for next."""
-        self.ran[place] = ran
-        if len(self.ran) < len(self.asked):
-            return []
-        return self.go_on([self.ran[index] for index in range(len(self.asked))])
-
-
 def carry_out(
     plans: Sequence[Plan[Outcome]], advance: Callable[[float], object] = lambda _: None, *, together: int = 1
 ) -> list[Outcome]:
@@ -210,10 +186,23 @@ def carry_out(
     `advance` is called with the number of blocks done since the last call. A GPU simulates up to `together` blocks in one batch,
     rounded down to a power of two: other batches would be padded to one.
     """
-    courses = [_Course(plan) for plan in plans]
-    ready = [(index, place, block) for index, course in enumerate(courses) for place, block in course.go_on(None)]
+    asked: list[list[BlockRun]] = [[] for _ in plans]  # by each plan
+    done: list[dict[int, Ran]] = [{} for _ in plans]  # of what it asked for, by place
+    outcomes: list[Any] = [None for _ in plans]
+
+    def go_on(index: int, ran: list[Ran] | None) -> list[_Ready]:
+        """Send a plan the results of its last blocks, and return what it asks for next; nothing at its end."""
+        asked[index], done[index] = [], {}
+        try:
+            while not asked[index]:
+                asked[index], ran = list(plans[index].send(ran)), []  # type: ignore[arg-type]  # None begins
+        except StopIteration as end:
+            outcomes[index] = end.value
+        return [(index, place, block) for place, block in enumerate(asked[index])]
+
+    ready = [block for index in range(len(plans)) for block in go_on(index, None)]
     if not ready:
-        return [course.outcome for course in courses]
+        return outcomes
     env = ready[0][2].mdp.env
     here, most = blocks_at_once(env), 1 << together.bit_length() - 1 if fills_batches(env) else 1
     groups: list[list[_Ready]] = []
@@ -236,8 +225,10 @@ def carry_out(
         for number, results in parallel.completed(pool, next_call):
             note((number, float(len(results))))
             for (index, place, _), ran in zip(groups[number], results, strict=True):
-                ready += [(index, *block) for block in courses[index].take(place, ran)]
-    return [course.outcome for course in courses]
+                done[index][place] = ran
+                if len(done[index]) == len(asked[index]):
+                    ready += go_on(index, [found for _, found in sorted(done[index].items())])
+    return outcomes
 
 
 def _grouped(ready: list[_Ready], most: int, *, whole: bool) -> tuple[list[list[_Ready]], list[_Ready]]:

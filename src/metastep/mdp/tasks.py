@@ -20,9 +20,7 @@ def load_tasks(
 ) -> NDArray[np.float32]:
     """Read contexts (tasks, coordinates) from a CSV file with a header, or from a JSON list of objects.
 
-    Args:
-        path: ends in `.csv` or `.json`; columns or keys are the context's names, in any order.
-        names, low, high: the context space; every value must lie within its bounds.
+    Columns or keys are the names of the context space, in any order; every value must lie within its bounds.
     """
     path = Path(path)
     where, kind = f"Task file {path}", path.suffix.lower()
