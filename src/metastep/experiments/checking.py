@@ -17,14 +17,7 @@ from metastep._core.errors import InputError
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import LOCK, writer
-from metastep.experiments.provenance import (
-    lock_folder,
-    read_comparison,
-    read_dataset,
-    read_report,
-    read_result,
-    read_round_model,
-)
+from metastep.experiments import provenance
 from metastep.experiments.reporting import observations
 from metastep.experiments.run import Run
 from metastep.experiments.schema import EnvSection
@@ -73,7 +66,7 @@ def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
 
 def busy_in(path: Path) -> str:
     """Return which process writes in a folder now; what it has not finished is not damaged."""
-    return writer(lock_folder(path)) if path.is_dir() else ""
+    return writer(provenance.lock_folder(path)) if path.is_dir() else ""
 
 
 def _files(folder: Path) -> list[Path]:
@@ -111,10 +104,17 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
     optional: _Checks = {
         path / "command.txt": partial(_require_command, path / "command.txt"),
         path / "times.json": partial(read_times, path),
-        **{run.round_file(i): partial(read_round_model, run, i) for i in range(1, run.config.collect.rounds)},
-        **{file: partial(read_comparison, run, file) for file in sorted((path / "extra").glob("*.safetensors"))},
+        **{
+            run.round_file(i): partial(provenance.read_round_model, run, i) for i in range(1, run.config.collect.rounds)
+        },
+        **{
+            file: partial(provenance.read_comparison, run, file)
+            for file in sorted((path / "extra").glob("*.safetensors"))
+        },
     }
-    results: _Checks = {run.result_file(name): partial(read_result, run, name) for name in run.config.compare.names}
+    results: _Checks = {
+        run.result_file(name): partial(provenance.read_result, run, name) for name in run.config.compare.names
+    }
     checks |= {file: check for file, check in (optional | results).items() if file.exists()}
     if is_compared or is_reported:
         checks[run.comparison_file] = lambda: run.comparison
@@ -127,13 +127,13 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
         is_fitted = name in followed or (not name and (own.model_file.exists() or own.validation_file.exists()))
         if is_fitted:
             checks[own.model_file] = partial(read_fitted, own)
-            checks[own.validation_file] = partial(read_comparison, own, own.validation_file)
+            checks[own.validation_file] = partial(provenance.read_comparison, own, own.validation_file)
         if is_fitted or own.data_folder.exists():
-            checks |= _data(own.data_folder, partial(read_dataset, own, verify=False))
+            checks |= _data(own.data_folder, partial(provenance.read_dataset, own, verify=False))
     if is_reported or (path / "report.json").exists():
-        checks[path / "report.json"] = partial(read_report, run)
+        checks[path / "report.json"] = partial(provenance.read_report, run)
         try:
-            listed = read_report(run)["files"]
+            listed = provenance.read_report(run)["files"]
         except InputError:
             listed = {}
         checks |= {path / name: partial(_require_checksum, path / name, checksum) for name, checksum in listed.items()}
@@ -156,9 +156,9 @@ def _data(folder: Path, opened: Callable[[], object]) -> _Checks:
 
 def _require_model(own: Run) -> None:
     """Refuse the run of a model within a run whose configuration is not what the whole says."""
-    if difference := first_difference(Run.open(own.path).config.to_dict(), own.config.to_dict()):
-        key, before, now = difference
-        raise InputError(f"File {own.path / 'config.json'} has {key} = {before}, but in this run it is {now}.")
+    found = first_difference(Run.open(own.path).config.to_dict(), own.config.to_dict())
+    place = f"File {own.path / 'config.json'} has"
+    provenance.refuse_difference(found, place, "but in this run it is", "remove the model")
 
 
 def _require_command(path: Path) -> None:

@@ -28,6 +28,7 @@ from metastep._core.storage import writing
 from metastep.controllers import MetaFQIController
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments.config import build_mdp, parse, require_available
+from metastep.experiments.provenance import refuse_difference
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
 from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
@@ -104,9 +105,8 @@ def learn(
     marker = storage.claim(folder, "learning.json")
     storage.write_atomically(marker, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
     there = storage.read_sealed(marker, "learning", "use another folder")
-    if difference := first_difference({name: there.get(name) for name in wanted}, wanted):
-        key, before, now = difference
-        raise InputError(f"--out: {folder} was started with {key} = {before}, which is now {now}; use another folder.")
+    found = first_difference({name: there.get(name) for name in wanted}, wanted)
+    refuse_difference(found, f"--out: {folder} was started with", "which is now", "use another folder")
     with writing(folder):
         parts = Parts(folder, {**storage.stamp("part"), "learning": str(there["checksum"])})
         tasks = mdp.tasks(seed, Stream.TEST, 0, context[None, :])

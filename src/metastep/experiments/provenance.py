@@ -29,6 +29,7 @@ from metastep.mdp.dataset import Dataset, block_checksums
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
 
+_HERE = "but in this run it is"
 _AGAIN = "put back the file of this run, or remove it to compute it again"
 _TABLE = TypeAdapter(list[list[Float]], config=ConfigDict(strict=True, allow_inf_nan=False))
 _SECTIONS = ("seed", "env", "policy", "initial", "rollout", "meta", "collect")
@@ -71,6 +72,12 @@ def listed_tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
     raise InputError(
         f"File {file}: tasks = {shown(listed)} must be null or a list of tasks, each a list of equally many finite numbers."
     )
+
+
+def refuse_difference(found: tuple[str, str, str] | None, place: str, now: str, remedy: str) -> None:
+    """Refuse a setting that differs, as `first_difference` returns it."""
+    if found is not None:
+        raise InputError(f"{place} {found[0]} = {found[1]}, {now} {found[2]}; {remedy}.")
 
 
 def data_settings(config: Experiment) -> dict[str, Any]:
@@ -122,9 +129,8 @@ def find_data(source: Path, config: Experiment, tasks: NDArray[np.float32] | Non
     if not (folder / "manifest.json").exists():
         raise InputError(f"--data: {source} holds no training data; name a run folder or its subfolder data.")
     dataset = Dataset.open(folder)
-    if difference := difference_in_data(dataset.config, config, tasks):
-        key, before, now = difference
-        raise InputError(f"--data: {source} was collected with {key} = {before}, which is now {now}; collect new data.")
+    found = difference_in_data(dataset.config, config, tasks)
+    refuse_difference(found, f"--data: {source} was collected with", "which is now", "collect new data")
     return dataset
 
 
@@ -141,12 +147,9 @@ def copy_data(dataset: Dataset, run: Run) -> None:
 def read_dataset(run: Run, *, verify: bool = True) -> Dataset:
     """Open the training data of a run, if its configuration asks for such data."""
     dataset = Dataset.open(run.data_folder, verify=verify)
-    if difference := difference_in_data(dataset.config, run.config, run.tasks):
-        key, before, now = difference
-        raise InputError(
-            f"Dataset {run.data_folder} was collected with {key} = {before}, but in this run it is {now}; put back the data "
-            "of this run, or remove it to collect it again."
-        )
+    remedy = "put back the data of this run, or remove it to collect it again"
+    found = difference_in_data(dataset.config, run.config, run.tasks)
+    refuse_difference(found, f"Dataset {run.data_folder} was collected with", _HERE, remedy)
     return dataset
 
 
@@ -175,9 +178,7 @@ def _fitted_here(run: Run, path: Path, data: str | None) -> Model:
         theirs = parse(recorded).to_dict() if isinstance(recorded, dict) else {}
     except InputError as error:
         raise InputError(f"File {path} was fitted with a configuration that is not this run's: {error}") from None
-    if difference := first_difference(theirs, run.config.to_dict()):
-        key, before, now = difference
-        raise InputError(f"File {path} was fitted with {key} = {before}, but in this run it is {now}; {_AGAIN}.")
+    refuse_difference(first_difference(theirs, run.config.to_dict()), f"File {path} was fitted with", _HERE, _AGAIN)
     _require(path, "data", model.record.training_data.fingerprint, data)
     return model
 
