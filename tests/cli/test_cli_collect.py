@@ -116,7 +116,7 @@ def test_damage_is_named_with_its_file(whole, tmp_path, name, damage):
 
 @pytest.mark.parametrize("words", [["--set", "rolout.horizon=3"], ["--tasks", "nowhere.csv"]])
 def test_bad_input_is_one_sentence(tmp_path, words):
-    assert words[1].partition("=")[0] in refused(collect(tmp_path / "run", *words))
+    assert words[1].partition(".")[0] in refused(collect(tmp_path / "run", *words))
     assert not (tmp_path / "run").exists()
 
 
