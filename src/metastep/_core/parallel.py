@@ -169,7 +169,7 @@ def report(work: int, amount: float) -> None:
 
 
 def call_with(listener: Listener | None, cores: int, function: Callable[..., Any], arguments: Iterable[Any]) -> Any:
-    """Make a call that reports to a listener and may use some cores."""
+    """Make a call that reports to a listener and may use some cores, at least one."""
     tokens = _listener.set(listener), _share.set(max(1, cores))
     try:
         return function(*arguments)
@@ -231,8 +231,8 @@ class LocalPool:
                 self._processes = self._processes or get_reusable_executor(self._cores, **options)
                 future: Future[Any] = self._processes.submit(_call_in_process, call)
                 return future
-        each = max(1, self._cores // self._number)
-        return self._threads.submit(call_with, lambda progress: self._listener(progress), each, function, arguments)
+        cores, listener = self._cores // self._number, lambda progress: self._listener(progress)
+        return self._threads.submit(call_with, listener, cores, function, arguments)
 
     @contextmanager
     def open(self, listener: Listener) -> Iterator[None]:

@@ -5,16 +5,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from threading import Lock
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
 _SECONDS_BETWEEN_LINES = 20.0
 
 
-class Stage(Protocol):
+class Stage(NamedTuple):
     """One stretch of work."""
 
-    def advance(self, amount: float) -> None:
-        """Report that `amount` more units are done."""
+    advance: Callable[[float], None]  # reports that so many more units are done
 
 
 class Tracker(Protocol):
@@ -43,11 +42,8 @@ class Silent:
     """Show nothing: the default of library functions."""
 
     @contextmanager
-    def stage(self, name: str, total: float, unit: str) -> Iterator[Self]:
-        yield self
-
-    def advance(self, amount: float) -> None:
-        return
+    def stage(self, name: str, total: float, unit: str) -> Iterator[Stage]:
+        yield Stage(lambda amount: None)
 
 
 class Named:
@@ -99,17 +95,13 @@ class Terminal:
 
         if self._console.is_terminal:
             with bar:
-                yield _Stage(advance)
+                yield Stage(advance)
             return
         self.note(f"{name}: {counted(total, unit)}")
-        yield _Stage(advance)
+        yield Stage(advance)
         seconds = time.monotonic() - start
         speed = pace(task.completed, seconds, unit) if total != 1.0 else ""
         self.note(f"{name}: done in {seconds:.1f} s{f' ({speed})' if speed else ''}")
-
-
-class _Stage(NamedTuple):
-    advance: Callable[[float], None]
 
 
 def human(number: float) -> str:

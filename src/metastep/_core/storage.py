@@ -367,10 +367,9 @@ def writer(folder: Path) -> str:
     if not lock.is_locked:
         with suppress(Timeout, OSError), lock.acquire(0.0):  # an OSError if the file is another user's
             return ""
-    try:
-        record: dict[str, Any] = dict(read_json(file))
-    except (InputError, TypeError, ValueError):
-        record = {}
+    record: dict[str, Any] = {}
+    with suppress(TypeError, ValueError):
+        record = dict(read_json(file))
     command, host, since = (ascii(str(record.get(name)))[1:-1] for name in ("command", "host", "since"))
     command = command if len(command) <= 80 else f"{command[:77]}..."
     return f"`{command}` (process {record.get('pid')} on {host}, since {since})"

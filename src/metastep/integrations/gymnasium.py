@@ -68,11 +68,7 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
                 raise InputError(f"{name}: {number} must be at least 1.")
         if actions not in get_args(ActionUnit):
             raise InputError(f"actions: {actions!r} must be one of {', '.join(get_args(ActionUnit))}.")
-        try:
-            self._mode = AutoresetMode(autoreset_mode)
-        except ValueError:
-            allowed = ", ".join(mode.value for mode in AutoresetMode)
-            raise InputError(f"autoreset_mode: {autoreset_mode!r} must be one of {allowed}.") from None
+        self._mode = AutoresetMode(autoreset_mode)
         self.num_envs, self.num_updates, self.actions = num_envs, num_updates, actions
         self.metadata = {"render_modes": [], "autoreset_mode": self._mode}
         self.mdp = replace(mdp, block_size=num_envs).with_budget(num_updates)
