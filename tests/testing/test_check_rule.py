@@ -89,7 +89,6 @@ LINE = "`is_along_a_line` is True, but theta' - theta is not h times a vector th
             variant(Momentum, hyperparameters=("step size",)),
             "`hyperparameters` must name one identifier or more, each once, got",
         ),
-        (variant(Momentum, is_along_a_line=None), "`is_along_a_line` must be True or False, got None"),
         (variant(Momentum, is_along_a_line=True), "is True, which needs one hyperparameter, but there are 2"),
         (
             variant(Momentum, direction=lambda _, estimate: estimate.gradient[:, 0]),
