@@ -27,7 +27,7 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.history import joined
 from metastep.mdp.loop import Growth, follow, run
 from metastep.mdp.parts import Parts
-from metastep.rules.actor_critic import experience, rule
+from metastep.rules.actor_critic import rule, sampler
 from tests.controllers.problems import BLOCK, make_training_mdp
 
 FEW = [
@@ -164,7 +164,7 @@ def test_steps_compiled_as_one_are_the_same_steps(monkeypatch, tasks):
     mdp, rates = make_training_mdp(), np.full((BLOCK, 1), 3e-3, np.float32)
     learners = mdp.begin(tasks)
     alone = actor_critic._advance(mdp, learners, rates)
-    for module in (experience, rule):
+    for module in (sampler, rule):
         monkeypatch.setattr(module, "steps_at_once", lambda: 4)
     at_once = actor_critic._advance(mdp, learners, rates)
     assert not np.array_equal(alone.theta, learners.theta)

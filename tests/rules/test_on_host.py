@@ -26,8 +26,8 @@ from metastep.mdp.loop import Growth, follow, run
 from metastep.mdp.parts import Parts
 from metastep.policies import ActorCritic
 from metastep.rules.actor_critic import A2C, TRPO, ActorCriticRule, Sampler
-from metastep.rules.actor_critic.on_host import _draw, play_batch
-from metastep.rules.actor_critic.steps import Steps
+from metastep.rules.actor_critic.experience import Steps
+from metastep.rules.actor_critic.sampler import _draw, play_on_host
 from metastep.rules.spaces import HyperparameterSpace
 from tests.controllers.problems import TRAINING
 from tests.envs.host.twins import Twin
@@ -209,7 +209,7 @@ def test_cheetahs_run_as_by_hand_where_the_horizon_cuts_a_hold() -> None:
     policy = ActorCritic(env.num_observations, env.num_actions, hidden=(4,))
     sampler = Sampler(env, policy, num_envs, 6, horizon=5, hold=hold)
     theta, context = policy.initial(KEY, LEARNERS), env.context_space.sample(KEY, LEARNERS)
-    played = play_batch(sampler, theta, context, KEY)
+    played = play_on_host(sampler, env, theta, context, KEY)
     np.testing.assert_array_equal(played.ended[0, :, 0], [False, False, True] * 2)
     assert not np.any(played.terminated)
     normals, first, _ = map(np.asarray, _draw(sampler, KEY, LEARNERS))

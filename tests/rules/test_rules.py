@@ -208,7 +208,7 @@ def test_every_direction_of_a_menu_is_the_update_of_its_rule_with_moments_that_r
         (("nga damping",), "must be the name of a rule and options like damping=0.1, each once"),
         (("nga damping=much",), "must give numbers, true or false to its options, 'much' is neither"),
         (("nga dampin=0.1",), "'dampin' is not an option of nga, .* Did you mean 'damping'"),
-        (("menu",), "'menu' must not be a menu itself"),
+        (("menu",), "'menu' must be a rule that moves along one line"),
         (("",), "is not registered"),
     ],
 )

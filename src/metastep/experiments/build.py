@@ -12,8 +12,8 @@ from metastep.fqi import MetaFQI, regressors
 from metastep.fqi.regressors import Regressor
 from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP
 from metastep.rules.actor_critic import Sampler
-from metastep.rules.actor_critic.on_host import restartable
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range
+from metastep.rules.actor_critic.sampler import restartable
+from metastep.rules.spaces import Range, Space
 from metastep.simulation.engine import engine_of
 from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout
@@ -111,7 +111,7 @@ def build_regressor(config: Experiment) -> Regressor:
     return regressors.REGISTRY.build(config.fqi.regressor.name, config.fqi.regressor.options)
 
 
-def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random_state: int | None = None) -> MetaFQI:
+def build_fqi(config: Experiment, space: Space, random_state: int | None = None) -> MetaFQI:
     """Return the estimator of Q, not fitted yet."""
     step = space.branches.get("")
     steps: dict[str, Any] = {"menu": space.branches}

@@ -18,7 +18,7 @@ from metastep.mdp.initial import InitialPolicy
 from metastep.policies import ActorCritic
 from metastep.rules import RuleState
 from metastep.rules.actor_critic import PPO, ActorCriticRule, Experience, Lanes, Sampler, Trained
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace
+from metastep.rules.spaces import Space
 from metastep.simulation.engine import engine_of
 
 _DEFAULT_OBSERVATION = ("last_divergence", "clip_fraction", "change_in_errors", "last_rate", "budget")
@@ -55,7 +55,7 @@ class ActorCriticMDP(MetaMDP):
     """
 
     sampler: Sampler
-    space: HyperparameterSpace | MenuSpace
+    space: Space
     rule: ActorCriticRule = PPO()
     initial: InitialPolicy = InitialPolicy("orthogonal")
     meta_discount: Share = 1.0
@@ -106,9 +106,7 @@ class ActorCriticMDP(MetaMDP):
     def with_budget(self, num_updates: int) -> "ActorCriticMDP":
         return dataclasses.replace(self, budget=num_updates)
 
-    def with_rule(
-        self, rule: ActorCriticRule, space: HyperparameterSpace | MenuSpace | None = None
-    ) -> "ActorCriticMDP":
+    def with_rule(self, rule: ActorCriticRule, space: Space | None = None) -> "ActorCriticMDP":
         return dataclasses.replace(self, rule=rule, space=space or self.space)
 
     def begin(self, tasks: Tasks) -> Learners:

@@ -19,7 +19,7 @@ from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.initial import InitialPolicy
 from metastep.policies import ActorCritic, Policy
 from metastep.rules import ActorCriticRule, Rule, RuleState
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace
+from metastep.rules.spaces import MenuSpace, Space
 from metastep.simulation.engine import engine_of
 
 
@@ -61,7 +61,7 @@ class MetaMDP(ABC):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     rule: Any  # the update f, a Rule or an ActorCriticRule
-    space: HyperparameterSpace | MenuSpace  # the hyperparameters H
+    space: Space  # the hyperparameters H
     initial: InitialPolicy  # the initial-policy distribution rho
     meta_discount: float  # of the improvements
     observation: tuple[str, ...]  # features of the meta-observation X, in this order
@@ -94,7 +94,7 @@ class MetaMDP(ABC):
         """Return the numbers of a learner and its batch while it is simulated; a controller may keep whole episodes."""
 
     @abstractmethod
-    def with_rule(self, rule: Any, space: HyperparameterSpace | MenuSpace | None = None) -> Self:
+    def with_rule(self, rule: Any, space: Space | None = None) -> Self:
         """Return the same meta-MDP with another update, and perhaps another space."""
 
     @abstractmethod

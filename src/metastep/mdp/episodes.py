@@ -18,7 +18,7 @@ from metastep.mdp.base import Learners, MetaMDP, Tasks
 from metastep.mdp.initial import InitialPolicy
 from metastep.policies import Policy
 from metastep.rules import NGA, Rule, Update, unusable
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Values
+from metastep.rules.spaces import MenuSpace, Space, Values
 from metastep.simulation.gradients import Batch, Estimate, Estimator, curvatures, estimate_of
 
 DEFAULT_OBSERVATION = features.SETS["paper"]
@@ -48,7 +48,7 @@ class EpisodicMetaMDP(MetaMDP):
     """
 
     estimator: Estimator
-    space: HyperparameterSpace | MenuSpace
+    space: Space
     initial: InitialPolicy = InitialPolicy(mean=(0.0,), variance=(0.1,))
     rule: Rule = NGA()
     meta_discount: Share = 1.0
@@ -100,7 +100,7 @@ class EpisodicMetaMDP(MetaMDP):
         facts = {"damping": describe(solver.damping), "discount": rollout.discount, "baseline": rollout.baseline}
         return facts | natural
 
-    def with_rule(self, rule: Rule, space: HyperparameterSpace | MenuSpace | None = None) -> "EpisodicMetaMDP":
+    def with_rule(self, rule: Rule, space: Space | None = None) -> "EpisodicMetaMDP":
         """Return the same meta-MDP with another update; the damping follows a rule that has one."""
         damping = rule.damping
         if damping is None:  # of several natural gradients the first is enough for the features

@@ -207,7 +207,7 @@ def recommend(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[
     The mean is the geometric one where steps are not linear.
     """
     steps = proposals(model, starts, grid)[..., -1].astype(np.float64)
-    is_linear = all(bounds.is_linear for bounds in branches_of(model).values())
+    is_linear = all(bounds.scale == "linear" for bounds in branches_of(model).values())
     means = steps.mean(axis=1) if is_linear else 10.0 ** np.log10(steps).mean(axis=1)
     return np.asarray(means.reshape([len(axis) for axis in grid]))
 
