@@ -34,6 +34,6 @@ def test_a_simulator_without_restart_leaves_no_folder(tmp_path, monkeypatch):
 
     monkeypatch.setattr(HalfCheetahVel, "start_episodes", without_restart)
     settings = ["env.name=halfcheetah", 'env.options={engine="c"}', "rollout.horizon=64"]
-    with pytest.raises(InputError, match=r"^env\.name: 'halfcheetah' has episodes without a method `restart`, which"):
+    with pytest.raises(InputError, match=r"^env\.name: 'halfcheetah' has episodes without `restart`, which"):
         start_run("pendulum-ppo", "quick", tmp_path / "run", command="", overrides=settings, anyway=True)
     assert not (tmp_path / "run").exists()

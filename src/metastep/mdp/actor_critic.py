@@ -19,7 +19,7 @@ from metastep.policies import ActorCritic
 from metastep.rules import RuleState
 from metastep.rules.actor_critic import PPO, ActorCriticRule, Experience, Lanes, Sampler, Trained
 from metastep.rules.spaces import Space
-from metastep.simulation.engine import engine_of
+from metastep.simulation.engine import compiled, engine_of
 
 _DEFAULT_OBSERVATION = ("last_divergence", "clip_fraction", "change_in_errors", "last_rate", "budget")
 _START = 2**32 - 1  # stands for the update before the first
@@ -197,7 +197,7 @@ def _trained(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) ->
 
 
 def _advance(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) -> Learners:
-    after, previous = engine_of(mdp.env).piece(_trained)(mdp, learners, hyperparameters)
+    after, previous = compiled(_trained)(mdp, learners, hyperparameters)
     tasks, update = Tasks(learners.context, after.theta, learners.key), learners.update + jnp.uint32(1)
     batch = _sampled(mdp, tasks, learners.estimate.lanes, update)
     return _with_batch(tasks, after.state, batch, after.flagged, previous, update)

@@ -19,6 +19,7 @@ from metastep.mdp.initial import InitialPolicy
 from metastep.policies import Policy
 from metastep.rules import NGA, Rule, Update, unusable
 from metastep.rules.spaces import MenuSpace, Space, Values
+from metastep.simulation.engine import compiled
 from metastep.simulation.gradients import Batch, Estimate, Estimator, curvatures, estimate_of
 
 DEFAULT_OBSERVATION = features.SETS["paper"]
@@ -115,7 +116,7 @@ class EpisodicMetaMDP(MetaMDP):
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
         mdp = without_ranges(self)
-        return _next_batch(mdp, mdp.estimator.engine.piece(moved)(mdp, learners, hyperparameters))
+        return _next_batch(mdp, compiled(moved)(mdp, learners, hyperparameters))
 
     def blank(self, tasks: Tasks) -> Learners:
         row, number = jnp.zeros_like(tasks.theta), jnp.zeros(len(tasks.theta), jnp.float32)
@@ -164,7 +165,7 @@ def observed(mdp: EpisodicMetaMDP, batch: Batch, learners: Learners) -> Learners
 def _next_batch(mdp: EpisodicMetaMDP, learners: Learners) -> Learners:
     """Simulate with a program of its own: it takes longest to compile, and is the same for every rule."""
     batch = mdp.estimator.batch(learners.theta, learners.context, learners.simulation_key)
-    after: Learners = mdp.estimator.engine.piece(observed)(mdp, batch, learners)
+    after: Learners = compiled(observed)(mdp, batch, learners)
     return after
 
 

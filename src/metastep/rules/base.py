@@ -57,10 +57,7 @@ class Rule(BaseRule):
         """Update every learner; `values` has one array (learners,) for each of the hyperparameters."""
 
     def steps(self, estimate: Estimate, state: RuleState) -> Array:
-        """Return what an update adds to theta at h = 1, along each direction: (learners, directions, parameters).
-
-        A rule that does not move along a line has no direction.
-        """
+        """Return what an update adds to theta at h = 1, along each direction, if any: (learners, directions, parameters)."""
         if not self.is_along_a_line:
             return jnp.zeros((len(estimate.gradient), 0, estimate.gradient.shape[1]), jnp.float32)
         one = {"stepsize": jnp.ones(len(estimate.gradient), jnp.float32)}

@@ -64,7 +64,7 @@ class Menu(Rule):
     def _unit_updates(self, estimate: Estimate, state: tuple[RuleState, ...]) -> list[Update]:
         """Apply every rule from the origin with h = 1; rules that follow a natural gradient see their own."""
         origin, one = jnp.zeros_like(estimate.gradient), {"stepsize": jnp.ones(len(estimate.gradient), jnp.float32)}
-        naturals = iter(estimate.natural_gradients)
+        naturals = iter((estimate.natural_gradient, *estimate.more))
         updates = []
         for rule, memory in zip(self.rules, state, strict=True):
             view = estimate if rule.damping is None else estimate._replace(natural_gradient=next(naturals), more=())
@@ -82,16 +82,12 @@ def _rule_of(text: str) -> Rule:
     for word in words:
         option, equals, value = word.partition("=")
         if not equals or option in options:
-            raise InputError(
-                f"{field}: {shown(text)} must be the name of a rule and options like damping=0.1, each once."
-            )
+            raise InputError(f"{field}: {shown(text)} must be a rule's name and options like damping=0.1, each once.")
         number = int if value.lstrip("+-").isdigit() else float
         try:
             options[option] = value == "true" if value in ("true", "false") else number(value)
         except ValueError:
-            raise InputError(
-                f"{field}: {shown(text)} must give numbers, true or false to its options, {shown(value)} is neither."
-            ) from None
+            raise InputError(f"{field}: {shown(value)} in {shown(text)} must be a number, true or false.") from None
     rule = None if name == Menu.name else REGISTRY.build(name, options, field=field)
     if not isinstance(rule, Rule) or not rule.is_along_a_line:
         raise InputError(f"{field}: {shown(text)} must be a rule that moves along one line, {name!r} does not.")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep._core.errors import InputError
-from metastep._core.settings import Count, Float, Positive, Share, check_fields
+from metastep._core.settings import Count, Float, Positive, Several, Share, check_fields
 from metastep.policies.actor_critic import ActorCritic, Parts
 from metastep.rules.actor_critic.experience import Experience
 from metastep.rules.actor_critic.rule import (
@@ -62,7 +62,7 @@ class PPO(ActorCriticRule):
     """
 
     epochs: Count = 10
-    minibatch_size: Count = 64
+    minibatch_size: Several = 64
     gae_lambda: Share = 0.95
     clip_range: tuple[Positive, ...] = (0.2,)
     value_clip_range: Positive | None = None
@@ -77,12 +77,8 @@ class PPO(ActorCriticRule):
 
     def __post_init__(self) -> None:
         check_fields(self, "meta.rule")
-        if not self.clip_range or len(set(self.clip_range)) < len(self.clip_range) or min(self.clip_range) <= 0.0:
-            raise InputError(
-                f"meta.rule.clip_range: {list(self.clip_range)} must hold one positive number or more, each once."
-            )
-        if self.minibatch_size < 2:
-            raise InputError(f"meta.rule.minibatch_size: {self.minibatch_size} must be at least 2.")
+        if not self.clip_range or len(set(self.clip_range)) < len(self.clip_range):
+            raise InputError(f"meta.rule.clip_range: {list(self.clip_range)} must hold one number or more, each once.")
 
     @property
     def hyperparameters(self) -> tuple[str, ...]:  # type: ignore[override]  # depends on the options

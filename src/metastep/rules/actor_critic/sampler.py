@@ -247,9 +247,7 @@ def _swapped(array: Any) -> NDArray[Any]:
 def restartable(env: HostEnv, episodes: Episodes) -> Restartable:
     """Return the episodes, or refuse those that cannot restart, which batches of steps need."""
     if not isinstance(episodes, Restartable):
-        raise InputError(
-            f"env.name: {env.name!r} has episodes without a method `restart`, which batches of steps need to begin new ones."
-        )
+        raise InputError(f"env.name: {env.name!r} has episodes without `restart`, which batches of steps need.")
     return episodes
 
 

@@ -1,13 +1,13 @@
 """Trust region policy optimisation (Schulman and others, 2015)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
+from annotated_types import Lt
 from jax import Array, lax
 
-from metastep._core.errors import InputError
 from metastep._core.settings import Count, Positive, Share, check_fields
 from metastep.policies.actor_critic import ActorCritic
 from metastep.rules.actor_critic.experience import Experience
@@ -39,7 +39,7 @@ class TRPO(ActorCriticRule):
     cg_iterations: Count = 15
     cg_damping: Positive = 0.1
     search_steps: Count = 10
-    search_factor: Positive = 0.8
+    search_factor: Annotated[Positive, Lt(1.0)] = 0.8
     critic_rate: Positive = 1e-3
     critic_epochs: Count = 10
     minibatch_size: Count = 128
@@ -48,8 +48,6 @@ class TRPO(ActorCriticRule):
 
     def __post_init__(self) -> None:
         check_fields(self, "meta.rule")
-        if self.search_factor >= 1.0:
-            raise InputError(f"meta.rule.search_factor: {self.search_factor} must be less than 1.")
 
     def train(
         self, policy: ActorCritic, key: Array, theta: Array, batch: Experience, values: Values, state: Moments
