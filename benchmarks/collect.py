@@ -30,8 +30,7 @@ HEADINGS += ("of its workers, MB",)
 
 def measure(preset: str, settings: list[str], rounds: int) -> Record:
     """Collect one dataset, and simulate it without the disk, `rounds` times each."""
-    from metastep.experiments.build import build_mdp, updates_collected
-    from metastep.experiments.config import load
+    from metastep.experiments.config import build_mdp, load, updates_collected
     from metastep.mdp.blocks import Blocks, Stream
     from metastep.mdp.collection import collect
     from metastep.mdp.controller import Exploration

@@ -135,8 +135,7 @@ class Loop(NamedTuple):
 @cache
 def loop_of(family: str, loop: str) -> Loop:
     """Return the settings of the family's preset, or SB3's default batches and epochs."""
-    from metastep.experiments.build import build_env
-    from metastep.experiments.config import load
+    from metastep.experiments.config import build_env, load
 
     config = load(f"{family}-ppo", "full")
     space, rollout = build_env(config).context_space, config.rollout

@@ -13,13 +13,17 @@ import sys
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import metastep
 from metastep.cli import app
-from metastep.experiments.reference import configuration_markdown
+from metastep.experiments.reference import literal, section_in
 from metastep.features.diagnostics import DIAGNOSTICS
 
 DOCS = Path(__file__).resolve().parent
@@ -35,6 +39,55 @@ REGISTRIES = {
     "metastep.controllers": "Controllers: `controller` of a method",
     "metastep.regressors": "Regressors: `fqi.regressor`",
 }
+
+_WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", dict: "table", Any: "anything"}
+_BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), Lt: ("lt", "below")}
+_NO_LIMIT = 1e9  # a larger bound only keeps a number a number
+
+
+def configuration() -> str:
+    """One heading for each section of a configuration, and below it a table of its settings."""
+    return "\n\n".join(_sections(metastep.Experiment, "", "Settings outside any section."))
+
+
+def _sections(schema: type[BaseModel], path: str, sentence: str) -> Iterator[str]:
+    """Yield a section, then the sections inside it."""
+    rows, inner = ["| setting | what is allowed | default | meaning |", "|---|---|---|---|"], {}
+    for name, field in schema.model_fields.items():
+        if section := section_in(field.annotation):
+            inner[name] = section
+            if get_origin(field.annotation) is not dict:
+                continue
+        default = "not set" if field.default is None else f"`{literal(field.default)}`"
+        default = "must be set" if field.is_required() else default
+        cells = (f"`{name}`", _allowed(field.annotation, field.metadata), default, field.description or "")
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    yield "\n\n".join([f"## `[{path}]`" if path else "## Top level", sentence, "\n".join(rows)])
+    for name, section in inner.items():
+        field = schema.model_fields[name]
+        place = f"{path}.{name}".lstrip(".") + (".NAME" if get_origin(field.annotation) is dict else "")
+        yield from _sections(section, place, inspect.getdoc(section) or field.description or "")
+
+
+def _allowed(kind: Any, metadata: Any = ()) -> str:
+    """Describe a type in the terms of TOML, with its bounds."""
+    if get_origin(kind) is Annotated:
+        kind, *more = get_args(kind)
+        metadata = (*metadata, *more)
+    arguments = get_args(kind)
+    if get_origin(kind) is Literal:
+        words = ", ".join(f"`{literal(choice)}`" for choice in arguments)
+    elif get_origin(kind) in (Union, UnionType):
+        words = " or ".join(_allowed(choice) for choice in arguments if choice is not NoneType)
+    elif get_origin(kind) is tuple:
+        words = f"list, each {_allowed(arguments[0])}"
+    else:
+        words = _WORDS.get(get_origin(kind) or kind, getattr(kind, "__name__", str(kind)))
+    # Pydantic wraps the bounds of an annotated type once more.
+    bounds = [bound for item in metadata for bound in getattr(item, "metadata", [item]) if type(bound) in _BOUNDS]
+    named = ((_BOUNDS[type(bound)][1], getattr(bound, _BOUNDS[type(bound)][0])) for bound in bounds)
+    found = [f"{word} {value:,.10g}" for word, value in named if value < _NO_LIMIT]
+    return " ".join([words, ", ".join(found)]) if found else words
 
 
 def command_line() -> str:
@@ -95,7 +148,7 @@ def diagnostics() -> str:
 
 
 GENERATED: dict[str, Callable[[], str]] = {
-    "configuration": configuration_markdown,
+    "configuration": configuration,
     "command_line": command_line,
     "parts": parts,
     "diagnostics": diagnostics,

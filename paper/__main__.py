@@ -50,7 +50,8 @@ def reproduce(
 ) -> None:
     """Make figures and tables of the paper. Each has a claim, the measured effect and a verdict."""
     terminal = watch(device, cores, workers, scheduler)
-    from metastep.experiments.times import in_words, read_times
+    from metastep.experiments.reporting import in_words
+    from metastep.experiments.stages import read_times
     from paper.runner import reproduce as made
 
     folder = out or Path("runs") / "-".join(["reproduce", scale.value, *sorted(set(env or ()))])

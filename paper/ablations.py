@@ -4,7 +4,7 @@ import numpy as np
 
 from metastep import Comparison
 from metastep.evaluation import join
-from metastep.experiments.build import build_env
+from metastep.experiments.config import build_env
 from metastep.report.figures import curves, line_of
 from metastep.report.style import CONTRAST
 from paper import columns

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from metastep import Comparison, InputError
 from metastep.evaluation import join, mean_interval, require_alike
-from metastep.experiments.build import updates_collected
+from metastep.experiments.config import updates_collected
 from metastep.experiments.stages import iteration_methods
 from metastep.report.figures import Line, curves, line_of, whiskers
 from metastep.report.style import CONTRAST

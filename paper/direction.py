@@ -8,10 +8,9 @@ import numpy as np
 
 from metastep import Comparison, Experiment, InputError, Model, load_model
 from metastep.evaluation import join, metric_values, oracle_scores
-from metastep.experiments.build import build_regressor
-from metastep.experiments.config import variant
-from metastep.experiments.pooling import data_of, for_family, measured, pooled
+from metastep.experiments.config import build_regressor, variant
 from metastep.experiments.provenance import copy_data, find_data
+from metastep.experiments.publishing import data_of, for_family, measured, pooled
 from metastep.fqi import save_model
 from metastep.fqi.regressors import Regressor
 from metastep.mdp.collection import recorded_features

@@ -11,10 +11,10 @@ from typing import Any
 from metastep import InputError, Run, envs
 from metastep.evaluation import differences, join
 from metastep.experiments.provenance import read_result
-from metastep.experiments.times import in_words, read_times, times_of
+from metastep.experiments.reporting import in_words, times_of
+from metastep.experiments.stages import read_times
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
-from metastep.report.findings import target_of
-from metastep.report.tables import comparison_table, differences_table, tuning_table
+from metastep.report.tables import comparison_table, differences_table, target_of, tuning_table
 from paper.facts import FACTS
 from paper.judging import MARGIN
 from paper.outcome import Outcome, Verdict

@@ -18,9 +18,9 @@ from filelock import FileLock, Timeout
 from metastep import InputError, Run, Tracker
 from metastep.evaluation import to_parquet
 from metastep.experiments.budget import require_affordable
-from metastep.experiments.build import require_available
 from metastep.experiments.checking import Finding, check_folder
-from metastep.experiments.times import add_time, read_times
+from metastep.experiments.config import require_available
+from metastep.experiments.stages import add_time, read_times
 from metastep.report.document import Document, to_markdown, write_picture
 from paper.outcome import Outcome, Product
 from paper.registry import IDS, REGISTRY, resolve

@@ -8,15 +8,11 @@ from typing import Any
 
 from metastep._core import storage
 
-Around = Callable[..., Any]
-"""Called as `around(name, call, *arguments)` in place of `call(*arguments)`."""
-
+Around = Callable[..., Any]  # called as `around(name, call, *arguments)` in place of `call(*arguments)`
 CALLS = ("fsync", "replace", "link", "unlink", "mkdir")  # besides "create" and "write"
 
 
 class _Os:
-    """Stands for the module `os`."""
-
     def __init__(self, around: Around) -> None:
         self._around = around
 
@@ -29,8 +25,6 @@ class _Os:
 
 
 class _File:
-    """An open file whose writes are watched."""
-
     def __init__(self, file: Any, around: Around) -> None:
         self._file, self._around = file, around
 

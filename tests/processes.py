@@ -1,27 +1,26 @@
-"""Run the command and small programs in processes that start with everything imported, which takes most of their time.
+"""Run the command in processes that are forked with everything imported, and others as a user with few rights.
 
-They are forked from one process that has the modules and nothing else. Tests of imports, or of variables that are read on
-import, start Python themselves.
+Tests of imports, or of variables that are read on import, start Python themselves.
 """
 
 import multiprocessing
 import os
 import runpy
+import shutil
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import pytest
+
 CHILDREN = multiprocessing.get_context("forkserver")
-CHILDREN.set_forkserver_preload(
-    ["metastep.cli", "metastep.experiments.checking", "metastep.experiments.inspection", "metastep.experiments.start"]
-)
+CHILDREN.set_forkserver_preload(["metastep.cli", "metastep.experiments.checking", "metastep.experiments.run"])
 
 
 class Done(NamedTuple):
-    """A finished process, with the fields of `subprocess.CompletedProcess`."""
-
     returncode: int | None
     stdout: str
     stderr: str
@@ -35,8 +34,6 @@ def _begin(folder: Path, streams: Path, function: Callable[..., object], words: 
 
 
 class Running:
-    """A function that runs in a process of its own."""
-
     def __init__(self, function: Callable[..., object], *words: Any, cwd: Path | None = None) -> None:
         self._streams = TemporaryDirectory()
         arguments = (cwd or Path.cwd(), Path(self._streams.name), function, words)
@@ -44,7 +41,6 @@ class Running:
         self.process.start()
 
     def wait(self) -> Done:
-        """Wait until it ends."""
         self.process.join()
         said = (Path(self._streams.name, name) for name in ("stdout", "stderr"))
         stdout, stderr = (file.read_text("utf-8") if file.exists() else "" for file in said)
@@ -65,3 +61,28 @@ def start(*words: str, cwd: Path | None = None) -> Running:
 def metastep(*words: str, cwd: Path | None = None) -> Done:
     """Run `python -m metastep` with these words to its end."""
     return start(*words, cwd=cwd).wait()
+
+
+_USER = 65533  # of no account
+
+
+@cache
+def unprivileged() -> tuple[str, ...]:
+    """Return the prefix of a command that runs it as another user than root, with the right to read everything."""
+    if os.getuid() != 0:
+        return ()
+    program = shutil.which("setpriv")
+    if program is None:
+        pytest.skip("root needs setpriv to run something as another user")
+    rights = "-all,+dac_read_search"
+    user = ("--reuid", str(_USER), "--regid", str(_USER), "--clear-groups", "--no-new-privs")
+    return (program, *user, "--inh-caps", rights, "--ambient-caps", rights, "--bounding-set", rights)
+
+
+def own(folder: Path) -> Path:
+    """Let such a process write to a folder and everything in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.getuid() == 0:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, _USER, _USER)
+    return folder

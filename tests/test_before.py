@@ -10,7 +10,7 @@ from metastep.controllers import HOOF, Decay, Fixed, Metagrad
 from metastep.evaluation import Method
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
-from metastep.experiments.stages import collect, fit_model
+from metastep.experiments.stages import fit_model
 from metastep.mdp.history import History
 from metastep.rules import NGA, Adam, RMSProp
 
@@ -42,7 +42,7 @@ def close(found, wanted, tolerance=5e-4):
 
 def test_the_training_data_are_the_same(case):
     config, before, folder = case
-    found = collect(Run.create(folder / "run", config)).block(0)
+    found = Run.create(folder / "run", config).collect().block(0)
     close(found.context, before["data/context"], 1e-6)
     close(found.hyperparameters, before["data/stepsize"], 1e-6)
     # Under large steps the contacts of HalfCheetah magnify last bits: there, half of the numbers are held to rounding.
@@ -62,7 +62,7 @@ def test_the_training_data_are_the_same(case):
 def test_the_models_are_the_same_to_the_bit(case, monkeypatch):
     """Fitted on the very data of before: trees know no rounding."""
     config, before, folder = case
-    dataset = collect(Run.create(folder / "run", config))
+    dataset = Run.create(folder / "run", config).collect()
     recorded = History(
         context=before["data/context"],
         mean_return=before["data/mean_return"],

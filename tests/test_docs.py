@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from metastep.experiments.build import method_specs
 from metastep.experiments.config import list_presets, load
+from metastep.experiments.stages import method_specs
 from paper.registry import IDS
 from tests.processes import Running
 from tests.run_page import BLOCK, commands, parameters, run_page

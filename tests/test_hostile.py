@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +18,11 @@ from metastep.mdp.dataset import Dataset, DatasetWriter, Layout
 from metastep.mdp.history import History
 from metastep.mdp.tasks import load_tasks
 from metastep.report.compose import compose
-from metastep.report.document import to_html, to_markdown, write_document
+from metastep.report.document import Command, Document, to_html, to_markdown, write_document
 from tests.cli.test_cli import invoke, refused
 from tests.evaluation.test_statistics import make_comparison, simulated
+from tests.processes import own, unprivileged
 from tests.report.test_report import findings
-from tests.sandbox import own, unprivileged
 
 METASTEP = [sys.executable, "-m", "metastep"]
 
@@ -50,20 +48,15 @@ MISSING = object()
     ("place", "value"),
     [
         *((name, MISSING) for name in ("layout", "config", "environment")),
-        *(("layout.block_size", value) for value in (0, -1)),
+        ("layout.block_size", 0),
         ("layout.num_learners", 10**12),
-        ("layout.num_updates", "many"),
-        *(("layout.features", value) for value in ([], {"theta": 0})),
-        ("layout.context_names", "x"),
+        ("layout.features", {"theta": 0}),
         ("layout.extra", 1),
         *(("blocks", value) for value in ([], ["0" * 64], [1, 2], "both")),
-        ("seed", "0"),
-        *((name, None) for name in ("config", "layout")),
         ("environment", {"python": 3}),
     ],
 )
 def test_a_manifest_with_a_valid_checksum_is_not_believed(dataset, place, value):
-    """An edited manifest can have a valid checksum."""
     path = dataset.folder / "manifest.json"
     content = {name: value for name, value in json.loads(path.read_text()).items() if name != "checksum"}
     table, _, name = place.rpartition(".")
@@ -75,14 +68,7 @@ def test_a_manifest_with_a_valid_checksum_is_not_believed(dataset, place, value)
         Dataset.open(dataset.folder)
 
 
-@pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": 1e999}', '{"a": -1e999}', r'{"a": "\ud800"}', r'{"\udfff": 1}'])
-def test_what_json_cannot_hold_is_refused_when_read(dataset, text):
-    (dataset.folder / "manifest.json").write_text(text)
-    with pytest.raises(InputError, match=r"^File .*manifest\.json is not valid JSON: .*\.$"):
-        Dataset.open(dataset.folder)
-
-
-EVIL = [
+EVIL = (
     r"$\frac{$",
     "[/red]",
     "[bold]x[/]",
@@ -90,11 +76,11 @@ EVIL = [
     "[x](javascript:alert(1))",
     "a&lt;b",
     ":smile:",
-]
+)
 
 
 def test_names_of_methods_are_text_everywhere(tmp_path, capsys):
-    comparison = make_comparison(simulated(tuple(range(len(EVIL))), 10), tuple(EVIL))
+    comparison = make_comparison(simulated(tuple(range(len(EVIL))), 10), EVIL)
     document = compose(findings(comparison))
     write_document(document, tmp_path)
     for text in (to_html(document), to_markdown(document, "figures")):
@@ -104,16 +90,11 @@ def test_names_of_methods_are_text_everywhere(tmp_path, capsys):
     shown = "".join(capsys.readouterr().out.split())
     assert "[/red]" in shown
     assert ":smile:" in shown
-
-
-def test_a_fence_in_a_command_does_not_end_the_block():
-    from metastep.report.document import Command, Document
-
     text = to_markdown(Document("t", "s", [Command("echo ```\n<script>")]), ".")
-    assert "````\necho ```\n<script>\n````" in text
+    assert "````\necho ```\n<script>\n````" in text  # a fence in a command does not end the block
 
 
-@pytest.mark.parametrize("label", ["two\nlines", "\x1b[2J", 3, None, "x" * 1000])
+@pytest.mark.parametrize("label", ["two\nlines", "\x1b[2J", 3, "x" * 1000])
 def test_labels_that_are_not_a_line_of_text_are_refused(label):
     comparison = make_comparison(simulated((0.0,), 4), ("fixed",))
     record = comparison.methods[0]._replace(label=label)
@@ -121,9 +102,7 @@ def test_labels_that_are_not_a_line_of_text_are_refused(label):
         type(comparison)(**(vars(comparison) | {"methods": (record,)}))
 
 
-@pytest.mark.parametrize(
-    "option", ["context_space", "name", "packages", "num_actions", "step_noise", "__class__", "reset"]
-)
+@pytest.mark.parametrize("option", ["context_space", "name", "__class__", "reset"])
 def test_only_fields_are_options_of_an_environment(tmp_path, option):
     words = ["--set", f"env.options.{option}=3"]
     assert option in refused(invoke("collect", "minigolf", "--out", tmp_path / "run", *words))
@@ -131,28 +110,24 @@ def test_only_fields_are_options_of_an_environment(tmp_path, option):
 
 
 def test_only_plain_files_are_read(tmp_path):
-    for name in ("tasks.csv", "tasks.json", "own.toml"):
+    for name in ("tasks.csv", "own.toml", "config.json"):
         os.mkfifo(tmp_path / name)
-    began = time.monotonic()
-    for name in ("tasks.csv", "tasks.json"):
-        with pytest.raises(InputError, match="it is not a plain file"):
-            load_tasks(tmp_path / name, ("x",), (0.0,), (1.0,))
-    assert "it is not a plain file" in refused(invoke("run", tmp_path / "own.toml", "--out", tmp_path / "run"))
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    os.mkfifo(folder / "config.json")
-    for verb in ("fit", "compare", "report", "inspect"):
-        assert "it is not a plain file" in refused(invoke(verb, folder))
     (tmp_path / "device.toml").symlink_to("/dev/zero")
-    assert "it is not a plain file" in refused(invoke("config", tmp_path / "device.toml"))
-    assert time.monotonic() - began < 20.0
+    with pytest.raises(InputError, match="it is not a plain file"):
+        load_tasks(tmp_path / "tasks.csv", ("x",), (0.0,), (1.0,))
+    for words in (
+        ["run", tmp_path / "own.toml"],
+        ["config", tmp_path / "device.toml"],
+        ["fit", tmp_path],
+        ["inspect", tmp_path],
+    ):
+        assert "it is not a plain file" in refused(invoke(*words))
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "b/" * 3000])
 def test_names_that_are_too_long(tmp_path, name):
-    for words in (["inspect", name], ["report", name], ["collect", "nav2d", "--out", tmp_path / name]):
+    for words in (["inspect", name], ["collect", "nav2d", "--out", tmp_path / name], ["run", f"{name}.toml"]):
         assert "File name too long" in refused(invoke(*words))
-    assert "File name too long" in refused(invoke("run", f"{name}.toml"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -166,15 +141,12 @@ def test_a_name_that_is_not_utf8(tmp_path):
     assert r"\xff" in Path(name, "command.txt").read_text("utf-8")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["envs"]])
-def test_an_output_that_is_full_or_closed(words):
+def test_an_output_that_is_full_or_closed():
     with open("/dev/full", "w") as full:
-        done = metastep(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
-    assert done.returncode == 2
-    assert done.stderr == "error: The output cannot be used: No space left on device.\n"
-    shell = ["sh", "-c", 'exec "$0" "$@" >&- 2>&-', *METASTEP, *words]
-    closed = subprocess.run(shell, check=False)
-    assert closed.returncode == 0
+        done = metastep("envs", capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (2, "error: The output cannot be used: No space left on device.\n")
+    shell = ["sh", "-c", 'exec "$0" "$@" >&- 2>&-', *METASTEP, "envs"]
+    assert subprocess.run(shell, check=False).returncode == 0
 
 
 INTERRUPTED_IMPORT = """
@@ -197,15 +169,9 @@ entry.main()
 def test_ctrl_c_during_imports():
     done = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "stopped; the same command resumes where it was.\n")
-    process = subprocess.Popen([*METASTEP, "envs"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    time.sleep(0.6)
-    process.send_signal(signal.SIGINT)
-    assert "Traceback" not in process.communicate()[1]
 
 
-@pytest.mark.parametrize(
-    "end", ["sys.exit(0)", "sys.exit('bye')", "raise SystemExit", "exit(3)", "raise ValueError('a\\nb')"]
-)
+@pytest.mark.parametrize("end", ["sys.exit(0)", "exit(3)", "raise ValueError('a\\nb')"])
 def test_a_module_that_ends_the_process_is_a_module_that_cannot_be_imported(tmp_path, monkeypatch, end):
     module = f"ending_{abs(hash(end))}"
     (tmp_path / f"{module}.py").write_text(f"import sys\n{end}\n")
@@ -219,9 +185,8 @@ def test_a_user_without_a_home_or_a_writable_folder(tmp_path):
     folder = own(tmp_path / "own")
     environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "HOME": "/nonexistent", "XDG_CACHE_HOME": "/proc/none"}
-    done = subprocess.run(
-        [*unprivileged(), *METASTEP, "envs"], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    command = [*unprivileged(), *METASTEP, "envs"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert list(folder.iterdir()) == []

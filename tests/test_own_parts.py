@@ -66,7 +66,7 @@ def test_every_part_keeps_its_contract(monkeypatch):
     import ridge_walk
 
     from metastep import load_experiment, testing
-    from metastep.experiments.build import build_mdp
+    from metastep.experiments.config import build_mdp
 
     mdp = build_mdp(load_experiment(OWN / "ridge_walk.toml"))
     testing.check_env(ridge_walk.Walk())

@@ -68,11 +68,6 @@ def policy(cmdp: FiniteCmdp, theta: Floats) -> Floats:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def score(cmdp: FiniteCmdp, theta: Floats) -> Floats:
-    """(S, A, parameters)."""
-    return cmdp.features - np.einsum("sa,sap->sp", policy(cmdp, theta), cmdp.features)[:, None, :]
-
-
 def q_function(cmdp: FiniteCmdp, theta: Floats, context: int, horizon: int | None) -> Floats:
     pi, law, reward = policy(cmdp, theta), cmdp.laws[context], cmdp.rewards[context]
     if horizon is None:
@@ -89,35 +84,25 @@ def mean_return(cmdp: FiniteCmdp, theta: Floats, context: int, horizon: int | No
     return float(cmdp.start @ np.sum(policy(cmdp, theta) * q_function(cmdp, theta, context, horizon), axis=1))
 
 
-def state_laws(cmdp: FiniteCmdp, theta: Floats, context: int, horizon: int) -> Floats:
-    """(horizon, S)."""
+def occupancy(cmdp: FiniteCmdp, theta: Floats, context: int, horizon: int | None) -> Floats:
+    """The normalised discounted occupancy, (S,)."""
     step = np.einsum("sa,sat->st", policy(cmdp, theta), cmdp.laws[context])
+    if horizon is None:
+        return (1 - cmdp.gamma) * np.linalg.solve((np.eye(len(step)) - cmdp.gamma * step).T, cmdp.start)
     laws = [cmdp.start]
     for _ in range(horizon - 1):
         laws.append(laws[-1] @ step)
-    return np.stack(laws)
-
-
-def occupancy(cmdp: FiniteCmdp, theta: Floats, context: int, horizon: int | None) -> Floats:
-    """The normalised discounted occupancy, (S,)."""
-    if horizon is None:
-        step = np.einsum("sa,sat->st", policy(cmdp, theta), cmdp.laws[context])
-        return (1 - cmdp.gamma) * np.linalg.solve((np.eye(len(step)) - cmdp.gamma * step).T, cmdp.start)
     weights = cmdp.gamma ** np.arange(horizon)
-    return weights @ state_laws(cmdp, theta, context, horizon) / weights.sum()
+    return weights @ np.stack(laws) / weights.sum()
 
 
 def gradient(cmdp: FiniteCmdp, theta: Floats, context: int, horizon: int | None) -> Floats:
     """dJ/dtheta by central differences of the exact return."""
-    step = 1e-5
-    moves = step * np.eye(len(theta))
-    return np.array(
-        [
-            (mean_return(cmdp, theta + move, context, horizon) - mean_return(cmdp, theta - move, context, horizon))
-            / (2 * step)
-            for move in moves
-        ]
-    )
+    slopes = []
+    for move in 1e-5 * np.eye(len(theta)):
+        up, down = (mean_return(cmdp, theta + sign * move, context, horizon) for sign in (1, -1))
+        slopes.append((up - down) / 2e-5)
+    return np.array(slopes)
 
 
 def transport(metric: Floats, left: Floats, right: Floats) -> float:
@@ -131,7 +116,7 @@ def transport(metric: Floats, left: Floats, right: Floats) -> float:
     return float(-result.fun)
 
 
-def constants(cmdp: FiniteCmdp, thetas: tuple[Floats, ...]) -> tuple[CmdpConstants, PolicyConstants, ScoreConstants]:
+def constants(cmdp: FiniteCmdp, thetas: tuple[Floats, Floats]) -> tuple[CmdpConstants, PolicyConstants, ScoreConstants]:
     """Every constant by looking at every pair."""
     metric = pair_metric(cmdp)
     size = len(metric)
@@ -140,15 +125,10 @@ def constants(cmdp: FiniteCmdp, thetas: tuple[Floats, ...]) -> tuple[CmdpConstan
     rewards = cmdp.rewards.reshape(2, size)
     law_distance = line_distance(cmdp.states, laws[:, :, None], laws[:, None, :])
     pis = [policy(cmdp, theta) for theta in thetas]
-    state_metric = np.abs(cmdp.states[:, None] - cmdp.states)
-    states_apart = state_metric > 0
-    in_theta = 0.0
-    for left, pi_left in zip(thetas, pis, strict=True):
-        for right, pi_right in zip(thetas, pis, strict=True):
-            gap = float(np.linalg.norm(left - right))
-            if gap > 0:
-                in_theta = max(in_theta, float(np.max(line_distance(cmdp.actions, pi_left, pi_right))) / gap)
-    scores = np.stack([score(cmdp, theta).reshape(size, -1) for theta in thetas])
+    state_metric = np.abs(cmdp.states[:, None] - cmdp.states) + np.eye(len(cmdp.states))  # equal states have equal laws
+    in_theta = np.max(line_distance(cmdp.actions, *pis)) / np.linalg.norm(thetas[0] - thetas[1])
+    features = cmdp.features
+    scores = np.stack([(features - np.einsum("sa,sap->sp", pi, features)[:, None]).reshape(size, -1) for pi in pis])
     steps = np.abs(scores[:, :, None] - scores[:, None, :])[:, apart] / metric[apart][:, None]
     return (
         CmdpConstants(
@@ -160,12 +140,7 @@ def constants(cmdp: FiniteCmdp, thetas: tuple[Floats, ...]) -> tuple[CmdpConstan
             R_max=float(np.max(np.abs(rewards))),
         ),
         PolicyConstants(
-            L_pi=max(
-                float(
-                    np.max(line_distance(cmdp.actions, pi[:, None], pi[None]) / np.where(states_apart, state_metric, 1))
-                )
-                for pi in pis
-            ),
+            L_pi=max(np.max(line_distance(cmdp.actions, pi[:, None], pi[None]) / state_metric) for pi in pis),
             L_pi_theta=in_theta,
         ),
         ScoreConstants(M=np.max(np.abs(scores), axis=(0, 1)), L=np.max(steps, axis=(0, 1))),

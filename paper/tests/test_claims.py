@@ -12,9 +12,8 @@ from paper.comparisons import final_gain
 from paper.iterations import best_validated
 from paper.outcome import Effect, Outcome, at_most, better, no_better, together, within
 from paper.results import by_claim, claims_table, overall
-from paper.robust import has_random_states, spread_difference, standard_deviation
+from paper.robust import spread_difference, standard_deviation
 from paper.tests.synthetic import comparison_of, curve, run_of
-from paper.workbench import Workbench
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not distinguishable"
 
@@ -43,15 +42,10 @@ def test_better_than_every_one(run, others, verdict, hardest):
 @pytest.mark.parametrize(
     ("other", "judge", "verdict"),
     [
-        (2.0, within, HOLDS),
         (1.9, within, HOLDS),  # different for certain, but by less than a tenth of the gain
         (1.0, within, FAILS),
-        (3.0, within, FAILS),
-        (1.8, within, OPEN),
         (3.0, at_most, HOLDS),
-        (1.0, at_most, FAILS),
         (1.9, no_better, FAILS),
-        (3.0, no_better, HOLDS),
     ],
 )
 def test_small_differences(run, other, judge, verdict):
@@ -122,15 +116,6 @@ def test_seeds_stand_side_by_side():
     assert [[outcome.effect for outcome in row] for row in by_claim(facts)] == [[1, 2], [2]]
     with pytest.raises(InputError, match="fig2 was made with no --set and --set reading=first; write a page for each"):
         by_claim([seen(1, HOLDS), seen(2, HOLDS, more=" --set reading=first")])
-
-
-def test_random_states_are_judged_where_all_of_them_are_there(tmp_path):
-    run = Workbench(tmp_path, "tiny", 3).run("cartpole")
-    (run.path / "extra").mkdir(parents=True)
-    for name in (f"robust-{kind}-{state}" for kind in ("double", "single") for state in range(5)):
-        assert not has_random_states(run)
-        run.extra_file(name).touch()
-    assert has_random_states(run)
 
 
 def test_spread_over_random_states():

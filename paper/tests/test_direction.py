@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from metastep import InputError, Run
-from metastep.experiments.pooling import for_family
+from metastep.experiments.publishing import for_family
 from metastep.fqi import load_model
 from paper import direction
-from paper.direction import MODEL, changes_nothing, setting
+from paper.direction import MODEL
 from paper.registry import REGISTRY
 from paper.runner import check_reproduction, reproduce
 from paper.tests.synthetic import Watch, comparison_of, curve, run_of
@@ -43,15 +43,9 @@ def area(out, name, env, method):
 
 
 @pytest.mark.paper
-def test_every_id_leaves_outcomes_that_the_check_knows(made):
-    out, outcomes = made
-    assert [problem for _, problem in check_reproduction(out) if problem] == []
-    assert {name for name, rows in outcomes.items() if rows} == {"direction", "ablations", "growth"}
-
-
-@pytest.mark.paper
 def test_direction_is_judged_against_the_hardest_baseline(made):
     out, outcomes = made
+    assert [problem for _, problem in check_reproduction(out) if problem] == []
     (outcome,) = outcomes["direction"]
     ours = area(out, "direction", "nav2d", MODEL)
     lead = min(np.mean(ours - area(out, "direction", "nav2d", name)) for name in FEW)
@@ -61,19 +55,12 @@ def test_direction_is_judged_against_the_hardest_baseline(made):
     assert "The oracle tries every direction with 6 steps on fresh episodes." in caption  # as the quick scale has it
 
 
-@pytest.mark.parametrize(("preset", "nothing"), [("minigolf", True), ("nav2d", False)])
-def test_what_a_preset_has_without_saying_so_is_no_change(tmp_path, preset, nothing):
-    change = setting("fqi.regressor.state_first", "false")
-    assert changes_nothing(run_of(preset, "full"), [change]) is nothing
-
-
 @pytest.mark.paper
 def test_an_ablation_that_takes_nothing_away_is_left_out(made):
     out, outcomes = made
     claimed = [outcome.claim.rpartition(": ")[2] for outcome in outcomes["ablations"]]
-    assert claimed == [
-        name for name in direction.removed(run_of("nav2d")) if name != "no rounds"
-    ]  # one round is all there is
+    parts = [*direction.removed(run_of("nav2d"))]
+    assert claimed == [name for name in parts if name != "no rounds"]  # one round is all there is
     assert not (out / "runs" / "nav2d-without-4").exists()
     ours = area(out, "ablations", "nav2d", MODEL)
     for outcome, name in zip(outcomes["ablations"], claimed, strict=True):
@@ -86,7 +73,7 @@ def test_growth_has_the_tuples_it_says(made):
     out, outcomes = made
     (outcome,) = outcomes["growth"]
     assert outcome.claim.startswith(
-        "With 64 tuples the model is better than the best of metaFQI and the tuned baselines, "
+        "With 64 tuples the model is better than the best of metaFQI and the tuned baselines,"
     )
     best = max(np.mean(area(out, "growth", "nav2d", name)) for name in FEW)
     assert outcome.effect == pytest.approx(np.mean(area(out, "growth", "nav2d", "64 tuples")) - best, rel=1e-4)
@@ -170,7 +157,6 @@ def test_what_40_tasks_tell(name, changed, verdicts, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("gain", "noise", "verdict"),
     [
-        (2.5, 0.0, "holds"),
         (1.95, 0.0, "holds"),  # worse for certain, by less than a tenth of what the best gains
         (1.0, 0.0, "does not hold"),
         (2.0, 3.0, "not distinguishable"),  # it might lose half of it

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from metastep.evaluation import TuningTable
-from metastep.experiments.build import method_specs
 from metastep.experiments.config import load
+from metastep.experiments.stages import method_specs
 from paper import judging as by
 from paper import learning_facts as learning
 from paper.environments import EVERY
@@ -31,10 +31,10 @@ def table(method, parameters, scores, error=0.1):
     )
 
 
-def between(target, baseline, gains, **others):
+def between(target, baseline, gains):
     """Two methods with these gains, the second with noise of its own."""
     curves = {target: curve(gains[0], seed=1), baseline: curve(gains[1], noise=gains[2], seed=2)}
-    return Measured(comparison_of(curves | {name: curve(value) for name, value in others.items()}))
+    return Measured(comparison_of(curves))
 
 
 ALIKE, LITTLE_LOST, NO_BETTER = (within, "a", "b", "b"), (at_most, "a", "b", "a"), (no_better, "a", "b", "b")
@@ -48,10 +48,8 @@ ALIKE, LITTLE_LOST, NO_BETTER = (within, "a", "b", "b"), (at_most, "a", "b", "a"
         (by.beats, ("a", "b"), (1.0, 1.0, 0.5), OPEN),
         (by.differ, ALIKE, (2.0, 2.0, 0.1), HOLDS),
         (by.differ, ALIKE, (3.0, 2.0, 0.1), FAILS),
-        (by.differ, ALIKE, (2.0, 2.0, 3.0), OPEN),
         (by.differ, LITTLE_LOST, (2.0, 2.5, 0.1), HOLDS),
         (by.differ, LITTLE_LOST, (2.0, 1.0, 0.1), FAILS),
-        (by.differ, LITTLE_LOST, (2.0, 2.0, 3.0), OPEN),
         (by.differ, NO_BETTER, (1.0, 2.0, 0.1), HOLDS),
         (by.differ, NO_BETTER, (2.1, 2.0, 0.05), FAILS),
         (by.differ, NO_BETTER, (2.0, 2.0, 3.0), OPEN),
@@ -107,36 +105,32 @@ def test_tuned_values_are_compared_in_grid_steps(scores, verdict, apart):
         by.tuned_near(measured, "adam", "stepsize", 0.3, "longer")
 
 
+def first_matters(scores):
+    measured = Measured(comparison_of({"x": curve(1.0)}, tuning=[table("metagrad", ("stepsize", "beta"), scores)]))
+    return by.depends_on_first(measured, "metagrad", "stepsize", "beta")
+
+
 @pytest.mark.parametrize(("first", "beta", "verdict"), [(4.0, 0.5, HOLDS), (0.5, 4.0, FAILS), (1.0, 1.05, OPEN)])
 def test_metagrad_depends_on_one_parameter_more(first, beta, verdict):
     scores = {(0.1, 0.1): 0.0, (0.1, 1.0): -beta, (1.0, 0.1): -first, (1.0, 1.0): -first - beta}
-    measured = Measured(comparison_of({"x": curve(1.0)}, tuning=[table("metagrad", ("stepsize", "beta"), scores)]))
-    assert by.depends_on_first(measured, "metagrad", "stepsize", "beta").verdict == verdict
+    assert first_matters(scores).verdict == verdict
 
 
 def test_how_far_a_grid_reaches_does_not_decide_what_a_method_depends_on():
     # Beta falls off at the far ends of its grid, whose range is the larger one; near the optimum the step size matters.
     costs = {1e-5: 9.0, 0.01: 0.2, 0.1: 0.0, 1.0: 0.2, 10.0: 9.0}
     scores = {(step, beta): -abs(step - 1.0) * 4.0 - cost for step in (0.5, 1.0, 1.5) for beta, cost in costs.items()}
-    tuning = [table("metagrad", ("stepsize", "beta"), scores)]
-    found = by.depends_on_first(
-        Measured(comparison_of({"x": curve(1.0)}, tuning=tuning)), "metagrad", "stepsize", "beta"
-    )
+    found = first_matters(scores)
     assert found.verdict == HOLDS
     assert found.effect == pytest.approx(2.0 - 0.2)
-    alone = [table("metagrad", ("stepsize", "beta"), {(0.5, 0.1): 0.0, (1.0, 0.1): 1.0})]
     with pytest.raises(by.NotMeasured):
-        by.depends_on_first(Measured(comparison_of({"x": curve(1.0)}, tuning=alone)), "metagrad", "stepsize", "beta")
+        first_matters({(0.5, 0.1): 0.0, (1.0, 0.1): 1.0})
 
 
 def stepping(first, later, noise=0.0):
-    rng = np.random.default_rng(3)
-    steps = np.concatenate([np.full(2, first), np.full(NUM_UPDATES - 2, later)])
-    return Measured(
-        comparison_of(
-            {"metafqi": curve(1.0)}, {"metafqi": steps + noise * rng.normal(size=(NUM_TASKS, 1)) * (steps == later)}
-        )
-    )
+    moved = noise * np.random.default_rng(3).normal(size=(NUM_TASKS, 1))
+    steps = np.concatenate([np.full((NUM_TASKS, 2), first), later + np.tile(moved, NUM_UPDATES - 2)], axis=1)
+    return Measured(comparison_of({"metafqi": curve(1.0)}, {"metafqi": steps}))
 
 
 @pytest.mark.parametrize(
@@ -150,10 +144,6 @@ def stepping(first, later, noise=0.0):
 def test_chosen_steps(measured, inside, larger):
     assert learning.steps_within(measured, 0.05, 0.15, after=2).verdict == inside
     assert learning.first_steps_larger(measured, 2).verdict == larger
-    with pytest.raises(by.NotMeasured):
-        learning.steps_within(measured, 0.0, 1.0, after=NUM_UPDATES)
-    with pytest.raises(by.NotMeasured):
-        learning.first_steps_larger(measured, NUM_UPDATES)
 
 
 def planned(*gains, steps=None, noise=0.1):
@@ -250,9 +240,6 @@ def approaching(at_ten, noise=0.0):
 def test_convergence(reached, converged, rising):
     assert learning.converged_after(Measured(reached), 10).verdict == converged
     assert learning.still_learning_after(Measured(reached, longer=reached), 10).verdict == rising
-    for judge in (learning.converged_after, learning.still_learning_after):
-        with pytest.raises(by.NotMeasured):
-            judge(Measured(reached, longer=reached), 25)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from paper.outcome import Outcome
 from paper.registry import IDS, REGISTRY
 from paper.results import results_markdown
 from paper.runner import check_reproduction, reproduce
-from paper.tests.synthetic import Watch
 from paper.tests.test_runner import CHEETAHS
 from paper.workbench import Workbench
 
@@ -55,13 +54,9 @@ def test_an_id_leaves_figure_data_and_outcomes(made, name):
     assert (folder / "outcome.txt").read_text().splitlines() == [outcome.line() for outcome in rows]
     assert ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
     assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    tables = [*folder.glob("*.csv"), *folder.glob("*.parquet")]
-    assert tables
-    for path in folder.glob("*.csv"):
-        with path.open(newline="") as file:
-            assert len(list(csv.DictReader(file))) >= 1
-    for path in folder.glob("*.parquet"):
-        assert pq.read_table(path).num_rows > 0
+    rows = [pq.read_table(path).num_rows for path in folder.glob("*.parquet")]
+    rows += [len(path.read_text().splitlines()) - 1 for path in folder.glob("*.csv")]
+    assert min(rows) >= 1
 
 
 def test_all_rows_are_collected_in_one_table(made):
@@ -70,14 +65,10 @@ def test_all_rows_are_collected_in_one_table(made):
     assert [Outcome(**row) for row in json.loads((out / "results.json").read_text())] == outcomes
     text = (out / "results.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(lines) == 2 + len(outcomes)
-    columns = lines[0].count(" | ")
     for line, outcome in zip(lines[2:], outcomes, strict=True):
-        assert line.count(" | ") == columns
-        assert outcome.claim in line
-        assert outcome.measured() in line
-        assert f"**{outcome.verdict}**" in line
-        assert f"`{outcome.command}`" in line
+        assert line.count(" | ") == lines[0].count(" | ")
+        for part in (outcome.claim, outcome.measured(), f"**{outcome.verdict}**", f"`{outcome.command}`"):
+            assert part in line
     for picture in re.findall(r"\]\((.+\.svg)\)", text):
         assert (out / picture).exists()
 
@@ -100,18 +91,6 @@ def test_one_page_shows_claims_and_methods_of_several_folders(made, cheetah):
     assert str(out.parent) not in text
 
 
-def test_a_lost_result_is_made_again_and_nothing_else(made):
-    out, _ = made
-    lost = out / "runs" / "cartpole" / "results" / "decay.safetensors"  # geometric decay is not of the preset
-    before = lost.read_bytes()
-    lost.unlink()
-    (out / "fig-decay" / "outcome.json").unlink()
-    watch = Watch()
-    reproduce(["fig-decay"], out, "tiny", 3, watch)
-    assert watch.stages == ["cartpole: compare decay"]
-    assert lost.read_bytes() == before
-
-
 def test_a_file_in_another_place_is_found(made, tmp_path):
     out, _ = made
     assert [problem for _, problem in check_reproduction(out) if problem] == []
@@ -119,11 +98,8 @@ def test_a_file_in_another_place_is_found(made, tmp_path):
     shutil.copytree(out, copy)
     extra = copy / "runs" / "cartpole" / "extra"
     shutil.copy(extra / "robust-double-1.safetensors", extra / "robust-double-0.safetensors")
-    shutil.copy(copy / "fig1" / "outcome.json", copy / "theory" / "outcome.json")
     found = {str(path.relative_to(copy)): problem for path, problem in check_reproduction(copy) if problem}
     assert "is not in its own place" in found["runs/cartpole/extra/robust-double-0.safetensors"]
-    assert "belongs to another id" in found["theory/outcome.json"]
-    (copy / "theory" / "outcome.json").unlink()
     (copy / "fig-robust" / "outcome.json").unlink()
     with pytest.raises(InputError, match="is not in its own place"):
         reproduce(["fig-robust"], copy, "tiny", 3)
@@ -141,8 +117,7 @@ def test_halfcheetah_has_its_figures(cheetah):
     assert {outcome.id for outcome in outcomes} == CHEETAHS
     assert {outcome.environment for outcome in outcomes} == {"HalfCheetah"}
     for name in ("fig2", "fig3", "fig-iterations", "fig-robust"):
-        drawing = (out / name / f"{name}.svg").read_text()
-        assert "mean return gain" in drawing
+        assert "mean return gain" in (out / name / f"{name}.svg").read_text()
 
 
 def test_the_known_task_oracle_trains_five_times_as_long_on_the_test_tasks(cheetah):
@@ -181,11 +156,9 @@ def test_fixed_context_runs_have_one_task_but_different_first_policies(made):
 
 
 def test_the_long_test_is_four_times_as_long_as_the_training(made):
-    out, _ = made
-    updates = pq.read_table(out / "fig-cartpole60" / "cartpole.parquet")["update"].to_numpy()
+    updates = pq.read_table(made[0] / "fig-cartpole60" / "cartpole.parquet")["update"].to_numpy()
     assert updates.max() == 4 * 2
-    long_config = load_config("cartpole", "full")
-    assert 4 * long_config.compare.num_updates == 60
+    assert 4 * load_config("cartpole", "full").compare.num_updates == 60
 
 
 def test_the_tuned_values_stand_beside_the_papers(made):
@@ -199,8 +172,3 @@ def test_the_tuned_values_stand_beside_the_papers(made):
     assert paper["cartpole", "decay", "alpha"] == 7.5
     for row in rows:
         assert float(row["score_tuned"]) >= float(row["score_paper"])  # both on the tuning tasks
-
-
-def test_one_iteration_cannot_be_compared(tmp_path):
-    with pytest.raises(InputError, match=r"fqi.iterations: 1 must be at least 2"):
-        reproduce(["fig-iterations"], tmp_path, "tiny", overrides=["fqi.iterations=1"])

@@ -26,7 +26,6 @@ from paper.workbench import Workbench
 CHEETAHS = {"fig2", "fig3", "fig-iterations", "table1", "fig-context", "fig-robust", "fig-fixed-context"}
 CHEETAHS |= {"fig-single-action", "facts"}
 PACKAGE = Path(paper.__file__).parent
-BILLION = 10**9
 
 
 def invoke(*arguments):
@@ -149,8 +148,7 @@ def test_a_page_needs_results(tmp_path):
     [
         (["fig2"], "fqi.trees=2", r"^fqi.trees: is not a setting, did you mean 'fqi.regressor.trees'\?$"),
         (["theory", "fig-swingup"], "fqi.tree=2", r"^fqi.tree: is not a setting"),
-        (["fig2"], "initial={mean=[0, 0]}", r"^initial.variance: None must be set"),
-        (["fig2"], f"rollout.block_size={BILLION}", "of memory"),
+        (["fig2"], f"rollout.block_size={10**9}", "of memory"),
         (["theory", "fig1"], "seed=2", r"^--set: 'seed=2' changes nothing, no preset is run for fig1, theory\.$"),
     ],
 )
@@ -177,7 +175,6 @@ def test_ids():
         resolve([])
     shown = "".join(invoke("reproduce", "--help").stdout.split())  # a line may end within a name
     assert all(name in shown for name in IDS)
-    assert all(callable(entry.make) for entry in REGISTRY.values())
 
 
 def test_environments_of_an_id():

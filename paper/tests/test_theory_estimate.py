@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from metastep.envs import make
@@ -14,17 +12,13 @@ from paper.theory.lqr import from_env, lqr_constants, reachable_ball
 from paper.theory.policy import policy_from_theta
 
 
-def _assignment(left: np.ndarray, right: np.ndarray) -> float:
-    cost = np.linalg.norm(left[:, None] - right[None], axis=-1)
-    return float(cost[linear_sum_assignment(cost)].mean())
-
-
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10_000), size=st.integers(1, 4))
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("seed", range(8))
 def test_distances_of_laws_are_bounds_from_below(seed: int, size: int) -> None:
     rng = np.random.default_rng(seed)
     left, right = rng.normal(size=(12, size)), rng.normal(size=(12, size)) * 1.5 + rng.normal(size=size)
-    exact = _assignment(left, right)
+    cost = np.linalg.norm(left[:, None] - right[None], axis=-1)
+    exact = float(cost[linear_sum_assignment(cost)].mean())
     (lower,) = law_distances(left[None], right[None])
     assert lower <= exact + 1e-12
     if size == 1:
@@ -77,19 +71,6 @@ def test_estimates_approach_the_exact_constants_of_lqr_from_below() -> None:
     assert np.all(shares[-1] > 0.95)
     assert np.all(shares[-1] > shares[0])
     assert np.all(np.diff(np.stack(shares), axis=0).mean(axis=0) > 0)
-
-
-def test_environment_steps_agree_with_the_family() -> None:
-    """The adapter hands fields, actions and noise to the right places."""
-    rng = np.random.default_rng(2)
-    env = LQR()
-    contexts, states = rng.uniform(0.5, 1.1, (7, 1)), rng.normal(size=(7, 2))
-    actions, noise = rng.normal(size=(7, 1)), rng.normal(size=(7, 2))
-    after, reward, ended = step_function(env)(contexts, states, actions, noise)
-    expected = contexts * (states @ np.array(env.dynamics).T) + actions * np.array(env.control) + env.noise * noise
-    np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(reward, -(states**2 @ np.array(env.state_cost) + 0.1 * actions[:, 0] ** 2), rtol=1e-5)
-    assert not ended.any()
 
 
 def test_nav2d_estimates_find_its_exact_constants() -> None:

@@ -16,8 +16,7 @@ from paper.theory.lqr import (
     reachable_ball,
     return_gradient,
 )
-from paper.theory.policy import LinearPolicy, policy_from_theta
-from tests.reference import exact
+from paper.theory.policy import policy_from_theta
 
 
 def _random_family(rng: np.random.Generator, horizon: int, num_coordinates: int = 2) -> LinearQuadratic:
@@ -41,14 +40,6 @@ def _random_family(rng: np.random.Generator, horizon: int, num_coordinates: int 
     )
 
 
-def _random_policies(rng: np.random.Generator, family: LinearQuadratic, num: int) -> LinearPolicy:
-    states, actions = family.control.shape
-    scale = rng.uniform(0.05, 0.6, size=(num, 1))
-    return policy_from_theta(
-        scale * rng.normal(size=(num, actions * (1 + states))), states, actions, rng.uniform(0.1, 1.0)
-    )
-
-
 def _on_spheres(rng, family, policy, omegas) -> np.ndarray:
     """One point on the spheres of first states and first actions for each pair of contexts."""
     ball = reachable_ball(family, policy, omegas)
@@ -56,42 +47,6 @@ def _on_spheres(rng, family, policy, omegas) -> np.ndarray:
     s *= ball.start_radius / np.linalg.norm(s, axis=1, keepdims=True)
     a *= ball.first_action_radius[:, None] / np.linalg.norm(a, axis=1, keepdims=True)
     return np.concatenate([s, a], axis=1)
-
-
-def _corner_q_difference(rng, family, policy, omegas, num_points: int) -> np.ndarray:
-    """Largest |Q - Q'| over points on the spheres, where convex-minus-convex functions are largest in practice."""
-    first, second = (q_functions(family, policy, omegas[:, index])[-1] for index in (0, 1))
-    points = [_on_spheres(rng, family, policy, omegas) for _ in range(num_points)]
-    return np.max([np.abs(first.at(point) - second.at(point)) for point in points], axis=0)
-
-
-def _ratios(rng, family, policy, omegas, horizon: int | None, num_points: int) -> dict[str, np.ndarray]:
-    """Differences of Q, J and gradient over their bounds, for each policy and pair of contexts."""
-    distance = np.linalg.norm(omegas[:, 0] - omegas[:, 1], axis=1)
-    cmdp, constants, score = lqr_constants(family, policy, omegas)
-    in_context = Bounds(cmdp, constants, horizon=horizon).L_omega_Q * distance
-    in_gradient = Bounds(*per_coordinate(cmdp, constants), score, horizon).L_gradient * distance[:, None]
-    returns = [expected_return(family, policy, omegas[:, index]) for index in (0, 1)]
-    gradients = [return_gradient(family, policy, omegas[:, index]) for index in (0, 1)]
-    return {
-        "Q": _corner_q_difference(rng, family, policy, omegas, num_points) / in_context,
-        "J": np.abs(returns[0] - returns[1]) / in_context,
-        "gradient": np.max(np.abs(gradients[0] - gradients[1]) / in_gradient, axis=1),
-    }
-
-
-def test_closed_forms_equal_the_environments() -> None:
-    """Two derivations, written apart: moments of phi = (1, s) there, quadratic Q functions here."""
-    rng = np.random.default_rng(0)
-    env = LQR()
-    thetas, scales = rng.normal(size=(6, 3)), rng.uniform(0.5, 1.1, size=(6, 1))
-    family = from_env(env, gamma=0.97, horizon=12)
-    policy = policy_from_theta(thetas, 2, 1, 0.7)
-    returns, gradients = expected_return(family, policy, scales), return_gradient(family, policy, scales)
-    for index, (theta, scale) in enumerate(zip(thetas, scales[:, 0], strict=True)):
-        reference = exact(env, theta, float(scale), sigma=0.7, horizon=12, discount=0.97)
-        assert returns[index] == pytest.approx(reference.mean_return, rel=1e-10)
-        np.testing.assert_allclose(gradients[index], reference.gradient, rtol=1e-9, atol=1e-9)
 
 
 def test_gradient_is_the_derivative_of_the_return() -> None:
@@ -143,67 +98,37 @@ def test_no_violation_over_thousands_of_policies_and_contexts() -> None:
     ratios: dict[str, list[np.ndarray]] = {"Q": [], "J": [], "gradient": [], "Q in (s, a)": []}
     for _ in range(50):
         family = _random_family(rng, horizon=int(rng.integers(1, 15)))
-        policy = _random_policies(rng, family, 100)
+        states, actions = family.control.shape
+        theta = rng.uniform(0.05, 0.6, size=(100, 1)) * rng.normal(size=(100, actions * (1 + states)))
+        policy = policy_from_theta(theta, states, actions, rng.uniform(0.1, 1.0))
         omegas = rng.uniform(-1.0, 1.0, size=(100, 2, 2))
         omegas[::2, 1] = omegas[::2, 0] + 0.01 * omegas[::2, 1]  # near pairs, where the constant is sharpest
-        for name, ratio in _ratios(rng, family, policy, omegas, family.horizon, 20).items():
-            ratios[name].append(ratio)
+        distance = np.linalg.norm(omegas[:, 0] - omegas[:, 1], axis=1)
+        cmdp, constants, score = lqr_constants(family, policy, omegas)
+        bounds = Bounds(cmdp, constants, horizon=family.horizon)
+        in_gradient = Bounds(*per_coordinate(cmdp, constants), score, family.horizon).L_gradient * distance[:, None]
+        first, second = (q_functions(family, policy, omegas[:, index])[-1] for index in (0, 1))
+        returns = [expected_return(family, policy, omegas[:, index]) for index in (0, 1)]
+        gradients = [return_gradient(family, policy, omegas[:, index]) for index in (0, 1)]
+        # On the spheres convex-minus-convex functions are largest in practice.
+        corners = [_on_spheres(rng, family, policy, omegas) for _ in range(20)]
+        apart = np.max([np.abs(first.at(point) - second.at(point)) for point in corners], axis=0)
+        ratios["Q"].append(apart / (bounds.L_omega_Q * distance))
+        ratios["J"].append(np.abs(returns[0] - returns[1]) / (bounds.L_omega_Q * distance))
+        ratios["gradient"].append(np.max(np.abs(gradients[0] - gradients[1]) / in_gradient, axis=1))
         # Q at two random points of the first ball, against L_Q.
-        num_states = len(family.control)
         left, right = (
             _on_spheres(rng, family, policy, omegas)
             * np.repeat(rng.uniform(0, 1, (100, 2)), family.control.shape, axis=1)
             for _ in (0, 1)
         )
-        gap = sum(np.linalg.norm(part, axis=1) for part in np.split(left - right, [num_states], axis=1))
-        function = q_functions(family, policy, omegas[:, 0])[-1]
-        cmdp, constants, _ = lqr_constants(family, policy, omegas)
-        steepest = Bounds(cmdp, constants, horizon=family.horizon).L_Q * gap
-        ratios["Q in (s, a)"].append(np.abs(function.at(left) - function.at(right)) / steepest)
-    for name, collected in ratios.items():
-        ratio = np.concatenate(collected)
-        assert ratio.max() <= 1.0 + 1e-9, name
-    assert max(r.max() for r in ratios["Q"]) > 0.5
-    assert max(r.max() for r in ratios["J"]) > 0.2
-    assert max(r.max() for r in ratios["gradient"]) > 0.02
-
-
-def test_infinite_horizon_bounds_hold_where_the_condition_does() -> None:
-    """A horizon of 100 at gamma <= 0.8 is infinite to 1e-9; families that do not contract are left to the finite form."""
-    rng = np.random.default_rng(4)
-    largest = dict.fromkeys(("Q", "J", "gradient"), 0.0)
-    num_checked = 0
-    for _ in range(12):
-        family = _random_family(rng, horizon=100)._replace(gamma=float(rng.uniform(0.3, 0.8)))
-        policy = _random_policies(rng, family, 60)
-        omegas = rng.uniform(-0.6, 0.6, size=(60, 2, 2))
-        fine = Bounds(*lqr_constants(family, policy, omegas)).contraction < 0.99
-        if not fine.any():
-            continue
-        policy, omegas = LinearPolicy(policy.bias[fine], policy.weights[fine], policy.sigma), omegas[fine]
-        num_checked += len(omegas)
-        for name, ratio in _ratios(rng, family, policy, omegas, None, 10).items():
-            assert ratio.max() <= 1.0 + 1e-8, name
-            largest[name] = max(largest[name], float(ratio.max()))
-    assert num_checked >= 300
-    assert largest["Q"] > 0.1
-
-
-def test_the_bound_is_not_vacuous_on_the_registered_environment() -> None:
-    """For near contexts the bound is a small part of what any two returns could differ by, and Q comes close to it."""
-    rng = np.random.default_rng(5)
-    family = from_env(LQR(), gamma=0.9, horizon=5)
-    policy = policy_from_theta(0.2 * rng.normal(size=(500, 3)), 2, 1, 0.5)
-    centre = rng.uniform(0.5, 1.0, size=(500, 1, 1))
-    omegas = np.concatenate([centre, centre + 0.05], axis=1)
-    cmdp, constants, _ = lqr_constants(family, policy, omegas)
-    bounds = Bounds(cmdp, constants, horizon=5)
-    bound = 0.05 * bounds.L_omega_Q
-    trivial = bounds.steps_to_go[-1][2]  # rewards have one sign, so no two returns differ by more
-    assert np.median(bound / trivial) < 0.25
-    assert np.max(bound / trivial) < 1.0
-    tightness = _corner_q_difference(rng, family, policy, omegas, 50) / bound
-    assert np.median(tightness) > 0.1
+        gap = sum(np.linalg.norm(part, axis=1) for part in np.split(left - right, [states], axis=1))
+        ratios["Q in (s, a)"].append(np.abs(first.at(left) - first.at(right)) / (bounds.L_Q * gap))
+    largest = {name: np.concatenate(collected).max() for name, collected in ratios.items()}
+    assert max(largest.values()) <= 1.0 + 1e-9
+    assert largest["Q"] > 0.5
+    assert largest["J"] > 0.2
+    assert largest["gradient"] > 0.02
 
 
 def test_constants_match_jax_derivatives() -> None:
@@ -211,7 +136,7 @@ def test_constants_match_jax_derivatives() -> None:
     family = from_env(LQR(), gamma=0.9, horizon=4)
     policy = policy_from_theta(np.array([0.1, -0.2, 0.3]), 2, 1, 0.5)
     omegas = np.array([[0.6], [1.0]])
-    cmdp, constants, score = lqr_constants(family, policy, omegas)
+    cmdp, constants, _ = lqr_constants(family, policy, omegas)
     ball = reachable_ball(family, policy, omegas)
     angles = np.linspace(0, 2 * np.pi, 721)
     states = ball.state_radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -221,7 +146,3 @@ def test_constants_match_jax_derivatives() -> None:
     assert cmdp.L_r == pytest.approx(steepest, rel=1e-4)
     assert cmdp.L_omega_P == pytest.approx(np.linalg.norm(states @ family.drift[1].T, axis=1).max(), rel=1e-4)
     assert constants.L_pi == pytest.approx(np.hypot(0.2, 0.3))
-    bounds = Bounds(cmdp, constants, score, 4)
-    assert np.isfinite(bounds.L_omega_Q)
-    assert np.isfinite(bounds.L_delta_theta)
-    assert np.all(np.isfinite(bounds.L_gradient))

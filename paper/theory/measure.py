@@ -15,11 +15,10 @@ from jax import Array, lax
 from jax.tree_util import PyTreeDef
 from numpy.typing import ArrayLike
 
-from metastep.envs.base import Context, Env, State, Step
+from metastep.envs.base import Context, Env, State, Step, Wrapper
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.lqr import LQR
 from metastep.envs.nav2d import Nav2D
-from metastep.envs.wrapper import Wrapper
 from metastep.experiments.coverage import Z_99, Difference, context_pairs, paired_difference, return_differences
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout, trajectories

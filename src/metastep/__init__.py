@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from metastep.evaluation import Comparison, Method, MethodSpec, baselines, compare, tune
     from metastep.evaluation import load as load_comparison
     from metastep.experiments.config import load as load_experiment
-    from metastep.experiments.run import Run
+    from metastep.experiments.run import Run, run
     from metastep.experiments.schema import Experiment
-    from metastep.experiments.start import run
     from metastep.fqi import MetaFQI, Model, Stepper, load_model, regressors
     from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP
     from metastep.pretrained import load
@@ -61,7 +60,7 @@ _HOMES = {
     "regressors": "metastep.fqi.regressors",
     "report": "metastep.report",
     "rules": "metastep.rules",
-    "run": "metastep.experiments.start:run",
+    "run": "metastep.experiments.run:run",
     "testing": "metastep.testing",
     "tune": "metastep.evaluation:tune",
 }

@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 import metastep
 from metastep.cli import app
-from metastep.envs.host.halfcheetah import load_model
-from metastep.experiments.stages import collect
+from metastep.envs.planar import load_model
 from tests.experiments.tiny import make_folder
 
 
@@ -65,7 +64,7 @@ def test_an_environment_that_is_not_installed_leaves_no_folder(tmp_path, monkeyp
 
 def test_a_description_is_whole_or_none(tmp_path):
     folder = make_folder(tmp_path / "run")
-    collect(folder)
+    folder.collect()
     assert "48 tuples" in invoke("inspect", folder.path).stdout
     assert "nowhere.csv" in refused(invoke("inspect", folder.path, "--coverage", tmp_path / "nowhere.csv"))
 

@@ -11,19 +11,19 @@ import pytest
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.locks import LOCK, writer, writing
-from tests.sandbox import unprivileged
+from metastep._core.storage import LOCK, writer, writing
+from tests.processes import unprivileged
 
 HOLDER = """
 import sys, time
 from pathlib import Path
 sys.argv = ["metastep", "run", "golf"]
-from metastep._core.locks import writing
+from metastep._core.storage import writing
 with writing(Path({folder!r})):
     print("holding", flush=True)
     time.sleep({seconds})
 """
-SEEN = "from pathlib import Path; from metastep._core.locks import writer; print(writer(Path({folder!r})))"
+SEEN = "from pathlib import Path; from metastep._core.storage import writer; print(writer(Path({folder!r})))"
 
 
 def start(folder: Path, seconds: float = 60.0) -> subprocess.Popen[str]:
@@ -51,6 +51,10 @@ def test_a_second_writer_learns_who_holds_the_folder(tmp_path, holder):
     reader = [*unprivileged(), sys.executable, "-B", "-c", SEEN.format(folder=str(tmp_path))]
     assert f"(process {holder.pid} on " in writer(tmp_path)
     assert f"(process {holder.pid} on " in subprocess.check_output(reader, text=True)
+    (tmp_path / LOCK).write_text('{"pid": 1, "command": "metastep run \\u001b[2J", "since": 1}')
+    assert writer(tmp_path).isprintable()
+    (tmp_path / LOCK).write_text("half a rec")
+    assert "process None" in writer(tmp_path)
 
 
 def test_a_killed_writer_leaves_no_lasting_lock(tmp_path, holder):
@@ -58,27 +62,13 @@ def test_a_killed_writer_leaves_no_lasting_lock(tmp_path, holder):
     holder.wait()
     assert files(tmp_path) == [LOCK]
     assert writer(tmp_path) == ""
-    with writing(tmp_path):
+    with writing(tmp_path), writing(tmp_path):
         assert writer(tmp_path)
     assert files(tmp_path) == []
 
 
-def test_a_record_is_printable(tmp_path, holder):
-    (tmp_path / LOCK).write_text('{"pid": 1, "host": "elsewhere", "command": "metastep run \\u001b[2J", "since": 1}')
-    assert writer(tmp_path).isprintable()
-    (tmp_path / LOCK).write_text("half a rec")
-    assert "process None" in writer(tmp_path)
-
-
-def test_blocks_of_one_process_may_be_nested(tmp_path):
-    with writing(tmp_path), writing(tmp_path):
-        assert files(tmp_path) == [LOCK]
-    assert files(tmp_path) == []
-
-
 def test_leftovers_are_removed_everywhere(tmp_path):
-    places = [tmp_path / name for name in ("", "data", "results", "extra/deeper")]
-    for place in places:
+    for place in (tmp_path, tmp_path / "data", tmp_path / "extra" / "deeper"):
         place.mkdir(parents=True, exist_ok=True)
         (place / ".file.0123456789abcdef.tmp").write_text("half")
     running = tmp_path / "data" / ".block.0123456789abcdea.tmp"
@@ -89,13 +79,13 @@ def test_leftovers_are_removed_everywhere(tmp_path):
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [running]
 
 
-@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOLCK])
-def test_a_folder_that_cannot_be_locked_costs_one_warning(tmp_path, monkeypatch, capsys, number):
+@pytest.mark.parametrize(("number", "call"), [(errno.EROFS, "os.open"), (errno.ENOLCK, "fcntl.flock")])
+def test_a_folder_that_cannot_be_locked_costs_one_warning(tmp_path, monkeypatch, capsys, number, call):
     def refused(*_):
         raise OSError(number, "not here")
 
     storage.warn.cache_clear()
-    monkeypatch.setattr(*(("os.open", refused) if number == errno.EROFS else ("fcntl.flock", refused)))
+    monkeypatch.setattr(call, refused)
     for _ in range(2):
         with writing(tmp_path):
             pass

@@ -1,57 +1,143 @@
+"""Random numbers and elementary functions against NumPy, SciPy and JAX."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+import scipy.stats
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.extend.random import threefry_2x32 as jax_threefry_2x32
 
-from metastep._core.numerics import sincos, wrap
+from metastep._core.numerics import (
+    _bits_to_normal,
+    sincos,
+    standard_normals,
+    threefry_2x32,
+    to_truncated_normal,
+    to_uniform,
+    wrap,
+)  # fmt: skip
+
+WORD = st.integers(0, 2**32 - 1)
 
 
-def largest_errors(angles: np.ndarray) -> tuple[float, float]:
-    """Against NumPy in float64 at the same float32 angles."""
+def encrypt(key, counter) -> tuple[int, int]:
+    words = jnp.asarray(key, jnp.uint32)
+    high, low = (jnp.asarray([word], jnp.uint32) for word in counter)
+    first, second = threefry_2x32(words, high, low)
+    return int(first[0]), int(second[0])
+
+
+@settings(max_examples=30)
+@given(key=st.tuples(WORD, WORD), counter=st.tuples(WORD, WORD))
+def test_threefry_is_the_generator_of_jax(key, counter):
+    theirs = jax_threefry_2x32(jnp.asarray(key, jnp.uint32), jnp.asarray(counter, jnp.uint32))
+    assert encrypt(key, counter) == tuple(int(word) for word in theirs)
+
+
+@pytest.fixture(scope="module")
+def every_normal() -> np.ndarray:
+    """Return all 2^23 values that a draw can take, in increasing order."""
+    bits = jnp.arange(2**23, dtype=jnp.uint32) << np.uint32(9)
+    return np.asarray(jax.jit(_bits_to_normal)(bits))
+
+
+def test_every_possible_normal_is_finite_and_its_own_quantile(every_normal: np.ndarray) -> None:
+    assert np.isfinite(every_normal).all()
+    assert (np.diff(every_normal) >= 0).all()
+    np.testing.assert_array_equal(every_normal, -every_normal[::-1])
+    share = (np.arange(2**23) + 0.5) / 2**23
+    exact = scipy.stats.norm.ppf(share[:: 2**9])
+    np.testing.assert_allclose(every_normal[:: 2**9], exact, rtol=1e-5, atol=2e-7)  # the tails of erf_inv in float32
+
+
+def test_uniforms_and_truncated_normals_stay_in_their_interval(every_normal: np.ndarray) -> None:
+    share = (np.arange(2**23) + 0.5) / 2**23  # the 2^23 cells are equally likely, so the i-th value is a quantile
+    uniform = np.asarray(jax.jit(lambda z: to_uniform(z, -0.05, 0.05))(every_normal))
+    assert np.float32(-0.05) <= uniform.min() <= -0.0499999
+    assert 0.0499999 <= uniform.max() <= np.float32(0.05)
+    np.testing.assert_allclose(uniform, -0.05 + 0.1 * share, atol=2e-8)
+    truncated = np.asarray(jax.jit(lambda z: to_truncated_normal(z, 2.0))(every_normal))
+    assert np.abs(truncated).max() <= 2.0
+    np.testing.assert_allclose(truncated[:: 2**9], scipy.stats.truncnorm.ppf(share[:: 2**9], -2.0, 2.0), atol=2e-6)
+
+
+@pytest.mark.parametrize("num", [1, 2, 5])
+def test_no_number_serves_twice(num: int) -> None:
+    """Draws, arrays and lanes take disjoint counters: of 23 bits each, few of the numbers may coincide by chance."""
+    key = jax.random.key(3)
+    assert standard_normals(key, 0, 0, (2, 2)) == ()
+    assert [each.shape for each in standard_normals(key, 0, num, (11, 13))] == [(11, 13)] * num
+    drawn = np.concatenate([np.ravel(standard_normals(key, draw, num, (11, 13))) for draw in range(20)])
+    pairs = drawn.size * (drawn.size - 1) / 2
+    coincidences = drawn.size - np.unique(drawn).size
+    assert coincidences <= pairs / 2**23 + 4 * np.sqrt(pairs / 2**23)
+
+
+def test_traced_and_batched_draws_are_those_taken_one_by_one() -> None:
+    key = jax.random.key(5)
+    one_by_one = np.stack([np.stack(standard_normals(key, draw, 3, (4, 2))) for draw in range(3, 9)])
+    batched = standard_normals(key, jnp.arange(3, 9, dtype=jnp.uint32), 3, (4, 2))
+    np.testing.assert_array_equal(np.stack(batched, axis=1), one_by_one)
+    traced = jax.jit(lambda draw: standard_normals(key, draw, 3, (4, 2)))(jnp.uint32(7))
+    np.testing.assert_array_equal(np.stack(traced), one_by_one[4])
+
+
+NUM_DRAWS, NUM_ARRAYS, SHAPE = 64, 3, (50, 32)
+
+
+@pytest.fixture(scope="module")
+def normals() -> np.ndarray:
+    """(draws, arrays, episodes, learners)."""
+    key = jax.random.key(2024)
+    draw = jax.jit(jax.vmap(lambda t: jnp.stack(standard_normals(key, t, NUM_ARRAYS, SHAPE))))
+    return np.asarray(draw(jnp.arange(NUM_DRAWS, dtype=jnp.uint32))).astype(np.float64)
+
+
+def correlations(columns: np.ndarray) -> np.ndarray:
+    """Return those of all pairs of columns, scaled so that each is a standard normal for independent columns."""
+    return (columns.T @ columns / np.sqrt(len(columns)))[np.triu_indices(columns.shape[1], 1)]
+
+
+@pytest.mark.parametrize("axis", range(4), ids=["draws", "arrays", "episodes", "learners"])
+def test_no_correlation_between(normals: np.ndarray, axis: int) -> None:
+    columns = np.moveaxis(normals, axis, -1).reshape(-1, normals.shape[axis])
+    for scores in (correlations(columns), correlations((columns**2 - 1) / np.sqrt(2))):
+        # The largest of that many standard normals, at a level of 1 in 1,000 for the family.
+        assert np.abs(scores).max() < scipy.stats.norm.isf(5e-4 / scores.size)
+        assert np.sum(scores**2) < scipy.stats.chi2.isf(1e-3, scores.size)
+
+
+def test_no_correlation_between_keys() -> None:
+    keys = jax.random.split(jax.random.key(8), 20)
+    draw = jax.jit(lambda key: jnp.stack(standard_normals(key, 0, 2, (40, 25))))
+    columns = np.stack([np.ravel(draw(key)) for key in keys], axis=1).astype(np.float64)
+    scores = correlations(columns)
+    assert np.sum(scores**2) < scipy.stats.chi2.isf(1e-3, scores.size)
+
+
+def largest_error(angles: np.ndarray) -> float:
+    """Compare with NumPy in float64 at the same float32 angles."""
     angles = angles.astype(np.float32)
-    sin, cos = jax.jit(sincos)(jnp.asarray(angles))
-    assert sin.dtype == cos.dtype == jnp.float32
-    exact = angles.astype(np.float64)
-    return (
-        float(np.abs(np.asarray(sin, np.float64) - np.sin(exact)).max()),
-        float(np.abs(np.asarray(cos, np.float64) - np.cos(exact)).max()),
-    )
+    exact, found = angles.astype(np.float64), jax.jit(sincos)(jnp.asarray(angles))
+    assert {array.dtype for array in found} == {np.dtype("float32")}
+    return float(np.abs(np.asarray(found, np.float64) - [np.sin(exact), np.cos(exact)]).max())
 
 
 @pytest.mark.parametrize("reach", [1.0, 10.0, 1000.0])
 def test_sine_and_cosine_equal_numpy(reach: float) -> None:
-    errors = largest_errors(np.linspace(-reach, reach, 1_000_003))
-    print(f"sincos on ±{reach:g}: largest errors {errors[0]:.2e} (sine), {errors[1]:.2e} (cosine)")
-    assert max(errors) < 2e-7
+    assert largest_error(np.linspace(-reach, reach, 1_000_003)) < 2e-7
 
 
-def test_at_and_around_multiples_of_an_eighth_turn() -> None:
+def test_at_and_around_multiples_of_an_eighth_turn_and_zero() -> None:
     """Where the reduction switches quarter, and where one of the two vanishes."""
-    multiples = (np.arange(-1200, 1201) * np.pi / 4).astype(np.float32)
-    around = [multiples]
+    around = [(np.arange(-1200, 1201) * np.pi / 4).astype(np.float32)] * 2
     for _ in range(3):
-        around += [np.nextafter(around[-1], np.float32(np.inf))]
-    below = multiples
-    for _ in range(3):
-        below = np.nextafter(below, np.float32(-np.inf))
-        around.append(below)
-    assert max(largest_errors(np.concatenate(around))) < 2e-7
-
-
-@given(st.floats(-1000.0, 1000.0, width=32))
-def test_symmetry_and_unit_circle(angle: float) -> None:
-    sin, cos = (float(value) for value in jax.jit(sincos)(jnp.float32(angle)))
-    mirrored = [float(value) for value in jax.jit(sincos)(jnp.float32(-angle))]
-    assert mirrored == [-sin, cos]
-    assert abs(sin**2 + cos**2 - 1.0) < 5e-7
-
-
-def test_small_angles_keep_their_relative_precision() -> None:
-    angles = np.float32(10.0) ** np.arange(-30, -2, dtype=np.float32)
-    sin, _ = jax.jit(sincos)(jnp.asarray(angles))
-    np.testing.assert_allclose(sin, np.sin(angles.astype(np.float64)), rtol=2e-7)
+        around += [np.nextafter(around[-2], np.float32(np.inf)), np.nextafter(around[-1], np.float32(-np.inf))]
+    assert largest_error(np.concatenate(around)) < 2e-7
+    small = np.float32(10.0) ** np.arange(-30, -2, dtype=np.float32)
+    np.testing.assert_allclose(jax.jit(sincos)(small)[0], np.sin(small.astype(np.float64)), rtol=2e-7)
 
 
 def test_a_wrapped_angle_is_the_same_one_within_half_a_turn() -> None:

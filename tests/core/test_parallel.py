@@ -1,4 +1,4 @@
-"""Calls run in threads or processes: the same bytes, and one sentence when a process is killed."""
+"""Calls run in threads or processes with the same bytes, on the requested device, or one sentence says why not."""
 
 import json
 import math
@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 from threading import Barrier, Event, Lock
+from types import SimpleNamespace
 
+import jax
 import pytest
 
 from metastep._core import parallel
 from metastep._core.errors import InputError
-from metastep._core.parallel import LocalPool, completed, patience
+from metastep._core.parallel import LocalPool, completed, patience, prepare_jax
+from tests.processes import metastep
 
 _SCRIPT = """
 import hashlib, json, os, sys
@@ -20,7 +23,7 @@ from pathlib import Path
 
 from metastep._core import parallel
 from metastep._core.errors import InputError
-from metastep._core.device import prepare_jax
+from metastep._core.parallel import prepare_jax
 
 def digest(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
@@ -82,26 +85,18 @@ def found(tmp_path_factory) -> dict:
     """Outcome of a script that uses processes from the start; like a notebook, it does not guard its main part."""
     place, root = tmp_path_factory.mktemp("parallel"), Path(__file__).resolve().parent.parent.parent
     (place / "script.py").write_text(_SCRIPT)
-    done = subprocess.run(
-        [sys.executable, place / "script.py", place],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "src")]), "METASTEP_PATIENCE": "0"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    environment = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}", "METASTEP_PATIENCE": "0"}
+    command = [sys.executable, place / "script.py", place]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_processes_compute_the_same_bits(found):
+def test_processes_compute_the_same_bits_and_raise_what_calls_raise(found):
     assert found["in other processes"]
     assert found["same sums"]
     assert found["data of 1"] == found["data of 2"]
     assert found["processes that grew"] <= 2  # loky does not restart them
-
-
-def test_an_exception_of_a_process_is_raised_here_even_if_it_cannot_be_pickled(found):
     assert found["raised"] == ["InputError: one sentence", "RuntimeError: TwoWords: one and two"]
 
 
@@ -116,11 +111,8 @@ def test_patience(monkeypatch):
     monkeypatch.setenv("METASTEP_PATIENCE", "soon")
     with pytest.raises(InputError, match="METASTEP_PATIENCE: 'soon' must be a number of seconds"):
         patience(2)
-
-
-def test_threads_leave_calls_to_the_processes_that_will_start():
     pools = [LocalPool(16, seconds) for seconds in (60.0, math.inf, -math.inf)]
-    assert [pool.slots() for pool in pools] == [4, 32, 32]
+    assert [pool.slots() for pool in pools] == [4, 32, 32]  # threads leave calls to processes that will start
 
 
 def test_a_call_that_cannot_be_sent_runs_here():
@@ -171,3 +163,75 @@ def test_threads_share_the_cores_and_raise_what_a_call_raises(monkeypatch):
     with pytest.raises(InputError, match="threads is 0"):
         pool.submit(parallel.count_threads, 0).result()
     assert parallel.count_threads(None) == 6
+
+
+@pytest.fixture
+def fake_jax(monkeypatch):
+    """Install a JAX that takes every setting and finds these platforms, or fails."""
+
+    def install(*found):
+        def devices():
+            if isinstance(found[0], Exception):
+                raise found[0]
+            return [SimpleNamespace(platform=platform) for platform in found]
+
+        monkeypatch.setattr(jax.config, "update", lambda *_: None)
+        monkeypatch.setattr(jax, "devices", devices)
+
+    return install
+
+
+def test_the_requested_device_is_accepted_and_another_one_refused(fake_jax):
+    for device, found in (("gpu", "gpu"), ("cpu", "cpu"), (None, "cpu"), (None, "gpu")):
+        fake_jax(found)
+        prepare_jax(device)
+    fake_jax("cpu")
+    with pytest.raises(InputError, match=r"^--device: gpu is not available here, JAX finds only cpu, .*jax\[cuda12\]"):
+        prepare_jax("gpu")
+    fake_jax("gpu", "cpu")
+    with pytest.raises(InputError, match=r"^--device: cpu is not available here, JAX finds only gpu\.$"):
+        prepare_jax("cpu")
+
+
+@pytest.mark.parametrize("error", [AssertionError(), RuntimeError("no\nbackend.")])
+def test_a_backend_that_does_not_start_is_one_sentence(fake_jax, monkeypatch, error):
+    fake_jax(error)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    with pytest.raises(InputError, match=r"^JAX_PLATFORMS: cuda is not available here, .*[^.]\.$"):
+        prepare_jax(None)
+    with pytest.raises(InputError, match=r"^--device: gpu is not available here(: .*[^.])?\.$"):
+        prepare_jax("gpu")
+    monkeypatch.delenv("JAX_PLATFORMS")
+    with pytest.raises(InputError, match=r"^--device: JAX finds no device"):
+        prepare_jax(None)
+
+
+def test_the_command_line_refuses_and_leaves_no_folder(tmp_path):
+    if any(device.platform == "gpu" for device in jax.devices()):
+        pytest.skip("this machine has a GPU")
+    done = metastep("run", "minigolf", "--device", "gpu", "--out", str(tmp_path / "run"))
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: --device: gpu is not available here")
+    assert not (tmp_path / "run").exists()
+
+
+POOL = """
+import os
+from pathlib import Path
+from metastep._core import parallel
+
+parallel._available = lambda: 4
+parallel.use_cores(2)
+parallel.prepare_jax("cpu")
+import jax.numpy as jnp
+jnp.ones(3).block_until_ready()
+names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+print(os.environ["PJRT_NPROC"], sum(name.startswith("tf_XLAEigen") for name in names))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted by their names in /proc")
+def test_xla_has_one_thread_whatever_the_number_of_cores():
+    command = [sys.executable, "-c", POOL]
+    done = subprocess.run(command, env=os.environ | {"PJRT_NPROC": "2"}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "1"]

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from safetensors.numpy import save
 
 from metastep._core import provenance, storage
 from metastep._core.errors import InputError
@@ -28,11 +30,11 @@ def _no_warning_was_printed():
 
 
 class Killed(BaseException):
-    """Stands for the end of the process: no later call reaches the disk."""
+    """The end of the process: no later call reaches the disk."""
 
 
 class Fault:
-    """Disturbs call number `at`: it fails, or the process ends before, after or in the middle of it."""
+    """Disturb call number `at`: it fails, or the process ends before, after or in the middle of it."""
 
     def __init__(self, at: int, mode: str):
         self.at, self.mode, self.calls, self.fired = at, mode, [], False
@@ -84,9 +86,9 @@ def test_a_fault_at_any_call_leaves_the_old_file_or_the_new_one(tmp_path, monkey
     old, new = b"old" * 100, b"new" * 1000
 
     def prepare():
-        path.unlink(missing_ok=True)
-        if overwrite:
-            path.write_bytes(old)
+        path.write_bytes(old)
+        if not overwrite:
+            path.unlink()
 
     prepare()
     stopped_at = []
@@ -141,8 +143,8 @@ def test_a_fault_at_any_call_of_a_collection_leaves_something_to_resume(tmp_path
 @pytest.mark.parametrize(
     ("call", "number", "warning"),
     [
-        *(("link", number, "has no hard links") for number in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)),
-        *(("fsync", number, "cannot sync") for number in (errno.EINVAL, errno.ENOTSUP)),
+        ("link", errno.EPERM, "has no hard links"),
+        ("fsync", errno.EINVAL, "cannot sync"),
         *((call, errno.EIO, "") for call in ("link", "fsync", "write")),
     ],
 )
@@ -203,64 +205,50 @@ def test_only_temporary_files_of_dead_writers_are_leftovers(tmp_path, monkeypatc
 
 def test_of_many_creators_exactly_one_succeeds(tmp_path):
     for attempt in range(20):
-        barrier, results = threading.Barrier(8), {}
+        path, barrier = tmp_path / f"file-{attempt}", threading.Barrier(8)
 
-        def create(number, path=tmp_path / f"file-{attempt}", barrier=barrier, results=results):
+        def create(number, path=path, barrier=barrier):
             barrier.wait()
-            results[number] = storage.write_atomically(path, b"%d" % number, overwrite=False)
+            return storage.write_atomically(path, b"%d" % number, overwrite=False)
 
-        threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        (winner,) = (number for number, success in results.items() if success)
-        assert (tmp_path / f"file-{attempt}").read_bytes() == b"%d" % winner
+        with ThreadPoolExecutor(8) as pool:
+            results = list(pool.map(create, range(8)))
+        assert results.count(True) == 1
+        assert path.read_bytes() == b"%d" % results.index(True)
 
 
-def test_folders_are_made_with_their_parents(tmp_path):
-    storage.create_folder(tmp_path / "a" / "b")
-    storage.create_folder(tmp_path / "a" / "b")
+def test_folders_are_made_with_their_parents_if_there_is_space(tmp_path):
+    for _ in range(2):
+        storage.create_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InputError, match="a file of that name exists"):
         storage.create_folder(tmp_path / "file")
-
-
-def test_free_space_is_checked_where_the_folder_will_be(tmp_path):
     storage.require_free_space(tmp_path / "not" / "yet", 1)
     with pytest.raises(InputError, match=r"needs 1000000000000\.0 MB of free disk space, but only .* MB are left\.$"):
         storage.require_free_space(tmp_path / "not" / "yet", 10**18)
 
 
 def test_json_is_canonical(tmp_path):
-    storage.write_json(tmp_path / "a", {"b": [1, 2.5, None], "a": {"z": "ö", "y": True}})
-    storage.write_json(tmp_path / "b", {"a": {"y": True, "z": "ö"}, "b": [1, 2.5, None]})
-    expected = '{\n  "a": {\n    "y": true,\n    "z": "ö"\n  },\n  "b": [\n    1,\n    2.5,\n    null\n  ]\n}\n'
-    assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text() == expected
-    assert storage.read_json(tmp_path / "a") == {"a": {"y": True, "z": "ö"}, "b": [1, 2.5, None]}
+    storage.write_json(tmp_path / "a", {"b": [2.5, None], "a": "ö"})
+    assert (tmp_path / "a").read_text() == '{\n  "a": "ö",\n  "b": [\n    2.5,\n    null\n  ]\n}\n'
+    assert storage.read_json(tmp_path / "a") == {"a": "ö", "b": [2.5, None]}
     with pytest.raises(ValueError, match="not JSON compliant"):
         storage.write_json(tmp_path / "c", float("nan"))
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": 1} x', b'{"a": NaN}', b"-Infinity"])
+@pytest.mark.parametrize("text", [b"", b"\xff\xfe", b"[" * 100_000, b'{"a": NaN}', b"1e999", rb'{"a": "\ud800"}'])
 def test_bad_json_is_one_sentence(tmp_path, text):
     (tmp_path / "file.json").write_bytes(text)
     with pytest.raises(InputError, match=r"^File .*/file\.json is not valid JSON: .*\.$"):
         storage.read_json(tmp_path / "file.json")
 
 
-def test_missing_files_are_named(tmp_path):
+def test_only_plain_files_that_exist_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
     for read in (storage.read_json, storage.read_tensors, storage.sha256_of):
         with pytest.raises(InputError, match=r"^File .*/none is missing\.$"):
             read(tmp_path / "none")
-        with pytest.raises(InputError, match=r"^File .* cannot be read: .*\.$"):
-            read(tmp_path)
-
-
-def test_only_plain_files_are_read(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for read in (storage.read_json, storage.read_tensors, storage.sha256_of):
         for path in (tmp_path / "pipe", "/dev/zero", tmp_path):
             with pytest.raises(InputError, match=r"^File .* cannot be read: it is not a plain file\.$"):
                 read(path)
@@ -292,15 +280,7 @@ def test_tensors_come_back_bit_for_bit(tmp_path, arrays, metadata):
             assert tensors.arrays[name].tobytes() == array.tobytes()
 
 
-def test_tensors_are_mapped_and_read_only(tmp_path):
-    storage.write_tensors(tmp_path / "tensors", {"a": np.arange(6.0).reshape(2, 3)})
-    array = storage.read_tensors(tmp_path / "tensors").arrays["a"]
-    assert isinstance(array.base, np.memmap)
-    with pytest.raises(ValueError, match="read-only"):
-        array[0] = 1
-
-
-def test_equal_content_gives_equal_bytes(tmp_path):
+def test_equal_content_gives_equal_bytes_which_are_mapped_and_read_only(tmp_path):
     a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([True, False])
     metadata = {key: key for key in "zyxwvut"}
     storage.write_tensors(tmp_path / "one", {"a": a, "b": b}, metadata)
@@ -308,9 +288,10 @@ def test_equal_content_gives_equal_bytes(tmp_path):
     for array in (fortran, swapped, np.repeat(a, 2, axis=1)[:, ::2]):
         storage.write_tensors(tmp_path / "other", {"b": b, "a": array}, dict(reversed(metadata.items())))
         assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
-
-
-def test_types_without_a_place_in_the_format_are_refused(tmp_path):
+    array = storage.read_tensors(tmp_path / "one").arrays["a"]
+    assert isinstance(array.base, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
     with pytest.raises(InputError, match=r"^Tensor a has type complex128, allowed are bool, uint8"):
         storage.write_tensors(tmp_path / "tensors", {"a": np.zeros(2, complex)})
 
@@ -319,7 +300,7 @@ def test_types_without_a_place_in_the_format_are_refused(tmp_path):
 def test_every_flipped_bit_and_every_truncation_is_noticed(tmp_path, with_checksum):
     path = tmp_path / "tensors"
     arrays = {"a": np.arange(5, dtype=np.float32), "b": np.array([[True], [False]]), "c": np.zeros((0, 2))}
-    sha256 = storage.write_tensors(path, arrays, {"block": 3})
+    sha256 = storage.write_tensors(path, arrays, {"rate": 1e-9})  # one flipped bit writes it as 1E-9
     good = path.read_bytes()
     damaged = [good[:length] for length in range(len(good))] + [good + b"\0"]
     for position in range(len(good)):
@@ -329,22 +310,6 @@ def test_every_flipped_bit_and_every_truncation_is_noticed(tmp_path, with_checks
         with pytest.raises(InputError, match=r"^File .*/tensors is damaged.*\.$") as error:
             storage.read_tensors(path, sha256 if with_checksum else None)
         assert "\n" not in str(error.value)
-
-
-def test_a_number_written_otherwise_is_damage_too(tmp_path):
-    path = tmp_path / "tensors"
-    storage.write_tensors(path, {"a": np.zeros(2)}, {"rate": 1e-9})
-    path.write_bytes(path.read_bytes().replace(b"1e-09", b"1E-09"))
-    with pytest.raises(InputError, match="is damaged: its content does not match the checksum in its header"):
-        storage.read_tensors(path)
-
-
-def test_a_header_that_cannot_be_is_not_read(tmp_path):
-    path = tmp_path / "tensors"
-    for length, rest in ((2**63, b"{}"), (3, b"{}"), (20 << 20, b" " * (20 << 20))):
-        path.write_bytes(length.to_bytes(8, "little") + rest)
-        with pytest.raises(InputError, match=rf"its header would end at byte {length + 8} of {8 + len(rest)}\.$"):
-            storage.read_tensors(path)
 
 
 def test_stamps():
@@ -360,22 +325,22 @@ def test_stamps():
 
 
 def test_foreign_tensor_files_are_refused(tmp_path):
-    from safetensors.numpy import save
-
-    wrong = ("[]", "{", '{"checksum": "", "metadata": 1}', '{"checksum": "", "metadata": {"a": NaN}}')
+    path, wrong = (
+        tmp_path / "tensors",
+        ("[]", "{", '{"checksum": "", "metadata": 1}', '{"checksum": "", "metadata": {"a": NaN}}'),
+    )
     for metadata in (None, {"format": "pt"}, *({"metastep": text} for text in wrong)):
-        (tmp_path / "tensors").write_bytes(save({"a": np.zeros(2)}, metadata=metadata))
+        path.write_bytes(save({"a": np.zeros(2)}, metadata=metadata))
         with pytest.raises(InputError, match=r"is damaged or was not written by metastep: .*\.$"):
-            storage.read_tensors(tmp_path / "tensors", verify=False)
+            storage.read_tensors(path, verify=False)
+    for length, rest in ((2**63, b"{}"), (3, b"{}"), (20 << 20, b" " * (20 << 20))):
+        path.write_bytes(length.to_bytes(8, "little") + rest)
+        with pytest.raises(InputError, match=rf"its header would end at byte {length + 8} of {8 + len(rest)}\.$"):
+            storage.read_tensors(path)
 
 
 def test_the_environment_record_names_versions_and_device():
-    record = provenance.environment_record("cpu")
-    assert record["device"] == "cpu"
-    assert record["numpy"] == np.__version__
-    assert record["python"].split(".")[0] == "3"
-    assert record.keys() == {"python", "device", "metastep", "jax", "numpy", "scikit-learn", "numba"}
-    more = provenance.environment_record("cpu", ("scipy", "no such package"))
-    assert more.items() > record.items()
-    assert more["scipy"][0].isdigit()
-    assert more["no such package"] == "not installed"
+    record = provenance.environment_record("cpu", ("scipy", "no such package"))
+    names = {"python", "device", "metastep", "jax", "numpy", "scikit-learn", "numba", "scipy", "no such package"}
+    assert record.keys() == names
+    assert (record["device"], record["numpy"], record["no such package"]) == ("cpu", np.__version__, "not installed")

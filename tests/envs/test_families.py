@@ -1,4 +1,4 @@
-"""Nav2D, minigolf, CartPole and SwingUp: Gymnasium, equations of motion, numbers by hand, and distributions of SciPy."""
+"""Nav2D, minigolf, SwingUp and LQR: equations of motion, numbers by hand, and distributions of SciPy."""
 
 from typing import Any
 
@@ -7,17 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
-from metastep.envs import CartPole, Minigolf, Nav2D, Step, SwingUp
+from metastep.envs import LQR, CartPole, Minigolf, Nav2D, Step, SwingUp
 from metastep.envs.cartpole import CartPoleState
+from metastep.envs.lqr import Point
 from metastep.envs.minigolf import Ball
 from metastep.envs.nav2d import Position
+from tests.reference import exact
 
 Floats = NDArray[np.float64]
-STATES = {CartPole: CartPoleState, SwingUp: CartPoleState, Minigolf: Ball, Nav2D: Position}
+STATES = {CartPole: CartPoleState, SwingUp: CartPoleState, Minigolf: Ball, Nav2D: Position, LQR: Point}
 
 
 def move(env: Any, tasks: ArrayLike, states: ArrayLike, actions: ArrayLike, noise: ArrayLike | None = None) -> Step:
@@ -37,26 +38,23 @@ def starts(env: Any, num: int = 4000) -> Floats:
     return np.stack(jax.vmap(lambda *noise: env.reset(None, noise))(*normals))
 
 
-@pytest.mark.parametrize(
-    ("goal", "position", "action", "after", "reward"),
-    [
+def test_nav2d_by_hand() -> None:
+    cases = [
         # A move within the limits: to (0.05, -0.08); the goal is (0.3, 0.4) further: distance 0.5.
-        ((0.35, 0.32), (0.0, 0.0), (0.05, -0.08), (0.05, -0.08), -np.hypot(0.3, 0.4)),
+        ((0.35, 0.32), (0.0, 0.0), (0.05, -0.08), (0.05, -0.08), -0.5),
         # Each axis is clipped to 0.1 on its own.
         ((0.4, -0.4), (0.1, 0.2), (7.0, -0.02), (0.2, 0.18), -np.hypot(0.2, 0.58)),
-        ((0.0, 0.0), (0.1, 0.2), (-0.3, -0.1001), (0.0, 0.1), -0.1),
         # There are no walls.
         ((0.5, 0.5), (-3.0, 4.0), (0.0, 0.0), (-3.0, 4.0), -np.hypot(3.5, 3.5)),
         # The goal ends the episode within a hundredth.
         ((0.3, 0.2), (0.25, 0.2), (0.0601, 0.0), (0.3101, 0.2), -0.0101),
         ((0.3, 0.2), (0.25, 0.2), (0.0401, 0.0), (0.2901, 0.2), -0.0099),
-    ],
-)
-def test_nav2d_by_hand(goal: Any, position: Any, action: Any, after: Any, reward: float) -> None:
-    outcome = move(Nav2D(), [goal], [position], [action])
-    np.testing.assert_allclose(np.ravel(outcome.state), after, atol=1e-7)
-    np.testing.assert_allclose(outcome.reward, [reward], rtol=1e-5)
-    assert bool(outcome.terminated[0]) == (reward > -0.01)
+    ]
+    goals, positions, actions, after, rewards = map(np.array, zip(*cases, strict=True))
+    outcome = move(Nav2D(), goals, positions, actions)
+    np.testing.assert_allclose(np.stack(outcome.state, axis=1), after, atol=1e-7)
+    np.testing.assert_allclose(outcome.reward, rewards, rtol=1e-5)
+    np.testing.assert_array_equal(outcome.terminated, rewards > -0.01)
 
 
 def test_nav2d_starts_at_the_origin_and_does_not_show_the_goal() -> None:
@@ -97,9 +95,9 @@ def test_minigolfs_three_outcomes_at_their_edges(
     np.testing.assert_allclose(after.state.distance, left, atol=2e-5 * x)
 
 
-@pytest.mark.parametrize(("action", "clipped"), [(-4.0, 1e-5), (0.0, 1e-5), (10.5, 10.0), (1e9, 10.0)])
-def test_minigolf_clips_the_action(action: float, clipped: float) -> None:
-    left, right = (stroke(0.9, 0.1, [0.0, 5.0, 20.0], value, 0.3) for value in (action, clipped))
+def test_minigolf_clips_the_action() -> None:
+    wild, clipped = [-4.0, 0.0, 10.5, 1e9], [1e-5, 1e-5, 10.0, 10.0]
+    left, right = (stroke(0.9, 0.1, 5.0, actions, 0.3) for actions in (wild, clipped))
     np.testing.assert_array_equal(left.reward, right.reward)
     np.testing.assert_array_equal(left.state.distance, right.state.distance)
 
@@ -129,64 +127,16 @@ def test_speeds_and_distances_in_minigolf_are_never_negative() -> None:
     after = stroke(1.0, rho, distance, v_min * (1 - generator.uniform(0.0, 3e-7, 20_000)), 0.0)
     assert np.asarray(after.state.distance).min() >= 0.0
     assert np.mean(np.asarray(after.reward) == -1.0) > 0.1
-
-
-def test_minigolf_starts_uniformly_over_twenty_metres() -> None:
     assert scipy.stats.kstest(starts(Minigolf())[0], "uniform", (0.0, 20.0)).pvalue > 1e-3
-
-
-@pytest.fixture(scope="module")
-def cases() -> tuple[Floats, Floats, Floats]:
-    """Tasks (cases, 2), states (cases, 4) in and out of bounds and actions (cases, 1), all exact in float32."""
-    generator = np.random.default_rng(7)
-    tasks = generator.uniform([0.1, 0.5], [2.0, 1.5], (500, 2))
-    states = generator.uniform([-2.6, -3.0, -0.25, -3.0], [2.6, 3.0, 0.25, 3.0], (500, 4))
-    actions = generator.normal(0.5, 1.0, (500, 1))
-    return tuple(array.astype(np.float32).astype(np.float64) for array in (tasks, states, actions))  # type: ignore
-
-
-def gymnasiums(tasks: Floats, states: Floats, forces: Floats, stale: str = "") -> tuple[Floats, Floats, Floats]:
-    """Gymnasium's own step with these forces, its derived quantities recomputed except a `stale` one."""
-    rows = []
-    for (mass, length), state, force in zip(tasks, states, forces, strict=True):
-        env = CartPoleEnv()
-        env.masspole, env.length = mass, length
-        for name, value in (("total_mass", mass + env.masscart), ("polemass_length", mass * length)):
-            if name != stale:
-                setattr(env, name, value)
-        env.state, env.force_mag = state, force
-        _, reward, terminated, _, _ = env.step(1)  # to the right, with this force
-        rows.append((env.state, reward, terminated))
-    return tuple(map(np.stack, zip(*rows, strict=True)))  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize("force", ["bang-bang", "continuous", "newtons"])
-def test_cartpole_is_gymnasiums(cases: tuple[Floats, Floats, Floats], force: Any) -> None:
-    tasks, states, actions = cases
-    actions = actions * (8.0 if force == "newtons" else 1.0)  # many beyond what is allowed
-    forces = {
-        "bang-bang": np.where(actions > 0.5, 10.0, -10.0),
-        "continuous": 10.0 * np.clip(actions, -1.0, 1.0),
-        "newtons": np.clip(actions, -10.0, 10.0),
-    }[force]
-    after = move(CartPole(force=force), tasks, states, actions)
-    expected, rewards, terminated = gymnasiums(tasks, states, forces[:, 0])
-    np.testing.assert_allclose(np.stack(after.state, axis=1), expected, rtol=0, atol=1e-5)
-    np.testing.assert_array_equal(after.reward, rewards)
-    np.testing.assert_array_equal(after.terminated, terminated)
-    assert 0.1 < terminated.mean() < 0.9  # both outcomes are among the cases
-    for stale in ("total_mass", "polemass_length"):  # the comparison would see a quantity left at its default
-        wrong = gymnasiums(tasks, states, forces[:, 0], stale)[0]
-        assert np.mean(np.abs(np.stack(after.state, axis=1) - wrong).max(axis=1) > 1e-4) > 0.7
 
 
 def test_the_options_of_cartpole_and_swing_up() -> None:
     after = move(CartPole(), np.ones((2, 2)), np.zeros((2, 4)), [[0.5], [0.50001]])
     assert after.state.velocity[0] < 0.0 < after.state.velocity[1]  # the threshold of the action is a half
-    with pytest.raises(InputError, match=r"env.force: 'bangbang' must be one of bang-bang, continuous, newtons"):
-        CartPole(force="bangbang")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"env.start: 'upright' must be one of hanging, wide"):
-        SwingUp(start="upright")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"env.force: 'bangbang' must be 'bang-bang', 'continuous' or 'newtons'"):
+        CartPole(force="bangbang")
+    with pytest.raises(InputError, match=r"env.start: 'upright' must be 'hanging' or 'wide'"):
+        SwingUp(start="upright")
     state, mass = [[0.0, 0.1, 2.0, -0.3]] * 3, np.ones((3, 1))
     scaled = move(SwingUp(action_scale=10.0), mass, state, [[0.3], [1.0], [-7.0]])
     plain = move(SwingUp(), mass, state, [[3.0], [1e9], [-11.0]])  # clipped to 10
@@ -241,3 +191,49 @@ def test_leaving_the_track_costs_a_hundred_and_ends() -> None:
     after = move(SwingUp(), np.ones((4, 1)), states, np.zeros((4, 1)))
     np.testing.assert_array_equal(after.terminated, [False, True, False, True])
     np.testing.assert_allclose(after.reward, [1.0, -100.0, 1.0, -100.0])
+
+
+def test_one_step_of_lqr_by_hand() -> None:
+    """s = (2, -1), a = 0.5, z = (1, -2), scale = 0.5.
+
+    r = -(1 * 4 + 0.5 * 1 + 0.1 * 0.25) = -4.525; s' = 0.5 (0.9 * 2 - 0.3, -0.2 - 0.8) + (0.05, 0.25) + 0.1 (1, -2).
+    """
+    after = move(LQR(), [[0.5]], [[2.0, -1.0]], [[0.5]], [[1.0, -2.0]])
+    np.testing.assert_allclose(after.reward, [-4.525], rtol=1e-6)
+    np.testing.assert_allclose(np.ravel(after.state), (0.9, -0.45), rtol=1e-5)
+    assert not after.terminated.any()
+    np.testing.assert_allclose(LQR().reset(None, (np.float32(1.0), np.float32(-2.0))), (1.3, -1.1), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("theta", "scale", "sigma", "horizon", "discount"),
+    [
+        ((0.1, -0.3, -0.6), 1.0, 0.5, 10, 0.99),
+        ((-0.4, 0.2, 0.1), 0.6, 1.0, 7, 0.9),
+        ((0.0, 0.0, 0.0), 1.1, 0.3, 20, 1.0),
+        ((0.3, 0.1, -0.2), 0.8, 0.7, 1, 0.5),
+    ],
+)
+def test_lqrs_closed_forms_within_the_interval_of_a_simulation(
+    theta: tuple[float, ...], scale: float, sigma: float, horizon: int, discount: float
+) -> None:
+    """The simulation shares no code with them; its gradient is REINFORCE with the whole return."""
+    num, generator = 100_000, np.random.default_rng(20)
+    states = np.array([1.0, -0.5]) + 0.3 * generator.standard_normal((num, 2))
+    returns, scores, fisher = np.zeros(num), np.zeros((num, 3)), np.zeros((3, 3))
+    for t in range(horizon):
+        features = np.column_stack([np.ones(num), states])
+        normal = generator.standard_normal(num)
+        action = features @ np.asarray(theta) + sigma * normal
+        score = features * normal[:, None] / sigma
+        scores += score
+        fisher += score.T @ score / (num * horizon)
+        returns -= discount**t * (states[:, 0] ** 2 + 0.5 * states[:, 1] ** 2 + 0.1 * action**2)
+        drift = scale * states @ np.array([[0.9, 0.3], [-0.1, 0.8]]).T
+        states = drift + np.outer(action, [0.1, 0.5]) + 0.1 * generator.standard_normal((num, 2))
+    gradients = scores * (returns - returns.mean())[:, None]
+    truth = exact(LQR(), theta, scale, sigma=sigma, horizon=horizon, discount=discount)
+    assert abs(returns.mean() - truth.mean_return) < 4 * returns.std() / np.sqrt(num)
+    assert (np.abs(gradients.mean(axis=0) - truth.gradient) < 4 * gradients.std(axis=0) / np.sqrt(num)).all()
+    np.testing.assert_allclose(truth.natural_gradient, np.linalg.solve(fisher, truth.gradient), rtol=0.03, atol=1e-3)
+    assert 4 * returns.std() / np.sqrt(num) < 0.02 * abs(truth.mean_return)  # the interval is narrow

@@ -14,42 +14,20 @@ def test_every_registered_environment_is_built_by_its_name(name: str) -> None:
     env = envs.make(name)
     assert isinstance(env, Env | HostEnv)
     assert env.name == name
-    assert env == envs.make(name)
-    assert hash(env) == hash(envs.make(name))
-
-
-def test_the_environments_of_the_paper_are_registered() -> None:
-    assert {"nav2d", "minigolf", "cartpole", "swingup", "halfcheetah", "lqr"} <= set(envs.names())
-
-
-def test_options_are_fields() -> None:
-    assert envs.make("cartpole", force="continuous") == CartPole(force="continuous")
-
-
-def test_an_unknown_name_gets_a_hint() -> None:
-    with pytest.raises(InputError, match=r"env.name: 'cartpol' is not registered, .* Did you mean 'cartpole'\?"):
-        envs.make("cartpol")
+    assert (env, hash(env)) == (envs.make(name), hash(envs.make(name)))
 
 
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
         ("nav2d", {"wind": 3}, r"'wind' is not an option of nav2d, allowed are .*max_move"),
-        ("minigolf", {"foo": 1}, r"'foo' is not an option of minigolf, allowed are "),
         ("cartpole", {"forse": "continuous"}, r"'forse' is not an option of cartpole, .* Did you mean 'force'\?$"),
-        ("halfcheetah", {"engin": "c"}, r"'engin' is not an option of halfcheetah, .* Did you mean 'engine'\?$"),
-        (
-            "halfcheetah",
-            {"engine": "c", "line_search": 3},
-            r"'line_search' is not an option of halfcheetah on engine 'c'",
-        ),
     ],
 )
 def test_an_unknown_option_is_named_with_those_there_are(name: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=f"^env.options: {words}") as error:
         envs.make(name, **options)
     assert "context_space" not in str(error.value)
-    assert "__init__" not in str(error.value)
 
 
 def test_factories_may_take_no_options_or_any(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,29 +49,18 @@ def test_a_name_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert envs.make("nav2d-large") == Nav2D(max_move=1.0)
 
 
-MODULE = """
-from metastep.envs import Nav2D, register
-
-register("slow_walk", lambda: Nav2D(max_move=0.01))
-"""
-
-
 def test_a_module_may_be_named_that_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(envs.REGISTRY, "_entries", {})
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "walks_of_mine.py").write_text(MODULE)
+    walks = "from metastep.envs import Nav2D, register\nregister('slow_walk', lambda: Nav2D(max_move=0.01))"
+    (tmp_path / "walks_of_mine.py").write_text(walks)
     (tmp_path / "broken_walks.py").write_text("1 / 0")
     assert envs.make("walks_of_mine:slow_walk") == Nav2D(max_move=0.01)
-    with pytest.raises(InputError, match=r"env.name: 'slow_wlk' is not registered, .* Did you mean 'slow_walk'\?"):
-        envs.make("walks_of_mine:slow_wlk")
-    with pytest.raises(
-        InputError, match=r"'walks_of_mine\.slow_walk' is not .* One of your own is 'walks_of_mine:slow_walk'\.$"
-    ):
-        envs.make("walks_of_mine.slow_walk")
-    with pytest.raises(
-        InputError,
-        match=r"'no_such_walks' cannot be imported, ModuleNotFoundError: .*\. It must be installed or lie in",
-    ):
-        envs.make("no_such_walks:slow_walk")
-    with pytest.raises(InputError, match=r"'broken_walks' cannot be imported, ZeroDivisionError: division by zero\.$"):
-        envs.make("broken_walks:slow_walk")
+    for name, words in {
+        "walks_of_mine:slow_wlk": r"env.name: 'slow_wlk' is not registered, .* Did you mean 'slow_walk'\?",
+        "walks_of_mine.slow_walk": r"'walks_of_mine\.slow_walk' is not .* One of your own is 'walks_of_mine:slow_walk'\.$",
+        "no_such_walks:slow_walk": r"'no_such_walks' cannot be imported, ModuleNotFoundError: .*\. It must be installed or",
+        "broken_walks:slow_walk": r"'broken_walks' cannot be imported, ZeroDivisionError: division by zero\.$",
+    }.items():
+        with pytest.raises(InputError, match=words):
+            envs.make(name)

@@ -1,4 +1,6 @@
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -51,9 +53,16 @@ def test_methods_that_propose_the_same_steps_have_bitwise_the_same_curves() -> N
     assert len(np.unique(result.returns[0])) > BLOCK * 3  # and not because nothing happens
 
 
+FIXED = Method("f", NGA(), Fixed(0.5))
+
+
+def compared(methods: Any, mdp: Any = None, **changes: Any) -> Any:
+    return compare(methods, mdp or make_mdp(), **({"seed": 0, "num_tasks": 2, "num_updates": 1} | changes))
+
+
 def test_all_rules_start_from_the_same_batch() -> None:
     methods = [Method(rule.name, rule, Fixed(0.1)) for rule in (NGA(), Adam(), RMSProp())]
-    result = compare(methods, make_mdp(), seed=0, num_tasks=BLOCK, num_updates=2)
+    result = compared(methods, num_tasks=BLOCK, num_updates=2)
     for row in result.returns[1:]:
         np.testing.assert_array_equal(row[:, 0], result.returns[0][:, 0])
         assert not np.array_equal(row, result.returns[0])
@@ -64,7 +73,7 @@ def test_a_comparison_is_the_shared_loop_block_by_block() -> None:
     result = compare([Method("u", NGA(), Exploration())], mdp, seed=5, num_tasks=BLOCK + 3, num_updates=2)
     for block, lanes in ((0, slice(0, BLOCK)), (1, slice(BLOCK, BLOCK + 3))):
         episode, _ = run(mdp, Exploration(), mdp.tasks(5, Stream.TEST, block), 2, ("theta",))
-        episode = episode.first(lanes.stop - lanes.start)
+        episode = episode.part(0, lanes.stop - lanes.start)
         np.testing.assert_array_equal(result.context[lanes], episode.context)
         np.testing.assert_array_equal(result.returns[0, lanes], episode.mean_return.T)
         np.testing.assert_array_equal(result.hyperparameters[0, lanes], np.swapaxes(episode.hyperparameters, 0, 1))
@@ -95,22 +104,19 @@ def test_directions_are_kept_apart_from_steps() -> None:
 
 
 def test_task_7_is_the_same_whether_10_or_20_are_asked_for() -> None:
-    few, many = (
-        compare([Method("f", NGA(), Fixed(0.5))], make_mdp(), seed=0, num_tasks=num, num_updates=2) for num in (10, 20)
-    )
+    few, many = (compared([FIXED], num_tasks=num, num_updates=2) for num in (10, 20))
     np.testing.assert_array_equal(few.returns, many.returns[:, :10])
 
 
 def test_explicit_tasks_replace_the_sampled_ones() -> None:
-    mdp = make_mdp()
     goals = np.random.default_rng(0).uniform(-0.5, 0.5, (BLOCK + 2, 2)).astype(np.float32)
-    result = compare([Method("f", NGA(), Fixed(0.5))], mdp, seed=0, num_updates=1, contexts=goals)
+    result = compared([FIXED], num_tasks=None, contexts=goals)
     np.testing.assert_array_equal(result.context, goals)
     assert result.settings["listed_tasks"] is True
-    twice = compare([Method("f", NGA(), Fixed(0.5))], mdp, seed=0, num_updates=1, contexts=goals[:2], num_tasks=5)
+    twice = compared([FIXED], num_tasks=5, contexts=goals[:2])
     np.testing.assert_array_equal(twice.context, goals[[0, 1, 0, 1, 0]])
     with pytest.raises(InputError, match="goal_x"):
-        compare([Method("f", NGA(), Fixed(0.5))], mdp, seed=0, num_updates=1, contexts=goals * 10.0)
+        compared([FIXED], contexts=goals * 10.0)
 
 
 def test_diagnostics_are_kept() -> None:
@@ -123,51 +129,46 @@ def test_diagnostics_are_kept() -> None:
     assert sizes.max() <= 20.0 * (1 + 1e-5)
 
 
+class Counter:
+    """A tracker that counts."""
+
+    def __init__(self) -> None:
+        self.total, self.done, self.names = 0.0, 0.0, list[str]()
+
+    @contextmanager
+    def stage(self, name: str, total: float, unit: str) -> Iterator["Counter"]:
+        self.total = total
+        self.names.append(name)
+        yield self
+
+    def advance(self, amount: float) -> None:
+        self.done += amount
+
+
 def test_progress_is_reported() -> None:
-    class Counter:
-        def __init__(self) -> None:
-            self.total, self.done, self.names = 0.0, 0.0, list[str]()
-
-        def stage(self, name: str, total: float, unit: str) -> "Counter":
-            self.total = total
-            self.names.append(name)
-            return self
-
-        def __enter__(self) -> "Counter":
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            return
-
-        def advance(self, amount: float) -> None:
-            self.done += amount
-
-    counter = Counter()
+    counter: Any = Counter()
     methods = [Method(name, NGA(), Fixed(0.1)) for name in "ab"]
-    compare(methods, make_mdp(), seed=0, num_tasks=BLOCK + 1, num_updates=1, tracker=counter)
+    compared(methods, num_tasks=BLOCK + 1, tracker=counter)
     assert counter.total == counter.done == 4
-    compare(methods[:1], make_mdp(), seed=0, num_tasks=1, num_updates=1, tracker=counter)
-    compare(methods, make_mdp(), seed=0, num_tasks=1, num_updates=1, stream=Stream.VALIDATION, tracker=counter)
+    compared(methods[:1], num_tasks=1, tracker=counter)
+    compared(methods, num_tasks=1, stream=Stream.VALIDATION, tracker=counter)
     assert counter.names == ["test 2 methods", "test a", "validate"]
-
-
-GOAL = np.array([[0.25, -0.25]], np.float32)
 
 
 @pytest.mark.parametrize("use", ["trained", "selected", "tuned"])
 def test_a_method_is_not_judged_on_the_stream_that_shaped_it(use: Any) -> None:
     method = Method("m", NGA(), Fixed(0.1), tuned_on=TaskSource(use, Stream.TEST))
     with pytest.raises(InputError, match=f"'m': was {use} on the test stream"):
-        compare([method], make_mdp(), seed=0, num_tasks=2, num_updates=1)
-    compare([method], make_mdp(), seed=0, num_tasks=2, num_updates=1, stream=Stream.TUNING)
+        compared([method])
+    compared([method], stream=Stream.TUNING)
 
 
 def test_a_method_is_not_judged_on_a_listed_task_that_shaped_it() -> None:
-    method = Method("m", NGA(), Fixed(0.1), tuned_on=TaskSource("tuned", Stream.TUNING, GOAL))
-    listed = np.concatenate([-GOAL, GOAL])
+    goal = np.array([[0.25, -0.25]], np.float32)
+    method = Method("m", NGA(), Fixed(0.1), tuned_on=TaskSource("tuned", Stream.TUNING, goal))
     with pytest.raises(InputError, match=r"tuned on the task \(0.25, -0.25\)"):
-        compare([method], make_mdp(), seed=0, num_updates=1, contexts=listed)
-    compare([method], make_mdp(), seed=0, num_updates=1, contexts=-GOAL)
+        compared([method], contexts=np.concatenate([-goal, goal]))
+    compared([method], contexts=-goal)
 
 
 def test_learned_methods_know_what_shaped_them() -> None:
@@ -186,8 +187,8 @@ def test_learned_methods_know_what_shaped_them() -> None:
     oracle = baselines.make("oracle").method(make_mdp(), {"num_stepsizes": 5})
     for method, stream in ((single, Stream.TRAIN), (metafqi, Stream.TRAIN), (metafqi, Stream.VALIDATION)):
         with pytest.raises(InputError, match=f"{stream.name.lower()} stream"):
-            compare([method], make_mdp(), seed=0, num_tasks=2, num_updates=1, stream=stream)
-    result = compare([single, metafqi, oracle], make_mdp(), seed=0, num_tasks=2, num_updates=1)
+            compared([method], stream=stream)
+    result = compared([single, metafqi, oracle])
     assert result.names == ("single", "metafqi", "oracle")
     assert [method.is_yardstick for method in result.methods] == [False, False, True]
     assert result.methods[1].values == {"iteration": 2}
@@ -197,36 +198,29 @@ def test_learned_methods_know_what_shaped_them() -> None:
     ("methods", "changes", "complaint"),
     [
         ([], {}, "none to compare"),
-        ([Method("a", NGA(), Fixed(0.1))] * 2, {}, "'a' is used more than once"),
-        ([Method("a", NGA(), Fixed(0.1))], {"num_tasks": 0}, "at least 1"),
-        ([Method("a", NGA(), Fixed(0.1))], {"num_updates": 0}, "at least 1"),
-        ([Method("a", NGA(), Fixed(0.1))], {"num_tasks": None}, "at least 1"),
-        ([Method("a", NGA(), Fixed(0.1))], {"contexts": np.zeros((0, 2), np.float32)}, "empty"),
+        ([FIXED] * 2, {}, "'f' is used more than once"),
+        ([FIXED], {"num_tasks": 0}, "at least 1"),
+        ([FIXED], {"num_updates": 0}, "at least 1"),
+        ([FIXED], {"contexts": np.zeros((0, 2), np.float32)}, "empty"),
     ],
 )
 def test_bad_requests_get_one_sentence(methods: list[Method], changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
-        compare(methods, make_mdp(), **({"seed": 0, "num_tasks": 2, "num_updates": 1} | changes))
+        compared(methods, **changes)
 
 
 def test_learners_know_how_many_updates_a_comparison_or_a_search_makes() -> None:
     mdp = make_training_mdp()
     (asked, *_) = next(comparing([Method("fixed", mdp.rule, Fixed(1e-3))], Asked(mdp, 0, 7, 2)))
     assert (asked.mdp.budget, mdp.budget) == (7, 4)
-    (asked, *_) = next(
-        tuning(MethodSpec("fixed", "fixed", grid={"stepsize": (1e-3,)}), mdp, seed=0, num_tasks=2, num_updates=9)
-    )
+    spec = MethodSpec("fixed", "fixed", grid={"stepsize": (1e-3,)})
+    (asked, *_) = next(tuning(spec, mdp, seed=0, num_tasks=2, num_updates=9))
     assert asked.mdp.budget == 9
 
 
 def test_settings_say_what_was_run() -> None:
-    result = compare([Method("a", NGA(), Fixed(0.1))], make_mdp(), seed=3, num_tasks=2, num_updates=1)
-    assert {name: result.settings[name] for name in ("seed", "stream", "num_tasks", "num_updates")} == {
-        "seed": 3,
-        "stream": "test",
-        "num_tasks": 2,
-        "num_updates": 1,
-    }
+    result = compared([FIXED], seed=3)
+    assert {"seed": 3, "stream": "test", "num_tasks": 2, "num_updates": 1}.items() <= result.settings.items()
     described = result.settings["mdp"]
     assert described["estimator"]["rollout"]["env"]["type"] == "Nav2D"
     assert described["estimator"]["rollout"]["num_episodes"] == 20

@@ -9,7 +9,7 @@ import pytest
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep.controllers import HOOF, Fixed
+from metastep.controllers import HOOF
 from metastep.evaluation import (
     Comparison,
     Method,
@@ -60,19 +60,18 @@ def test_differences_become_a_table(comparison: Comparison, tmp_path: Path) -> N
     differences_to_csv(rows, tmp_path / "differences.csv")
     with (tmp_path / "differences.csv").open(newline="") as file:
         found = list(csv.DictReader(file))
-    assert [(row["target"], row["baseline"], row["metric"]) for row in found] == [
-        ("metagrad", "hoof", "auc"),
-        ("metagrad", "hoof", "final"),
-    ]
+    assert [(row["target"], row["baseline"], row["metric"]) for row in found] == [row[:3] for row in rows]
     for row, written in zip(rows, found, strict=True):
         np.testing.assert_allclose([float(written[name]) for name in ("mean", "low", "high")], row[3:6], rtol=1e-9)
         assert written["verdict"] == row.verdict
         assert written["num_tasks"] == str(BLOCK + 1)
 
 
-def test_a_damaged_file_is_refused(comparison: Comparison, tmp_path: Path) -> None:
+def test_a_damaged_file_and_a_method_named_twice_are_refused(comparison: Comparison, tmp_path: Path) -> None:
     path = tmp_path / "result.safetensors"
-    save(path, comparison)
+    rewrite(path, comparison, {}, {"methods": [comparison.methods[0]._asdict()] * 2})
+    with pytest.raises(InputError, match="named twice"):
+        load(path)
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)
@@ -98,17 +97,13 @@ def rewrite(path: Path, comparison: Comparison, arrays: dict[str, Any], metadata
         ({"returns": np.zeros((2, 9), np.float32)}, {}, "3 axes"),
         ({"flagged": np.zeros((2, 9, 2), np.bool_)}, {}, "flagged is bool"),
         ({"context": np.zeros((9, 2), np.float64)}, {}, "context is float64"),
-        ({"tuning/0/mean": None}, {}, "KeyError"),
         ({}, {"methods": [{"name": "a"}]}, "KeyError"),
-        ({"direction": np.zeros((2, 9, 1), np.int8)}, {}, "direction is int8"),
         ({"direction": np.full((2, 9, 2), 1, np.int8)}, {}, "directions of metagrad are 1 to 1, allowed is 0 to 0"),
         (
             {},
             {"tuning": [{"method": "m", "parameters": [], "num_tasks": 1, "seed": 0, "num_steps": -1}]},
             "took -1.0 steps",
         ),
-        ({}, {"methods": None}, "TypeError"),
-        ({}, {"context_names": ["x"]}, "context is float32"),
     ],
 )
 def test_a_foreign_file_is_refused(
@@ -123,14 +118,12 @@ def test_a_foreign_file_is_refused(
 @pytest.mark.parametrize(
     ("field", "value", "complaint"),
     [
-        ("directions", ["a", "a"], "different names"),
-        ("directions", [str(i) for i in range(101)], "at most 100 different names"),
-        ("directions", ["a\x1b[2J"], "direction 'a.* of metagrad must be a line of printable text"),
-        ("directions", [3], "direction 3 of metagrad"),
-        ("training_steps", -1.0, "training_steps of metagrad is -1.0"),
-        ("trials", -1, "trials of metagrad is -1"),
-        ("training_steps", "many", "training_steps of metagrad is 'many'"),
-        ("scale", "cubic", "scale of metagrad is 'cubic', allowed are linear, log, divergence, mixed"),
+        ("directions", ["a", "a"], r"directions is \('a', 'a'\) in the record of 'metagrad': .* 'all_differ' failed"),
+        ("directions", [str(i) for i in range(101)], "at most 100 items"),
+        ("directions", ["a\x1b[2J"], r"directions is 'a\\x1b\[2J' .*isprintable' failed"),
+        ("training_steps", -1.0, "training_steps is -1.0 .* greater than or equal to 0"),
+        ("trials", "many", "trials is 'many'"),
+        ("scale", "cubic", "scale is 'cubic' .* should be 'linear', 'log', 'divergence' or 'mixed'"),
     ],
 )
 def test_a_record_that_cannot_be_shown_is_refused(
@@ -158,13 +151,6 @@ def test_directions_survive_the_disk_and_have_a_column(comparison: Comparison, t
         assert row["direction"] == (menu.directions[row["update"] - 1] if named else None)
 
 
-def test_a_method_named_twice_is_refused(comparison: Comparison, tmp_path: Path) -> None:
-    path = tmp_path / "result.safetensors"
-    rewrite(path, comparison, {}, {"methods": [comparison.methods[0]._asdict()] * 2})
-    with pytest.raises(InputError, match="named twice"):
-        load(path)
-
-
 def test_parquet_has_a_row_for_every_method_task_and_update(comparison: Comparison, tmp_path: Path) -> None:
     to_parquet(comparison, tmp_path / "curves.parquet")
     table = pq.read_table(tmp_path / "curves.parquet")
@@ -186,18 +172,4 @@ def test_parquet_lists_several_hyperparameters(comparison: Comparison, tmp_path:
     pairs = np.concatenate([comparison.hyperparameters, 2.0 * comparison.hyperparameters], axis=3).astype(np.float32)
     to_parquet(dataclasses.replace(comparison, hyperparameters=pairs), tmp_path / "curves.parquet")
     rows = pq.read_table(tmp_path / "curves.parquet").to_pylist()
-    assert rows[0]["stepsize"] is None
-    assert rows[1]["stepsize"] == pairs[0, 0, 0].tolist()
-
-
-def test_a_missing_file_gets_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="missing"):
-        load(tmp_path / "nothing.safetensors")
-
-
-def test_a_fixed_step_in_place_of_a_method_object_is_recorded_by_name(comparison: Comparison) -> None:
-    plain = compare([Method("f", NGA(), Fixed(0.1))], make_mdp(), seed=0, num_tasks=2, num_updates=1)
-    assert plain.methods[0]._asdict() == {
-        "name": "f", "label": "f", "colour": "", "rule": "nga", "controller": "fixed", "values": {}, "is_yardstick": False,
-        "directions": (), "scale": "linear", "training_steps": 0.0, "trials": 0,
-    }  # fmt: skip
+    assert [rows[0]["stepsize"], rows[1]["stepsize"]] == [None, pairs[0, 0, 0].tolist()]

@@ -94,7 +94,6 @@ def test_a_verdict_between_two_methods_does_not_depend_on_a_third() -> None:
     two = make_comparison(curves[:2], ("a", "b"))
     for metric in ("auc", "final"):
         assert differences(three, "a", ["b"], metric=metric) == differences(two, "a", ["b"], metric=metric)
-    np.testing.assert_array_equal(metric_values(three, "final", ("a", "b")), metric_values(two, "final"))
     assert metric_values(three, "final")[0, 3] < -900.0
 
 
@@ -129,10 +128,12 @@ def test_few_tasks_that_differ_are_noted_beside_the_interval() -> None:
     assert differences(make_comparison(curves, ("a", "b")), "a")[0].note == ""
 
 
-def test_identical_methods_are_not_distinguishable() -> None:
+def test_identical_methods_are_not_distinguishable_and_one_task_is_refused() -> None:
     curves = simulated((0.0,), 30)
     (row,) = differences(make_comparison(np.concatenate([curves, curves]), ("a", "b")), "a")
     assert (row.mean, row.low, row.high, row.p_value, row.verdict) == (0.0, 0.0, 0.0, 1.0, "not distinguishable")
+    with pytest.raises(InputError, match="at least 2"):
+        differences(make_comparison(simulated((0.0, 1.0), 1), ("a", "b")), "a")
 
 
 def test_oracle_scores_measure_the_way_from_fixed_to_oracle() -> None:
@@ -145,23 +146,8 @@ def test_oracle_scores_measure_the_way_from_fixed_to_oracle() -> None:
     assert abs(scores["half"].score - 50.0) < 4.0
     assert scores["half"].high - scores["half"].low < 10.0
     assert scores["worse"].high < 0.0
-
-
-def test_oracle_scores_need_an_oracle_that_is_better() -> None:
-    comparison = make_comparison(simulated((0.0, 0.0, 1.0), 20), ("fixed", "oracle", "a"))
-    assert all(np.isnan(row.score) for row in oracle_scores(comparison))
-
-
-def test_oracle_scores_cover_the_truth() -> None:
-    """Over 200 simulated comparisons of 50 tasks the interval contains the true 50 %."""
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(200):
-        base = rng.normal(size=50)
-        rows = np.stack([base, base + 2.0, base + 1.0])[:, :, None] + 0.8 * rng.normal(size=(3, 50, 3))
-        score = oracle_scores(make_comparison(rows, ("fixed", "oracle", "half")), num_resamples=1000)[2]
-        hits += score.low <= 50.0 <= score.high
-    assert 0.90 <= hits / 200 <= 0.99
+    equal = make_comparison(simulated((0.0, 0.0, 1.0), 20), ("fixed", "oracle", "a"))
+    assert all(np.isnan(row.score) for row in oracle_scores(equal))  # the oracle must be better
 
 
 def test_summary_has_a_row_a_method() -> None:
@@ -173,8 +159,3 @@ def test_summary_has_a_row_a_method() -> None:
         assert row.final.low < row.final.mean < row.final.high
         assert (row.num_diverged, row.num_flagged) == (0, 0)
     np.testing.assert_allclose(second.auc.mean - first.auc.mean, 5.0, atol=0.5)
-
-
-def test_one_task_is_refused() -> None:
-    with pytest.raises(InputError, match="at least 2"):
-        differences(make_comparison(simulated((0.0, 1.0), 1), ("a", "b")), "a")

@@ -7,8 +7,7 @@ from metastep import pretrained
 from metastep._core.errors import InputError
 from metastep._core.storage import read_tensors, write_tensors
 from metastep.controllers import MetaFQIController
-from metastep.experiments.build import build_mdp
-from metastep.experiments.config import parse
+from metastep.experiments.config import build_mdp, parse
 from metastep.fqi import load_model, save_model
 from tests.steppers import clip_model
 

@@ -1,4 +1,4 @@
-"""Workers of a Dask cluster do what threads do, and what goes wrong with one is told in a sentence."""
+"""Workers of a Dask cluster do what threads do, and one sentence says what goes wrong with one."""
 
 import dataclasses
 import os
@@ -46,40 +46,14 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-class Counted:
-    """A tracker that adds up what it is told."""
-
-    def __init__(self):
-        self.total, self.done = 0.0, 0.0
-
-    def stage(self, name, total, unit):
-        self.total = total
-        return self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def advance(self, amount):
-        self.done += amount
-
-
-def test_workers_collect_the_same_bytes(pool, tmp_path):
-    tracker = Counted()
-    with using(pool):
-        elsewhere = collect(small_mdp(), tmp_path / "elsewhere", **SETTINGS, tracker=tracker)
-    assert files(elsewhere.folder) == files(collect(small_mdp(), tmp_path / "here", **SETTINGS).folder)
-    assert tracker.done == tracker.total > 0.0
-
-
-def test_workers_run_the_same_blocks(pool):
+def test_workers_collect_the_same_bytes_and_run_the_same_blocks(pool, tmp_path):
     def plan():
         return (yield MIXED[:2])
 
     with using(pool):
+        elsewhere = collect(small_mdp(), tmp_path / "elsewhere", **SETTINGS)
         found = carry_out([plan()])[0]
+    assert files(elsewhere.folder) == files(collect(small_mdp(), tmp_path / "here", **SETTINGS).folder)
     for block, ran in zip(MIXED, found, strict=False):
         alone = run_blocks([block], 0)[0]
         for name, array in alone.history.to_arrays().items():
@@ -104,9 +78,6 @@ def test_an_exception_of_a_worker_is_raised_here_and_cores_are_shared(pool):
         pool.submit(count_threads, 0).result()
     assert pool.slots() == 4
     assert pool.submit(count_threads, None).result() == max(1, count_threads(None) // 2)
-
-
-def test_work_that_cannot_be_sent_is_one_sentence(pool):
     with pytest.raises(InputError, match=r"the work cannot be sent to a worker: .*lock"):
         pool.submit(id, threading.Lock())
 
@@ -165,7 +136,6 @@ def refused(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_killed_worker_is_replaced_and_no_byte_differs(tmp_path):
-    """A small share of the campaign of `make soak`."""
     small = ["rollout.num_episodes=4", "rollout.block_size=8", "meta.num_updates=2", "collect.num_meta_episodes=64"]
     here = Run.create(tmp_path / "here", load("nav2d", None, small)).collect()
     given = [word for setting in small for word in ("--set", setting)]
@@ -196,8 +166,7 @@ def test_a_worker_that_hangs_is_replaced(tmp_path, monkeypatch):
 
 @pytest.mark.soak
 def test_no_byte_of_a_run_with_rounds_depends_on_the_number_of_workers(tmp_path):
-    """Of a model whose second round follows a model that was fitted on the first."""
-    overrides = (
+    overrides = (  # the second round follows a model that was fitted on the first
         "models.metastep.collect={num_meta_episodes = 32, labels = 3, rounds = 2}",
         "models.metastep.fqi={iterations = 2, regressor = {trees = 3}}",
         'compare.methods=["metastep", "fixed"]',
@@ -215,9 +184,8 @@ def test_no_byte_of_a_run_with_rounds_depends_on_the_number_of_workers(tmp_path)
 def test_a_scheduler_that_does_not_answer_is_one_sentence(tmp_path):
     sentence = refused(metastep(tmp_path / "run", "--scheduler", "tcp://127.0.0.1:9"))
     assert sentence.startswith("error: --scheduler: 'tcp://127.0.0.1:9' does not answer: ")
-    assert "cannot be started where --scheduler names" in refused(
-        metastep(tmp_path / "run", "--scheduler", "tcp://127.0.0.1:9", "--workers", "2")
-    )
+    both = metastep(tmp_path / "run", "--scheduler", "tcp://127.0.0.1:9", "--workers", "2")
+    assert "cannot be started where --scheduler names" in refused(both)
     assert not (tmp_path / "run").exists()
 
 
@@ -225,11 +193,9 @@ def test_a_scheduler_that_does_not_answer_is_one_sentence(tmp_path):
 def scheduler_alone(folder: Path):
     """The address of a scheduler without workers, which is killed at the end."""
     words = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(folder / "scheduler.json")]
-    scheduler = subprocess.Popen(
-        [sys.executable, "-m", "distributed.cli.dask_scheduler", *words], stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", *words]
+    scheduler = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        assert scheduler.stderr is not None
         yield next(line.split()[-1] for line in scheduler.stderr if "Scheduler at:" in line)
     finally:
         scheduler.kill()
@@ -248,12 +214,3 @@ def test_a_scheduler_that_dies_while_nothing_is_asked_of_it_is_one_sentence(tmp_
 
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(InputError, match=words):
         work()
-
-
-def test_a_scheduler_that_dies_leaves_what_is_done(tmp_path):
-    with scheduler_alone(tmp_path) as address:
-        waiting = metastep(tmp_path / "run", "--scheduler", address)
-        assert waiting.stderr is not None
-        assert any(line.startswith("collect:") for line in waiting.stderr)
-    assert refused(waiting).endswith("does not answer any more; finished work is kept, and the same command resumes.")
-    assert (tmp_path / "run" / "data" / "manifest.json").exists()

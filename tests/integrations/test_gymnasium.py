@@ -12,14 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from metastep import envs
 from metastep._core.errors import InputError
-from metastep.integrations.gymnasium import (
-    ENVIRONMENTS,
-    MetaEnv,
-    MetaVectorEnv,
-    action_space,
-    make_env,
-    observation_space,
-)
+from metastep.integrations.gymnasium import ENVIRONMENTS, MetaEnv, MetaVectorEnv, make_env
 from metastep.mdp import EpisodicMetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.loop import run
@@ -28,10 +21,10 @@ from metastep.rules.spaces import HyperparameterSpace
 from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout
 
-IDS = [f"metastep/{name}-v0" for name in ENVIRONMENTS]
 NAV2D = "metastep/Nav2D-v0"
 TINY = {"num_episodes": 4, "horizon": 3, "num_updates": 3}
 LEARNERS = 2
+ZEROS = np.zeros((LEARNERS, 1), np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +36,7 @@ def vector(**options):
     return gym.make_vec(NAV2D, num_envs=LEARNERS, **TINY, **options)
 
 
-@pytest.fixture(scope="module")
-def same_step():
-    return vector(autoreset_mode="SameStep")
-
-
 class Replay:
-    """A controller that repeats recorded step sizes."""
-
     name = "replay"
 
     def __init__(self, stepsizes):
@@ -67,7 +53,7 @@ class Replay:
 
 
 def play(env, seed, actions, **reset):
-    """Observations, rewards, ends and infos of one meta-episode."""
+    """Return observations, rewards, ends and infos of one meta-episode."""
     observation, info = env.reset(seed=seed, **reset)
     record = [(observation, None, None, info)]
     for action in actions:
@@ -77,24 +63,20 @@ def play(env, seed, actions, **reset):
 
 
 def drawn_tasks(mdp, seed):
-    """The tasks that a seed stands for."""
     numbers = seeding.np_random(seed)[0].integers(2**31, size=2)
     return mdp.tasks(int(numbers[0]), Stream.TRAIN, int(numbers[1]))
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_gymnasium_has_nothing_to_complain_about(name):
-    check_env(gym.make(name).unwrapped)
+    check_env(gym.make(f"metastep/{name}-v0").unwrapped)
 
 
 def test_the_spaces_follow_the_meta_mdp(env):
     mdp = replace(env.mdp, observation=("return", "context"))
-    assert observation_space(mdp).shape == (3,)
-    own, normalised = action_space(mdp, "stepsize"), action_space(mdp, "normalised")
-    assert (own.low, own.high, own.shape, own.dtype) == (0.0, 8.0, (1,), np.float32)
-    assert (normalised.low, normalised.high, normalised.shape, normalised.dtype) == (-1.0, 1.0, (1,), np.float32)
-    with pytest.raises(InputError, match="actions: 'unit' must be one of normalised, stepsize"):
-        action_space(mdp, "unit")
+    assert MetaEnv(mdp, 3).observation_space.shape == (3,)
+    assert MetaEnv(mdp, 3).action_space == gym.spaces.Box(-1.0, 1.0, (1,))
+    assert MetaEnv(mdp, 3, "stepsize").action_space == gym.spaces.Box(0.0, 8.0, (1,))
 
 
 def test_an_episode_is_what_the_shared_loop_does(env):
@@ -110,7 +92,10 @@ def test_an_episode_is_what_the_shared_loop_does(env):
     np.testing.assert_allclose([info["stepsize"] for info in infos], [[0.0], [2.0], [5.0], [7.6]], rtol=1e-6)
 
 
-def test_later_episodes_differ_but_follow_from_the_seed(env):
+def test_later_episodes_differ_but_follow_from_the_seed():
+    env = make_env("nav2d", **TINY)
+    with pytest.raises(ResetNeeded):
+        env.step(ZEROS[0])
     env.reset(seed=5)
     second = env.reset()[0]
     first = env.reset(seed=5)[0]
@@ -134,53 +119,29 @@ def test_options_fix_the_task_and_the_policy_and_nothing_else(env):
     ("options", "sentence"),
     [
         ({"context": [0.0, 0.7]}, r"^options.context: task 0 has goal_y = 0.7, allowed is \[-0.5, 0.5\].$"),
-        ({"context": [0.0, float("nan")]}, "^options.context: task 0 has goal_y = nan, allowed is"),
         ({"context": [0.0]}, r"^options.context: got an array of shape \(1, 1\), expected \(tasks, 2\)"),
         ({"context": [[0.0, 0.1]] * 3}, "^options.context: got 3 rows, allowed is one or one for each learner"),
-        ({"context": "here"}, "^options.context: 'here' must be an array of numbers.$"),
-        ({"theta": [1.0]}, "^options.theta: .* must be 6 finite numbers for each learner.$"),
-        (
-            {"theta": [1.0, 2.0, 3.0, 4.0, 5.0, float("inf")]},
-            "^options.theta: .* must be 6 finite numbers for each learner.$",
-        ),
+        ({"context": "here"}, "^could not convert"),
+        ({"theta": [float("inf")] * 6}, "^options.theta: .* must be 6 finite numbers for each learner.$"),
         ({"goal": [0.0, 0.1]}, "^options: 'goal' is unknown, allowed are 'context' and 'theta'.$"),
     ],
 )
-def test_wrong_options_are_refused(env, options, sentence):
-    with pytest.raises(InputError, match=sentence):
+def test_wrong_options_and_actions_are_refused(env, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
         env.reset(options=options)
-
-
-@pytest.mark.parametrize("action", [[float("nan")], [0.1, 0.2], 0.5, ["big"]])
-def test_wrong_actions_are_refused(env, action):
     env.reset(seed=0)
-    with pytest.raises(InputError, match=r"^action: "):
-        env.step(action)
+    for action in ([float("nan")], [0.1, 0.2], 0.5):
+        with pytest.raises(InputError, match=r"^action: "):
+            env.step(action)
 
 
-def test_actions_beyond_the_bounds_are_clipped(env):
-    for beyond, bound in ((-3.0, -1.0), (1e30, 1.0)):
-        clipped, exact = (play(env, 2, [np.float32([action])]) for action in (beyond, bound))
-        np.testing.assert_array_equal(clipped[0], exact[0])
-
-
-def test_actions_follow_a_logarithmic_scale_or_are_the_stepsizes_themselves(env):
+def test_actions_are_clipped_follow_a_scale_or_are_the_stepsizes_themselves(env):
     mdp = replace(env.mdp, space=HyperparameterSpace((0.01,), (1.0,), ("log",)))
-    for action, stepsize in ((-1.0, 0.01), (0.0, 0.1), (1.0, 1.0)):
+    for action, stepsize in ((-3.0, 0.01), (0.0, 0.1), (1e30, 1.0)):
         assert play(MetaEnv(mdp, 2), 2, [np.float32([action])])[3][1]["stepsize"] == pytest.approx(stepsize)
     own = MetaEnv(env.mdp, 3, actions="stepsize")
     ours, theirs = play(own, 4, [np.float32([2.0])]), play(env, 4, [np.float32([-0.5])])
     np.testing.assert_array_equal(ours[0], theirs[0])
-
-
-def test_steps_need_a_reset():
-    env = make_env("nav2d", **TINY)
-    action = np.zeros(1, np.float32)
-    with pytest.raises(ResetNeeded):
-        env.step(action)
-    play(env, 0, [action] * 3)
-    with pytest.raises(ResetNeeded):
-        env.step(action)
 
 
 def test_a_learner_that_diverged_is_flagged_and_shows_finite_numbers_only():
@@ -188,9 +149,8 @@ def test_a_learner_that_diverged_is_flagged_and_shows_finite_numbers_only():
     policy = LinearGaussian(lqr.num_observations, lqr.num_actions, 1.0)
     mdp = EpisodicMetaMDP(Estimator(Rollout(lqr, policy, 4, 50)), HyperparameterSpace((0.0,), (1.0,)))
     env = MetaEnv(mdp, 2)
-    observations, rewards, _, infos = play(
-        env, 0, [np.zeros(1, np.float32)] * 2, options={"theta": np.full(mdp.num_parameters, 1e6)}
-    )
+    options = {"theta": np.full(mdp.num_parameters, 1e6)}
+    observations, rewards, _, infos = play(env, 0, ZEROS, options=options)
     assert all(info["flagged"] and not np.isfinite(info["mean_return"]) for info in infos)
     assert all(observation in env.observation_space for observation in observations)
     assert rewards[1:] == (0.0, 0.0)
@@ -199,10 +159,8 @@ def test_a_learner_that_diverged_is_flagged_and_shows_finite_numbers_only():
 
 def test_learners_in_lockstep_are_a_block_of_the_shared_loop():
     learners = vector()
-    rng = np.random.default_rng(0)
-    actions = rng.uniform(-1.0, 1.0, (3, LEARNERS, 1)).astype(np.float32)
+    actions = np.random.default_rng(0).uniform(-1.0, 1.0, (3, LEARNERS, 1)).astype(np.float32)
     observations, rewards, _, infos = play(learners, 7, actions)
-    assert learners.mdp.block_size == LEARNERS
     replay = Replay([info["stepsize"] for info in infos[1:]])
     episode, _ = run(learners.mdp, replay, drawn_tasks(learners.mdp, 7), 3, ("theta",))
     np.testing.assert_array_equal(np.stack(observations)[..., :6], episode.features["theta"])
@@ -215,27 +173,23 @@ def test_learners_in_lockstep_are_a_block_of_the_shared_loop():
 def test_next_step_autoreset():
     learners = vector()
     assert learners.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
-    zeros = np.zeros((LEARNERS, 1), np.float32)
-    _, _, truncated, _ = play(learners, 1, [zeros] * 3)
+    _, _, truncated, _ = play(learners, 1, [ZEROS] * 3)
     assert [list(now) for now in truncated[1:]] == [[False, False], [False, False], [True, True]]
-    observation, reward, terminated, truncated, info = learners.step(np.full((LEARNERS, 1), np.nan, np.float32))
-    assert not reward.any()
-    assert not terminated.any()
-    assert not truncated.any()
-    assert not info["stepsize"].any()
+    observation, reward, terminated, truncated, info = learners.step(ZEROS * np.nan)
+    assert not np.any([reward, terminated, truncated, info["stepsize"][:, 0]])
     learners.reset(seed=1)
     np.testing.assert_array_equal(learners.reset()[0], observation)
     # A reset in between takes the place of the one that was due.
-    play(learners, 1, [zeros] * 3)
+    play(learners, 1, [ZEROS] * 3)
     learners.reset(seed=1)
-    assert learners.step(zeros)[1].any()
+    assert learners.step(ZEROS)[1].any()
 
 
-def test_same_step_autoreset(same_step):
+def test_same_step_autoreset_and_results_that_never_change():
+    same_step = vector(autoreset_mode="SameStep")
     assert same_step.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    zeros = np.zeros((LEARNERS, 1), np.float32)
-    observations, rewards, truncated, infos = play(same_step, 1, [zeros] * 4)
-    plain = play(vector(), 1, [zeros] * 3)
+    observations, rewards, truncated, infos = play(same_step, 1, [ZEROS] * 4)
+    plain = play(vector(), 1, [ZEROS] * 3)
     assert [list(now) for now in truncated[1:]] == [[False] * 2, [False] * 2, [True] * 2, [False] * 2]
     np.testing.assert_array_equal(np.stack(list(infos[3]["final_obs"])), plain[0][3])
     np.testing.assert_array_equal(infos[3]["final_info"]["mean_return"], plain[3][3]["mean_return"])
@@ -243,16 +197,22 @@ def test_same_step_autoreset(same_step):
     same_step.reset(seed=1)
     np.testing.assert_array_equal(same_step.reset()[0], observations[3])
     assert "final_obs" not in infos[4]
+    observation, info = same_step.reset(seed=1)
+    kept = observation.copy(), info["mean_return"].copy()
+    for _ in range(4):
+        later, reward, _, _, _ = same_step.step(ZEROS)
+        later[:], reward[:] = 0.0, 0.0
+    np.testing.assert_array_equal(observation, kept[0])
+    np.testing.assert_array_equal(info["mean_return"], kept[1])
 
 
-def test_no_autoreset():
+def test_without_autoreset():
     learners = vector(autoreset_mode=AutoresetMode.DISABLED)
-    zeros = np.zeros((LEARNERS, 1), np.float32)
-    play(learners, 1, [zeros] * 3)
+    play(learners, 1, [ZEROS] * 3)
     with pytest.raises(ResetNeeded):
-        learners.step(zeros)
+        learners.step(ZEROS)
     learners.reset(options={"reset_mask": np.ones(LEARNERS, bool)})
-    learners.step(zeros)
+    learners.step(ZEROS)
     with pytest.raises(InputError, match=r"^options.reset_mask: learners in lockstep can only be reset together"):
         learners.reset(options={"reset_mask": np.asarray([True, False])})
 
@@ -267,24 +227,12 @@ def test_what_a_vector_returns_has_the_form_of_gymnasiums_own(mode):
             return {name: form(entry) for name, entry in value.items()}
         return value.shape, value.dtype.kind
 
-    zeros = np.zeros((LEARNERS, 1), np.float32)
     assert form(ours.reset(seed=0)[1]) == form(theirs.reset(seed=0)[1])
     for _ in range(5):
-        for mine, other in zip(ours.step(zeros), theirs.step(zeros), strict=True):
+        for mine, other in zip(ours.step(ZEROS), theirs.step(ZEROS), strict=True):
             assert form(mine) == form(other)
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
-
-
-def test_what_a_vector_returned_never_changes(same_step):
-    zeros = np.zeros((LEARNERS, 1), np.float32)
-    observation, info = same_step.reset(seed=1)
-    kept = observation.copy(), info["mean_return"].copy()
-    for _ in range(4):
-        later, reward, _, _, _ = same_step.step(zeros)
-        later[:], reward[:] = 0.0, 0.0
-    np.testing.assert_array_equal(observation, kept[0])
-    np.testing.assert_array_equal(info["mean_return"], kept[1])
 
 
 @pytest.mark.parametrize(
@@ -292,30 +240,22 @@ def test_what_a_vector_returned_never_changes(same_step):
     [
         (lambda mdp: MetaVectorEnv(mdp, 0, 3), "^num_envs: 0 must be at least 1.$"),
         (lambda mdp: MetaEnv(mdp, 0), "^num_updates: 0 must be at least 1.$"),
-        (
-            lambda mdp: MetaVectorEnv(mdp, 2, 3, autoreset_mode="Never"),
-            "^autoreset_mode: 'Never' must be one of NextStep,",
-        ),
+        (lambda mdp: MetaEnv(mdp, 1, "unit"), "^actions: 'unit' must be one of normalised, stepsize"),
+        (lambda mdp: MetaVectorEnv(mdp, 2, 3, autoreset_mode="Never"), "^'Never' is not a valid AutoresetMode"),
         (lambda mdp: make_env("nav3d"), "^preset: 'nav3d' does not exist"),
-        (lambda mdp: make_env("nav2d", horizon=-1), "horizon: -1"),
         (lambda mdp: make_env(), "^preset: nothing was given"),
         (lambda mdp: make_env(config={}, horizon=3), "^config: it is complete already"),
     ],
 )
 def test_wrong_settings_are_refused(env, build, sentence):
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(ValueError, match=sentence):
         build(env.mdp)
 
 
-def test_keywords_override_the_preset():
-    env = make_env("nav2d", num_updates=2, num_episodes=5, horizon=4, overrides=["policy.sigma=0.5"])
-    rollout = env.mdp.estimator.rollout
-    assert (rollout.num_episodes, rollout.horizon, rollout.policy.sigma) == (5, 4, 0.5)
-    assert make_env("nav2d", scale="quick").observation_space == env.observation_space
-
-
-def test_gymnasium_finds_and_rebuilds_the_environment():
+def test_gymnasium_finds_and_rebuilds_the_environment_and_keywords_override_the_preset():
     env = gym.make(f"metastep.integrations.gymnasium:{NAV2D}", **TINY)
     again = gym.make(EnvSpec.from_json(env.spec.to_json()))
     np.testing.assert_array_equal(env.reset(seed=3)[0], again.reset(seed=3)[0])
     assert again.unwrapped.mdp == env.unwrapped.mdp
+    rollout = make_env("nav2d", num_episodes=5, horizon=4, overrides=["policy.sigma=0.5"]).mdp.estimator.rollout
+    assert (rollout.num_episodes, rollout.horizon, rollout.policy.sigma) == (5, 4, 0.5)

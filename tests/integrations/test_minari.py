@@ -1,6 +1,5 @@
 """Datasets go to Minari and back with every value, and appear there complete or not at all."""
 
-import json
 from pathlib import Path
 
 import h5py
@@ -9,8 +8,7 @@ import numpy as np
 import pytest
 
 from metastep._core.errors import InputError
-from metastep.experiments.build import build_mdp
-from metastep.experiments.config import load
+from metastep.experiments.config import build_mdp, load
 from metastep.integrations import minari as bridge
 from metastep.integrations.minari import from_minari, to_minari
 from metastep.mdp import DEFAULT_OBSERVATION
@@ -28,9 +26,9 @@ def root(tmp_path, monkeypatch) -> Path:
     return tmp_path / "minari"
 
 
-def write(folder: Path, *, num_updates=3, config=None) -> Dataset:
-    """A dataset of random numbers, some of them not finite, with a last block that is not full."""
-    layout = layout_of(build_mdp(CONFIG), 5, num_updates)
+def write(folder: Path, *, config=None) -> Dataset:
+    """Write random numbers, some of them not finite, with a last block that is not full."""
+    layout = layout_of(build_mdp(CONFIG), 5, 3)
     writer = DatasetWriter(folder, layout, config or CONFIG.to_dict(), seed=3, device="cpu")
     for index in layout.blocks:
         rng = np.random.default_rng(index)
@@ -52,15 +50,11 @@ def dataset(tmp_path) -> Dataset:
     return write(tmp_path / "data")
 
 
-@pytest.mark.parametrize("num_updates", [3, 1])
-def test_a_round_trip_keeps_every_value_and_resumes(tmp_path, num_updates):
-    config = CONFIG.to_dict() | {"task_list": [[0.1, 0.2]]}
-    original = write(tmp_path / "data", num_updates=num_updates, config=config)
+def test_a_round_trip_keeps_every_byte_and_resumes(tmp_path):
+    original = write(tmp_path / "data", config=CONFIG.to_dict() | {"task_list": [[0.1, 0.2]]})
     to_minari(original.folder, NAME)
     back = from_minari(NAME, tmp_path / "back")
-    # The same bytes: values, configuration, seed, layout, and the flags.
     assert files(back.folder) == files(original.folder)
-    assert back.checksum == original.checksum
     (back.folder / "block-00001.safetensors").unlink()
     assert files(from_minari(NAME, tmp_path / "back").folder) == files(original.folder)
 
@@ -86,7 +80,6 @@ def test_minari_reads_the_dataset(dataset, root):
         assert not episode.terminations.any()
         assert episode.truncations.tolist() == [False, False, True]
     assert list(minari.list_local_datasets()) == [NAME]
-    assert minari.namespace.list_local_namespaces() == ["metastep", "metastep/nav2d"]
 
 
 def test_collected_episodes_come_with_their_environment(tmp_path):
@@ -109,14 +102,9 @@ def test_collected_episodes_come_with_their_environment(tmp_path):
 
 
 def test_an_export_replaces_nothing_and_leaves_nothing_when_it_fails(tmp_path, dataset, root, monkeypatch):
+    nowhere = {"env": {"name": "nowhere", "options": {}}}
     with pytest.raises(InputError, match=r"env.name: 'nowhere'"):
-        to_minari(
-            write(tmp_path / "other", config=CONFIG.to_dict() | {"env": {"name": "nowhere", "options": {}}}), NAME
-        )
-    with monkeypatch.context() as patched:
-        patched.setattr(bridge, "_EPISODE_BYTES", 10**18)
-        with pytest.raises(InputError, match="of free disk space"):
-            to_minari(dataset, NAME)
+        to_minari(write(tmp_path / "other", config=CONFIG.to_dict() | nowhere), NAME)
 
     def fail_late(block):
         yield from original(block)
@@ -134,7 +122,7 @@ def test_an_export_replaces_nothing_and_leaves_nothing_when_it_fails(tmp_path, d
     assert minari.load_dataset(NAME).total_episodes == 5
 
 
-@pytest.mark.parametrize("name", ["no version", "tiny", "", "/tiny-v0", "../tiny-v0"])
+@pytest.mark.parametrize("name", ["tiny", "", "../tiny-v0"])
 def test_wrong_names_are_refused(dataset, tmp_path, name):
     for call in (lambda: to_minari(dataset, name), lambda: from_minari(name, tmp_path / "back")):
         with pytest.raises(InputError, match=r"^dataset_id: .* must be a name with a version, like"):
@@ -146,25 +134,12 @@ def edit_value(data: Path) -> None:
         file["episode_3/observations"][1, 2] += 1.0
 
 
-def truncate(data: Path) -> None:
-    path = data / "main_data.hdf5"
-    path.write_bytes(path.read_bytes()[:1000])
-
-
-def remove_origin(data: Path) -> None:
-    metadata = json.loads((data / "metadata.json").read_text())
-    del metadata["metastep"]
-    (data / "metadata.json").write_text(json.dumps(metadata))
-
-
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
         (edit_value, r"was edited: its values, now in .*, are not the exported\.$"),
-        (truncate, "cannot be read: OSError"),
-        (remove_origin, "cannot be read: KeyError 'metastep'"),
+        (lambda data: (data / "main_data.hdf5").write_bytes(b"half"), "cannot be read: OSError"),
         (lambda data: (data / "metadata.json").write_text("{"), "cannot be read: JSONDecodeError"),
-        (lambda data: (data / "metadata.json").unlink(), "cannot be read: ValueError No data found"),
     ],
 )
 def test_damage_is_noticed(tmp_path, dataset, damage, sentence):

@@ -15,20 +15,19 @@ import numpy as np
 import pytest
 
 from metastep._core import parallel, storage
-from metastep._core.errors import InputError
 from metastep.mdp import EpisodicMetaMDP, collection
 from metastep.mdp.blocks import Stream
 from metastep.mdp.collection import collect
 from metastep.mdp.controller import Exploration
 from metastep.mdp.history import joined
-from metastep.mdp.loop import Growth, follow, run
+from metastep.mdp.loop import follow, run
 from metastep.mdp.parts import Parts
 from metastep.rules import Adam
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.simulation.engine import engine_of
-from tests.disk import watch
 from tests.envs.host.twins import Twin
 from tests.mdp.test_collection import small_mdp
+from tests.mdp.test_dataset import files
 
 DEVICE = engine_of(small_mdp().estimator.rollout.env)
 BATCH_STEPS = 16 * 8 * 5  # learners, episodes, horizon of `small_mdp`
@@ -44,7 +43,7 @@ class Watch:
     """Records the progress, and stops the work after so many reports."""
 
     def __init__(self, stop_after: int | None = None) -> None:
-        self.total, self.reports, self.stop_after = 0.0, [], stop_after
+        self.reports, self.stop_after = [], stop_after
 
     @contextmanager
     def stage(self, name, total, unit):
@@ -59,17 +58,8 @@ class Watch:
 
 def on_host() -> EpisodicMetaMDP:
     mdp = small_mdp()
-    rollout = mdp.estimator.rollout
-    hosted = dataclasses.replace(rollout, env=Twin(rollout.env))
+    hosted = dataclasses.replace(mdp.estimator.rollout, env=Twin(mdp.env))
     return dataclasses.replace(mdp, estimator=dataclasses.replace(mdp.estimator, rollout=hosted))
-
-
-def with_rule_state() -> EpisodicMetaMDP:
-    return small_mdp(rule=Adam(), space=HyperparameterSpace((0.0,), (0.1,)))
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def part_names(folder: Path) -> list[str]:
@@ -91,9 +81,7 @@ def resume(folder: Path, mdp: EpisodicMetaMDP | None = None, **changes) -> Watch
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> dict[str, bytes]:
     """The dataset of a collection that neither halts nor is stopped."""
-    folder = tmp_path_factory.mktemp("whole") / "data"
-    collect(small_mdp(), folder, **SETTINGS)
-    return files(folder)
+    return files(collect(small_mdp(), tmp_path_factory.mktemp("whole") / "data", **SETTINGS).folder)
 
 
 class InTurn:
@@ -143,7 +131,9 @@ def test_a_stopped_collection_goes_on_inside_the_block(tmp_path, whole, after):
 
 
 @pytest.mark.usefixtures("short_stretches")
-@pytest.mark.parametrize("make", [small_mdp, on_host, with_rule_state])
+@pytest.mark.parametrize(
+    "make", [small_mdp, on_host, lambda: small_mdp(rule=Adam(), space=HyperparameterSpace((0.0,), (0.1,)))]
+)
 def test_stopped_at_every_halt_the_bytes_are_the_same(tmp_path, monkeypatch, make):
     mdp = make()
     halts = SETTINGS["num_updates"] if mdp.estimator.engine is not DEVICE else HALTS
@@ -155,64 +145,43 @@ def test_stopped_at_every_halt_the_bytes_are_the_same(tmp_path, monkeypatch, mak
     assert files(tmp_path / "stopped") == files(tmp_path / "whole")
 
 
-@pytest.mark.usefixtures("short_stretches")
-def test_a_part_that_cannot_be_written_stops_the_collection_and_is_made_up_for(tmp_path, whole, monkeypatch):
-    written = []
-
-    def around(name, call, *arguments):
-        written.extend([name] if name == "write" else [])
-        if name == "write" and len(written) == 4:  # the manifest and two parts were
-            raise OSError(28, "No space left on device")
-        return call(*arguments)
-
-    watch(around, monkeypatch.setattr)
-    with pytest.raises(InputError, match=r"^File .*/part-00000-00006\.safetensors cannot be written: No space left"):
-        resume(tmp_path)
-    assert part_names(tmp_path) == ["part-00000-00002.safetensors", "part-00000-00004.safetensors"]
-    resume(tmp_path)
-    assert files(tmp_path) == whole
-
-
-def flip_a_bit(folder: Path) -> None:
-    path = folder / "part-00000-00004.safetensors"
+def flip_a_bit(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-50] ^= 1
     path.write_bytes(data)
 
 
-def of_another_configuration(folder: Path) -> None:
-    stop(folder.parent / "other", 3, config={"a": 2})
-    name = "part-00000-00004.safetensors"
-    (folder / name).write_bytes((folder.parent / "other" / name).read_bytes())
+def of_another_configuration(path: Path) -> None:
+    other = path.parent.parent / "other"
+    stop(other, 3, config={"a": 2})
+    path.write_bytes((other / path.name).read_bytes())
 
 
-def under_another_number(folder: Path) -> None:
-    (folder / "part-00000-00004.safetensors").rename(folder / "part-00000-00003.safetensors")
-
-
-def missing(folder: Path) -> None:
-    (folder / "part-00000-00004.safetensors").unlink()
+def of_another_version(path: Path) -> None:
+    arrays, metadata = storage.read_tensors(path)
+    del arrays["learners.estimate.gradient"]
+    storage.write_tensors(path, arrays, metadata)
 
 
 @pytest.mark.usefixtures("short_stretches")
 @pytest.mark.parametrize(
     ("harm", "named", "words"),
     [
-        (flip_a_bit, "00004", "is damaged: its content does not match the checksum in its header"),
+        (flip_a_bit, "00004", "its content does not match the checksum in its header"),
         (of_another_configuration, "00004", "belongs to another dataset or block"),
-        (under_another_number, "00003", "belongs to another dataset or block"),
-        (missing, "00006", "or the part before it is missing"),
+        (of_another_version, "00004", "does not hold what this version keeps"),
+        (lambda path: path.rename(path.parent / "part-00000-00003.safetensors"), "00003", "belongs to another dataset"),
+        (Path.unlink, "00006", "or the part before it is missing"),
     ],
 )
 def test_a_part_that_cannot_be_used_is_left_out_with_those_after_it(tmp_path, whole, capsys, harm, named, words):
     folder = tmp_path / "data"
     stop(folder, 3)
-    harm(folder)
+    harm(folder / "part-00000-00004.safetensors")
     stop(folder, 1)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert f"part-00000-{named}.safetensors" in lines[0]
-    assert words in lines[0]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"part-00000-{named}.safetensors" in line
+    assert words in line
     assert part_names(folder) == ["part-00000-00002.safetensors", "part-00000-00004.safetensors"]
     assert resume(folder).total == (16 - 5) * BATCH_STEPS
     assert capsys.readouterr().err == ""
@@ -220,69 +189,27 @@ def test_a_part_that_cannot_be_used_is_left_out_with_those_after_it(tmp_path, wh
 
 
 @pytest.mark.usefixtures("short_stretches")
-def test_parts_of_another_version_are_collected_again(tmp_path, whole, capsys):
-    stop(tmp_path, 2)
-    path = tmp_path / "part-00000-00004.safetensors"
-    arrays, metadata = storage.read_tensors(path)
-    del arrays["learners.estimate.gradient"]
-    storage.write_tensors(path, arrays, metadata)
-    assert resume(tmp_path).total == (16 - 3) * BATCH_STEPS
-    assert capsys.readouterr().err == (
-        f"File {path} does not hold what this version keeps. It is left out, with the parts after it.\n"
-    )
-    assert files(tmp_path) == whole
-
-
-@pytest.mark.usefixtures("short_stretches")
 def test_parts_of_complete_blocks_are_removed(tmp_path, whole):
     stop(tmp_path, 3)
     parts = {name: data for name, data in files(tmp_path).items() if name.startswith("part-")}
-    assert len(parts) == 3
-    stop(tmp_path, 2)  # block 0 is complete now, block 1 begun
-    for name, data in parts.items():
-        (tmp_path / name).write_bytes(data)
-    stop(tmp_path, 1)
-    assert part_names(tmp_path) == ["part-00001-00002.safetensors", "part-00001-00004.safetensors"]
-    resume(tmp_path)
-    for name, data in parts.items():
-        (tmp_path / name).write_bytes(data)
+    for after in (2, None):  # when block 1 is begun, and when it is complete
+        stop(tmp_path, after) if after else resume(tmp_path)
+        for name, data in parts.items():
+            (tmp_path / name).write_bytes(data)
     resume(tmp_path)
     assert files(tmp_path) == whole
 
 
-@pytest.mark.usefixtures("short_stretches")
-def test_parts_without_a_manifest_are_not_replaced(tmp_path):
-    stop(tmp_path, 1)
-    (tmp_path / "manifest.json").unlink()
-    with pytest.raises(InputError, match=r"holds part-00000-00002\.safetensors but no manifest\.json"):
-        resume(tmp_path)
-
-
-class Remembering(Exploration):
-    """Exploration by a controller that says that it is not memoryless."""
-
-    is_memoryless = False
-
-
 @pytest.mark.parametrize(
-    ("stretch_steps", "part_seconds", "controller", "reports"),
-    [
-        (7 * BATCH_STEPS, 0.0, None, 2),
-        (BATCH_STEPS, 1e9, None, 14),
-        (BATCH_STEPS, 0.0, Remembering(), 2),
-        (1, 1e9, None, 14),
-    ],
+    ("steps", "seconds", "is_memoryless", "reports"),
+    [(7 * BATCH_STEPS, 0.0, True, 2), (BATCH_STEPS, 1e9, True, 14), (BATCH_STEPS, 0.0, False, 2), (1, 1e9, True, 14)],
     ids=["one stretch", "quick stretches", "controller with memory", "large batches"],
 )
-def test_where_parts_are_of_no_use_there_are_none(
-    tmp_path, whole, monkeypatch, stretch_steps, part_seconds, controller, reports
-):
-    def refuse(self: Parts, block: int, growth: Growth, since: int) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(DEVICE, "steps_between_halts", stretch_steps)
-    monkeypatch.setattr(collection, "PART_SECONDS", part_seconds)
-    monkeypatch.setattr(Parts, "write", refuse)
+def test_where_parts_are_of_no_use_there_are_none(tmp_path, whole, monkeypatch, steps, seconds, is_memoryless, reports):
+    controller = type("Either", (Exploration,), {"is_memoryless": is_memoryless})()
+    monkeypatch.setattr(DEVICE, "steps_between_halts", steps)
+    monkeypatch.setattr(collection, "PART_SECONDS", seconds)
+    monkeypatch.setattr(Parts, "write", None)
     watch = resume(tmp_path, controller=controller)
     assert len(watch.reports) == reports
     assert sum(watch.reports) == watch.total == 16 * BATCH_STEPS
@@ -319,10 +246,8 @@ def test_a_killed_process_resumes_inside_the_block(tmp_path):
         time.sleep(0.005)
     worker.send_signal(signal.SIGKILL)
     assert worker.wait() == -signal.SIGKILL
-    watch = Watch()
-    collect(small_mdp(), tmp_path / "killed", **LONG, tracker=watch)
-    assert 0 < watch.total <= (401 - 6) * BATCH_STEPS
-    collect(small_mdp(), tmp_path / "whole", **LONG)
+    assert 0 < resume(tmp_path / "killed", **LONG).total <= (401 - 6) * BATCH_STEPS
+    resume(tmp_path / "whole", **LONG)
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
 
 
@@ -340,8 +265,4 @@ def test_stretches_joined_are_the_run_and_a_run_is_one_transfer(monkeypatch):
         learners, state, piece = follow(mdp, controller, learners, state, count, from_start=not pieces, record=record)
         pieces.append(piece)
     assert [len(piece.features["theta"]) for piece in pieces] == [3, 1, 2]
-    found, wanted = joined(pieces).to_arrays(), expected.to_arrays()
-    assert found.keys() == wanted.keys()
-    for name, array in found.items():
-        np.testing.assert_array_equal(array, wanted[name])
-        assert array.dtype == wanted[name].dtype
+    jax.tree.map(np.testing.assert_array_equal, joined(pieces).to_arrays(), expected.to_arrays())

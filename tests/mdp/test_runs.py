@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from metastep.controllers import HOOF, Fixed, Metagrad
-from metastep.mdp import batched_blocks as together_module
 from metastep.mdp import runs
 from metastep.mdp.blocks import Stream
-from metastep.mdp.loop import run_through
 from metastep.mdp.runs import BlockRun, carry_out, run_blocks, start_of
 from metastep.rules import NGA, Adam
 from metastep.simulation.engine import compiled
@@ -35,18 +33,17 @@ MIXED = [
 
 @pytest.fixture(scope="module")
 def alone():
-    return [run_through(block.mdp, block.controller, block.start.tasks, 2) for block in MIXED]
+    return [run_blocks([block], 0)[0] for block in MIXED]
 
 
 def test_a_batch_of_many_blocks_is_each_of_them_alone(alone):
     together = run_blocks(MIXED, 0)
-    for end, ran, block in zip(alone, together, MIXED, strict=True):
-        for name, array in end.piece.to_arrays().items():
-            np.testing.assert_allclose(ran.history.to_arrays()[name], array, rtol=2e-4, atol=2e-4)
-        np.testing.assert_allclose(ran.theta, end.learners.theta, rtol=2e-4, atol=2e-4)
-        report = block.controller.report(end.state)
-        assert ran.report.keys() == report.keys()
-        for name, array in report.items():
+    for one, ran in zip(alone, together, strict=True):
+        arrays = one.history.to_arrays() | {"theta": one.theta}
+        for name, array in (ran.history.to_arrays() | {"theta": ran.theta}).items():
+            np.testing.assert_allclose(array, arrays[name], rtol=2e-4, atol=2e-4)
+        assert ran.report.keys() == one.report.keys()
+        for name, array in one.report.items():
             np.testing.assert_allclose(ran.report[name], array, rtol=1e-3)
     # Tasks, first policies and the noise of the first batch are those of the block, whatever the method.
     first, other = together[0].history, together[2].history
@@ -56,7 +53,7 @@ def test_a_batch_of_many_blocks_is_each_of_them_alone(alone):
 
 
 def test_batches_of_other_numbers_of_blocks_are_not_compiled_anew():
-    simulate = compiled(together_module._simulate)
+    simulate = compiled(runs._simulate)
     run_blocks(MIXED[:4], 0)
     before = simulate._cache_size()
     run_blocks(MIXED[:3], 0)
@@ -83,17 +80,15 @@ def test_a_gpu_is_given_groups_of_no_more_than_it_may_simulate(alone, monkeypatc
     found = carry_out([plan()], done.append, together=most)[0]
     assert sorted(groups, reverse=True) == sizes
     assert sum(done) == pytest.approx(5.0)
-    for end, returns in zip(alone, found, strict=True):
-        np.testing.assert_allclose(returns, end.piece.mean_return, rtol=2e-4, atol=2e-4)
+    for one, returns in zip(alone, found, strict=True):
+        np.testing.assert_allclose(returns, one.history.mean_return, rtol=2e-4, atol=2e-4)
 
 
-def test_blocks_of_other_shapes_are_not_put_together(monkeypatch):
+def test_blocks_of_other_shapes_are_not_put_together():
     wider = dataclasses.replace(MDP, block_size=8)
     blocks = [asked(Fixed(0.3)), asked(Fixed(0.3), mdp=wider), asked(Fixed(0.3), num_updates=1)]
     ready = [(0, place, block) for place, block in enumerate(blocks)]
-    groups, rest = runs._grouped(ready, 3, whole=False)
-    assert [len(group) for group in groups] == [1, 1, 1]
-    assert rest == []
+    assert runs._grouped(ready, 3, whole=False) == ([[entry] for entry in ready], [])
     assert runs._grouped(ready, 3, whole=True) == ([], ready)
 
 

@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from metastep.envs.contexts import ContextSpace
 from metastep.evaluation import Comparison, MethodRecord, baselines
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from, save_model
 from metastep.mdp.history import Transitions
-from metastep.report import choices
 from metastep.report.compose import compose
-from metastep.report.distributions import performance_profile
-from metastep.report.document import Command, Document, Picture, write_document
+from metastep.report.document import Command, Document, Picture
 from metastep.report.figures import colour_of
-from metastep.report.findings import Findings, best_baseline, target_of, yardstick_of
-from metastep.report.methods import PAPER, about
+from metastep.report.results import most_followed, performance_profile, some_tasks
+from metastep.report.style import INKS, PALETTE, tint
+from metastep.report.tables import Findings, about, best_baseline, target_of, yardstick_of
 from metastep.rules.spaces import Range
 from tests.report.test_report import compared, findings, prose, small_model, table
 
@@ -67,17 +67,12 @@ def drawn(document: Document, name: str) -> Figure:
     return picture.draw("light")
 
 
-def test_shares_of_directions() -> None:
+def test_the_direction_followed_most_often_is_of_equals_the_first() -> None:
     comparison = with_menu(compared(TASKS))
-    shares = choices.shares_of(comparison, "metastep")
-    assert shares.shape == (3, UPDATES)
-    np.testing.assert_allclose(shares.sum(axis=0), 1.0)
-    assert not shares[2].any()
-    assert shares[1, 2] == (comparison.direction[0, :, 2] == 1).mean()
-    followed = choices.most_followed(comparison, "metastep")
+    followed = most_followed(comparison, "metastep")
     counts = (comparison.direction[0] == 1).sum(axis=1)
-    np.testing.assert_array_equal(followed[counts != 2], counts[counts != 2] > 2)
-    assert not followed[counts == 2].any()  # of equals the first
+    np.testing.assert_array_equal(followed, counts > 2)
+    assert (counts == 2).any()
 
 
 @pytest.mark.parametrize("coordinates", [1, 2])
@@ -107,19 +102,12 @@ def test_divergences_and_lengths_have_axes_of_their_own() -> None:
     np.testing.assert_allclose(divergence.get_lines()[0].get_ydata(), mean, rtol=1e-5)
 
 
-def test_lengths_along_several_directions_are_not_averaged() -> None:
-    record = MethodRecord("m", "m", "", "menu", "metafqi", {}, False, DIRECTIONS, "linear")
-    assert choices.kind_of_step(record) is None
-    assert choices.kind_of_step(record._replace(scale="mixed", directions=())) is None
-    assert choices.kind_of_step(record._replace(scale="divergence")) == "divergence"
-    assert choices.kind_of_step(record._replace(directions=())) == "length, menu"
-    assert compose(menu_findings()).parts  # with one, the report is still whole
+@pytest.mark.parametrize("scale", ["linear", "mixed"])
+def test_lengths_along_several_directions_are_not_averaged(scale: str) -> None:
     comparison = with_menu(compared(TASKS))
-    lengths = comparison.methods[0]._replace(scale="linear")
-    document = compose(
-        menu_findings(comparison=dataclasses.replace(comparison, methods=(lengths, *comparison.methods[1:])))
-    )
-    for axes in drawn(document, "step-sizes").axes:
+    lengths = comparison.methods[0]._replace(scale=scale)
+    changed = dataclasses.replace(comparison, methods=(lengths, *comparison.methods[1:]))
+    for axes in drawn(compose(menu_findings(comparison=changed)), "step-sizes").axes:
         assert lengths.label not in {text.get_text() for text in axes.texts}
 
 
@@ -129,7 +117,7 @@ def test_single_tasks_run_from_the_worst_to_the_best() -> None:
     assert best == "fixed"
     auc = comparison.returns[:, :, 1:].astype(np.float64).mean(axis=2)
     ahead = auc[0] - auc[comparison.index(best)]
-    shown = choices.some_tasks(comparison, "metastep")
+    shown = some_tasks(comparison, "metastep")
     assert len(shown) == 6
     assert (shown[0], shown[-1]) == (ahead.argmin(), ahead.argmax())
     assert np.all(np.diff(ahead[shown]) >= 0.0)
@@ -142,17 +130,17 @@ def test_single_tasks_run_from_the_worst_to_the_best() -> None:
 def test_the_learned_method_that_chooses_most_is_the_target() -> None:
     comparison = compared(TASKS)
 
-    def target(**controllers: str) -> str:
-        methods = [record._replace(controller=controllers.get(record.name, "fixed")) for record in comparison.methods]
-        return target_of(dataclasses.replace(comparison, methods=tuple(methods)))
+    def target(*methods: MethodRecord) -> str:
+        return target_of(dataclasses.replace(comparison, methods=methods))
 
-    assert target() == "metafqi"  # the first
-    assert target(hoof="metafqi") == "hoof"
-    methods = [record._replace(controller="metafqi") for record in comparison.methods]
-    methods[1] = methods[1]._replace(directions=DIRECTIONS)
-    assert target_of(dataclasses.replace(comparison, methods=tuple(methods))) == "fixed"
-    methods[2] = methods[2]._replace(name="metastep")
-    assert target_of(dataclasses.replace(comparison, methods=tuple(methods))) == "metastep"
+    first, second, third, *rest = comparison.methods
+    assert target(first, second, third, *rest) == "metafqi"  # the first
+    assert target(first, second, third._replace(controller="metafqi"), *rest) == "hoof"
+    learned = [record._replace(controller="metafqi") for record in (first, second, third)]
+    learned[1] = learned[1]._replace(directions=DIRECTIONS)
+    assert target(*learned, *rest) == "fixed"
+    learned[2] = learned[2]._replace(name="metastep")
+    assert target(*learned, *rest) == "metastep"
     assert yardstick_of(comparison, "metafqi") == "oracle"
 
 
@@ -175,32 +163,28 @@ def test_values_of_a_menu_have_a_line_for_each_direction_and_a_ring_at_the_choic
 
 
 @pytest.mark.parametrize(
-    ("model", "given", "answers"),
+    ("model", "given", "answer"),
     [
-        (small_model(), {"theta": np.zeros(2), "context": np.zeros(1)}, {"stepsize"}),
-        (menu_model(), {"theta": np.zeros(2), "context": np.zeros(1)}, {"proposal"}),
-        (menu_model(("theta", "return")), {"observation": {"theta": np.zeros(2), "return": np.zeros(1)}}, {"proposal"}),
+        (small_model(), {"theta": np.zeros(2), "context": np.zeros(1)}, "stepsize"),
+        (menu_model(), {"theta": np.zeros(2), "context": np.zeros(1)}, "proposal"),
+        (menu_model(("theta", "return")), {"observation": {"theta": np.zeros(2), "return": np.zeros(1)}}, "proposal"),
     ],
     ids=["step", "menu", "a keyword"],
 )
 def test_the_five_lines_run(
-    model: Model, given: dict[str, Any], answers: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    model: Model, given: Any, answer: str, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     found = findings(compared())
     fitted = {name: one._replace(model=model) for name, one in found.fitted.items()}
-    code = next(
-        part.text
-        for part in compose(dataclasses.replace(found, fitted=fitted)).parts
-        if isinstance(part, Command) and "load_model" in part.text
-    )
+    parts = compose(dataclasses.replace(found, fitted=fitted)).parts
+    code = next(part.text for part in parts if isinstance(part, Command) and "load_model" in part.text)
     assert len(code.splitlines()) <= 5
     save_model(model, tmp_path / "model.safetensors")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = dict(given)
     exec(code, names)
-    assert answers <= names.keys()
-    assert str(names[answers.copy().pop()]) in capsys.readouterr().out
-    if "proposal" in answers:
+    assert str(names[answer]) in capsys.readouterr().out
+    if answer == "proposal":
         assert names["proposal"].direction in DIRECTIONS
 
 
@@ -208,10 +192,12 @@ def test_what_each_method_cost() -> None:
     comparison = compared()
     methods = list(comparison.methods)
     methods[2] = methods[2]._replace(training_steps=5e6)
-    methods[3] = methods[3]._replace(trials=10)
+    methods[3] = methods[3]._replace(trials=10)  # the oracle
     steps = np.full(comparison.num_steps.shape, 100.0)
     changed = dataclasses.replace(comparison, methods=tuple(methods), num_steps=steps)
-    shown = table(compose(findings(changed)), "costs")
+    document = compose(findings(changed))
+    shown = table(document, "costs")
+    assert "spends 10 times the samples" in prose(document)
     rows = {row[0]: dict(zip(shown.header, row, strict=True)) for row in shown.rows}
     assert rows["metaFQI"]["training"] == "1.0 M"  # of its data
     assert rows["HOOF"]["training"] == "5.0 M"  # its own
@@ -223,7 +209,7 @@ def test_every_method_has_its_paragraph() -> None:
     document = compose(menu_findings())
     shown = table(document, "methods")
     assert [row[0] for row in shown.rows] == [record.label for record in menu_findings().comparison.methods]
-    assert PAPER in shown.rows[0][1]
+    assert "ECML PKDD 2023" in shown.rows[0][1]
     mine = MethodRecord("mine", "mine", "", "nga", "wobble", {}, False)
     assert about(mine) == "The controller wobble with the update rule nga."
     assert about(mine._replace(controller="hoof", rule="adam")).endswith("Here with the update rule adam.")
@@ -237,31 +223,19 @@ def test_every_method_has_its_paragraph() -> None:
 
 def test_every_baseline_has_a_colour_and_a_paragraph_of_its_own() -> None:
     made = {name: baselines.make(name) for name in baselines.names()}
-    colours = [spec.colour for spec in made.values()]
-    assert len(set(colours)) == len(colours)
     texts = [about(MethodRecord(name, name, "", "nga", spec.controller, {}, False)) for name, spec in made.items()]
     assert len(set(texts)) == len(texts)
     assert not any("Here with" in text or "The controller" in text for text in texts)
-
-
-def test_a_method_without_a_colour_gets_one_of_its_own_in_every_figure() -> None:
-    used = [baselines.make(name).colour for name in baselines.names()]
-    records = [
-        MethodRecord(f"m{i}", f"m{i}", colour, "nga", "fixed", {}, False) for i, colour in enumerate([*used, "", ""])
-    ]
+    # Two methods without a colour get one of their own.
+    colours = [*(spec.colour for spec in made.values()), "", ""]
+    records = [MethodRecord(f"m{i}", "", colour, "nga", "fixed", {}, False) for i, colour in enumerate(colours)]
     comparison = dataclasses.replace(menu_findings().comparison, methods=tuple(records))
-    found = [colour_of(comparison, record.name) for record in records]
-    assert len(set(found)) == len(found)
-
-
-def test_profiles() -> None:
-    values = np.array([[1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.5]])
-    np.testing.assert_array_equal(
-        performance_profile(values, np.array([0.0, 2.0, 2.5, 9.0])), [[1.0, 0.75, 0.5, 0.0], [1.0, 0.75, 0.5, 0.0]]
-    )
+    assert len({colour_of(comparison, record.name) for record in records}) == len(records)
 
 
 def test_the_profile_starts_at_the_share_of_tasks_that_are_won() -> None:
+    levels = np.array([0.0, 2.0, 2.5, 9.0])
+    np.testing.assert_array_equal(performance_profile(np.array([[4.0, 3.0, 2.0, 1.5]]), levels), [[1, 0.75, 0.5, 0]])
     comparison = with_menu(compared(TASKS))
     auc = comparison.returns[:3, :, 1:].astype(np.float64).mean(axis=2)
     within = drawn(compose(menu_findings()), "spread").axes[2]
@@ -271,29 +245,16 @@ def test_the_profile_starts_at_the_share_of_tasks_that_are_won() -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_colours_can_be_read(theme: Any) -> None:
-    from matplotlib.colors import to_rgb
-
-    from metastep.report.style import INKS, PALETTE, tint
-
+    weights = (0.2126, 0.7152, 0.0722)
+    paper = np.array(to_rgb(INKS[theme].paper)) @ weights
     for colour in (*PALETTE, "#000075", "#444444", "text", "quiet"):
-        shown = np.array(to_rgb(tint(colour, 0, INKS[theme]))) @ (0.2126, 0.7152, 0.0722)
-        paper = np.array(to_rgb(INKS[theme].paper)) @ (0.2126, 0.7152, 0.0722)
-        assert abs(shown - paper) > 0.2
-
-
-@pytest.mark.soak
-def test_a_report_of_a_menu_is_written(tmp_path: Path) -> None:
-    files = write_document(compose(menu_findings()), tmp_path)
-    assert len({path.name for path in files}) == len(files)  # no figure is written over another
-    page = (tmp_path / "report.html").read_text()
-    for name in ("directions", "step-sizes", "steps-by-task", "single-tasks", "spread", "values", "one-by-one"):
-        assert f'<figure id="{name}">' in page
+        assert abs(np.array(to_rgb(tint(colour, 0, INKS[theme]))) @ weights - paper) > 0.2
 
 
 def test_a_report_where_all_tasks_and_methods_are_alike() -> None:
     found = menu_findings()
     equal = dataclasses.replace(found.comparison, returns=np.full_like(found.comparison.returns, -3.0))
-    document = compose(dataclasses.replace(found, comparison=equal))
-    for part in document.parts:
-        if isinstance(part, Picture):
-            part.draw("light")
+    parts = compose(dataclasses.replace(found, comparison=equal)).parts
+    pictures = {part.name: part.draw("light") for part in parts if isinstance(part, Picture)}
+    assert len(pictures) == sum(isinstance(part, Picture) for part in parts)  # no figure is written over another
+    assert {"directions", "step-sizes", "steps-by-task", "single-tasks", "spread", "values"} <= pictures.keys()

@@ -141,7 +141,7 @@ def test_what_is_tried_is_what_the_update_would_have_led_to():
         np.testing.assert_allclose(after.estimate.mean_return, tried.mean_return[0, index], rtol=1e-5)
     assert len(np.unique(tried.hyperparameters[..., 1])) == 2 * 3 * BLOCK
     tuples = history.transitions(("theta", "return"))
-    assert len(tuples.reward) == 2 * 4 * BLOCK == history.num_tuples
+    assert len(tuples.reward) == 2 * 4 * BLOCK == sum(outcome.mean_return.size for outcome in history.outcomes)
     np.testing.assert_allclose(tuples.reward, tuples.next_observation[:, -1] - tuples.observation[:, -1], atol=1e-5)
 
 

@@ -9,9 +9,8 @@ import pytest
 from metastep import features
 from metastep._core.errors import InputError
 from metastep.controllers import HOOF, CosineAnnealing, Fixed, LinearAnnealing
-from metastep.experiments.checking import check_folder
+from metastep.experiments.checking import check_folder, inspect_path
 from metastep.experiments.config import load
-from metastep.experiments.inspection import inspect_path
 from metastep.experiments.run import Run
 from metastep.mdp import actor_critic
 from metastep.mdp.blocks import Stream

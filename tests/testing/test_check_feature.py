@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import pytest
 
 from metastep import features
-from metastep._core.errors import InputError
 from metastep.features import Feature
 from metastep.testing import check_feature
 from tests.controllers.problems import make_mdp, make_training_mdp
@@ -48,14 +47,14 @@ def test_a_feature_of_ones_own_passes() -> None:
 @pytest.mark.parametrize(
     ("feature", "sentence"),
     [
-        (variant(Lengths, name=None), "^feature: Broken must have a `name`, a non-empty string, got None"),
         (variant(Lengths, size=lambda *_: 0), "^feature 'lengths': `size` must be a whole number of at least 1, got 0"),
-        (variant(Lengths, columns=lambda *_: ("a",)), r"`columns` must give 2 different names, got \('a',\)"),
-        (variant(Lengths, columns=lambda *_: ("a", "a")), r"`columns` must give 2 different names, got \('a', 'a'\)"),
-        (variant(Lengths, columns=lambda *_: (0, 1)), r"`columns` must be a tuple of strings, got \(0, 1\)"),
-        (variant(Lengths, bounds=lambda *_: ((0.0,), (1.0,))), "`bounds` must give 2 lower and 2 upper ones"),
-        (variant(Lengths, bounds=lambda *_: (0.0, 1.0)), "`bounds` must give 2 lower and 2 upper ones"),
-        (variant(Lengths, bounds=lambda *_: ((0.0, 1.0), (1.0, 0.0))), "the lower `bounds` must not exceed the upper"),
+        (
+            variant(Lengths, columns=lambda *_: ("a", "a")),
+            r"`columns` must be a tuple of 2 different names, got \('a', 'a'\)",
+        ),
+        (variant(Lengths, columns=lambda *_: (0, 1)), r"`columns` must be a tuple of 2 different names, got \(0, 1\)"),
+        (variant(Lengths, bounds=lambda *_: ((0.0,), (1.0,))), "`bounds` must be 2 lower ones and 2 upper ones"),
+        (variant(Lengths, bounds=lambda *_: ((0.0, 1.0), (1.0, 0.0))), "2 upper ones, at least as high"),
         (calls(jnp.ravel), "`__call__` fails with ValueError"),
         (calls(lambda found: found.astype(jnp.int32)), "what `__call__` returns has dtype int32, it must be float32"),
         (
@@ -66,8 +65,6 @@ def test_a_feature_of_ones_own_passes() -> None:
             calls(lambda found: found + jnp.float32(RNG.normal())),
             "`__call__` gives different results for the same input",
         ),
-        (calls(lambda found: found * float(found[0, 0])), "`__call__` depends on a value in Python .*; use jnp.where"),
-        (calls(lambda found: found.nothing), "`__call__` fails with AttributeError"),
     ],
 )
 def test_a_broken_feature_gets_a_sentence(feature: Any, sentence: str) -> None:
@@ -75,5 +72,5 @@ def test_a_broken_feature_gets_a_sentence(feature: Any, sentence: str) -> None:
 
 
 def test_a_single_learner_has_no_neighbour() -> None:
-    with pytest.raises(InputError, match="the check needs blocks of at least 2 learners, got 1"):
-        check_feature(Lengths(), dataclasses.replace(make_mdp(), block_size=1))
+    alone = dataclasses.replace(make_mdp(), block_size=1)
+    refused(check_feature, Lengths(), "the check needs blocks of at least 2 learners, got 1", alone)

@@ -50,11 +50,6 @@ def test_other_policies_pass(policy: Any) -> None:
     check_policy(policy)
 
 
-class PlainClass:
-    num_observations, num_actions, num_parameters, sigma, is_linear = 1, 1, 1, 0.5, False
-    mean, score = Own.mean, Own.score
-
-
 class Quadratic(LinearGaussian):
     """Not linear, but says so."""
 
@@ -74,22 +69,13 @@ def means(function: Any) -> Any:
     ("policy", "sentence"),
     [
         (Own(num_actions=0), "^policy Own: `num_actions` must be a whole number of at least 1, got 0"),
-        (Own(num_parameters=2.0), "`num_parameters` must be a whole number of at least 1, got 2.0"),
         (Own(sigma=0.0), "`sigma` must be a positive number, got 0.0"),
-        (Own(sigma=None), "`sigma` must be a positive number, got None"),
         (Own(is_linear=None), "`is_linear` must be True or False, got None"),
         (variant(Own, score=None), "it has no method `score`"),
-        (variant(Own, __hash__=None), "it must be hashable .* make it a frozen dataclass"),
-        (PlainClass(), "a copy is not equal to the original"),
         (variant(Own, mean=then(Own.mean, list)), "`mean` returns a list, it must return a tuple of arrays"),
-        (variant(Own, mean=then(Own.mean, lambda mean: mean * 2)), "`mean` returns 2 numbers, but num_actions is 1"),
         (
             means(lambda theta, seen: (jnp.mean(seen[0], axis=0),)),
             r"array 0 of `mean` has shape \(3,\), it must be \(5, 3\)",
-        ),
-        (
-            variant(Own, score=then(Own.score, lambda score: (score[0].astype(jnp.int32),))),
-            "array 0 of `score` has dtype int32, it must be float32",
         ),
         (variant(Own, score=then(Own.score, lambda s: s * 2)), "`score` returns 2 numbers, but num_parameters is 1"),
         (
@@ -105,20 +91,10 @@ def means(function: Any) -> Any:
             "what `mean` gives for a learner must not depend on other learners or episodes",
         ),
         (
-            means(lambda theta, seen: (jnp.mean(theta[0]) * seen[0],)),
-            "what `mean` gives for a learner must not depend on other learners",
-        ),
-        (
             means(lambda theta, seen: (theta[0] * seen[0] + jnp.float32(RNG.normal()),)),
             "`mean` gives different results for the same input",
         ),
-        (
-            means(lambda theta, seen: seen if theta[0, 0] > 0 else theta),
-            "`mean` depends on a value in Python .*; use jnp",
-        ),
-        (means(lambda theta, seen: (theta[0] * seen[1],)), "`mean` fails with IndexError: tuple index out of range"),
         (Quadratic(2, 1, 0.5), r"`is_linear` is True, but the mean is not b \+ W s"),
-        (Own(is_linear=True), r"`is_linear` is True, but the mean is not b \+ W s"),
     ],
 )
 def test_a_broken_policy_gets_a_sentence(policy: Any, sentence: str) -> None:

@@ -11,7 +11,7 @@ from metastep._core.errors import InputError
 from metastep.fqi import regressors
 from metastep.fqi.regressors import SklearnRegressor
 from metastep.testing import check_regressor
-from tests.testing.variants import RNG, refused, then, variant
+from tests.testing.variants import refused, then, variant
 
 
 @pytest.mark.parametrize("name", ["extra-trees", "sklearn-extra-trees"])
@@ -75,11 +75,6 @@ class ScalesInPlace(LeastSquares):
         return super().fit(inputs, targets, **settings)
 
 
-class Draws(LeastSquares):
-    def fit(self, inputs: Any, targets: Any, **settings: Any) -> Any:
-        return super().fit(inputs, targets + RNG.normal(size=len(targets)), **settings)
-
-
 class CountsThreads(LeastSquares):
     def fit(self, inputs: Any, targets: Any, *, seed: int, threads: int | None) -> Any:
         return super().fit(inputs, targets * (1.0 + (threads or 0)), seed=seed, threads=threads)
@@ -97,11 +92,9 @@ def loads(load: Any) -> Any:
 @pytest.mark.parametrize(
     ("regressor", "sentence"),
     [
-        (variant(LeastSquares, name=None), "^regressor: Broken must have a `name`, a non-empty string, got None"),
         (variant(LeastSquares, load=None), "^regressor 'least-squares': it has no method `load`"),
         (PlainClass(), "one with its options {} is not equal to it; make it a frozen dataclass"),
         (ScalesInPlace(), "`fit` fails with ValueError: output array is read-only"),
-        (Draws(), "`fit` gives different heads for the same seed"),
         (CountsThreads(), "`fit` gives different heads for the same seed; they must not depend on the threads either"),
         (
             variant(LeastSquares, fit=then(LeastSquares.fit, lambda head: head.weights)),
@@ -112,14 +105,9 @@ def loads(load: Any) -> Any:
             heads(predict=then(Line.predict, lambda found: found.astype(np.float32))),
             "what `predict` returns has dtype float32, it must be float64",
         ),
-        (
-            heads(predict=then(Line.predict, lambda found: found[:, None])),
-            r"what `predict` returns has shape \(60, 1\), it must be \(60,\)",
-        ),
         (heads(predict=then(Line.predict, lambda found: found + np.inf)), "what `predict` returns must be finite"),
         (heads(importances=np.ones(1)), r"`importances` has shape \(1,\), it must be \(4,\)"),
         (heads(arrays=lambda self: {}), "`arrays` must return arrays by name"),
-        (heads(arrays=lambda self: {"w": len}), "'w' of `arrays` must be a NumPy array of numbers, got a builtin"),
         (
             heads(arrays=lambda self: {"w": self.weights.astype(object)}),
             "'w' of `arrays` must be a NumPy array of numbers, got a ndarray",

@@ -13,15 +13,6 @@ from metastep.testing import check_rule
 from tests.testing.variants import RNG, refused, then, variant
 
 
-@pytest.mark.parametrize("name", rules.names())
-def test_registered_rules_pass(name: str) -> None:
-    check_rule(rules.make(name))
-
-
-def test_an_option_of_a_rule_passes() -> None:
-    check_rule(GradientAscent(normalised=True))
-
-
 class Velocity(NamedTuple):
     velocity: Array
 
@@ -44,16 +35,9 @@ class Momentum(Rule):
         return guard(theta, theta + values["stepsize"][:, None] * after.velocity, estimate.gradient, state, after)
 
 
-def test_a_rule_with_two_hyperparameters_passes() -> None:
-    check_rule(Momentum())
-
-
-class PlainClass(Rule):
-    """Hashable by identity."""
-
-    name = "momentum"
-    hyperparameters = Momentum.hyperparameters
-    direction, init, apply = Momentum.direction, Momentum.init, Momentum.apply
+@pytest.mark.parametrize("rule", [*map(rules.make, rules.names()), GradientAscent(normalised=True), Momentum()])
+def test_registered_and_other_rules_pass(rule: Any) -> None:
+    check_rule(rule)
 
 
 class SharesVelocity(Momentum):
@@ -88,12 +72,8 @@ class Shrinks(GradientAscent):
         )
 
 
-def names(*hyperparameters: Any) -> Any:
-    return variant(Momentum, hyperparameters=hyperparameters)
-
-
-def applies(change: Any, base: Any = Momentum) -> Any:
-    return variant(base, apply=then(base.apply, change))
+def applies(change: Any) -> Any:
+    return variant(Momentum, apply=then(Momentum.apply, change))
 
 
 UNUSABLE = "a direction that is zero or not finite must leave theta and state, and be flagged"
@@ -103,16 +83,13 @@ LINE = "`is_along_a_line` is True, but theta' - theta is not h times a vector th
 @pytest.mark.parametrize(
     ("rule", "sentence"),
     [
-        (variant(Momentum, name=""), "^rule: Broken must have a `name`, a non-empty string, got ''"),
-        (names(), r"^rule 'momentum': `hyperparameters` must name one identifier or more, each once, got \(\)"),
+        (variant(Momentum, hyperparameters=()), "^rule 'momentum': `hyperparameters` must name one identifier or more"),
         (variant(Momentum, hyperparameters="step"), "`hyperparameters` must be a tuple of strings, got 'step'"),
-        (names("stepsize", "stepsize"), "`hyperparameters` must name one identifier or more, each once, got"),
-        (names("step size", "decay"), "`hyperparameters` must name one identifier or more, each once, got"),
-        (variant(Momentum, damping=2.0), r"`damping` must be None or lie in \(0, 1\), got 2.0"),
-        (variant(Momentum, is_along_a_line=None), "`is_along_a_line` must be True or False, got None"),
+        (
+            variant(Momentum, hyperparameters=("step size",)),
+            "`hyperparameters` must name one identifier or more, each once, got",
+        ),
         (variant(Momentum, is_along_a_line=True), "is True, which needs one hyperparameter, but there are 2"),
-        (PlainClass(), "a copy is not equal to the original"),
-        (variant(Momentum, direction=lambda *_: jnp.nothing), "`direction` fails with AttributeError"),
         (
             variant(Momentum, direction=lambda _, estimate: estimate.gradient[:, 0]),
             r"what `direction` returns has shape \(5,\), it must be \(5, 3\)",
@@ -136,10 +113,6 @@ LINE = "`is_along_a_line` is True, but theta' - theta is not h times a vector th
             applies(lambda after: after._replace(theta=after.theta + jnp.float32(RNG.normal()))),
             "`apply` gives different results for the same input",
         ),
-        (
-            applies(lambda after: after if after.theta[0, 0] > 0 else None),
-            "`apply` depends on a value in Python .*; use",
-        ),
         (applies(lambda after: after._replace(flagged=jnp.zeros_like(after.flagged))), UNUSABLE),
         (
             applies(
@@ -150,13 +123,6 @@ LINE = "`is_along_a_line` is True, but theta' - theta is not h times a vector th
             UNUSABLE,
         ),
         (LosesItsWay(), "theta must stay finite where a gradient is not"),
-        (
-            applies(
-                lambda after: after._replace(theta=after.theta + jnp.where(after.flagged[:, None], 0.0, 0.1)),
-                GradientAscent,
-            ),
-            LINE,
-        ),
         (Squares(), LINE),
         (Shrinks(), LINE),
     ],

@@ -6,10 +6,7 @@ from typing import Any
 
 
 class InputError(ValueError):
-    """Bad input: the message is one sentence that names the field, its value and what is allowed.
-
-    The command line prints it without a traceback and exits with code 2.
-    """
+    """Bad input, in one sentence: field, value and what is allowed; the command line prints it and exits with code 2."""
 
 
 def not_registered(

@@ -1,7 +1,4 @@
-"""Log updates to a CSV file, one row each, written as it happens.
-
-Unlike `csv` and pandas, it continues the file of a restored learner: rows of later updates are replaced.
-"""
+"""Log updates to a CSV file, one row each, written as it happens."""
 
 import csv
 import io
@@ -15,17 +12,12 @@ from metastep._core.storage import read_bytes, write_atomically
 
 Log = Callable[[int, Mapping[str, Any]], None]
 """Receives the number of an update, from 0, and its quantities by name."""
+AnyLog = Log | str | os.PathLike[str] | None
+"""A log, the path of a CSV file, or none."""
 
 
 class CSVLog:
-    """Append a row for each update; the first row decides the columns.
-
-    An existing log is continued: update 0 starts it again, and a later one, of a restored learner, replaces the rows from
-    there on.
-
-    Args:
-        path: of the file.
-    """
+    """Append a row for each update to a file: update 0 starts it, and one of a restored learner replaces all later rows."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -39,7 +31,9 @@ class CSVLog:
         if self._last is None or update <= self._last:
             rows = self._rows() if update else []
             self._columns = rows[0] if rows else columns
-            whole = [row for row in rows[1:] if len(row) == len(self._columns) and row[0].isdecimal()]
+            whole = [
+                row for row in rows[1:] if len(row) == len(self._columns) and row[0].isdecimal()
+            ]  # no torn last one
             kept = [row for row in whole if int(row[0]) < update]
             write_atomically(self.path, to_csv([self._columns, *kept]).encode())
         if columns != self._columns:
@@ -70,6 +64,6 @@ def to_csv(rows: Iterable[Iterable[Any]]) -> str:
     return text.getvalue()
 
 
-def as_log(log: Log | str | os.PathLike[str] | None) -> Log | None:
+def as_log(log: AnyLog) -> Log | None:
     """Return a log as it is, and a CSV log for a path."""
     return CSVLog(log) if isinstance(log, str | os.PathLike) else log

@@ -1,4 +1,4 @@
-"""Run independent calls in threads, in local processes, or on a Dask cluster, and count the cores that may be used.
+"""Run independent calls in threads, in local processes, or on a Dask cluster, and prepare the cores and devices they use.
 
 Work is cut into calls that do not depend on one another (blocks of learners), so results do not depend on where a call runs
 or how many run at a time. XLA rounds large sums according to its number of threads, so it gets one thread in every process,
@@ -18,8 +18,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from metastep._core.errors import InputError
@@ -64,11 +65,39 @@ def _available() -> int:
     return int(cpu_count())
 
 
-def map_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int | None) -> list[Result]:
-    """Return the results in the order of the items.
+def prepare_jax(device: str | None) -> None:
+    """Choose the device and cache compilations on disk; `device` is "cpu", "gpu" or None for JAX's choice."""
+    # XLA shares large sums among its threads and rounds them accordingly: with one, all processes agree to the bit.
+    os.environ["PJRT_NPROC"] = "1"
+    import jax
 
-    Threads are enough: XLA's programs and the Numba kernels release the interpreter's lock.
-    """
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if device is not None:
+        jax.config.update("jax_platforms", "cpu" if device == "cpu" else "cuda,cpu")
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        with suppress(RuntimeError):  # a user without a home, as in many containers: nothing is kept
+            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metastep" / "jax"
+            jax.config.update("jax_compilation_cache_dir", str(cache))
+    # Cache small programs, too: every worker process needs all of them.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    try:
+        found = jax.devices()[0].platform
+    except Exception as error:  # some backends raise, others break one of JAX's assertions
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        wanted = "--device: JAX finds no device to simulate on, give --device cpu"
+        if device is not None:
+            wanted = f"--device: {device} is not available here"
+        elif chosen := os.environ.get("JAX_PLATFORMS"):
+            wanted = f"JAX_PLATFORMS: {chosen} is not available here, unset it or set it to cpu"
+        raise InputError(f"{wanted}{f': {reason}' if reason else ''}.") from None
+    # Without CUDA, JAX silently takes the second of the two platforms.
+    if device is not None and found != device:
+        needs = ', a GPU needs pip install "jax[cuda12]"' if device == "gpu" else ""
+        raise InputError(f"--device: {device} is not available here, JAX finds only {found}{needs}.")
+
+
+def map_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int | None) -> list[Result]:
+    """Return the results in order; threads are enough, since XLA and the Numba kernels release the interpreter's lock."""
     todo = list(items)
     number = min(count_threads(threads), len(todo))
     if number <= 1:
@@ -119,10 +148,7 @@ def executor(number: int, listener: Listener) -> Iterator[Pool]:
 
 
 def completed(pool: Pool, next_call: NextCall) -> Iterator[tuple[Any, Any]]:
-    """Run calls and yield (tag, result) pairs as they finish; an exception of a call is raised here.
-
-    `next_call` is asked again after every result, so results may lead to further calls.
-    """
+    """Run calls and yield (tag, result) pairs as they finish; results may lead to further calls, exceptions are raised here."""
     running: dict[Future[Any], Any] = {}
     while True:
         slots = pool.slots()
@@ -143,7 +169,7 @@ def report(work: int, amount: float) -> None:
 
 
 def call_with(listener: Listener | None, cores: int, function: Callable[..., Any], arguments: Iterable[Any]) -> Any:
-    """Make a call that reports to a listener and uses so many cores, at least one."""
+    """Make a call that reports to a listener and may use some cores, at least one."""
     tokens = _listener.set(listener), _share.set(max(1, cores))
     try:
         return function(*arguments)
@@ -156,16 +182,12 @@ def packed(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
     """Serialise a call for another process; no file holds one."""
     import cloudpickle
 
-    call: bytes = cloudpickle.dumps((function, arguments))
-    return call
+    return bytes(cloudpickle.dumps((function, arguments)))
 
 
 def patience(cores: int) -> float:
-    """Return the seconds of work after which processes start; inf for never.
-
-    How much work is left is unknown. If it is as much as was done, processes save all but one core's share of it, which pays
-    once that exceeds the time to start them.
-    """
+    """Return the seconds of work after which processes start; inf for never."""
+    # If as much work is left as was done, processes save all but one core's share of it: more than the time to start them.
     given = os.environ.get(_PATIENCE, "")
     try:
         return float(given) if given else _SECONDS_TO_START / (1.0 - 1.0 / max(2, cores))
@@ -174,12 +196,7 @@ def patience(cores: int) -> float:
 
 
 class LocalPool:
-    """Threads of this process, and after some seconds local processes.
-
-    Args:
-        number: of threads.
-        seconds: until processes take over; inf for never.
-    """
+    """Run calls in threads of this process, and after some seconds, if not inf, in local processes."""
 
     is_local = True
 
@@ -187,8 +204,7 @@ class LocalPool:
         self._number, self._switch_at, self._cores = number, time.monotonic() + seconds, count_threads(None)
         self._threads = ThreadPoolExecutor(number)
         self._processes: Any = None
-        self._listener: Listener | None = None
-        self._is_aborted = False
+        self._listener: Listener = lambda progress: None
 
     def slots(self) -> int:
         """Return two per core, or few while processes are about to take over."""
@@ -206,10 +222,17 @@ class LocalPool:
                     f"work stays in this process, because it cannot be sent to another: {error}", stacklevel=2
                 )
             else:
-                self._processes = self._processes or _start_processes(self._cores)
+                from joblib.externals.loky import get_reusable_executor
+
+                # Loky's resource tracker reports semaphores that a stopped command left; it removes them anyway.
+                os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
+                options = {"timeout": _SECONDS_IDLE, "initializer": _prepare, "initargs": (os.getpid(),)}
+                # Processes of an earlier stage serve again.
+                self._processes = self._processes or get_reusable_executor(self._cores, **options)
                 future: Future[Any] = self._processes.submit(_call_in_process, call)
                 return future
-        return self._threads.submit(call_with, self._listen, self._cores // self._number, function, arguments)
+        cores, listener = self._cores // self._number, lambda progress: self._listener(progress)
+        return self._threads.submit(call_with, listener, cores, function, arguments)
 
     @contextmanager
     def open(self, listener: Listener) -> Iterator[None]:
@@ -219,7 +242,7 @@ class LocalPool:
         try:
             yield
         except BaseException as error:
-            self._is_aborted, is_patient = True, isinstance(error, Exception)  # after Ctrl-C the user does not wait
+            self._listener, is_patient = _cancel, isinstance(error, Exception)  # after Ctrl-C the user does not wait
             if self._processes is not None:
                 self._processes.shutdown(wait=False, kill_workers=True)
             if isinstance(error, BrokenProcessPool):
@@ -232,39 +255,26 @@ class LocalPool:
             _worked += time.monotonic() - start
             self._threads.shutdown(wait=is_patient, cancel_futures=True)
 
-    def _listen(self, progress: tuple[int, float]) -> None:
-        if self._is_aborted:
-            raise CancelledError  # ends the call early
-        if self._listener is not None:
-            self._listener(progress)
 
-
-def _start_processes(number: int) -> Any:
-    """Start processes, or return those of an earlier stage."""
-    from joblib.externals.loky import get_reusable_executor
-
-    # Loky's resource tracker reports semaphores that a stopped command left; it removes them anyway.
-    os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
-    return get_reusable_executor(number, timeout=_SECONDS_IDLE, initializer=_prepare, initargs=(os.getpid(),))
+def _cancel(progress: tuple[int, float]) -> None:
+    raise CancelledError  # ends a call early
 
 
 def _prepare(parent: int) -> None:
     """Set up a process before its first call."""
     from joblib.externals.loky import process_executor
 
-    from metastep._core.device import prepare_child
+    def end_with_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the parent ends its children
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     # Loky restarts a process that has grown by 300 MB, in case it leaks; ours keep the programs that they compiled.
     process_executor._MAX_MEMORY_LEAK_SIZE = math.inf
-    prepare_child("cpu", 1)
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
+    use_cores(1)
+    prepare_jax("cpu")
 
 
 def _call_in_process(call: bytes) -> Any:

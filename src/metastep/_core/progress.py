@@ -1,23 +1,19 @@
-"""Progress of long work: which stage runs, how fast it is, and how long it will take.
-
-rich estimates and draws. Added here are lines for logs and pipes, in which rich would show nothing but a finished bar.
-"""
+"""Progress of long work: rich estimates and draws; added are lines for logs and pipes, where rich shows only a finished bar."""
 
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from threading import Lock
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
 _SECONDS_BETWEEN_LINES = 20.0
 
 
-class Stage(Protocol):
+class Stage(NamedTuple):
     """One stretch of work."""
 
-    def advance(self, amount: float) -> None:
-        """Report that `amount` more units are done."""
+    advance: Callable[[float], None]  # reports that so many more units are done
 
 
 class Tracker(Protocol):
@@ -28,12 +24,7 @@ class Tracker(Protocol):
 
 
 class Tally:
-    """Advance a stage by the progress of several pieces of work, which threads report as (work, amount done).
-
-    Args:
-        advance: receives how much more is done.
-        done: amount of each piece of work at the beginning.
-    """
+    """Advance a stage by the progress of several pieces of work, which threads report as (work, amount done)."""
 
     def __init__(self, advance: Callable[[float], object], done: Mapping[int, float]) -> None:
         self._advance, self._done, self._lock = advance, dict(done), Lock()
@@ -51,20 +42,12 @@ class Silent:
     """Show nothing: the default of library functions."""
 
     @contextmanager
-    def stage(self, name: str, total: float, unit: str) -> Iterator[Self]:
-        yield self
-
-    def advance(self, amount: float) -> None:
-        return
+    def stage(self, name: str, total: float, unit: str) -> Iterator[Stage]:
+        yield Stage(lambda amount: None)
 
 
 class Named:
-    """Prefix the names of stages, for example with the model they belong to.
-
-    Args:
-        tracker: shows the stages.
-        name: the prefix.
-    """
+    """Prefix the names of stages, for example with the model they belong to."""
 
     def __init__(self, tracker: Tracker, name: str) -> None:
         self._tracker, self._name = tracker, name
@@ -112,17 +95,13 @@ class Terminal:
 
         if self._console.is_terminal:
             with bar:
-                yield _Stage(advance)
+                yield Stage(advance)
             return
         self.note(f"{name}: {counted(total, unit)}")
-        yield _Stage(advance)
+        yield Stage(advance)
         seconds = time.monotonic() - start
         speed = pace(task.completed, seconds, unit) if total != 1.0 else ""
         self.note(f"{name}: done in {seconds:.1f} s{f' ({speed})' if speed else ''}")
-
-
-class _Stage(NamedTuple):
-    advance: Callable[[float], None]
 
 
 def human(number: float) -> str:

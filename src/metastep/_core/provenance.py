@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum
 from itertools import zip_longest
 from pathlib import Path
@@ -21,26 +22,18 @@ def device_name() -> str:
     """Return the device that simulates, as recorded with results: other devices give other last bits."""
     import jax  # here, since a model can be read without it
 
-    device = jax.devices()[0]
-    flags = os.environ.get("XLA_FLAGS", "")
-    kind = _cpu_model() if device.platform == "cpu" else device.device_kind
+    device, flags = jax.devices()[0], os.environ.get("XLA_FLAGS", "")
+    kind = device.device_kind
+    if device.platform == "cpu":  # processors with other vector units differ, too
+        kind = platform.processor() or "cpu"
+        with suppress(OSError):
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+            kind = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
     return f"{device.platform} ({kind}){f' XLA_FLAGS={flags}' if flags else ''}"
 
 
-def _cpu_model() -> str:
-    """Return the processor's name, if known: processors with other vector units give other last bits."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "cpu"
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
-
-
 def environment_record(device: str | None = None, packages: Sequence[str] = ()) -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide numbers, and the device, by default JAX's.
-
-    `packages` are further ones that decide numbers: the simulator of an environment.
-    """
+    """Return the device and the versions of Python and of packages that decide numbers; `packages` are an env's simulators."""
     record = {"python": platform.python_version(), "device": device_name() if device is None else device}
     for name in (*PACKAGES, *packages):
         try:

@@ -1,17 +1,20 @@
-"""Durable files: written whole or not at all, checked for damage, with the same bytes for the same content.
+"""Durable files, written whole or not at all and checked for damage, and exclusive locks of folders.
 
-A file is written under a temporary name in its own folder, synced and renamed, and the folder is synced. A process that is
-killed leaves a temporary file, which `remove_leftovers` recognises by its name and by its lock, which ended with the process.
-Libraries for atomic writes offer the rename, but neither this cleaning up nor files that are created only once.
+A file is written under a temporary name, synced and renamed, and its folder is synced. The temporary file of a killed process
+is recognised by its name and by its lock, which ended with the process. Libraries for atomic writes offer the rename, but
+neither this cleaning up nor files that are created only once.
 """
 
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import re
 import secrets
+import shlex
 import shutil
+import socket
 import stat
 import sys
 import time
@@ -22,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import ArrayLike
 
 from metastep._core.errors import InputError
@@ -31,6 +35,8 @@ from metastep._core.tensors import decode, encode, parse_json
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _DAY = 86400.0  # seconds
+_SECONDS_TO_WAIT = 0.5  # for a lock: a holder that is just leaving removes its file
+LOCK = ".lock"
 _VERSIONS = {"model": 3}  # of files, by kind; all others have version 2
 _UNSUPPORTED = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EMLINK}
 
@@ -96,45 +102,31 @@ def temporary(path: Path) -> Iterator[Path]:
                 os.unlink(file)
 
 
-def fill_atomically(path: str | Path, fill: Callable[[Path], object], *, overwrite: bool = True) -> bool:
-    """Have `fill` write a temporary file, which then takes the name `path`: whole or not at all, durably.
+def write_atomically(path: str | Path, data: bytes | Callable[[Path], object], *, overwrite: bool = True) -> bool:
+    """Make `path` hold `data`, or what `data` writes to the file it is called with: whole or not at all, durably.
 
     With `overwrite=False` an existing file stays as it is and the result is False; of several processes that try at the same
     time exactly one gets True.
     """
     path = Path(path)
     with _or_refuse(f"File {path} cannot be written"), temporary(path) as file:
-        fill(file)
+        if isinstance(data, bytes):
+            with open(file, "wb") as stream:
+                stream.write(data)
+        else:
+            data(file)
         _sync(file)
-        if overwrite:
-            os.replace(file, path)
-        elif not _link(file, path):
+        # A hard link, unlike a rename, does not replace a file.
+        loss = "has no hard links: two processes that start the same work at the same moment may both do it"
+        try:
+            if overwrite or not _is_supported(loss, os.link, file, path):
+                if not overwrite and os.path.lexists(path):
+                    return False
+                os.replace(file, path)
+        except FileExistsError:
             return False
         _sync(path.parent)
     return True
-
-
-def _link(file: Path, path: Path) -> bool:
-    """Give a file another name unless that is taken: a hard link, unlike a rename, does not replace."""
-    try:
-        loss = "has no hard links: two processes that start the same work at the same moment may both do it"
-        if not _is_supported(loss, os.link, file, path):
-            if os.path.lexists(path):
-                return False
-            os.replace(file, path)
-    except FileExistsError:
-        return False
-    return True
-
-
-def write_atomically(path: str | Path, data: bytes, *, overwrite: bool = True) -> bool:
-    """Make `path` hold `data`, as `fill_atomically` does."""
-
-    def fill(file: Path) -> None:
-        with open(file, "wb") as stream:
-            stream.write(data)
-
-    return fill_atomically(path, fill, overwrite=overwrite)
 
 
 def remove_leftovers(folder: str | Path) -> int:
@@ -175,10 +167,8 @@ def create_folder(folder: str | Path) -> None:
 
 def require_free_space(folder: str | Path, num_bytes: int) -> None:
     """Refuse to start work that would not fit on the disk of `folder`, which need not exist yet."""
-    existing = Path(folder).absolute()
-    while not existing.exists():
-        existing = existing.parent
-    free = shutil.disk_usage(existing).free
+    place = Path(folder).absolute()
+    free = shutil.disk_usage(next(each for each in (place, *place.parents) if each.exists())).free
     if free < num_bytes:
         raise InputError(
             f"Folder {folder} needs {num_bytes / 1e6:.1f} MB of free disk space, but only {free / 1e6:.1f} MB are left."
@@ -187,7 +177,7 @@ def require_free_space(folder: str | Path, num_bytes: int) -> None:
 
 @contextmanager
 def _opened(path: str | Path) -> Iterator[Any]:
-    """Open a file to read; pipes and devices, which may block or never end, are refused and not even opened."""
+    """Open a plain file to read: pipes and devices may block or never end."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise OSError(errno.EINVAL, "it is not a plain file")
@@ -202,8 +192,7 @@ def _opened(path: str | Path) -> Iterator[Any]:
 def read_bytes(path: str | Path) -> bytes:
     """Return the content of a plain file."""
     with _opened(path) as file:
-        content: bytes = file.read()
-        return content
+        return bytes(file.read())
 
 
 def sha256_of(path: str | Path) -> str:
@@ -232,7 +221,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def sealed(content: dict[str, Any]) -> dict[str, Any]:
-    """Add to a JSON object its checksum, by which other files refer to it."""
+    """Add its checksum to a JSON object."""
     return content | {"checksum": sha256_of_json(content)}
 
 
@@ -257,20 +246,16 @@ def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify
     """Map a file of `write_tensors` into memory (read-only).
 
     Verification compares the whole file with `expected_sha256` if given, else the content with the checksum in its header.
-    `verify=False` is for a file that was verified before.
     """
     if verify and expected_sha256 is not None and (found := sha256_of(path)) != expected_sha256:
         raise InputError(f"File {path} is damaged: its SHA-256 is {found}, expected is {expected_sha256}.")
     with _opened(path) as file:
         content = np.memmap(file, np.uint8, "r") if os.fstat(file.fileno()).st_size else np.empty(0, np.uint8)
     try:
-        tensors = decode(content, verify=verify and expected_sha256 is None)
+        return decode(content, verify=verify and expected_sha256 is None)
     except ValueError as error:
         sentence = " ".join(str(error).split()).rstrip(".")
         raise InputError(f"File {path} is damaged or was not written by metastep: {sentence}.") from error
-    if tensors is None:
-        raise InputError(f"File {path} is damaged: its content does not match the checksum in its header.")
-    return tensors
 
 
 def stamp(kind: str) -> dict[str, Any]:
@@ -282,18 +267,14 @@ def require_stamp(found: Any, kind: str, path: str | Path, remedy: str) -> None:
     """Refuse a file of another kind or version; the remedy says how to get one of this version."""
     wanted = stamp(kind)
     given = {name: found.get(name) for name in wanted} if isinstance(found, dict) else {}
-    if given == wanted:
-        return
-    if given.get("format") == wanted["format"]:
-        raise InputError(
-            f"File {path} is a {kind} of version {given['version']!r:.20}, this metastep reads version {wanted['version']}: "
-            f"{remedy}."
-        )
-    raise InputError(f"File {path} is not a metastep {kind}.")
+    if given.get("format") != wanted["format"]:
+        raise InputError(f"File {path} is not a metastep {kind}.")
+    if given != wanted:
+        versions = f"of version {given['version']!r:.20}, this metastep reads version {wanted['version']}"
+        raise InputError(f"File {path} is a {kind} {versions}: {remedy}.")
 
 
-def is_stamped(file: Path) -> bool:
-    """Return whether metastep wrote a JSON file."""
+def _is_stamped(file: Path) -> bool:
     try:
         found = read_json(file)
     except InputError:
@@ -301,11 +282,10 @@ def is_stamped(file: Path) -> bool:
     return isinstance(found, dict) and str(found.get("format")).startswith("metastep ")
 
 
-def require_new(path: str | Path, *, force: bool = False) -> None:
+def require_new(path: Path, *, force: bool = False) -> None:
     """Refuse to export to a file that exists; `force` may replace a plain file, but none in the folder of a run."""
-    path = Path(path)
     for parent in path.resolve().parents:
-        if any(is_stamped(parent / name) for name in ("config.json", "manifest.json", "settings.json")):
+        if any(_is_stamped(parent / name) for name in ("config.json", "manifest.json", "settings.json")):
             raise InputError(f"File {path} would lie in {parent}, which belongs to metastep; write it somewhere else.")
     if not os.path.lexists(path):
         return
@@ -315,29 +295,18 @@ def require_new(path: str | Path, *, force: bool = False) -> None:
         raise InputError(f"File {path} exists already; use another name, or --force to replace it.")
 
 
-def fill_new(path: str | Path, fill: Callable[[Path], object], *, force: bool = False) -> None:
-    """Have `fill` write a new file where the user asks for one, or with `force` replace a plain file."""
-    path = Path(path)
+def write_new(path: Path, data: bytes | Callable[[Path], object], *, force: bool = False) -> None:
+    """Export a file to where the user asks for it, as `write_atomically` does, or with `force` replace a plain file."""
     require_new(path, force=force)
     if not path.parent.is_dir():
         raise InputError(f"File {path} cannot be written: there is no folder {path.parent}.")
     remove_leftovers(path.parent)
-    if not fill_atomically(path, fill, overwrite=force):
+    if not write_atomically(path, data, overwrite=force):
         require_new(path)
 
 
-def write_new(path: str | Path, data: bytes, *, force: bool = False) -> None:
-    """Write `data` as `fill_new` does."""
-    fill_new(path, lambda file: file.write_bytes(data), force=force)
-
-
 def claim(folder: Path, marker: str) -> Path:
-    """Create a folder that the file `marker` makes ours, or resume in one; return that file's path.
-
-    A folder that holds anything else, and not that file, is refused.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out: {folder} is a file, a folder is needed.")
+    """Create a folder that the file `marker` makes ours, or resume in one; return that file's path."""
     create_folder(folder)
     found = sorted(name for name in os.listdir(folder) if not is_temporary(name))
     if found and marker not in found and not (folder / marker).exists():  # another process may have been faster
@@ -345,3 +314,62 @@ def claim(folder: Path, marker: str) -> Path:
             f"--out: {folder} holds {found[0]} and is not a folder of this command; name one that is new or empty."
         )
     return folder / marker
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Keep other writers out of a folder, and remove temporary files of killed processes; blocks may be nested.
+
+    `filelock` locks the file `.lock`, into which the holder writes a record of itself, for the message to others.
+    """
+    place = folder.resolve()
+    lock = _lock_of(place)
+    is_outermost = not lock.is_locked
+    try:
+        lock.acquire(_SECONDS_TO_WAIT)
+    except Timeout:
+        holder = writer(folder) or "another process"
+        raise InputError(
+            f"Folder {folder} is in use by {holder}; wait for it, stop it, or use another folder."
+        ) from None
+    except OSError as error:  # a read-only folder can still be read, and not every file system has locks
+        reason = error.strerror or error
+        warn(f"folder {folder} cannot be locked ({reason}), so nothing keeps other processes from writing there")
+        yield
+        return
+    try:
+        if is_outermost:
+            program = Path(sys.argv[0] if sys.argv else "").stem
+            command = shlex.join(["metastep" if program in ("", "__main__") else program, *sys.argv[1:]])
+            since = time.strftime("%Y-%m-%d %H:%M:%S")
+            record = {"command": command, "pid": os.getpid(), "host": socket.gethostname(), "since": since}
+            (place / LOCK).write_text(json.dumps(record))
+            for root, _, _ in os.walk(place):
+                with suppress(OSError):
+                    remove_leftovers(root)
+        yield
+    finally:
+        if is_outermost:
+            with suppress(OSError):
+                os.unlink(place / LOCK)
+        lock.release()
+
+
+def _lock_of(place: Path) -> FileLock:
+    return FileLock(place / LOCK, thread_local=False, is_singleton=True)  # one for all blocks of this process
+
+
+def writer(folder: Path) -> str:
+    """Describe the process that writes in a folder now; empty if there is none."""
+    file, lock = folder.resolve() / LOCK, _lock_of(folder.resolve())
+    if not file.exists():
+        return ""
+    if not lock.is_locked:
+        with suppress(Timeout, OSError), lock.acquire(0.0):  # an OSError if the file is another user's
+            return ""
+    record: dict[str, Any] = {}
+    with suppress(TypeError, ValueError):
+        record = dict(read_json(file))
+    command, host, since = (ascii(str(record.get(name)))[1:-1] for name in ("command", "host", "since"))
+    command = command if len(command) <= 80 else f"{command[:77]}..."
+    return f"`{command}` (process {record.get('pid')} on {host}, since {since})"

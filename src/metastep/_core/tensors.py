@@ -5,10 +5,8 @@
     tensors   little endian, one after the other without gaps
 
 TEXT is the canonical JSON of the caller's metadata and of a checksum over it and over names, types, shapes and values of the
-tensors. Any safetensors reader can open the file. This one differs from safetensors' own in two ways: arrays are views of the
-mapped file, not copies, since datasets are large; and it verifies the checksum.
-
-A checksum finds accidents, not intent: nothing in a header is used before it was compared with the size of the file.
+tensors. Unlike safetensors' own reader, this one returns views of the mapped file, not copies, and verifies the checksum. A
+checksum finds accidents, not intent: nothing in a header is used before it was compared with the size of the file.
 """
 
 import hashlib
@@ -74,38 +72,32 @@ def _checksum(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -
     return digest.hexdigest()
 
 
-def decode(content: NDArray[np.uint8], *, verify: bool) -> Tensors | None:
-    """Return the content of a file as views of it; None if it does not match its checksum, ValueError if it is no such file."""
+def decode(content: NDArray[np.uint8], *, verify: bool) -> Tensors:
+    """Return the content of a file as views of it; ValueError if it is damaged or another kind of file."""
     start = 8 + int.from_bytes(content[:8].tobytes(), "little")
     if start > min(len(content), _LARGEST_HEADER):
         raise ValueError(f"its header would end at byte {start} of {len(content)}")
     header = parse_json(content[8:start].tobytes())
     try:
         text = header.pop("__metadata__")[_METADATA_KEY]
-        arrays = _views(content, start, header)
+        arrays: dict[str, NDArray[Any]] = {}
+        offset, size = 0, len(content) - start
+        for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+            dtype, shape, offsets = _DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
+            counts = all(type(number) is int and number >= 0 for number in (*shape, *offsets))
+            if not counts or offsets != [offset, offset + dtype.itemsize * math.prod(shape)] or offsets[1] > size:
+                raise ValueError(f"shape and data_offsets of {name!r:.60} do not fit each other and the file")
+            arrays[name] = np.ndarray(shape, dtype, buffer=content, offset=start + offset)
+            offset = offsets[1]
         sealed = parse_json(text)
         metadata, checksum = sealed["metadata"], sealed["checksum"]
     except (AttributeError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"its header is not one of ours ({type(error).__name__} {error})") from error
+    if offset != size:
+        raise ValueError(f"{size - offset} bytes follow the last tensor")
     if not isinstance(metadata, dict):
         raise ValueError("its metadata is not a table")
     # The text must be canonical, because a changed byte may leave the meaning as it is: 1e5 is 1E5.
     if verify and (canonical_json(sealed).decode() != text or _checksum(arrays, metadata) != checksum):
-        return None
+        raise ValueError("its content does not match the checksum in its header")
     return Tensors(arrays, metadata)
-
-
-def _views(content: NDArray[np.uint8], start: int, header: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    """Return the tensors that a header describes; together they must cover exactly what follows it."""
-    arrays: dict[str, NDArray[Any]] = {}
-    offset, size = 0, len(content) - start
-    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        dtype, shape, offsets = _DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
-        counts = all(type(number) is int and number >= 0 for number in (*shape, *offsets))
-        if not counts or offsets != [offset, offset + dtype.itemsize * math.prod(shape)] or offsets[1] > size:
-            raise ValueError(f"shape and data_offsets of {name!r:.60} do not fit each other and the file")
-        arrays[name] = np.ndarray(shape, dtype, buffer=content, offset=start + offset)
-        offset = offsets[1]
-    if offset != size:
-        raise ValueError(f"{size - offset} bytes follow the last tensor")
-    return arrays

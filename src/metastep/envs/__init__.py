@@ -8,7 +8,7 @@ from metastep.envs.base import Env, Step, choices_of, range_of
 from metastep.envs.cartpole import CartPole, SwingUp
 from metastep.envs.cartpole_v1 import CartPoleV1
 from metastep.envs.halfcheetah import half_cheetah
-from metastep.envs.host.base import HostEnv
+from metastep.envs.host import HostEnv
 from metastep.envs.lqr import LQR
 from metastep.envs.minigolf import Minigolf
 from metastep.envs.mountaincar import MountainCar

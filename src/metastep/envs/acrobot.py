@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep._core.noise import to_uniform
-from metastep._core.numerics import sincos, wrap
+from metastep._core.numerics import sincos, to_uniform, wrap
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
 

@@ -5,20 +5,16 @@ derives from the context (total mass, mass times length) is computed from it at 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep._core.errors import InputError
-from metastep._core.noise import to_uniform
-from metastep._core.numerics import sincos
+from metastep._core.numerics import sincos, to_uniform
+from metastep._core.settings import check_fields
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
-
-Force = Literal["bang-bang", "continuous", "newtons"]
-Start = Literal["hanging", "wide"]
 
 # Half the ranges of position, speed, angle (about pi) and angular speed of rllab's swing-up.
 _WIDE = (1.0, 2.0, 1.0, 3.0)
@@ -95,7 +91,7 @@ class CartPole(Cart):
     """
 
     context_space: ContextSpace = ContextSpace(("pole_mass", "pole_length"), (0.1, 0.5), (2.0, 1.5), ("kg", "m"))
-    force: Force = "bang-bang"
+    force: Literal["bang-bang", "continuous", "newtons"] = "bang-bang"
     force_newton: float = 10.0
     dt: float = 0.02
     max_angle: float = MAX_ANGLE
@@ -105,8 +101,7 @@ class CartPole(Cart):
     name: ClassVar[str] = "cartpole"
 
     def __post_init__(self) -> None:
-        if self.force not in get_args(Force):
-            raise InputError(f"env.force: {self.force!r} must be one of {', '.join(get_args(Force))}.")
+        check_fields(self, "env")
 
     def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         if self.force == "bang-bang":
@@ -138,14 +133,13 @@ class SwingUp(Cart):
     action_scale: float = 1.0
     dt: float = 0.05
     max_position: float = 3.0
-    start: Start = "hanging"
+    start: Literal["hanging", "wide"] = "hanging"
     start_range: float = 0.05
 
     name: ClassVar[str] = "swingup"
 
     def __post_init__(self) -> None:
-        if self.start not in get_args(Start):
-            raise InputError(f"env.start: {self.start!r} must be one of {', '.join(get_args(Start))}.")
+        check_fields(self, "env")
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
         if self.start == "wide":

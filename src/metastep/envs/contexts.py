@@ -38,26 +38,20 @@ class ContextSpace:
     units: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not len(self.names) == len(self.low) == len(self.high):
-            raise InputError(
-                f"ContextSpace: names, low and high must have one entry a coordinate, got {len(self.names)}, "
-                f"{len(self.low)} and {len(self.high)}."
-            )
         if not self.units:
             object.__setattr__(self, "units", ("",) * len(self.names))
-        if len(self.units) != len(self.names):
-            raise InputError(f"ContextSpace: {len(self.units)} units for {len(self.names)} names, one each is allowed.")
+        lengths = [len(part) for part in (self.names, self.low, self.high, self.units)]
+        if len(set(lengths)) > 1:
+            raise InputError(
+                f"ContextSpace: names, low, high and units have {lengths} entries, one a coordinate is allowed."
+            )
         if len(set(self.names)) < len(self.names):
             raise InputError(f"ContextSpace: the names {', '.join(self.names)} must differ from each other.")
         for name, low, high in zip(self.names, self.low, self.high, strict=True):
             if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
-                raise InputError(
-                    f"ContextSpace: the name {name!r} must be a Python identifier without leading underscore."
-                )
+                raise InputError(f"ContextSpace: {name!r} must be a Python identifier without leading underscore.")
             if not low <= high or not (isfinite(low) and isfinite(high)):
-                raise InputError(
-                    f"ContextSpace: {name} has bounds [{low}, {high}], they must be finite and the lower one not larger."
-                )
+                raise InputError(f"ContextSpace: {name} has bounds [{low}, {high}], they must be finite and in order.")
 
     @property
     def num_coordinates(self) -> int:

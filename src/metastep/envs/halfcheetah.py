@@ -1,60 +1,149 @@
-"""HalfCheetah that has to run at a goal velocity in JAX, and the choice between the two engines.
+"""HalfCheetah that has to run at a goal velocity (paper, appendix B.4; after MAML), on MuJoCo's C engine or in JAX.
 
-See `metastep.envs.host.halfcheetah` for the task and `metastep.envs.planar` for the physics, which are those of the C engine in
-float32. The motion is chaotic: what float32 rounds away grows to other episodes within some tens of steps, with the same
-distribution.
+Model, observation, frame skip and start are those of Gymnasium's HalfCheetah-v5; the model file is read from the installed
+gymnasium package. Every step pays
+
+    -|v - v_goal| - 0.05 sum a^2
+
+with v the forward displacement over the duration of the step and a the action clipped to ±1. No episode ends early.
+
+In JAX (`metastep.envs.planar`) the physics are those of the C engine in float32. The motion is chaotic: what float32 rounds away
+grows to other episodes within some tens of steps, with the same distribution.
 """
 
-import dataclasses
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+import math
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
-from metastep._core.noise import to_uniform
+from metastep._core.numerics import to_uniform
+from metastep._core.parallel import count_threads
 from metastep._core.registry import check_options
+from metastep._core.settings import Count, check_fields
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
-from metastep.envs.host.halfcheetah import GOAL_VELOCITY, NUM_JOINTS, NUM_MOTORS, CostOf, HalfCheetahVel, check_cost
-from metastep.envs.planar import CheetahState, Scalars, advance, read_model
+from metastep.envs.host import Bools, Floats, HostStep, Restartable, Seeds
+from metastep.envs.planar import CheetahState, Scalars, advance, load_model, read_model
 
-Engine = Literal["auto", "c", "planar"]
+NUM_JOINTS = 9  # the forward position comes first; it is not observed
+NUM_MOTORS = 6
 
-_OF_THE_ENGINE = {"of": "engine"}  # these do not make it another environment
-_OPTIONS, _HIDDEN = "env.options", ("context_space",)
+_unit_uniform = jax.jit(lambda noise: to_uniform(noise, -1.0, 1.0))
 
 
 @dataclass(frozen=True)
-class HalfCheetahVelPlanar:
+class _HalfCheetah:
+    """What both engines have in common.
+
+    Args:
+        frame_skip: physics steps an action.
+        control_cost: the weight of sum a^2.
+        cost_of: whether a^2 is that of the "clipped" action, which the motors obey, or of the policy's own, "unclipped". The
+            paper does not say.
+        reset_scale: bound of the uniform noise on the initial positions and standard deviation of that on the velocities.
+    """
+
+    context_space: ContextSpace = ContextSpace(("goal_velocity",), (0.0,), (2.0,), ("m/s",))
+    frame_skip: Count = 5
+    control_cost: float = 0.05
+    cost_of: Literal["clipped", "unclipped"] = "clipped"
+    reset_scale: float = 0.1
+
+    name: ClassVar[str] = "halfcheetah"
+    packages: ClassVar[tuple[str, ...]] = ("mujoco", "gymnasium")  # the engine and the model file
+    num_observations, num_actions = 2 * NUM_JOINTS - 1, NUM_MOTORS
+    reset_noise, step_noise = 2 * NUM_JOINTS, 0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "env")
+
+
+@dataclass(frozen=True)
+class HalfCheetahVel(_HalfCheetah):
+    """Run at the goal velocity; float64 physics in C, all lanes on a pool of threads.
+
+    Args:
+        num_threads: threads that share the lanes; 0 takes every processor. No result depends on it.
+    """
+
+    num_threads: Annotated[int, Ge(0)] = field(default=0, compare=False)
+
+    def start_episodes(self, context: NDArray[np.float32], noise: NDArray[np.float32], seeds: Seeds) -> Restartable:
+        """Near the model's rest position; the noise says where, the seeds are not needed."""
+        return _CheetahEpisodes(self, context, noise)
+
+
+class _CheetahEpisodes:
+    """Lanes of one `mujoco.batch.Batch`, (episodes, learners) in row-major order."""
+
+    def __init__(self, env: HalfCheetahVel, context: NDArray[np.float32], noise: NDArray[np.float32]) -> None:
+        model = load_model()  # or a sentence on what is missing
+        from mujoco import mjtWarning
+        from mujoco.batch import Batch
+
+        self._env, self._shape = env, noise.shape[:2]
+        self._goal = context[:, 0].astype(np.float64)
+        self._duration = model.opt.timestep * env.frame_skip
+        self._batch = Batch(model, nsim=math.prod(self._shape), nthread=count_threads(env.num_threads or None))
+        self._position, self._velocity, self._control = (self._batch.bind(name) for name in ("qpos", "qvel", "ctrl"))
+        self._begin(None, noise)
+        unstable = (mjtWarning.mjWARN_BADQPOS, mjtWarning.mjWARN_BADQVEL, mjtWarning.mjWARN_BADQACC)
+        self._unstable = [int(kind) for kind in unstable]
+
+    def _begin(self, lanes: NDArray[np.intp] | None, noise: NDArray[np.float32]) -> None:
+        """Put these lanes, or all, where the noise of all says."""
+        from mujoco import mjtStage
+
+        which, scale = slice(None) if lanes is None else lanes, self._env.reset_scale
+        flat = noise.reshape(-1, self._env.reset_noise)
+        shift = np.asarray(_unit_uniform(flat[:, :NUM_JOINTS]), np.float64)
+        self._batch.reset(lanes, stage=mjtStage.mjSTAGE_NONE)
+        self._position[which] = load_model().qpos0 + scale * shift[which]
+        self._velocity[which] = scale * flat[which, NUM_JOINTS:].astype(np.float64)
+        # As in Gymnasium: the forward pass gives the solver of the first step its warm start.
+        self._batch.forward(lanes)
+
+    def restart(self, which: Bools, noise: NDArray[np.float32], seeds: Seeds) -> None:
+        self._begin(np.flatnonzero(which), noise)
+
+    def observe(self) -> Floats:
+        seen = np.concatenate([self._position[:, 1:], self._velocity], axis=1)
+        return seen.reshape(*self._shape, self._env.num_observations)
+
+    def step(self, action: Floats, noise: Floats, alive: Bools) -> HostStep:
+        wanted = action.reshape(-1, NUM_MOTORS).astype(np.float64)
+        torque = np.clip(wanted, -1.0, 1.0)
+        before = self._position[:, 0].copy()
+        # A NaN stays in the reward, where it flags the learner; MuJoCo would write it into a log file.
+        self._control[:] = np.where(np.isnan(torque), 0.0, torque)
+        moving = None if alive.all() else np.flatnonzero(alive)
+        self._batch.step(moving, nstep=self._env.frame_skip)
+        velocity = ((self._position[:, 0] - before) / self._duration).reshape(self._shape)
+        paid = torque if self._env.cost_of == "clipped" else wanted
+        cost = self._env.control_cost * np.sum(paid**2, axis=1).reshape(self._shape)
+        reward = -np.abs(velocity - self._goal) - cost
+        # MuJoCo silently starts an unstable simulation afresh; its learner is flagged instead.
+        broken = (self._batch.warning[:, self._unstable, 1] > 0).any(axis=1).reshape(self._shape)
+        return HostStep(np.where(broken, np.nan, reward), np.zeros(self._shape, np.bool_))
+
+
+@dataclass(frozen=True)
+class HalfCheetahVelPlanar(_HalfCheetah):
     """Run at the goal velocity; float32 physics in JAX, written for this model (`metastep.envs.planar`).
 
     Args:
-        frame_skip, control_cost, cost_of, reset_scale: as of `HalfCheetahVel`.
         iterations: of the constraint solver in every physics step. Of a million steps with random torques four leave 101 in
             which one more would move the accelerations by a thousandth, five leave 5 and six leave 1; eight leave none, but take
             a third more time.
     """
 
-    context_space: ContextSpace = GOAL_VELOCITY
-    frame_skip: int = 5
-    control_cost: float = 0.05
-    cost_of: CostOf = "clipped"
-    reset_scale: float = 0.1
-    iterations: int = field(default=6, metadata=_OF_THE_ENGINE)
-
-    name: ClassVar[str] = "halfcheetah"
-    packages: ClassVar[tuple[str, ...]] = HalfCheetahVel.packages  # the model comes from them
-    num_observations, num_actions = 2 * NUM_JOINTS - 1, NUM_MOTORS
-    reset_noise, step_noise = 2 * NUM_JOINTS, 0
-
-    def __post_init__(self) -> None:
-        check_cost(self.cost_of)
-        for option in ("frame_skip", "iterations"):
-            value = getattr(self, option)
-            if value < 1:
-                raise InputError(f"env.{option}: {value} must be at least 1.")
+    iterations: Count = field(default=6, metadata={"of": "engine"})  # another number is the same environment
 
     def reset(self, context: Context, noise: Scalars) -> CheetahState:
         spread = (to_uniform(normal, -self.reset_scale, self.reset_scale) for normal in noise[:NUM_JOINTS])
@@ -76,24 +165,22 @@ class HalfCheetahVelPlanar:
         return Step(after, -jnp.abs(velocity - context.goal_velocity) - cost, jnp.bool_(False))
 
 
-def half_cheetah(engine: Engine = "auto", **options: Any) -> HalfCheetahVel | HalfCheetahVelPlanar:
+def half_cheetah(
+    engine: Literal["auto", "c", "planar"] = "auto", **options: Any
+) -> HalfCheetahVel | HalfCheetahVelPlanar:
     """HalfCheetah on MuJoCo's C engine or on the planar one; "auto" is planar where JAX runs on a GPU and C otherwise.
 
     The two start every episode alike and differ by the rounding of float32 (see the tests for how much). "auto" takes the
     options of both and leaves out those of the engine it does not take.
     """
-    kinds: dict[str, type[HalfCheetahVel | HalfCheetahVelPlanar]]
-    kinds = {"c": HalfCheetahVel, "planar": HalfCheetahVelPlanar}
+    kinds: dict[str, Any] = {"c": HalfCheetahVel, "planar": HalfCheetahVelPlanar}
     if engine not in ("auto", *kinds):
         raise InputError(f"env.engine: {engine!r} must be auto, c or planar.")
-    if engine != "auto":
-        kind = kinds[engine]
-        check_options(
-            f"halfcheetah on engine {engine!r}", options, kind, field=_OPTIONS, more=("engine",), hidden=_HIDDEN
-        )
-        return kind(**options)
-    known = {kind: {entry.name for entry in dataclasses.fields(kind)} for kind in kinds.values()}
-    kind = kinds["c" if jax.default_backend() == "cpu" else "planar"]
-    others = set().union(*known.values()) - known[kind]
-    check_options("halfcheetah", options, kind, field=_OPTIONS, more=("engine", *sorted(others)), hidden=_HIDDEN)
+    is_auto = engine == "auto"
+    kind = kinds[("c" if jax.default_backend() == "cpu" else "planar") if is_auto else engine]
+    known = {each: {entry.name for entry in fields(each)} for each in kinds.values()}
+    others = set().union(*known.values()) - known[kind] if is_auto else set()
+    label = "halfcheetah" if is_auto else f"halfcheetah on engine {engine!r}"
+    more = ("engine", *sorted(others))
+    check_options(label, options, kind, field="env.options", more=more, hidden=("context_space",))
     return kind(**{name: value for name, value in options.items() if name not in others})

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from metastep._core.noise import to_truncated_normal, to_uniform
+from metastep._core.numerics import to_truncated_normal, to_uniform
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
 
@@ -53,10 +53,7 @@ class Minigolf:
         """One stroke; the noise is truncated to ±1, so the ball never rolls backwards."""
         epsilon = self.noise_scale * to_truncated_normal(noise[0], 1.0 / self.noise_scale)
         stroke = jnp.clip(action[0], self.min_action, self.max_action)
-        return self.putt(context, state, stroke * context.putter_length**2 * (1.0 + epsilon))
-
-    def putt(self, context: Context, state: Ball, speed: Array) -> Step:
-        """What a ball of this initial speed does."""
+        speed = stroke * context.putter_length**2 * (1.0 + epsilon)
         deceleration = 5.0 / 7.0 * context.friction * self.gravity
         slowest_squared = 2.0 * deceleration * state.distance
         capture = (2.0 * self.hole_diameter - self.ball_radius) ** 2 * self.gravity / (2.0 * self.ball_radius)

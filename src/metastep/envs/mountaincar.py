@@ -6,8 +6,7 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from metastep._core.noise import to_uniform
-from metastep._core.numerics import sincos
+from metastep._core.numerics import sincos, to_uniform
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
 

@@ -7,8 +7,7 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from metastep._core.noise import to_uniform
-from metastep._core.numerics import sincos, wrap
+from metastep._core.numerics import sincos, to_uniform, wrap
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
 

@@ -1,7 +1,6 @@
 """Fair comparisons: methods, tuning, the paired run on test tasks, statistics, and results on disk."""
 
-from metastep.evaluation.comparison import Comparison, compare, join, require_alike
-from metastep.evaluation.files import differences_to_csv, load, save, to_parquet
+from metastep.evaluation.comparison import Comparison, compare, join, load, require_alike, save, to_parquet
 from metastep.evaluation.intervals import bootstrap_interval, holm, mean_interval, paired_test, verdict
 from metastep.evaluation.methods import Method, MethodRecord, MethodSpec
 from metastep.evaluation.statistics import (
@@ -11,6 +10,7 @@ from metastep.evaluation.statistics import (
     Summary,
     all_differences,
     differences,
+    differences_to_csv,
     filled_returns,
     metric_values,
     oracle_scores,

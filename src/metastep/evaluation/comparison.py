@@ -1,27 +1,39 @@
-"""The paired comparison: every method on the same tasks, from the same initial policies, with the same simulation keys."""
+"""The paired comparison: every method on the same tasks, from the same initial policies, with the same simulation keys.
+
+A comparison is saved in one file that a report reads, and as a long table for data frames.
+"""
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import describe, environment_record, first_difference
-from metastep.evaluation.methods import Method, MethodRecord, check_names, check_record, has_directions, refuse_overlap
+from metastep.evaluation.methods import Method, MethodRecord, check_record, has_directions, refuse_overlap
 from metastep.evaluation.tuning import TuningTable
 from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
-from metastep.mdp.history import History
 from metastep.mdp.runs import BlockRun, Plan, carry_out, start_of
 
 # Settings of a meta-MDP that shape what a model sees or was fitted with, and leave the learners of a comparison alone.
 _OF_THE_MODEL = ("observation", "meta_discount")
-# Arrays of a comparison, methods first.
-_BY_METHOD = ("returns", "hyperparameters", "direction", "flagged", "num_steps", "theta")
+# Arrays of a comparison, methods first, and their types.
+_BY_METHOD: dict[str, Any] = {
+    "returns": np.float32,
+    "hyperparameters": np.float32,
+    "direction": np.int8,
+    "flagged": np.bool_,
+    "num_steps": np.float64,
+    "theta": np.float32,
+}
+_TABLE_ARRAYS = ("points", "mean", "standard_error", "num_diverged")  # of a tuning table
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +146,6 @@ def compare(
 
     Args:
         methods: each replaces the meta-MDP's rule by its own.
-        mdp: everything but the rule.
         seed: of tasks, initial policies and simulations.
         num_updates: T.
         num_tasks: how many tasks of the stream; with `contexts`, their number is the default.
@@ -161,7 +172,11 @@ def compare(
 
 def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTable] = ()) -> Plan[Comparison]:
     """Return the plan of a comparison: every method on every block of tasks."""
-    check_names(methods)
+    names = [method.name for method in methods]
+    if not names:
+        raise InputError("methods: there is none to compare.")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"methods: the name {repeated[0]!r} is used more than once.")
     mdp, num_tasks, blocks = asked.mdp.with_budget(asked.num_updates), asked.num_tasks, asked.blocks
     starts = [start_of(mdp, asked.seed, asked.stream, block, asked.contexts) for block in blocks]
     context = np.concatenate([start.context for start in starts])[:num_tasks]
@@ -175,8 +190,20 @@ def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTa
     runs, records, diagnostics = [], [], {}
     for index, (method, variant) in enumerate(zip(methods, variants, strict=True)):
         own = ran[index * len(blocks) : (index + 1) * len(blocks)]
-        found = _tasks_first([block.history for block in own], chooses=has_directions(variant.space))
-        runs.append(found | {"theta": np.concatenate([block.theta for block in own])})
+        histories, chooses = [block.history for block in own], has_directions(variant.space)
+        # A chosen direction stands before the step.
+        chosen = np.concatenate([np.swapaxes(history.hyperparameters, 0, 1) for history in histories])
+        steps = [history.num_steps.sum(axis=0, dtype=np.float64) for history in histories]
+        runs.append(
+            {
+                "returns": np.concatenate([history.mean_return.T for history in histories]),
+                "hyperparameters": chosen[:, :, 1:] if chooses else chosen,
+                "direction": (chosen[:, :, 0] if chooses else np.zeros(chosen.shape[:2])).astype(np.int8),
+                "flagged": np.concatenate([history.flagged.T for history in histories]),
+                "num_steps": np.concatenate(steps),
+                "theta": np.concatenate([block.theta for block in own]),
+            }
+        )
         records.append(method.record(variant.space))
         for name in own[0].report:
             diagnostics[f"{method.name}/{name}"] = np.concatenate([block.report[name].T for block in own])
@@ -199,19 +226,6 @@ def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTa
         settings=settings,
         **arrays,
     )
-
-
-def _tasks_first(histories: Sequence[History], *, chooses: bool) -> dict[str, NDArray[Any]]:
-    """Return the arrays of one method on the tasks of all blocks; a chosen direction stands before the step."""
-    chosen = np.concatenate([np.swapaxes(history.hyperparameters, 0, 1) for history in histories])
-    parts: dict[str, list[NDArray[Any]]] = {
-        "returns": [history.mean_return.T for history in histories],
-        "hyperparameters": [chosen[:, :, 1:] if chooses else chosen],
-        "direction": [(chosen[:, :, 0] if chooses else np.zeros(chosen.shape[:2])).astype(np.int8)],
-        "flagged": [history.flagged.T for history in histories],
-        "num_steps": [history.num_steps.sum(axis=0, dtype=np.float64) for history in histories],
-    }
-    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
 def join(parts: Sequence[Comparison]) -> Comparison:
@@ -244,3 +258,132 @@ def require_alike(first: Comparison, second: Comparison, *, but: Sequence[str] =
         )
     if not np.array_equal(second.context, first.context):
         raise InputError(f"results: {second.names[0]} was compared on other tasks than {first.names[0]}.")
+
+
+def save(path: str | Path, comparison: Comparison) -> str:
+    """Write a comparison, whole or not at all; return the file's SHA-256. The same content gives the same bytes."""
+    arrays: dict[str, NDArray[Any]] = {name: getattr(comparison, name) for name in ("context", *_BY_METHOD)}
+    arrays |= {f"diagnostics/{name}": array for name, array in comparison.diagnostics.items()}
+    for index, table in enumerate(comparison.tuning):
+        arrays |= {f"tuning/{index}/{name}": getattr(table, name) for name in _TABLE_ARRAYS}
+    metadata = {
+        **storage.stamp("comparison"),
+        "methods": [method._asdict() for method in comparison.methods],
+        "context_names": list(comparison.context_names),
+        "tuning": [
+            {name: value for name, value in table._asdict().items() if name not in _TABLE_ARRAYS}
+            for table in comparison.tuning
+        ],
+        "settings": comparison.settings,
+        "made_from": comparison.made_from,
+    }
+    return storage.write_tensors(path, arrays, metadata)
+
+
+def load(path: str | Path) -> Comparison:
+    """Read a comparison; refuse a damaged or foreign file with one sentence."""
+    arrays, metadata = storage.read_tensors(path)
+    storage.require_stamp(metadata, "comparison", path, "compare again with `metastep compare` or `metastep run`")
+    prefix = "diagnostics/"
+    try:
+        tables = [
+            TuningTable(
+                method=str(facts["method"]),
+                parameters=tuple(facts["parameters"]),
+                num_tasks=int(facts["num_tasks"]),
+                seed=int(facts["seed"]),
+                num_steps=float(facts["num_steps"]),
+                **{name: arrays[f"tuning/{index}/{name}"] for name in _TABLE_ARRAYS},
+            )
+            for index, facts in enumerate(metadata["tuning"])
+        ]
+        records = [MethodRecord(**facts | {"directions": tuple(facts["directions"])}) for facts in metadata["methods"]]
+        comparison = Comparison(
+            methods=tuple(records),
+            context_names=tuple(metadata["context_names"]),
+            diagnostics={name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)},
+            tuning=tuple(tables),
+            settings=dict(metadata["settings"]),
+            made_from={str(name): str(value) for name, value in metadata["made_from"].items()},
+            **{name: arrays[name] for name in ("context", *_BY_METHOD)},
+        )
+        complaint = _complaint(comparison)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__} {error}."
+        raise InputError(f"File {path} is not a whole comparison: {reason}") from error
+    if complaint:
+        raise InputError(f"File {path} is not a whole comparison: {complaint}.")
+    return comparison
+
+
+def _complaint(comparison: Comparison) -> str:
+    """Return what is wrong with the arrays: a type, shapes that do not fit each other, or values."""
+    each = len(comparison.methods), len(comparison.context)
+    if comparison.returns.ndim != 3 or comparison.hyperparameters.ndim != 4:
+        return "returns need 3 axes and hyperparameters 4"
+    num_updates, coordinates = comparison.returns.shape[2] - 1, comparison.hyperparameters.shape[3]
+    shapes = {
+        "context": (each[1], len(comparison.context_names)),
+        "returns": (*each, num_updates + 1),
+        "hyperparameters": (*each, num_updates, coordinates),
+        "direction": (*each, num_updates),
+        "flagged": (*each, num_updates + 1),
+        "num_steps": each,
+        "theta": (*each, *comparison.theta.shape[2:3]),
+    }
+    for name, shape in shapes.items():
+        array, dtype = getattr(comparison, name), np.dtype(_BY_METHOD.get(name, np.float32))
+        if array.shape != shape or array.dtype != dtype:
+            return f"{name} is {array.dtype} {array.shape}, expected is {dtype} {shape}"
+    if len(set(comparison.names)) != each[0]:
+        return "a method is named twice"
+    for record, chosen in zip(comparison.methods, comparison.direction, strict=True):
+        last = max(0, len(record.directions) - 1)
+        if chosen.size and not 0 <= chosen.min() <= chosen.max() <= last:
+            return f"directions of {record.name} are {chosen.min()} to {chosen.max()}, allowed is 0 to {last}"
+    for table in comparison.tuning:
+        if not 0.0 <= table.num_steps < np.inf:
+            return f"tuning took {table.num_steps} steps"
+    return ""
+
+
+def to_parquet(comparison: Comparison, path: str | Path) -> None:
+    """Write the curves as one long table, a row for every method, task and update from 0 to T.
+
+    Columns: `method`, `label`, `task`, `context_<name>`, `update`, `return` (after that many updates), `stepsize` (of the
+    update that led there, null at 0; a list where there are several hyperparameters), `flagged`, and where a method chose
+    among directions `direction` (the name, null for other methods and at 0).
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    shape = comparison.returns.shape
+    method, task, update = (axis.reshape(-1) for axis in np.indices(shape))
+    columns: dict[str, Any] = {
+        "method": pa.array(comparison.names).take(pa.array(method)),
+        "label": pa.array([record.label for record in comparison.methods]).take(pa.array(method)),
+        "task": task,
+    }
+    chosen = comparison.hyperparameters  # null at update 0, which has none
+    padded = np.pad(chosen, ((0, 0), (0, 0), (1, 0), (0, 0))).reshape(-1)
+    if chosen.shape[3] == 1:
+        stepsizes = pa.array(padded, mask=update == 0)
+    else:
+        stepsizes = pa.FixedSizeListArray.from_arrays(pa.array(padded), chosen.shape[3], mask=pa.array(update == 0))
+    directions: list[str | None] = []
+    for record, tasks in zip(comparison.methods, comparison.direction, strict=True):
+        for positions in tasks:
+            directions += [None, *((record.directions[place] if record.directions else None) for place in positions)]
+    for index, name in enumerate(comparison.context_names):
+        columns[f"context_{name}"] = comparison.context[task, index]
+    columns |= {
+        "update": update,
+        "return": comparison.returns.reshape(-1),
+        "stepsize": stepsizes,
+        "flagged": comparison.flagged.reshape(-1),
+    }
+    if any(record.directions for record in comparison.methods):
+        columns["direction"] = pa.array(directions, pa.string())
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink)
+    storage.write_atomically(path, sink.getvalue().to_pybytes())

@@ -30,12 +30,12 @@ _BATCH_ELEMENTS = 1 << 19  # resampled numbers held at once: few enough to stay 
 _ADDED = 2.0  # wins and losses added to a proportion; one of each covers in at most 92 % of some samples of 20 tasks
 
 
-class Estimates(NamedTuple):
-    """One value per row with its interval; each (rows,)."""
+class Interval(NamedTuple):
+    """A mean and its confidence interval: numbers, or arrays with one for each row."""
 
-    value: Array
-    low: Array
-    high: Array
+    mean: Any
+    low: Any
+    high: Any
 
 
 class PairedTest(NamedTuple):
@@ -145,7 +145,7 @@ def bootstrap_interval(
     return np.asarray(result.confidence_interval.low), np.asarray(result.confidence_interval.high)
 
 
-def interquartile_mean(values: Array, *, seed: int, num_resamples: int = 10_000, confidence: float = 0.95) -> Estimates:
+def interquartile_mean(values: Array, *, seed: int, num_resamples: int = 10_000, confidence: float = 0.95) -> Interval:
     """Return the mean of each row of (rows, tasks) without its lowest and highest quarter (rounded down)."""
 
     def middle_mean(values: NDArray[Any], axis: int = -1) -> NDArray[Any]:
@@ -154,10 +154,10 @@ def interquartile_mean(values: Array, *, seed: int, num_resamples: int = 10_000,
         return np.partition(values, (first, num - first - 1), axis=-1)[..., first : num - first].mean(axis=-1)
 
     ends = bootstrap_interval((values,), middle_mean, seed=seed, num_resamples=num_resamples, confidence=confidence)
-    return Estimates(middle_mean(values), *ends)
+    return Interval(middle_mean(values), *ends)
 
 
-def improvement_probability(differences: Array, *, confidence: float = 0.95) -> Estimates:
+def improvement_probability(differences: Array, *, confidence: float = 0.95) -> Interval:
     """Return the share of positive differences in each row of (comparisons, tasks); a difference of zero counts half.
 
     The interval is the adjusted Wald interval of paired proportions (Bonett and Price 2012) with two added wins and losses,
@@ -168,4 +168,4 @@ def improvement_probability(differences: Array, *, confidence: float = 0.95) -> 
     win, loss = (wins + _ADDED) / (num + 2.0 * _ADDED), (losses + _ADDED) / (num + 2.0 * _ADDED)
     half = stats.norm.ppf((1.0 + confidence) / 2.0) * np.sqrt((win + loss - (win - loss) ** 2) / (num + 2.0 * _ADDED))
     low, high = (np.clip(0.5 + (win - loss + side * half) / 2.0, 0.0, 1.0) for side in (-1.0, 1.0))
-    return Estimates(0.5 + (wins - losses) / (2.0 * num), low, high)
+    return Interval(0.5 + (wins - losses) / (2.0 * num), low, high)

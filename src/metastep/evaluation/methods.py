@@ -1,12 +1,13 @@
 """Methods: a rule, what proposes its step sizes, and what is tuned; first as data, then as objects."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from annotated_types import Ge, MaxLen, MinLen, Predicate
 from numpy.typing import NDArray
+from pydantic import FiniteFloat, StringConstraints, TypeAdapter, ValidationError
 
 from metastep import controllers, rules
 from metastep._core.errors import InputError
@@ -17,10 +18,7 @@ from metastep.rules import AnyRule
 from metastep.rules.spaces import HyperparameterSpace, Range, Scale, Space
 
 Grid = Mapping[str, Sequence[float]]
-
-SCALES = (*get_args(Scale), "mixed")
-"""What the number of a step means: a length (linear or log), a divergence, or now one and now the other."""
-_MOST_DIRECTIONS = 100
+Line = Annotated[str, MaxLen(200), Predicate(str.isprintable)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,25 +56,21 @@ class MethodSpec:
             if not len(values):
                 raise InputError(f"{self._field('grid')}.{option}: [] must hold at least one number.")
 
-    def build_rule(self, mdp: MetaMDP) -> AnyRule:
-        """The method's own rule, or that of the meta-MDP."""
-        if self.rule is None:
-            return mdp.rule
-        return rules.REGISTRY.build(self.rule, self.rule_options, field=self._field("rule"))
-
     def on(self, mdp: MetaMDP) -> MetaMDP:
-        """The meta-MDP with the method's rule and steps."""
-        steps = self.steps
+        """Return the meta-MDP with the method's rule and steps, where it has its own."""
+        steps, rule = self.steps, mdp.rule
         space = None if steps is None else HyperparameterSpace((steps.low,), (steps.high,), (steps.scale,))
-        return mdp.with_rule(self.build_rule(mdp), space)
+        if self.rule is not None:
+            rule = rules.REGISTRY.build(self.rule, self.rule_options, field=self._field("rule"))
+        return mdp.with_rule(rule, space)
 
     def build_controller(self, values: Mapping[str, Any]) -> Controller:
-        """The controller with these values of what is tuned: one number for all learners, or one for each."""
+        """Return the controller with these values of what is tuned: one number for all learners, or one for each."""
         options = {**self.controller_options, **values}
         return controllers.REGISTRY.build(self.controller, options, field=self._field("controller"))
 
     def method(self, mdp: MetaMDP, values: Mapping[str, float] | None = None, **facts: Any) -> "Method":
-        """The method with these values; `facts` are further fields of `Method`."""
+        """Return the method with these values; `facts` are further fields of `Method`."""
         chosen = dict(values or {})
         facts = {"controller": self.build_controller(chosen), "label": self.label, "colour": self.colour, **facts}
         own = self.on(mdp)
@@ -111,7 +105,7 @@ class Method:
     observation: tuple[str, ...] | None = None
 
     def on(self, mdp: MetaMDP) -> MetaMDP:
-        """The meta-MDP that the method runs on: that of a comparison with the method's own update and what it sees."""
+        """Return the meta-MDP of a comparison with the method's own update and what it sees."""
         own = mdp.with_rule(self.rule, self.space)
         return own if self.observation is None else replace(own, observation=self.observation)
 
@@ -125,9 +119,8 @@ class Method:
         return (*self.controller.shaped_by, *(() if self.tuned_on is None else (self.tuned_on,)))
 
     def record(self, space: Space) -> "MethodRecord":
-        """The facts of a method without the objects; the space is what it chooses from."""
-        branches = space.branches
-        scales = {bounds.scale for bounds in branches.values()}
+        """Return the facts of a method without the objects; the space is what it chooses from."""
+        scales = [*{bounds.scale for bounds in space.branches.values()}]
         return MethodRecord(
             name=self.name,
             label=self.label or self.name,
@@ -136,66 +129,52 @@ class Method:
             controller=self.controller.name,
             values={name: float(value) for name, value in self.values.items()},
             is_yardstick=self.controller.is_yardstick,
-            directions=tuple(branches) if has_directions(space) else (),
-            scale=scales.pop() if len(scales) == 1 else "mixed",
+            directions=tuple(space.branches) if has_directions(space) else (),
+            scale=scales[0] if len(scales) == 1 else "mixed",
             training_steps=self.controller.training_steps,
             trials=self.controller.num_trials(space),
         )
 
 
 def has_directions(space: Space) -> bool:
-    """Whether a direction is chosen before the step along it; it is then the first of two coordinates."""
+    """Return whether a direction is chosen before the step along it; it is then the first of two coordinates."""
     return tuple(space.branches) != ("",)
 
 
-class MethodRecord(NamedTuple):
-    """What a results file remembers of a method."""
+def all_differ(names: Sequence[str]) -> bool:
+    """Return whether no name occurs twice."""
+    return len(set(names)) == len(names)
 
-    name: str
-    label: str
-    colour: str
-    rule: str
-    controller: str
+
+class MethodRecord(NamedTuple):
+    """What a results file remembers of a method; a comparison checks it, because files may come from others."""
+
+    name: Line
+    label: Line
+    colour: Annotated[str, StringConstraints(pattern=r"^(text|#[0-9a-fA-F]{6}|)$")]
+    rule: Line
+    controller: Line
     values: dict[str, float]
     is_yardstick: bool
-    directions: tuple[
-        str, ...
-    ] = ()  # names of what it chose from, in the order of their positions; empty without a choice
-    scale: str = "linear"  # what the number of a step means, one of `SCALES`
-    training_steps: float = 0.0  # environment steps that its controller took to train itself
-    trials: int = 0  # batches that its controller simulates of its own before every update
+    # The names of what it chose from, by position; empty without a choice.
+    directions: Annotated[tuple[Annotated[Line, MinLen(1)], ...], MaxLen(100), Predicate(all_differ)] = ()
+    # What the number of a step means: a length (linear or log), a divergence, or now one and now the other.
+    scale: Literal[Scale, "mixed"] = "linear"
+    training_steps: Annotated[FiniteFloat, Ge(0)] = 0.0  # environment steps that its controller took to train itself
+    trials: Annotated[int, Ge(0)] = 0  # batches that its controller simulates of its own before every update
+
+
+_RECORD: TypeAdapter[MethodRecord] = TypeAdapter(MethodRecord)
 
 
 def check_record(record: MethodRecord) -> None:
-    """Refuse a record that cannot be shown: it may come from a file."""
-
-    def require(holds: bool, sentence: str) -> None:
-        if not holds:
-            raise InputError(f"methods: {sentence}.")
-
-    def is_line(text: Any) -> bool:
-        return isinstance(text, str) and text.isprintable() and len(text) <= 200
-
-    line = "a line of printable text of at most 200 letters"
-    for field_name in ("name", "label", "colour", "rule", "controller"):
-        text = getattr(record, field_name)
-        require(is_line(text), f"{field_name} is {text!r:.60}, allowed is {line}")
-    is_colour = re.fullmatch(r"text|(#[0-9a-fA-F]{6})?", record.colour) is not None
-    require(is_colour, f"the colour {record.colour!r:.60} of {record.name} must look like #0072B2")
-    numbers = isinstance(record.values, dict) and all(type(value) in (int, float) for value in record.values.values())
-    right = numbers and isinstance(record.is_yardstick, bool)
-    require(right, f"values of {record.name} must be numbers, and is_yardstick true or false")
-    for field_name in ("training_steps", "trials"):
-        number = getattr(record, field_name)
-        right = type(number) in (int, float) and 0.0 <= number < np.inf
-        require(right, f"{field_name} of {record.name} is {number!r:.60}, allowed is 0 or more")
-    names = record.directions
-    distinct = isinstance(names, tuple) and len(set(map(str, names))) == len(names) <= _MOST_DIRECTIONS
-    require(distinct, f"directions of {record.name} must be at most {_MOST_DIRECTIONS} different names")
-    for name in names:
-        require(bool(name) and is_line(name), f"the direction {name!r:.60} of {record.name} must be {line}")
-    scales = ", ".join(SCALES)
-    require(record.scale in SCALES, f"scale of {record.name} is {record.scale!r:.60}, allowed are {scales}")
+    """Refuse a record that cannot be shown."""
+    try:
+        _RECORD.validate_python(record, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = f"{first['loc'][0]} is {first['input']!r:.60}"
+        raise InputError(f"methods: {where} in the record of {record.name!r:.60}: {first['msg']}.") from None
 
 
 def refuse_overlap(methods: Sequence[Method], stream: Stream, contexts: NDArray[np.float32]) -> None:
@@ -204,31 +183,14 @@ def refuse_overlap(methods: Sequence[Method], stream: Stream, contexts: NDArray[
     A stream is a role, whatever the seed: what was tuned on test tasks is not tested. Explicit task lists must not share a
     task with the comparison's; sampled tasks of different streams are disjoint by construction.
     """
+    judged = set(map(tuple, np.asarray(contexts, np.float32).tolist()))
     for method in methods:
         for source in method.shaped_by:
-            if source.stream == stream:
-                raise InputError(
-                    f"method {method.name!r}: was {source.use} on the {stream.name.lower()} stream and cannot be "
-                    "judged on it."
-                )
-            shared = [] if source.contexts is None else _common_rows(source.contexts, contexts)
-            if shared:
-                task = ", ".join(f"{value:g}" for value in shared[0])
-                raise InputError(
-                    f"method {method.name!r}: was {source.use} on the task ({task}), which is also one of the tasks to judge "
-                    "it on."
-                )
-
-
-def _common_rows(first: NDArray[Any], second: NDArray[Any]) -> list[tuple[float, ...]]:
-    seen = {tuple(row) for row in np.asarray(first, np.float32).tolist()}
-    return [row for row in map(tuple, np.asarray(second, np.float32).tolist()) if row in seen]
-
-
-def check_names(methods: Sequence[Method]) -> None:
-    """Refuse an empty or ambiguous list."""
-    names = [method.name for method in methods]
-    if not names:
-        raise InputError("methods: there is none to compare.")
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"methods: the name {repeated[0]!r} is used more than once.")
+            place = f"the {stream.name.lower()} stream and cannot be judged on it" if source.stream == stream else ""
+            if source.contexts is not None and not place:
+                rows = map(tuple, np.asarray(source.contexts, np.float32).tolist())
+                if task := next((row for row in rows if row in judged), None):
+                    shown = ", ".join(f"{value:g}" for value in task)
+                    place = f"the task ({shown}), which is also one of the tasks to judge it on"
+            if place:
+                raise InputError(f"method {method.name!r}: was {source.use} on {place}.")

@@ -3,16 +3,21 @@
 The task is the unit of replication; `metastep.evaluation.intervals` describes the intervals and tests.
 """
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Iterable, Sequence
+from io import StringIO
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.evaluation.comparison import Comparison
 from metastep.evaluation.intervals import (
+    Interval,
     Verdict,
     bootstrap_interval,
     holm,
@@ -24,14 +29,6 @@ from metastep.evaluation.intervals import (
 )
 
 Metric = Literal["auc", "final"]
-
-
-class Interval(NamedTuple):
-    """A mean and its confidence interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 class Difference(NamedTuple):
@@ -63,9 +60,7 @@ class OracleScore(NamedTuple):
     """100 (m - fixed) / (oracle - fixed) of the mean areas under the curve, in percent."""
 
     method: str
-    score: (
-        float  # NaN where the oracle is not significantly better than the fixed step, so that the scale has no length
-    )
+    score: float  # NaN where the oracle is not significantly better than the fixed step: the scale has no length
     low: float
     high: float
 
@@ -146,26 +141,25 @@ def _tested(
     values = np.stack([metric_values(comparison, metric, pair) for pair in pairs])  # (pairs, 2, tasks)
     apart = values[:, 0] - values[:, 1]
     test = paired_test(apart, seed=seed, num_resamples=num_resamples, confidence=confidence)
-    corrected, improved = holm(test.p_value), improvement_probability(apart, confidence=confidence)
-    return tuple(
-        Difference(
-            target=target,
-            baseline=baseline,
-            metric=metric,
-            mean=float(test.mean[row]),
-            low=float(test.low[row]),
-            high=float(test.high[row]),
-            p_value=float(test.p_value[row]),
-            p_holm=float(corrected[row]),
-            verdict=verdict(test.low[row], test.high[row], test.p_value[row], confidence),
-            probability=float(improved.value[row]),
-            probability_low=float(improved.low[row]),
-            probability_high=float(improved.high[row]),
-            num_tasks=comparison.num_tasks,
-            num_differing=int((apart[row] != 0.0).sum()),
-        )
-        for row, (target, baseline) in enumerate(pairs)
-    )
+    numbers = (*test, holm(test.p_value), *improvement_probability(apart, confidence=confidence))
+    rows = []
+    for index, (target, baseline) in enumerate(pairs):
+        mean, low, high, p_value, p_holm, *improved = (float(each[index]) for each in numbers)
+        found = verdict(low, high, p_value, confidence)
+        counts = comparison.num_tasks, int((apart[index] != 0.0).sum())
+        facts: Any = (target, baseline, metric, mean, low, high, p_value, p_holm, found, *improved, *counts)
+        rows.append(Difference(*facts))
+    return tuple(rows)
+
+
+def differences_to_csv(rows: Iterable[Difference], path: str | Path) -> None:
+    """Write paired differences as a table, a row for every pair of methods and metric; numbers to ten digits."""
+    sink = StringIO()
+    writer = csv.writer(sink, lineterminator="\n")
+    writer.writerow(Difference._fields)
+    for row in rows:
+        writer.writerow(f"{value:.10g}" if isinstance(value, float) else value for value in row)
+    storage.write_atomically(path, sink.getvalue().encode())
 
 
 def oracle_scores(
@@ -204,9 +198,6 @@ def summary(
         interquartile_mean(auc, seed=seed, num_resamples=num_resamples, confidence=confidence),
         (final.mean(axis=1), *mean_interval(final, confidence=confidence)),
     )
-    means, middles, ends = ([Interval(*map(float, row)) for row in zip(*column, strict=True)] for column in columns)
-    diverged, flagged = comparison.num_diverged(), comparison.num_flagged()
-    return tuple(
-        Summary(name, means[row], middles[row], ends[row], diverged[name], flagged[name])
-        for row, name in enumerate(comparison.names)
-    )
+    intervals = ([Interval(*map(float, row)) for row in zip(*column, strict=True)] for column in columns)
+    counts = comparison.num_diverged().values(), comparison.num_flagged().values()
+    return tuple(Summary(*row) for row in zip(comparison.names, *intervals, *counts, strict=True))

@@ -3,10 +3,12 @@
 The figures are lower bounds within a small factor: what is refused here is out of reach, not merely slow or tight.
 """
 
+from __future__ import annotations
+
 import math
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 
@@ -15,12 +17,14 @@ from metastep._core.errors import InputError
 from metastep._core.parallel import count_threads
 from metastep._core.progress import human
 from metastep._core.storage import require_free_space
-from metastep.evaluation import MethodSpec
-from metastep.experiments.build import learners_collected, some_controller, updates_collected
-from metastep.experiments.run import Run
+from metastep.experiments.config import learners_collected, updates_collected
+from metastep.experiments.stages import some_controller
 from metastep.mdp import ActorCriticMDP, MetaMDP
 from metastep.mdp.collection import layout_of, recorded_features
 from metastep.simulation.engine import blocks_at_once, engine_of, fills_batches
+
+if TYPE_CHECKING:
+    from metastep.experiments.run import Run
 
 STEPS_PER_SECOND = {"in JAX": 1e7, "with learning": 1e5, "on the host": 1e5}
 """Of a few processor cores; a large GPU may be 100 times as fast, and host environments differ as much in either direction.
@@ -44,56 +48,45 @@ class Budget(NamedTuple):
 def budget_of(run: Run) -> Budget:
     """Return the budget of a run, whatever its numbers are; nothing is allocated."""
     config, mdp, specs = run.config, run.mdp, run.methods.values()
-    compare, own, batch = config.compare, config.rollout.block_size, mdp.batch_steps
+    compare, own, fqi = config.compare, config.rollout.block_size, config.fqi
 
-    def steps(learners: int, updates: int) -> float:
-        return float(-(-learners // own) * own * (updates + 1) * batch)
+    def steps(mdp: MetaMDP, learners: int, updates: int, block: int) -> float:
+        return float(-(-learners // block) * block * (updates + 1) * mdp.batch_steps)
 
     tuned = sum(math.prod(map(len, spec.grid.values())) * compare.num_tuning_tasks for spec in specs if spec.grid)
-    total = sum(_batches(run, spec) for spec in specs) * steps(compare.num_tasks, compare.num_updates)
-    total += steps(tuned, compare.num_updates)
-    tasks = len(specs) * compare.num_tasks + config.fqi.iterations * config.selection.num_tasks
+    total, keeps_episodes = steps(mdp, tuned, compare.num_updates, own), False
+    for spec in specs:
+        controller = some_controller(spec)
+        keeps_episodes |= controller.keeps_episodes
+        batches = controller.num_batches
+        if not batches:  # one that tries all step sizes has a batch for each
+            space = spec.on(run.of_model(spec.model).mdp).space
+            batches = 1 + (controller.num_trials(space) or fqi.num_stepsizes)
+        total += batches * steps(mdp, compare.num_tasks, compare.num_updates, own)
+    tasks = len(specs) * compare.num_tasks + fqi.iterations * config.selection.num_tasks
     curves = 4 * tasks * (3 * compare.num_updates + mdp.num_parameters)
-    keeps_episodes = any(some_controller(spec).keeps_episodes for spec in specs)
     # As many blocks as there are cores are simulated side by side, or some in one batch of a GPU.
     together = compare.blocks_together if fills_batches(mdp.env) else blocks_at_once(mdp.env)
     block = together * _block_bytes(mdp, own, compare.num_updates, keeps_episodes)
     fit = disk = 0
-    for model in run.models_needed:
-        learned = _learning(run.of_model(model), keeps_episodes)
-        block, fit, disk = max(block, learned.block), max(fit, learned.fit), disk + learned.disk
-        total += learned.steps
+    for model in run.models_needed:  # collecting, fitting and selecting each
+        learned, mdp = run.of_model(model).config, run.of_model(model).mdp
+        collect, size = learned.collect, learned.collect.block_size or learned.rollout.block_size
+        layout = layout_of(mdp, learners_collected(learned), updates_collected(learned), collect.labels)
+        layout = layout._replace(block_size=size)
+        full, rest = divmod(layout.num_learners, size)
+        disk += (full and full * layout.num_bytes(0)) + (rest and layout.num_bytes(full))
+        tried = layout.num_updates * collect.labels
+        total += steps(mdp, layout.num_learners, tried, size)
+        selected = steps(mdp, learned.selection.num_tasks, learned.compare.num_updates, learned.rollout.block_size)
+        total += collect.rounds * learned.fqi.iterations * selected
+        columns = sum(layout.features.get(name, 1) for name in learned.meta.observation) + len(layout.context_names)
+        # Observations before and after, inputs, padded inputs, targets; for each thread ids and targets in two orders.
+        row = 4 * (3 * columns + -(-(columns + 1) // 16) * 16) + 16 + 24 * count_threads(None)
+        fit = max(fit, layout.num_learners * tried * row)
+        at_once = min(blocks_at_once(mdp.env), len(layout.blocks))
+        block = max(block, at_once * _block_bytes(mdp, size, tried, keeps_episodes))
     return Budget(block, fit, curves + 8 * (tuned + len(specs) * compare.num_resamples), disk, total)
-
-
-def _learning(run: Run, keeps_episodes: bool) -> Budget:
-    """Return the budget of collecting, fitting and selecting one model."""
-    config, mdp = run.config, run.mdp
-    collect, num_updates = config.collect, config.compare.num_updates
-    block, batch = collect.block_size or config.rollout.block_size, mdp.batch_steps
-    layout = layout_of(mdp, learners_collected(config), updates_collected(config), collect.labels)
-    layout = layout._replace(block_size=block)
-    full, rest = divmod(layout.num_learners, block)
-    disk = (full and full * layout.num_bytes(0)) + (rest and layout.num_bytes(full))
-    collected = float(-(-layout.num_learners // block) * block * (layout.num_updates * collect.labels + 1) * batch)
-    own = config.rollout.block_size
-    selected = collect.rounds * config.fqi.iterations * -(-config.selection.num_tasks // own) * own * (num_updates + 1)
-    columns = sum(layout.features.get(name, 1) for name in config.meta.observation) + len(layout.context_names)
-    # Observations before and after, inputs, padded inputs, targets; for each thread ids and targets in two orders.
-    row = 4 * (3 * columns + -(-(columns + 1) // 16) * 16) + 16 + 24 * count_threads(None)
-    fit = layout.num_learners * layout.num_updates * collect.labels * row
-    at_once = min(blocks_at_once(mdp.env), len(layout.blocks))
-    memory = at_once * _block_bytes(mdp, block, layout.num_updates * collect.labels, keeps_episodes)
-    return Budget(memory, fit, 0, disk, collected + float(selected * batch))
-
-
-def _batches(run: Run, spec: MethodSpec) -> int:
-    """Return the batches a method simulates for an update; one that tries all step sizes has a batch for each."""
-    controller = some_controller(spec)
-    if controller.num_batches:
-        return controller.num_batches
-    space = spec.on(run.of_model(spec.model).mdp).space
-    return 1 + (controller.num_trials(space) or run.config.fqi.num_stepsizes)
 
 
 def _block_bytes(mdp: MetaMDP, learners: int, updates: int, keeps_episodes: bool) -> int:
@@ -104,9 +97,11 @@ def _block_bytes(mdp: MetaMDP, learners: int, updates: int, keeps_episodes: bool
 
 def require_affordable(run: Run, *, anyway: bool = False) -> Budget:
     """Refuse what does not fit into memory or onto the disk, and, unless `anyway`, what takes weeks."""
-    budget, memory = budget_of(run), available_memory()
+    budget, memory, device = budget_of(run), available_memory(), jax.devices()[0]
+    stats = None if device.platform == "cpu" else device.memory_stats()
+    on_device = None if stats is None else stats.get("bytes_limit")
     for field, what, needed, there in (
-        ("rollout.block_size", "Simulating", budget.block, _device_memory() or memory),
+        ("rollout.block_size", "Simulating", budget.block, on_device or memory),
         ("collect.num_meta_episodes", "Fitting", budget.fit, memory),
         ("compare.num_tasks", "The comparison", budget.results, memory),
     ):
@@ -138,9 +133,3 @@ def available_memory() -> int:
         except (OSError, StopIteration, ValueError, IndexError):  # another system, or no limit
             continue
     return min(found)
-
-
-def _device_memory() -> int | None:
-    device = jax.devices()[0]
-    stats = None if device.platform == "cpu" else device.memory_stats()
-    return None if stats is None else stats.get("bytes_limit")

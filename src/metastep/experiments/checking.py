@@ -1,24 +1,37 @@
-"""`metastep check`: verify that a folder holds what metastep wrote there, whole and of one run, and nothing else."""
+"""`metastep check`: verify that a folder holds what metastep wrote there, whole and of one run, and nothing else.
+
+`metastep inspect`: describe a model or a dataset in plain text.
+"""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from metastep import envs
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.locks import LOCK, writer
 from metastep._core.provenance import first_difference
-from metastep.experiments.provenance import read_comparison, read_dataset, read_report, read_result, read_round_model
-from metastep.experiments.run import Run, lock_folder
-from metastep.experiments.stages import read_compared, read_fitted
-from metastep.experiments.times import read_times
+from metastep._core.registry import require_modules
+from metastep._core.storage import LOCK, writer
+from metastep.experiments import provenance
+from metastep.experiments.reporting import observations
+from metastep.experiments.run import Run
+from metastep.experiments.schema import EnvSection
+from metastep.experiments.stages import read_fitted, read_times
+from metastep.fqi import Model, load_model
+from metastep.fqi.qfunction import MenuQ
 from metastep.mdp.dataset import Dataset, block_checksums
+from metastep.report.model import mean_importances, proposals
 
 _Checks = dict[Path, Callable[[], object]]
 # Folders that a stopped process may leave empty.
 _OWN = {"data", "results", "figures", "extra", "runs", "rounds", "models"}
+_SLICE = 5  # contexts along each coordinate at which first steps are shown
+_STARTS = 64  # first observations over which they are averaged
 
 
 class Finding(NamedTuple):
@@ -36,7 +49,15 @@ def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
         checks = _data(path, lambda: Dataset.open(path, verify=False))
     else:
         raise InputError(f"check: {path} is not the folder of a run or of a dataset.")
-    findings, busy = [_verified(file, check) for file, check in checks.items()], busy_in(path)
+    findings, busy = [], busy_in(path)
+    for file, check in checks.items():
+        problem = "is a link, a plain file is needed." if file.is_symlink() else "" if file.exists() else "is missing."
+        try:
+            if not problem:
+                check()
+        except InputError as error:
+            problem = str(error)
+        findings.append(Finding(file, problem))
     for file in _files(path):
         if file not in checks and not (busy and _leftover(file)):
             findings.append(Finding(file, _leftover(file) or "was not written by metastep."))
@@ -45,7 +66,7 @@ def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
 
 def busy_in(path: Path) -> str:
     """Return which process writes in a folder now; what it has not finished is not damaged."""
-    return writer(lock_folder(path)) if path.is_dir() else ""
+    return writer(provenance.lock_folder(path)) if path.is_dir() else ""
 
 
 def _files(folder: Path) -> list[Path]:
@@ -57,18 +78,6 @@ def _files(folder: Path) -> list[Path]:
         if not (names or files or place == folder or place.name in _OWN):
             found.append(place)
     return found
-
-
-def _verified(path: Path, check: Callable[[], object]) -> Finding:
-    if path.is_symlink():
-        return Finding(path, "is a link, a plain file is needed.")
-    if not path.exists():
-        return Finding(path, "is missing.")
-    try:
-        check()
-    except InputError as error:
-        return Finding(path, str(error))
-    return Finding(path)
 
 
 def _leftover(path: Path) -> str:
@@ -85,19 +94,30 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
     try:
         run = Run.open(path)
     except InputError:
-        return dict.fromkeys(_files(path), _refuse_without_config) | checks
+
+        def refuse() -> None:
+            raise InputError("cannot be verified without a sound config.json.")
+
+        return dict.fromkeys(_files(path), refuse) | checks
     run.importing(allow_imports)  # whose refusal says nothing of the files
     is_compared, is_reported = run.comparison_file.exists(), run.report_file.exists()
     optional: _Checks = {
         path / "command.txt": partial(_require_command, path / "command.txt"),
         path / "times.json": partial(read_times, path),
-        **{run.round_file(i): partial(read_round_model, run, i) for i in range(1, run.config.collect.rounds)},
-        **{file: partial(read_comparison, run, file) for file in sorted((path / "extra").glob("*.safetensors"))},
+        **{
+            run.round_file(i): partial(provenance.read_round_model, run, i) for i in range(1, run.config.collect.rounds)
+        },
+        **{
+            file: partial(provenance.read_comparison, run, file)
+            for file in sorted((path / "extra").glob("*.safetensors"))
+        },
     }
-    results: _Checks = {run.result_file(name): partial(read_result, run, name) for name in run.config.compare.names}
+    results: _Checks = {
+        run.result_file(name): partial(provenance.read_result, run, name) for name in run.config.compare.names
+    }
     checks |= {file: check for file, check in (optional | results).items() if file.exists()}
     if is_compared or is_reported:
-        checks[run.comparison_file] = partial(read_compared, run)
+        checks[run.comparison_file] = lambda: run.comparison
     checks |= results if is_compared else {}
     followed = run.models_needed if is_compared or is_reported else ()
     for name in ("", *run.config.models):
@@ -107,13 +127,13 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
         is_fitted = name in followed or (not name and (own.model_file.exists() or own.validation_file.exists()))
         if is_fitted:
             checks[own.model_file] = partial(read_fitted, own)
-            checks[own.validation_file] = partial(read_comparison, own, own.validation_file)
+            checks[own.validation_file] = partial(provenance.read_comparison, own, own.validation_file)
         if is_fitted or own.data_folder.exists():
-            checks |= _data(own.data_folder, partial(read_dataset, own, verify=False))
+            checks |= _data(own.data_folder, partial(provenance.read_dataset, own, verify=False))
     if is_reported or (path / "report.json").exists():
-        checks[path / "report.json"] = partial(read_report, run)
+        checks[path / "report.json"] = partial(provenance.read_report, run)
         try:
-            listed = read_report(run)["files"]
+            listed = provenance.read_report(run)["files"]
         except InputError:
             listed = {}
         checks |= {path / name: partial(_require_checksum, path / name, checksum) for name, checksum in listed.items()}
@@ -136,13 +156,12 @@ def _data(folder: Path, opened: Callable[[], object]) -> _Checks:
 
 def _require_model(own: Run) -> None:
     """Refuse the run of a model within a run whose configuration is not what the whole says."""
-    if difference := first_difference(Run.open(own.path).config.to_dict(), own.config.to_dict()):
-        key, before, now = difference
-        raise InputError(f"File {own.path / 'config.json'} has {key} = {before}, but in this run it is {now}.")
+    found = first_difference(Run.open(own.path).config.to_dict(), own.config.to_dict())
+    place = f"File {own.path / 'config.json'} has"
+    provenance.refuse_difference(found, place, "but in this run it is", "remove the model")
 
 
 def _require_command(path: Path) -> None:
-    """Refuse what is not one command; only a report holds the file's checksum."""
     text = storage.read_bytes(path)
     if not (text.startswith(b"metastep ") and text.find(b"\n") == len(text) - 1):
         raise InputError(f"File {path} was not written by metastep: it must hold one command, `metastep ...`.")
@@ -153,5 +172,119 @@ def _require_checksum(file: Path, checksum: str) -> None:
         raise InputError(f"File {file} is damaged or was edited: its SHA-256 is {found}, expected is {checksum}.")
 
 
-def _refuse_without_config() -> None:
-    raise InputError("cannot be verified without a sound config.json.")
+def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
+    """Describe a model file, a dataset's folder or a run's folder."""
+    if path.is_file():
+        return "\n".join(_describe_model(load_model(path), None))
+    if (path / "manifest.json").exists():
+        return "\n".join(_describe_dataset(Dataset.open(path)))
+    if not path.is_dir():
+        raise InputError(f"inspect: {path} does not exist; a model file or the folder of a run or dataset is needed.")
+    folder = Run.open(path).importing(allow_imports)
+    dataset = folder.dataset
+    lines = list(_describe_dataset(dataset))
+    if folder.model_file.exists():
+        lines += ["", *_describe_model(folder.model, dataset)]
+    further = [own.path for own in map(folder.of_model, folder.config.models) if own.path.exists()]
+    return "\n".join([*lines, *(f"further model: metastep inspect {own}" for own in further)])
+
+
+def _describe_dataset(dataset: Dataset) -> Iterator[str]:
+    layout, counts = dataset.layout, dataset.counts()
+    yield f"dataset {dataset.folder}"
+    yield f"  {counts.transitions} tuples: {layout.num_learners} meta-episodes of {layout.num_updates} updates"
+    yield f"  features {_sizes(layout.features.items())}; context {', '.join(layout.context_names)}"
+    yield f"  {counts.flagged} flagged, {counts.excluded} excluded as not finite; seed {dataset.seed}"
+    yield f"  collected on {dataset.environment.get('device', 'an unknown device')}; checksum {dataset.checksum[:16]}"
+
+
+def _describe_model(model: Model, dataset: Dataset | None) -> Iterator[str]:
+    record = model.record
+    data = record.training_data
+    yield f"model for {_printable(record.environment)}"
+    yield f"  trained on {data.tuples} tuples (seed {data.seed}, dataset {_printable(data.fingerprint[:16])})"
+    yield f"  observation: {_sizes((part.name, part.size) for part in record.observation)}"
+    for branch in record.branches:
+        named = f"direction {_printable(branch.name)}: steps" if branch.name else "step sizes:"
+        how = record.maximum if branch.scale == "linear" else f"{record.maximum}, {branch.scale}"
+        yield f"  {named} {record.num_stepsizes} from {branch.low:g} to {branch.high:g} ({how})"
+    function = model.q_functions[record.selected_iteration - 1]
+    heads = function.heads
+    options = [f"{key} {value}" for key, value in record.regressor.options.items()]
+    fitted = _printable(", ".join([f"{len(heads)} heads of {record.regressor.name}", *options]))
+    yield f"  {len(model.q_functions)} iterations, N = {record.selected_iteration} selected; {fitted}"
+    for curve in record.validation:
+        mark = "  selected" if curve.iteration == record.selected_iteration else ""
+        yield f"  validation N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}"
+    parts = function.functions if isinstance(function, MenuQ) else (function,)
+    for branch, part in zip(record.branches, parts, strict=True):
+        if (shares := mean_importances(part.heads)) is not None:
+            names = (*record.feature_names, "step size")
+            top = [f"{_printable(names[i])} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]
+            of = f" for {_printable(branch.name)}" if branch.name else ""
+            yield f"  inputs that matter most{of}: {', '.join(top)}"
+    if any(part.name == "context" for part in record.observation):
+        try:
+            yield from list(_first_steps(model, dataset))
+        except InputError as error:  # a record may come from anywhere
+            yield f"  no slice: {_printable(str(error))}"
+
+
+def _first_steps(model: Model, dataset: Dataset | None) -> Iterator[str]:
+    """Describe the proposed first steps along each context coordinate, the others at their middle.
+
+    The mean step, with a menu that of the most frequent direction. Starts are first observations of the training data or,
+    without it, of a policy at zero with unit gradients, both ways.
+    """
+    record, space = model.record, _environment(model).context_space
+    size = {part.name: part.size for part in record.observation}
+    if size["context"] != space.num_coordinates:
+        raise InputError(
+            f"the model's context has {size['context']} numbers, that of its environment {space.num_coordinates}."
+        )
+    if dataset is not None:
+        starts = observations(dataset, tuple(size), num=_STARTS)
+        if not len(starts):
+            raise InputError("the dataset has no finite first observation.")
+    else:
+        num = size.get("natural_gradient", 0)
+        unit = np.eye(min(num, _STARTS // 2), num, dtype=np.float32)
+        units = np.vstack([unit, -unit]) if num else np.zeros((1, 0), np.float32)
+        columns = {name: np.zeros((len(units), width), np.float32) for name, width in size.items()}
+        starts = np.hstack([*(columns | {"natural_gradient": units} if num else columns).values()])
+    middle = [np.asarray([(low + high) / 2], np.float32) for low, high in zip(space.low, space.high, strict=True)]
+    for index, name in enumerate(space.names):
+        axis, shown = np.linspace(space.low[index], space.high[index], _SLICE, dtype=np.float32), []
+        rows = proposals(model, starts, [*middle[:index], axis, *middle[index + 1 :]])
+        for value, chosen in zip(axis, rows, strict=True):
+            direction = ""
+            if record.directions:
+                usual = int(np.bincount(chosen[:, 0].astype(np.int64)).argmax())
+                direction, chosen = f"{_printable(record.directions[usual])} ", chosen[chosen[:, 0] == usual]
+            shown.append(f"{value:g}: {direction}{chosen[:, -1].mean():.3g}")
+        others = "others at their middle; " if len(middle) > 1 else ""
+        yield f"  first step by {name} ({others}step size): {', '.join(shown)}"
+
+
+def _environment(model: Model) -> envs.Env | envs.HostEnv:
+    record = model.record
+    experiment = record.configuration.get("experiment", {"env": {"name": record.environment}})
+    try:
+        if experiment["env"].get("fixed_context") is not None:
+            raise InputError("the model was trained in one task.")
+        section = EnvSection.model_validate({"options": {}, **experiment["env"]})
+        require_modules([section.name], "the record", allow_imports=False)
+        return envs.make(section.name, **section.options)
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"the record does not describe an environment ({type(error).__name__}).") from error
+
+
+def _sizes(parts: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{_printable(name)} ({size})" for name, size in parts)
+
+
+def _printable(text: str) -> str:
+    """Escape text of a file that would move a terminal's cursor."""
+    return text if text.isprintable() else ascii(text)

@@ -1,4 +1,4 @@
-"""Configurations from presets and files, with one sentence for whatever is wrong in them.
+"""From presets and files to configurations, and from a configuration to the objects that run it.
 
 A preset is a TOML file whose tables are the sections of `Experiment`, at full scale, which is the paper's; its table `[quick]`
 overrides some of them for a run of a minute or two. Tables `[readings.NAME]` override others where `--set reading=NAME` asks for
@@ -6,23 +6,30 @@ it: a paper can be read in more than one way. `extends = "NAME"` merges the file
 file. A user's own file has the same form.
 """
 
+import dataclasses
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from metastep import controllers, policies, rules
+from metastep import envs, features, policies, rules
 from metastep._core.errors import InputError, shown
-from metastep._core.registry import Registry
-from metastep._core.settings import plainly, with_tuples
+from metastep._core.settings import with_tuples
 from metastep._core.storage import read_bytes
+from metastep.experiments.reference import sentence
 from metastep.experiments.schema import Experiment
-from metastep.fqi import regressors
-
-__all__ = ["Experiment", "Scale", "list_presets", "load", "parse", "variant"]
+from metastep.fqi import MetaFQI, regressors
+from metastep.fqi.regressors import Regressor
+from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP
+from metastep.rules.actor_critic import Sampler
+from metastep.rules.actor_critic.sampler import restartable
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace
+from metastep.simulation.engine import start_episode
+from metastep.simulation.gradients import Estimator
+from metastep.simulation.rollouts import Rollout
 
 Scale = Literal["quick", "full"]
 
@@ -59,18 +66,33 @@ def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str
             raise InputError(f"reading: {shown(name)} is not a table [readings.NAME] of {source}, which has {listed}.")
         data = _merged(data, reading)
     for override in overrides:
-        data = data if override in chosen else _overridden(override, data)
+        key, equals, text = override.partition("=")
+        names = key.strip().split(".")
+        if not equals:
+            raise InputError(f"--set: {shown(override)} must have the form section.key=value.")
+        if not all(names):
+            raise InputError(f"--set: {shown(override)} lacks the name of a setting, as in section.key=value.")
+        if override not in chosen:
+            data = _replaced(data, names, _toml_value(override, text), override)
     return parse(data)
 
 
 def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a preset or file, merged over what it extends; `extending` are the files that led here."""
     if str(source).endswith(".toml"):
-        file = Path(source)
-        if extending:
-            file = extending[-1].parent / file
+        file = extending[-1].parent / source if extending else Path(source)
     else:
-        file = _preset(str(source), extending)
+        # A base of presets, which is not complete, can only be extended.
+        known = {preset: _PRESETS / f"{preset}.toml" for preset in list_presets()}
+        known |= {base.stem: base for base in (_PRESETS / "bases").glob("*.toml")} if extending else {}
+        if str(source) not in known:
+            near = difflib.get_close_matches(str(source), known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise InputError(
+                f"{'extends' if extending else 'preset'}: {shown(source)} does not exist, there are {', '.join(known)}, and "
+                f"files that end in .toml.{hint}"
+            )
+        file = known[str(source)]
     if file.resolve() in [seen.resolve() for seen in extending]:
         raise InputError(f"extends: {' extends '.join(str(path) for path in (*extending, file))}, which is a circle.")
     content = read_bytes(file)
@@ -87,26 +109,12 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any
     return merged
 
 
-def _preset(name: str, extending: tuple[Path, ...]) -> Path:
-    """Return the file of a preset; a base of presets, which is not complete, can only be extended."""
-    bases = {file.stem: file for file in (_PRESETS / "bases").glob("*.toml")} if extending else {}
-    known = {preset: _PRESETS / f"{preset}.toml" for preset in list_presets()} | bases
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise InputError(
-            f"{'extends' if extending else 'preset'}: {shown(name)} does not exist, there are {', '.join(known)}, and files "
-            f"that end in .toml.{hint}"
-        )
-    return known[name]
-
-
 def parse(data: Mapping[str, Any]) -> Experiment:
     """Check a configuration; what is wrong with it is one sentence."""
     try:
         config = Experiment.model_validate(with_tuples(data))
     except ValidationError as error:
-        raise InputError(_sentence(error)) from error
+        raise InputError(sentence(error)) from error
     for model in config.models:
         variant(config, model)
     return config
@@ -150,20 +158,19 @@ def _are_named(entries: Any) -> bool:
     return isinstance(entries, list) and all(isinstance(entry, dict) and "name" in entry for entry in entries)
 
 
-def _overridden(override: str, data: dict[str, Any]) -> dict[str, Any]:
-    key, equals, text = override.partition("=")
-    if not equals:
-        raise InputError(f"--set: {shown(override)} must have the form section.key=value.")
-    names = key.strip().split(".")
-    if not all(names):
-        raise InputError(f"--set: {shown(override)} lacks the name of a setting, as in section.key=value.")
-    return _replaced(data, names, _toml_value(override, text), override)
-
-
 def _replaced(data: Any, names: Sequence[str], value: Any, override: str, where: str = "") -> Any:
-    """Return a copy of the settings with one of them set; a list of named tables is entered by name."""
+    """Return a copy of the settings with one of them set; a list of named tables is entered by name.
+
+    A list of names picks from a list of named tables, whose entries keep their other settings.
+    """
     if not names:
-        return _selected(data, value)
+        if not (_are_named(data) and isinstance(value, list)):
+            return value
+        named = [{"name": entry} if isinstance(entry, str) else entry for entry in value]
+        if not _are_named(named) or not all(isinstance(entry["name"], str) for entry in named):
+            return value
+        known = {entry["name"]: entry for entry in data}
+        return [known.get(entry["name"], {}) | entry for entry in named]
     name, *rest = names
     if isinstance(data, str):  # a part by its name alone, of which an option is set
         data = {"name": data}
@@ -174,17 +181,6 @@ def _replaced(data: Any, names: Sequence[str], value: Any, override: str, where:
     if not isinstance(data, dict):
         raise InputError(f"--set: {shown(override)} goes into {where}, which is a value and not a table.")
     return data | {name: _replaced(data.get(name, {}) if rest else data.get(name), rest, value, override, name)}
-
-
-def _selected(old: Any, new: Any) -> Any:
-    """Pick from a list of named tables by a list of names; the entries keep their other settings."""
-    if not (_are_named(old) and isinstance(new, list)):
-        return new
-    known = {entry["name"]: entry for entry in old}
-    named = [{"name": entry} if isinstance(entry, str) else entry for entry in new]
-    if not _are_named(named) or not all(isinstance(entry["name"], str) for entry in named):
-        return new
-    return [known.get(entry["name"], {}) | entry for entry in named]
 
 
 def _toml_value(override: str, text: str) -> Any:
@@ -200,69 +196,117 @@ def _toml_value(override: str, text: str) -> Any:
     return parsed["value"] if len(parsed) == 1 else text.strip()
 
 
-def _sentence(error: ValidationError) -> str:
-    """Return the first problem of a configuration; an unknown key goes first, since it may explain a missing one."""
-    problems = error.errors(include_url=False)
-    problem = next((item for item in problems if item["type"] == "extra_forbidden"), problems[0])
-    dotted, message = _dotted(problem["loc"]), plainly(problem)
-    if problem["type"] == "extra_forbidden":
-        return f"{dotted}: is not a setting{_nearest(dotted, _all_settings(Experiment))}"
-    if problem["type"] == "missing":
-        return f"{dotted}: is missing, it must be {_what_is_needed(dotted)}."
-    if problem["type"] == "value_error" and not message.startswith("must"):  # a section's own check names the field
-        return f"{dotted}.{message.rstrip('.')}.".removeprefix(".")
-    return f"{dotted or 'configuration'}: {shown(problem['input'])} {plainly(problem)}."
+def build_env(config: Experiment) -> envs.Env | envs.HostEnv:
+    """Return the environment, every task equal where the configuration fixes the context."""
+    env, values = envs.make(config.env.name, **config.env.options), config.env.fixed_context
+    if values is None:
+        return env
+    names = env.context_space.names
+    if len(values) != len(names):
+        raise InputError(f"env.fixed_context: {list(values)} must hold one number for each of {', '.join(names)}.")
+    if not dataclasses.is_dataclass(type(env)):
+        raise InputError(f"env.fixed_context: the context of {config.env.name} cannot be fixed, it is not a dataclass.")
+    record: Any = env  # a protocol says nothing on how it is implemented
+    fixed: envs.Env | envs.HostEnv = dataclasses.replace(record, context_space=env.context_space.fixed(values))
+    return fixed
 
 
-def _dotted(location: tuple[int | str, ...]) -> str:
-    parts = (
-        f"[{part}]" if isinstance(part, int) else f".{part if part.isidentifier() else shown(part)}"
-        for part in location
-    )
-    return "".join(parts).removeprefix(".")
+def require_available(mdp: MetaMDP) -> None:
+    """Start an episode, so that what an environment needs and does not find is reported before anything is written."""
+    env = mdp.env
+    try:
+        episodes = start_episode(env)
+    except ImportError as error:
+        raise InputError(f"env: {env.name} needs something that is not installed: {error}.") from None
+    if isinstance(mdp, ActorCriticMDP) and isinstance(env, envs.HostEnv):
+        restartable(env, episodes)
 
 
-def _what_is_needed(name: str) -> str:
-    """Return how to set what is missing: a section names its keys."""
-    section: Any = Experiment
-    for part in name.split("."):
-        field = section.model_fields.get(part)
-        section = None if field is None else field.annotation
-        if not (isinstance(section, type) and issubclass(section, BaseModel)):
-            return "set"
-    needed = [key for key, field in section.model_fields.items() if field.is_required()]
-    registry, default = part_registries().get(section.__name__), section.model_fields.get("name")
-    if registry is not None and default is not None and isinstance(default.default, str):
-        needed += registry.required(default.default)
-    return f"a table [{name}]" + (f" with {', '.join(needed)}" if needed else "")
+def build_rule(config: Experiment) -> rules.Rule | rules.ActorCriticRule:
+    """Return the rule whose hyperparameters are chosen."""
+    return rules.REGISTRY.build(config.meta.rule.name, config.meta.rule.options)
 
 
-def part_registries() -> dict[str, Registry[Any]]:
-    """Return the registries whose options stand in sections of the schema, by the section's name."""
-    return {
-        "PolicySection": policies.REGISTRY,
-        "RuleSection": rules.REGISTRY,
-        "ControllerSection": controllers.REGISTRY,
-        "RegressorSection": regressors.REGISTRY,
+def build_mdp(config: Experiment) -> MetaMDP:
+    """Return the meta-MDP of a configuration; the rule decides whether it learns from whole episodes or from steps."""
+    env, meta, rollout, rule = build_env(config), config.meta, config.rollout, build_rule(config)
+    policy = policies.build(config.policy.name, config.policy.options, env)
+    initial = config.initial.build()
+    initial.require_for(policy)
+    learns_from_steps, named = isinstance(rule, rules.ActorCriticRule), f"the rule is {meta.rule.name!r}"
+    if learns_from_steps and not isinstance(policy, policies.ActorCritic):
+        raise InputError(f"policy.name: {config.policy.name!r} has no critic, take 'actor-critic' where {named}.")
+    if isinstance(policy, policies.ActorCritic) and not learns_from_steps:
+        raise InputError(
+            f"policy.name: {config.policy.name!r} must not be set where {named}, which learns from episodes."
+        )
+    of_steps, of_episodes = ("num_envs", "num_steps"), ("num_episodes",)
+    for name in of_steps if learns_from_steps else of_episodes:
+        if getattr(rollout, name) is None:
+            raise InputError(f"rollout.{name}: is missing, it must be set where {named}.")
+    fisher = ("fisher", "damping_kind", "cg_iterations")
+    for name in (*of_episodes, "baseline", *fisher) if learns_from_steps else (*of_steps, "hold"):
+        if (value := getattr(rollout, name)) != type(rollout).model_fields[name].default:
+            raise InputError(f"rollout.{name}: {value!r} must not be set where {named}, which does not use it.")
+    shared: dict[str, Any] = {
+        "space": meta.space(rule),
+        "initial": initial,
+        "meta_discount": meta.meta_discount,
+        "observation": meta.observation,
+        "block_size": rollout.block_size,
     }
+    mdp: MetaMDP
+    if isinstance(rule, rules.ActorCriticRule):
+        assert isinstance(policy, policies.ActorCritic)
+        counts = rollout.num_envs or 0, rollout.num_steps or 0
+        sampler = Sampler(env, policy, *counts, rollout.horizon, rollout.discount, rollout.hold)
+        mdp = ActorCriticMDP(sampler, rule=rule, budget=meta.num_updates, **shared)
+    else:
+        assert not isinstance(policy, policies.ActorCritic)
+        episodes = rollout.num_episodes or 0
+        simulation = Rollout(env, policy, episodes, rollout.horizon, rollout.discount, rollout.baseline)
+        estimator = Estimator(simulation, **{name: getattr(rollout, name) for name in fisher})
+        mdp = EpisodicMetaMDP(estimator, rule=rule, **shared)
+    features.require_known(mdp)
+    return mdp
 
 
-def _all_settings(section: type[BaseModel], prefix: str = "") -> list[str]:
-    names = []
-    for name, field in section.model_fields.items():
-        names.append(prefix + name)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            names += _all_settings(field.annotation, f"{prefix}{name}.")
-    registry = part_registries().get(section.__name__)
-    if registry is not None:
-        names += [prefix + option for part in registry.names() for option in registry.options(part)]
-    return names
+def build_regressor(config: Experiment) -> Regressor:
+    """Return the regressor of Q."""
+    return regressors.REGISTRY.build(config.fqi.regressor.name, config.fqi.regressor.options)
 
 
-def _nearest(name: str, candidates: Sequence[str]) -> str:
-    """Return the likeliest meaning: nearly the same last word in another place, else the most similar name."""
-    words = {candidate: candidate.rpartition(".")[2] for candidate in candidates}
-    similar = difflib.get_close_matches(name.rpartition(".")[2], words.values(), n=1, cutoff=0.85)
-    elsewhere = [candidate for candidate, word in words.items() if word in similar]
-    near = difflib.get_close_matches(name, elsewhere or candidates, n=1, cutoff=0.0)
-    return f", did you mean {near[0]!r}?"
+def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random_state: int | None = None) -> MetaFQI:
+    """Return the estimator of Q, not fitted yet."""
+    step = space.branches.get("")
+    steps: dict[str, Any] = {"menu": space.branches}
+    if step is not None and space.num_coordinates > 1:
+        others = ", ".join(name for name in space.names if name != "stepsize")
+        raise InputError(
+            f"meta.ranges: fitted Q chooses a step from a range and other hyperparameters from a list; list the values of "
+            f"{others} instead, as in meta.rule.clip_range = [0.1, 0.2]."
+        )
+    if step is not None:
+        steps = {"stepsize_low": step.low, "stepsize_high": step.high, "stepsize_scale": step.scale}
+    names = ("iterations", "double", "lam", "num_stepsizes", "maximum")
+    return MetaFQI(
+        regressor=build_regressor(config),
+        meta_discount=config.meta.meta_discount,
+        random_state=config.seed if random_state is None else random_state,
+        **{name: getattr(config.fqi, name) for name in names},
+        **steps,
+    )
+
+
+def learners_collected(config: Experiment) -> int:
+    """Return K of the training data; with several rounds each has whole blocks, so that none follows two models."""
+    collect = config.collect
+    if collect.rounds == 1:
+        return collect.num_meta_episodes
+    block = collect.block_size or config.rollout.block_size
+    return collect.rounds * -(-collect.num_meta_episodes // block) * block
+
+
+def updates_collected(config: Experiment) -> int:
+    """Return T of the training data: the generative method samples every tuple afresh, an episode of one update."""
+    return 1 if config.collect.method == "generative" else config.meta.num_updates

@@ -21,11 +21,9 @@ from scipy.spatial import cKDTree
 
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.nav2d import Nav2D
-from metastep.experiments.build import build_mdp
-from metastep.experiments.provenance import read_dataset
+from metastep.experiments.config import build_mdp
 from metastep.experiments.run import Run
 from metastep.mdp import whole_episodes
-from metastep.mdp.dataset import Dataset
 from metastep.mdp.tasks import load_tasks
 from metastep.simulation.engine import engine_of
 from metastep.simulation.rollouts import Rollout, discounted_returns
@@ -69,25 +67,20 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
 
     Test contexts may lie outside the environment's range: those are the ones to be warned of.
     """
-    folder = Run.open(path).importing(allow_imports)
+    run = Run.open(path).importing(allow_imports)
     # Also where all training happened in one context, the environment's own range is the measure of distances.
-    section = folder.config.env.model_copy(update={"fixed_context": None})
-    mdp = build_mdp(folder.config.model_copy(update={"env": section}))
+    section = run.config.env.model_copy(update={"fixed_context": None})
+    mdp = build_mdp(run.config.model_copy(update={"env": section}))
     rollout = whole_episodes(mdp, "inspect: the coverage").estimator.rollout
     space = rollout.env.context_space
     largest = (float(np.finfo(np.float32).max),) * space.num_coordinates
     tests = load_tasks(task_file, space.names, tuple(-bound for bound in largest), largest)
-    dataset = read_dataset(folder)
-    train = np.concatenate([block.context for block in dataset.blocks()])
-    return "\n".join(coverage_report(rollout, _some_policies(dataset), train, tests))
-
-
-def _some_policies(dataset: Dataset) -> NDArray[np.float32]:
-    """Return some finite policies of any learners and updates, drawn with a seed: (policies, parameters)."""
-    thetas = [history.features["theta"] for history in dataset.blocks()]
+    blocks = list(run.dataset.blocks())
+    thetas = [history.features["theta"] for history in blocks]
     policies = np.concatenate([theta[np.isfinite(theta).all(axis=-1)] for theta in thetas])
     chosen = np.random.default_rng(0).choice(len(policies), min(_POLICIES, len(policies)), replace=False)
-    return policies[np.sort(chosen)]
+    train = np.concatenate([block.context for block in blocks])
+    return "\n".join(coverage_report(rollout, policies[np.sort(chosen)], train, tests))
 
 
 def coverage_report(
@@ -113,10 +106,14 @@ def coverage_report(
     is_bound = price is not None and price.num_policies is None
     width = np.ones(space.num_coordinates) if is_bound else box_widths(space)
     distance = np.asarray(cKDTree(train / width).query(test / width)[0], np.float64)
-    num, worst, outside = len(test), int(np.argmax(distance)), _num_outside(test, train.min(axis=0), train.max(axis=0))
-    spacing = _spacing(train / width)
+    num, worst = len(test), int(np.argmax(distance))
+    distinct = np.unique(train / width, axis=0)  # learners may share tasks, and a task is not a neighbour of itself
+    apart = "there is one training task"
+    if len(distinct) > 1:
+        spacing = np.median(np.asarray(cKDTree(distinct).query(distinct, k=2)[0])[:, 1])
+        apart = f"training tasks lie {spacing:.3g} apart"
     unit = "" if is_bound else " (1 is the width of the environment's range)"
-    apart = f"training tasks lie {spacing:.3g} apart" if spacing else "there is one training task"
+    outside = np.any((test < train.min(axis=0)) | (test > train.max(axis=0)), axis=1).sum()
     lines = [
         f"{num} test {'task' if num == 1 else 'tasks'} in {', '.join(space.names)}: distance to the nearest training "
         f"task{unit} median {np.median(distance):.3g}, largest {distance[worst]:.3g} (task {worst}); {apart}.",
@@ -124,7 +121,8 @@ def coverage_report(
         _describe_price(price, distance),
     ]
     # In float32, the simulation's type: 0.7 is within a bound that was itself rounded from 0.7.
-    beyond = _num_outside(*(np.asarray(values, np.float32) for values in (test, space.low, space.high)))
+    seen, low, high = (np.asarray(values, np.float32) for values in (test, space.low, space.high))
+    beyond = np.any((seen < low) | (seen > high), axis=1).sum()
     if price is not None and not is_bound and beyond:
         lines.append(f"{beyond} of {num} lie outside the environment's range, where nothing was measured.")
     return lines
@@ -135,21 +133,19 @@ def _describe_price(price: Price | None, distance: Floats) -> str:
     if price is None:
         return "No constant is known for this environment, so distances have no price in return."
     change = price.constant * distance
-    lost = f"{2.0 * change.max():.3g} there"
+    farthest, median, lost = f"{change.max():.3g}", f"{np.median(change):.3g}", f"{2.0 * change.max():.3g}"
     if price.num_policies is None:
-        source = "The bound says"
-        if price.without_endings:
-            source += " for episodes that do not end at the goal (an end is a jump, with no bound)"
-        least, whose = "at most", "a policy's return"
-        loser = f"the best policy of the nearest training task loses at most {lost}"
-    else:
-        source, least = "Measured smoothness (an estimate, not a guarantee) says", "about"
-        policies = "the policy" if price.num_policies == 1 else f"the steepest of {price.num_policies} policies"
-        whose = f"the return of {policies} of the training data"
-        loser = f"the best policies may be steeper; if not, that of the nearest training task loses about {lost}"
+        endings = " for episodes that do not end at the goal (an end is a jump, with no bound)"
+        return (
+            f"The bound says{endings if price.without_endings else ''}: a policy's return changes by at most "
+            f"{price.constant:.3g} a unit of distance, so by at most {farthest} for the farthest test task (median {median}); "
+            f"the best policy of the nearest training task loses at most {lost} there."
+        )
+    policies = "the policy" if price.num_policies == 1 else f"the steepest of {price.num_policies} policies"
     return (
-        f"{source}: {whose} changes by {least} {price.constant:.3g} a unit of distance, so by {least} {change.max():.3g} "
-        f"for the farthest test task (median {np.median(change):.3g}); {loser}."
+        f"Measured smoothness (an estimate, not a guarantee) says: the return of {policies} of the training data changes by "
+        f"about {price.constant:.3g} a unit of distance, so by about {farthest} for the farthest test task (median {median}); "
+        f"the best policies may be steeper; if not, that of the nearest training task loses about {lost} there."
     )
 
 
@@ -225,22 +221,15 @@ def context_pairs(rng: np.random.Generator, space: ContextSpace, num_pairs: int)
 def return_differences(
     rollout: Rollout, theta: ArrayLike, pairs: ArrayLike, *, num_blocks: int, seed: int
 ) -> Difference:
-    """Measure differences of the return (pairs,) between the contexts of each pair, with the same noise in both.
+    """Measure differences of the return (pairs,) between the contexts of pairs (pairs, 2, coordinates).
 
-    Args:
-        rollout: environment, policy, episodes of a block, horizon and discount.
-        theta: (parameters,).
-        pairs: (pairs, 2, coordinates).
-        num_blocks: independent blocks of `rollout.num_episodes` episodes.
-        seed: of the noise, which all contexts share.
+    There are `num_blocks` blocks of `rollout.num_episodes` episodes, with the same noise in all contexts.
     """
     policy, contexts = jnp.asarray(theta, jnp.float32), jnp.asarray(pairs, jnp.float32)
     contexts = contexts.reshape(2 * len(contexts), -1)
-    blocks = [
-        _returns(rollout, policy, contexts, jax.random.fold_in(jax.random.key(seed), block))
-        for block in range(num_blocks)
-    ]
-    returns = np.concatenate([np.asarray(block, np.float64) for block in blocks], axis=1)
+    keys = [jax.random.fold_in(jax.random.key(seed), block) for block in range(num_blocks)]
+    blocks = [np.asarray(_returns(rollout, policy, contexts, key), np.float64) for key in keys]
+    returns = np.concatenate(blocks, axis=1)
     return paired_difference(returns[1::2] - returns[::2])
 
 
@@ -259,15 +248,3 @@ def box_widths(space: ContextSpace) -> Floats:
     """Return the widths of a context box; a coordinate that does not vary counts as it is."""
     width = np.subtract(space.high, space.low)
     return np.where(width > 0.0, width, 1.0)
-
-
-def _num_outside(tasks: NDArray[np.floating], low: NDArray[np.floating], high: NDArray[np.floating]) -> int:
-    return int(np.any((tasks < low) | (tasks > high), axis=1).sum())
-
-
-def _spacing(tasks: Floats) -> float:
-    """Return the median distance of a task to the nearest other one, 0 where there is none."""
-    distinct = np.unique(tasks, axis=0)  # learners may share tasks, and a task is not a neighbour of itself
-    if len(distinct) < 2:
-        return 0.0
-    return float(np.median(np.asarray(cKDTree(distinct).query(distinct, k=2)[0])[:, 1]))

@@ -8,6 +8,7 @@ folder/report.html          the same as a figure, with the settings
 
 import dataclasses
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,26 +20,25 @@ from numpy.typing import NDArray
 
 from metastep._core import storage
 from metastep._core.errors import InputError, not_registered, shown
-from metastep._core.locks import writing
 from metastep._core.logs import to_csv
 from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import environment_record, first_difference
 from metastep._core.registry import require_modules
-from metastep._core.storage import claim
+from metastep._core.storage import writing
 from metastep.controllers import MetaFQIController
 from metastep.envs.contexts import ContextSpace
-from metastep.experiments.build import build_mdp, require_available
-from metastep.experiments.config import parse
+from metastep.experiments.config import build_mdp, parse, require_available
+from metastep.experiments.provenance import refuse_difference
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
 from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.history import History, joined
-from metastep.mdp.loop import Growth, grow
+from metastep.mdp.loop import grow
 from metastep.mdp.parts import Parts, remove_parts
 from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Table, write_document
-from metastep.report.figures import Panel, picture
+from metastep.report.figures import Line, Panel, curves, picture
 from metastep.report.style import Ink
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.experience import in_first_episode
@@ -85,40 +85,50 @@ def learn(
         task: like `"mass=1.2,length=0.7"`; a coordinate that is not named is in the middle of its range.
         folder: for the results; new, empty or of the same call.
         family: of the task, needed where the model was fitted on several.
-        seed: of the first policy and the simulation.
+        seed, tracker: of the first policy and the simulation; receives progress.
         num_updates: updates to make; by default as many as the model's experiment compares methods over.
-        command: that was typed, for the report.
-        tracker: receives progress.
-        allow_imports: whether modules that the model's record names may be imported.
+        command, allow_imports: for the report; whether modules that the model's record names may be imported.
     """
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates
-    mdp = _of_one_learner(config).with_budget(total)
+    mdp = dataclasses.replace(build_mdp(config), block_size=1).with_budget(total)
     space = mdp.env.context_space
     context = parse_task(task, space)
     require_available(mdp)
-    wanted = {
-        **storage.stamp("learning"),
+    learned = {
         "model": model.fingerprint,
-        "family": config.env.name,
         "task": {name: float(str(value)) for name, value in zip(space.names, context, strict=True)},
         "seed": seed,
         "num_updates": total,
     }
-    marker = claim(folder, "learning.json")
+    wanted = storage.stamp("learning") | learned | {"family": config.env.name}
+    marker = storage.claim(folder, "learning.json")
     storage.write_atomically(marker, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
     there = storage.read_sealed(marker, "learning", "use another folder")
-    if difference := first_difference({name: there.get(name) for name in wanted}, wanted):
-        key, before, now = difference
-        raise InputError(f"--out: {folder} was started with {key} = {before}, which is now {now}; use another folder.")
+    found = first_difference({name: there.get(name) for name in wanted}, wanted)
+    refuse_difference(found, f"--out: {folder} was started with", "which is now", "use another folder")
     with writing(folder):
         parts = Parts(folder, {**storage.stamp("part"), "learning": str(there["checksum"])})
         tasks = mdp.tasks(seed, Stream.TEST, 0, context[None, :])
-        growth = _grown(mdp, model, tasks, total, parts, tracker or Silent())
+        begun, _ = parts.take_up(0, mdp, tasks)
+        written, growth, since = time.monotonic(), begun, begun.updates if begun else 0
+        controller, record = MetaFQIController(model), ("return_error", "last_divergence")
+        with (tracker or Silent()).stage("learn", total - since, "updates") as stage:
+            for growth in grow(mdp, controller, tasks, total, stretch=1, record=record, begun=begun):
+                stage.advance(1)
+                if time.monotonic() - written > _SECONDS_BETWEEN_PARTS and growth.updates < total:
+                    parts.write(0, growth, since)
+                    written, since = time.monotonic(), growth.updates
+        assert growth is not None  # there is one update at least
+        theta = np.asarray(growth.learners.theta)[0]
+        arrays = {"theta": theta}
+        if isinstance(mdp.policy, ActorCritic):  # as other frameworks take them
+            arrays |= {f"parts/{name}": np.asarray(part) for name, part in mdp.policy.split(jnp.asarray(theta)).items()}
+        metadata = {"experiment": config.to_dict(), "learned": learned, "versions": environment_record()}
+        storage.write_tensors(folder / _POLICY, arrays, storage.stamp("policy") | metadata)
         history = joined(growth.pieces)
-        _write_policy(folder / _POLICY, mdp, config, growth, wanted)
         storage.write_atomically(folder / "curve.csv", to_csv(_rows(model, history)).encode())
-        write_document(_report(model, config, wanted, history, command), folder)
+        write_document(_report(model, wanted, history, command), folder)
         remove_parts(folder)
     returns = history.mean_return[:, 0].astype(float)
     return Learned(folder, returns[0], returns[-1], float(np.nanmax(returns)))
@@ -140,7 +150,7 @@ def evaluate(
         raise InputError(f"File {path} does not hold what this version keeps.")
     config = parse(recorded)
     require_modules(config.part_names(), f"File {path}", allow_imports=allow_imports)
-    mdp = _of_one_learner(config)
+    mdp = dataclasses.replace(build_mdp(config), block_size=1)
     space, theta = mdp.env.context_space, arrays.get("theta")
     fits = theta is not None and theta.shape == (mdp.num_parameters,) and theta.dtype == np.float32
     if theta is None or not fits or set(own) != set(space.names):
@@ -187,63 +197,27 @@ def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False
     return config
 
 
-def _of_one_learner(config: Experiment) -> MetaMDP:
-    """Return an experiment's meta-MDP with blocks of a single learner."""
-    return dataclasses.replace(build_mdp(config), block_size=1)
-
-
-def _grown(mdp: MetaMDP, model: Model, tasks: Tasks, total: int, parts: Parts, tracker: Tracker) -> Growth:
-    """Make all updates, continuing from the parts that a stopped call left."""
-    begun, _ = parts.take_up(0, mdp, tasks)
-    written, growth, since = time.monotonic(), begun, begun.updates if begun else 0
-    recorded = ("return_error", "last_divergence")
-    with tracker.stage("learn", total - since, "updates") as stage:
-        for growth in grow(mdp, MetaFQIController(model), tasks, total, stretch=1, record=recorded, begun=begun):
-            stage.advance(1)
-            if time.monotonic() - written > _SECONDS_BETWEEN_PARTS and growth.updates < total:
-                parts.write(0, growth, since)
-                written, since = time.monotonic(), growth.updates
-    assert growth is not None  # there is one update at least
-    return growth
-
-
-def _rows(model: Model, history: History) -> list[list[Any]]:
-    """Return a header, then one row before every update and after the last one, with the update chosen there."""
+def _rows(model: Model, history: History) -> Iterator[list[Any]]:
+    """Yield a header, then one row before every update and after the last one, with the update chosen there."""
+    yield ["update", "steps", "return", "return_error", "divergence_before", "stepsize", "direction", "flagged"]
     chosen, names = history.hyperparameters[:, 0], model.record.directions
     steps = np.cumsum(history.num_steps[:, 0], dtype=np.float64)
-    rows: list[list[Any]] = [
-        ["update", "steps", "return", "return_error", "divergence_before", "stepsize", "direction", "flagged"]
-    ]
-    for index in range(len(history.mean_return)):
+    for index, mean_return in enumerate(history.mean_return[:, 0]):
         proposal = chosen[index] if index < len(chosen) else None
-        rows.append(
-            [
-                index,
-                int(steps[index]),
-                float(history.mean_return[index, 0]),
-                float(history.features["return_error"][index, 0, 0]),
-                float(10.0 ** history.features["last_divergence"][index, 0, 0]) if index else 0.0,
-                "" if proposal is None else float(proposal[-1]),
-                "" if proposal is None or not names else names[int(proposal[0])],
-                int(history.flagged[index, 0]),
-            ]
-        )
-    return rows
+        yield [
+            index,
+            int(steps[index]),
+            float(mean_return),
+            float(history.features["return_error"][index, 0, 0]),
+            float(10.0 ** history.features["last_divergence"][index, 0, 0]) if index else 0.0,
+            "" if proposal is None else float(proposal[-1]),
+            "" if proposal is None or not names else names[int(proposal[0])],
+            int(history.flagged[index, 0]),
+        ]
 
 
-def _write_policy(path: Path, mdp: MetaMDP, config: Experiment, growth: Growth, wanted: dict[str, Any]) -> None:
-    theta = np.asarray(growth.learners.theta)[0]
-    arrays = {"theta": theta}
-    if isinstance(mdp.policy, ActorCritic):  # as other frameworks take them
-        arrays |= {f"parts/{name}": np.asarray(part) for name, part in mdp.policy.split(jnp.asarray(theta)).items()}
-    learned = {name: wanted[name] for name in ("model", "task", "seed", "num_updates")}
-    metadata = {"experiment": config.to_dict(), "learned": learned, "versions": environment_record()}
-    storage.write_tensors(path, arrays, storage.stamp("policy") | metadata)
-
-
-def _report(model: Model, config: Experiment, wanted: dict[str, Any], history: History, command: str) -> Document:
-    returns, steps = history.mean_return[:, 0], history.hyperparameters[:, 0, -1]
-    error = history.features["return_error"][:, 0, 0]
+def _report(model: Model, wanted: dict[str, Any], history: History, command: str) -> Document:
+    returns, error = history.mean_return[:, 0], history.features["return_error"][:, 0, 0]
     is_linear = all(branch.scale == "linear" for branch in model.record.branches)
 
     def draw_returns(axes: Axes, ink: Ink) -> None:
@@ -251,20 +225,18 @@ def _report(model: Model, config: Experiment, wanted: dict[str, Any], history: H
         axes.fill_between(range(len(returns)), returns - 1.96 * error, returns + 1.96 * error, color=ink.faint)
         axes.set_xlabel("updates")
 
-    def draw_steps(axes: Axes, ink: Ink) -> None:
-        axes.plot(steps, ".", color=ink.text)
-        axes.set_yscale("linear" if is_linear else "log")
-        axes.set_xlabel("update")
-
-    panels = [Panel("mean return of the batch", draw_returns), Panel("step that was proposed", draw_steps)]
-    task = [[name, f"{value:g}"] for name, value in wanted["task"].items()]
+    steps = [Line("", history.hyperparameters[:, :, -1].T)]
+    panels = [
+        Panel("mean return of the batch", draw_returns),
+        curves("step that was proposed", steps, ylabel="", first=1, is_log=not is_linear),
+    ]
     best = int(np.nanargmax(returns)) if np.isfinite(returns).any() else 0
     return Document(
-        f"A policy for {config.env.name}",
+        f"A policy for {wanted['family']}",
         f"{wanted['num_updates']} updates, {history.num_steps.sum():.0f} environment steps, seed {wanted['seed']}",
         [
             Heading("Task"),
-            Table(("coordinate", "value"), task, (1,)),
+            Table(("coordinate", "value"), [[name, f"{value:g}"] for name, value in wanted["task"].items()], (1,)),
             Heading("Learning"),
             Paragraph(
                 f"The mean return of a batch went from {returns[0]:.4g} to {returns[-1]:.4g}; the largest, {returns[best]:.4g}, "

@@ -1,27 +1,33 @@
-"""Publish a model: a small file, and a card with its training data, ranges and scores."""
+"""Publish the model of a run, or one fitted on several families: a small file, and a card with data, ranges and scores."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from metastep import features, fqi
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Tracker
 from metastep._core.storage import require_new, write_new
-from metastep.evaluation import Comparison, differences, join, summary
-from metastep.experiments.pooling import measured, pooled
+from metastep.controllers import MetaFQIController
+from metastep.evaluation import Comparison, Method, differences, join, summary
+from metastep.experiments.config import build_mdp, parse
 from metastep.experiments.provenance import read_dataset
 from metastep.experiments.run import Run
 from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import read_fitted
-from metastep.fqi import Model, load_model, save_model
-from metastep.report.findings import target_of
+from metastep.experiments.stages import fit_on, read_fitted, validate
+from metastep.fqi import Model
+from metastep.fqi.forest import Forest
+from metastep.mdp.history import Transitions
+from metastep.report.tables import target_of
 
-_ROWS = 2000
-"""Observations of the training data on which the packed model is compared with the whole one."""
+_ROWS = 2000  # observations of the training data on which the packed model is compared with the whole one
+_REACH = 5.0, 95.0  # percentiles of a family's returns: what lies between is the unit of its rewards
 
 
 class Published(NamedTuple):
@@ -43,48 +49,44 @@ def publish(
     force: bool = False,
     tracker: Tracker | None = None,
 ) -> Published:
-    """Write the model of a run, or one fitted on the data of several runs, with its card.
+    """Write the model of a run, or one fitted on the data of several runs, and its card, to `NAME.safetensors` and `NAME.md`.
 
-    Of a run with several models it is that of the method which the others are compared with.
-
-    Args:
-        runs: finished runs.
-        name: of the model.
-        out: the folder that `NAME.safetensors` and `NAME.md` go to.
-        trees: of every forest that are kept, the first ones; by default all.
-        command: that was typed, for the card.
-        force: whether files there are replaced.
-        tracker: receives progress.
+    Of a run with several models it is that of the method which the others are compared with. Of every forest the first `trees`
+    are kept, by default all; the command is for the card; with `force`, files there are replaced.
     """
     if not name.replace("-", "").isalnum():
         raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
     file, card = out / f"{name}.safetensors", out / f"{name}.md"
     for path in (file, card):
         require_new(path, force=force)
-    commands = [*(run.command() or f"# the run in {run.path.name}" for run in runs), command]
-    followed, whole = "", None
+    followed = ""
     if len(runs) == 1:
         # The model that the target method follows; without a comparison, the run's own.
         followed = runs[0].methods[target_of(runs[0].comparison)].model if runs[0].comparison_file.exists() else ""
         whole = read_fitted(runs[0].of_model(followed))[0]
-    whole = whole or pooled(runs, tracker=tracker)
+    else:
+        whole = pooled(runs, tracker=tracker)
     learned = [run.of_model(followed) for run in runs]
     small = whole.only_selected() if trees is None else whole.only_selected().with_trees(trees)
     storage.create_folder(out)
     with TemporaryDirectory() as aside:
-        save_model(small, Path(aside, file.name), packed=True)
+        fqi.save_model(small, Path(aside, file.name), packed=True)
         content = storage.read_bytes(Path(aside, file.name))
-        small = load_model(Path(aside, file.name))
-    same = _agreement(whole, small, learned)
-    comparisons = [
-        (run, join([measured(small, run, name, name, like=followed, tracker=tracker), run.comparison]))
-        for run in runs
-        if run.comparison_file.exists()
-    ]
-    text = "\n".join(_card(name, whole, small, learned, comparisons, len(content), same, commands)) + "\n"
+        small = fqi.load_model(Path(aside, file.name))
+    names = [part.name for part in whole.record.observation]
+    seen = np.concatenate([read_dataset(run, verify=False).transitions(names).observation for run in learned])
+    seen = seen[:: max(1, len(seen) // _ROWS)]
+    same = float(np.mean(np.all(np.atleast_2d(whole.act(seen).T == small.act(seen).T), axis=0)))
+    lines = [*_card_of_training(name, whole, learned)]
+    for run in runs:
+        if run.comparison_file.exists():
+            own = measured(small, run, name, name, like=followed, tracker=tracker)
+            lines += _card_of_scores(run, join([own, run.comparison]), name)
+    commands = [*(run.command() or f"# the run in {run.path.name}" for run in runs), command]
+    lines += _card_of_file(whole, small, learned, len(content), same, commands)
     # Both at the end, so that a model is never without its card, nor a card without its model.
     before = storage.read_bytes(card) if card.exists() else None
-    write_new(card, text.encode(), force=force)
+    write_new(card, ("\n".join(lines) + "\n").encode(), force=force)
     try:
         write_new(file, content, force=force)
     except BaseException:
@@ -96,42 +98,26 @@ def publish(
     return Published(file, card, len(content), same)
 
 
-def _agreement(model: Model, packed: Model, folders: Sequence[Run]) -> float:
-    """Return the share of observations of the training data for which both propose the same."""
-    names = [part.name for part in model.record.observation]
-    rows = [read_dataset(folder, verify=False).transitions(names).observation for folder in folders]
-    seen = np.concatenate(rows)
-    seen = seen[:: max(1, len(seen) // _ROWS)]
-    return float(np.mean(np.all(np.atleast_2d(model.act(seen).T == packed.act(seen).T), axis=0)))
-
-
-def _card(
-    name: str,
-    model: Model,
-    small: Model,
-    folders: Sequence[Run],
-    comparisons: Sequence[tuple[Run, Comparison]],
-    num_bytes: int,
-    same: float,
-    commands: Sequence[str],
-) -> Iterator[str]:
+def _card_of_training(name: str, model: Model, runs: Sequence[Run]) -> Iterator[str]:
     record = model.record
-    families = ", ".join(folder.config.env.name for folder in folders)
+    families = ", ".join(run.config.env.name for run in runs)
     yield from (f"# {name}", "", f"Proposes the updates of `{record.setting['rule']['name']}` on {families}.", "")
     yield from ("## Trained on", "")
     yield from ("| family | tasks | learners of a round, rounds | batch | updates |", "|---|---|---|---|---|")
-    for folder in folders:
-        config, space = folder.config, folder.mdp.env.context_space
+    for run in runs:
+        config, space, rollout = run.config, run.mdp.env.context_space, run.config.rollout
         bounds = zip(space.names, space.low, space.high, strict=True)
         tasks = ", ".join(f"{coordinate} {low:g} to {high:g}" for coordinate, low, high in bounds)
         collected = f"{config.collect.num_meta_episodes}, {config.collect.rounds}"
-        yield f"| {config.env.name} | {tasks} | {collected} | {_batch(config)} | {config.meta.num_updates} |"
+        batch = f"{rollout.num_envs} environments of {rollout.num_steps} steps"
+        if rollout.num_envs is None:
+            batch = f"{rollout.num_episodes} episodes of {rollout.horizon} steps"
+        yield f"| {config.env.name} | {tasks} | {collected} | {batch} | {config.meta.num_updates} |"
     yield ""
-    validated = sum(folder.config.selection.num_tasks for folder in folders)
     yield (
         f"{record.training_data.tuples} updates in all, seed {record.training_data.seed}, data "
         f"`{record.training_data.fingerprint[:16]}`. Iteration {record.selected_iteration} of {len(model.q_functions)} was "
-        f"selected on {validated} validation tasks."
+        f"selected on {sum(run.config.selection.num_tasks for run in runs)} validation tasks."
     )
     yield from ("", "## Ranges", "", "Numbers outside of these are guessed at, and a warning says so.", "")
     yield from ("| what it sees | smallest | largest |", "|---|---:|---:|")
@@ -140,38 +126,164 @@ def _card(
     yield from ("", "| what it proposes | smallest | largest | scale |", "|---|---:|---:|---|")
     for branch in record.branches:
         yield f"| {branch.name or 'step'} | {branch.low:g} | {branch.high:g} | {branch.scale} |"
-    for run, comparison in comparisons:
-        yield from _scores(run, comparison, name)
-    yield from ("", "## File", "")
-    grown, kept = (each.record.regressor.options.get("trees") for each in (model, small))
-    thinned = f"{kept} of {grown} trees of each forest, " if kept != grown else ""
-    yield (
-        f"{num_bytes / 1000:.0f} kB: the selected iteration, {thinned}numbers rounded. On {100 * same:.2f} % of the training "
-        "data's observations it proposes exactly what the whole model does."
-    )
-    yield from ("", "## Made by", "", "```text", *commands, "```", "")
-    devices = dict.fromkeys(read_dataset(folder, verify=False).environment["device"] for folder in folders)
-    fitted_with = ", ".join(
-        f"{name} {version}" for name, version in sorted(record.versions.items()) if name != "device"
-    )
-    yield f"Simulated on {', '.join(devices)}; the forests were fitted on a CPU, with {fitted_with}."
 
 
-def _batch(config: Experiment) -> str:
-    rollout: Any = config.rollout
-    if rollout.num_envs is None:
-        return f"{rollout.num_episodes} episodes of {rollout.horizon} steps"
-    return f"{rollout.num_envs} environments of {rollout.num_steps} steps"
-
-
-def _scores(folder: Run, comparison: Comparison, target: str) -> Iterator[str]:
+def _card_of_scores(run: Run, comparison: Comparison, target: str) -> Iterator[str]:
     """Yield the scores of a run's methods on its test tasks, beside the model."""
-    seed, num = folder.config.seed, folder.config.compare.num_resamples
+    seed, num = run.config.seed, run.config.compare.num_resamples
     against = {row.baseline: row for row in differences(comparison, target, seed=seed, num_resamples=num)}
-    yield from ("", f"## Scores on {folder.config.env.name}", "")
+    yield from ("", f"## Scores on {run.config.env.name}", "")
     yield f"Mean return over the updates, {comparison.num_tasks} test tasks, with 95 % intervals; {target} is this file."
     yield from ("", f"| method | mean return | {comparison.label(target)} minus it |", "|---|---|---|")
     for row in summary(comparison, seed=seed, num_resamples=num):
         difference = against.get(row.method)
         minus = "" if difference is None else f"{difference.mean:.3g} [{difference.low:.3g}, {difference.high:.3g}]"
         yield f"| {comparison.label(row.method)} | {row.auc.mean:.4g} [{row.auc.low:.4g}, {row.auc.high:.4g}] | {minus} |"
+
+
+def _card_of_file(
+    model: Model, small: Model, runs: Sequence[Run], num_bytes: int, same: float, commands: Sequence[str]
+) -> Iterator[str]:
+    grown, kept = (each.record.regressor.options.get("trees") for each in (model, small))
+    thinned = f"{kept} of {grown} trees of each forest, " if kept != grown else ""
+    yield from ("", "## File", "")
+    yield (
+        f"{num_bytes / 1000:.0f} kB: the selected iteration, {thinned}numbers rounded. On {100 * same:.2f} % of the training "
+        "data's observations it proposes exactly what the whole model does."
+    )
+    yield from ("", "## Made by", "", "```text", *commands, "```", "")
+    devices = dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in runs)
+    versions = sorted((name, version) for name, version in model.record.versions.items() if name != "device")
+    fitted_with = ", ".join(f"{name} {version}" for name, version in versions)
+    yield f"Simulated on {', '.join(devices)}; the forests were fitted on a CPU, with {fitted_with}."
+
+
+def measured(model: Model, run: Run, name: str, label: str, *, like: str, tracker: Tracker | None = None) -> Comparison:
+    """Run a model on the test tasks of a run; `like` names the model of the run whose rule and space it has."""
+    seen, mdp = tuple(part.name for part in model.record.observation), run.of_model(like).mdp
+    method = Method(name, mdp.rule, MetaFQIController(model), label=label, space=mdp.space, observation=seen)
+    return run.test([method], tracker=tracker)
+
+
+def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None = None) -> Model:
+    """Fit one model on the training data of several runs, and select its iteration on the validation tasks of all of them.
+
+    It observes the features of the runs that have no unit; these, space and rule must be the same in all runs. The first run
+    says how Q is fitted. If the family is `known` where the model is used (`for_family`), it also sees the return, as a share
+    of the range of the family's returns; proposals stay within the family's own range of steps (but values of later updates are
+    maxima over the longest), and nodes are as small as in forests of one family.
+    """
+    families = {run.config.env.name: run for run in runs}
+    if len(families) < len(runs) or len(families) < 2:
+        names = ", ".join(run.config.env.name for run in runs)
+        raise InputError(f"publish: the runs are of {names}, allowed are two families or more, each once.")
+    configs = {name: _without_units(run.config, known) for name, run in families.items()}
+    fitting = _widened(configs) if known else configs
+    config, mdps = next(iter(fitting.values())), [build_mdp(each) for each in fitting.values()]
+    first, *others = mdps
+    for other in others:
+        for what in ("observation", "space", "rule.name"):
+            if attrgetter(what)(first) != attrgetter(what)(other):
+                raise InputError(
+                    f"publish: {other.env.name} has another {what} than {first.env.name}; it must be the same."
+                )
+    columns, parts, reaches = features.columns(first, first.observation), [], {}
+    for name, run in families.items():
+        # Rewards are shares of the range of a family's returns, so that no family counts more than another.
+        returns = np.concatenate([history.mean_return.ravel() for history in run.dataset.blocks()])
+        low, high = (float(end) for end in np.percentile(returns[np.isfinite(returns)], _REACH))
+        if high <= low:
+            raise InputError(
+                f"Dataset {run.data_folder}: its returns do not vary, there is nothing to learn from them."
+            )
+        reaches[name] = (low, high - low)
+        parts.append(_in_units(run.dataset.transitions(first.observation), columns, *reaches[name]))
+    everything = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+    def shared(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in tables[0].items() if all(t.get(name) == value for t in tables)}
+
+    settings = [mdp.setting for mdp in mdps]
+    rule, units = shared([setting["rule"] for setting in settings]), {name: unit for name, (_, unit) in reaches.items()}
+    model = fit_on(
+        config,
+        first,
+        everything,
+        data_of(runs),
+        tracker=tracker,
+        setting=shared(settings) | {"rule": rule, "env": "several", "families": [*families]},
+        configuration={"families": {name: each.to_dict() for name, each in configs.items()}}
+        | ({"reaches": reaches} if known else {"reward_units": units}),
+    )
+    # Iterations are scored by the mean over families of their mean return, in the family's units.
+    scores: list[list[float]] = []
+    for name, run in families.items():
+        own = for_family(model, configs[name]) if known else model
+        comparison = validate(run.with_config(configs[name]), own, tracker=tracker)
+        scores.append([float(curve[:, 1:].mean(dtype=np.float64)) / units[name] for curve in comparison.returns])
+    table = np.array(scores)  # (families, iterations)
+    finite = np.flatnonzero(np.isfinite(table).all(axis=0))
+    if not len(finite):
+        raise InputError("selection: every iteration diverged on validation tasks.")
+    return model.with_validation(
+        [fqi.ValidationCurve(int(i) + 1, float(table[:, i].mean()), tuple(table[:, i].tolist())) for i in finite]
+    )
+
+
+def for_family(model: Model, config: Experiment) -> Model:
+    """Return a model of known families for the tasks of an experiment, with its unit of returns and its range of steps."""
+    record, mdp = model.record, build_mdp(_without_units(config, known=True))
+    zero, unit = record.configuration["reaches"][config.env.name]
+    column = record.feature_names.index("return")
+
+    def moved(ends: tuple[float, ...]) -> tuple[float, ...]:
+        return *ends[:column], zero + unit * ends[column], *ends[column + 1 :]
+
+    own = replace(
+        record,
+        setting=mdp.setting,
+        branches=fqi.branches_of(mdp.space),
+        feature_low=moved(record.feature_low),
+        feature_high=moved(record.feature_high),
+    )
+    heads = [[cast(Forest, head).in_unit(column, zero, unit) for head in q.heads] for q in model.q_functions]
+    return fqi.model_of_heads(own, heads)
+
+
+def data_of(runs: Sequence[Run]) -> str:
+    """Return the fingerprint of the training data of several runs."""
+    return storage.sha256_of_json({run.config.env.name: read_dataset(run, verify=False).checksum for run in runs})
+
+
+def _widened(configs: Mapping[str, Experiment]) -> dict[str, Experiment]:
+    """Return the experiments with the longest steps of any, and with nodes as small as in forests of one family."""
+    longest, wider = max(config.meta.stepsize_high for config in configs.values()), {}
+    for name, config in configs.items():
+        data = config.to_dict()
+        data["meta"]["stepsize_high"] = longest
+        if isinstance(share := data["fqi"]["regressor"].get("min_samples_split"), float):
+            data["fqi"]["regressor"]["min_samples_split"] = share / len(configs)
+        wider[name] = parse(data)
+    return wider
+
+
+def _without_units(config: Experiment, known: bool) -> Experiment:
+    """Return the experiment with features that have no unit, hence the same meaning in every family, and `return` if known."""
+    free = {*features.SETS["training"], *features.SETS["unit-free"], *(["return"] if known else [])}
+    kept = [name for name in config.meta.observation if name in free]
+    if not kept:
+        raise InputError(
+            f"publish: all that {config.env.name} observes carries a unit, so that families cannot be pooled."
+        )
+    data = config.to_dict()
+    return parse(data | {"meta": data["meta"] | {"observation": kept}})
+
+
+def _in_units(transitions: Transitions, columns: Sequence[str], zero: float, unit: float) -> Transitions:
+    rewards = (transitions.reward / np.float32(unit)).astype(np.float32)
+    observation, following = transitions.observation.copy(), transitions.next_observation.copy()
+    if "return" in columns:
+        for seen in (observation, following):
+            column = seen[:, [*columns].index("return")]
+            column[:] = (column - zero) / unit
+    return transitions._replace(observation=observation, reward=rewards, next_observation=following)

@@ -1,28 +1,27 @@
-"""A configuration as TOML with a sentence for each field, and the reference of all settings as Markdown."""
+"""Settings in words: a configuration as TOML with a sentence for each field, and what is wrong with one."""
 
+import difflib
 import inspect
 import json
 import re
 from collections.abc import Iterator
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, get_args
 
-from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ValidationError
 
-from metastep._core.settings import settings_of
-from metastep.experiments.config import part_registries
+from metastep import controllers, policies, rules
+from metastep._core.errors import shown
+from metastep._core.registry import Registry
+from metastep._core.settings import plainly, settings_of
 from metastep.experiments.schema import Experiment
+from metastep.fqi import regressors
 
-_HEAD = "| setting | what is allowed | default | meaning |\n|---|---|---|---|"
-_WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", dict: "table", Any: "anything"}
-_NO_LIMIT = 1e9
-_BOUNDS: dict[type, tuple[str, str]] = {
-    Ge: ("ge", "at least"),
-    Gt: ("gt", "above"),
-    Le: ("le", "at most"),
-    Lt: ("lt", "below"),
+# The registries whose options stand in sections of the schema, by the section's name.
+_REGISTRIES: dict[str, Registry[Any]] = {
+    "PolicySection": policies.REGISTRY,
+    "RuleSection": rules.REGISTRY,
+    "ControllerSection": controllers.REGISTRY,
+    "RegressorSection": regressors.REGISTRY,
 }
 
 
@@ -33,16 +32,25 @@ def to_toml(config: Experiment, origin: str = "an experiment") -> str:
 
 
 def _table(section: BaseModel, prefix: str) -> Iterator[str]:
-    """Yield plain settings, then the tables inside."""
+    """Yield plain settings, then the options of a part, then the tables inside."""
     inner = {}
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        if _inside(field.annotation) and value is not None:
+        if section_in(field.annotation) and value is not None:
             inner[name] = value
             continue
         yield f"# {field.description}"
-        yield f"# {name} =" if value is None else f"{name} = {_literal(value)}"
-    yield from _options(section)
+        yield f"# {name} =" if value is None else f"{name} = {literal(value)}"
+    if registry := _REGISTRIES.get(type(section).__name__):
+        given, part = section.model_extra or {}, str(getattr(section, "name", ""))
+        known = settings_of(registry.entry(part).factory)
+        for option in registry.options(part):
+            setting = known.get(option)
+            yield from [f"# {setting.sentence}"] if setting is not None and setting.sentence else []
+            if option in given:
+                yield f"{option} = {literal(given[option])}"
+            elif setting is not None and isinstance(setting.default, bool | int | float | str | tuple):
+                yield f"# {option} = {literal(setting.default)}"
     for name, value in inner.items():
         yield from ("", f"# {type(section).model_fields[name].description}")
         if isinstance(value, BaseModel):
@@ -50,106 +58,68 @@ def _table(section: BaseModel, prefix: str) -> Iterator[str]:
             yield from _table(value, f"{prefix}{name}.")
             continue
         if isinstance(value, dict):
-            for key, entry in value.items():
-                yield f"[{prefix}{name}.{_key(key)}]"
-                yield from (f"{item} = {_literal(inner)}" for item, inner in entry.model_dump().items() if inner != {})
-                yield ""
-            continue
-        for entry in value:
-            yield f"[[{prefix}{name}]]"
-            yield from (f"{key} = {_literal(item)}" for key, item in entry.model_dump(exclude_defaults=True).items())
-            yield ""
+            tables = [(f"[{prefix}{name}.{_key(key)}]", entry.model_dump()) for key, entry in value.items()]
+        else:
+            tables = [(f"[[{prefix}{name}]]", entry.model_dump(exclude_defaults=True)) for entry in value]
+        for heading, entries in tables:
+            yield from (heading, *(f"{key} = {literal(item)}" for key, item in entries.items() if item != {}), "")
 
 
-def _options(section: BaseModel) -> Iterator[str]:
-    """Yield the options of a part, each with its sentence; those that are not set are comments with their defaults."""
-    given, registry = section.model_extra or {}, part_registries().get(type(section).__name__)
-    if registry is None:
-        return
-    name = str(getattr(section, "name", ""))
-    known = settings_of(registry.entry(name).factory)
-    for option in registry.options(name):
-        setting = known.get(option)
-        yield from [f"# {setting.sentence}"] if setting is not None and setting.sentence else []
-        if option in given:
-            yield f"{option} = {_literal(given[option])}"
-        elif setting is not None and isinstance(setting.default, bool | int | float | str | tuple):
-            yield f"# {option} = {_literal(setting.default)}"
-
-
-def configuration_markdown(schema: type[BaseModel] = Experiment) -> str:
-    """Return one heading for each section of a configuration, and below it a table of its settings."""
-    return "\n\n".join(_sections(schema, "", "Settings outside any section."))
-
-
-def _sections(schema: type[BaseModel], path: str, sentence: str) -> Iterator[str]:
-    """Yield a section, then the sections inside it."""
-    inner = {name: field for name, field in schema.model_fields.items() if _inside(field.annotation)}
-    fields = schema.model_fields.items()
-    rows = [_row(name, field) for name, field in fields if name not in inner or get_origin(field.annotation) is dict]
-    heading = f"## `[{path}]`" if path else "## Top level"
-    yield "\n\n".join([heading, sentence, "\n".join([_HEAD, *rows])])
-    for name, field in inner.items():
-        kind = _inside(field.annotation)
-        assert kind is not None
-        place = f"{path}.{name}".lstrip(".") + (".NAME" if get_origin(field.annotation) is dict else "")
-        yield from _sections(kind, place, inspect.getdoc(kind) or field.description or "")
-
-
-def _inside(kind: Any) -> type[BaseModel] | None:
+def section_in(kind: Any) -> type[BaseModel] | None:
     """Return the section that a field is, may be, or lists."""
     choices = [kind, *get_args(kind)]
     return next((choice for choice in choices if inspect.isclass(choice) and issubclass(choice, BaseModel)), None)
 
 
-def _row(name: str, field: FieldInfo) -> str:
-    default = "must be set" if field.is_required() else "not set" if field.default is None else _code(field.default)
-    cells = (f"`{name}`", _allowed(field.annotation, field.metadata), default, field.description or "")
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _allowed(kind: Any, metadata: Any = ()) -> str:
-    """Describe a type in the terms of TOML, with its bounds."""
-    if get_origin(kind) is Annotated:
-        kind, *inner = get_args(kind)
-        metadata = (*metadata, *inner)
-    return " ".join([_described(kind), *_bounds(metadata)])
-
-
-def _described(kind: Any) -> str:
-    arguments = get_args(kind)
-    if get_origin(kind) is Literal:
-        return ", ".join(map(_code, arguments))
-    if get_origin(kind) in (Union, UnionType):
-        return " or ".join(_allowed(choice) for choice in arguments if choice is not NoneType)
-    if get_origin(kind) is tuple:
-        return f"list, each {_allowed(arguments[0])}"
-    return _WORDS.get(get_origin(kind) or kind, getattr(kind, "__name__", str(kind)))
-
-
-def _bounds(metadata: Any) -> list[str]:
-    """Bounds of a number, except those that only keep it a number; pydantic wraps those of an annotated type once more."""
-    bounds = [bound for item in metadata for bound in getattr(item, "metadata", [item]) if type(bound) in _BOUNDS]
-    words = ((_BOUNDS[type(bound)][1], getattr(bound, _BOUNDS[type(bound)][0])) for bound in bounds)
-    found = [f"{word} {value:,.10g}" for word, value in words if value < _NO_LIMIT]
-    return [", ".join(found)] if found else []
-
-
-def _code(value: Any) -> str:
-    return f"`{_literal(value)}`"
-
-
-def _key(name: str) -> str:
-    """Return a name as TOML writes it, in quotes where it needs them."""
-    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else json.dumps(name)
-
-
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
     """Return a value as TOML writes it."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(name)} = {_literal(item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(name)} = {literal(item)}" for name, item in value.items()) + "}"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_literal, value))}]"
+        return f"[{', '.join(map(literal, value))}]"
     return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else json.dumps(name)
+
+
+def sentence(error: ValidationError) -> str:
+    """Return the first problem of a configuration; an unknown key goes first, since it may explain a missing one."""
+    problems = error.errors(include_url=False)
+    problem = next((item for item in problems if item["type"] == "extra_forbidden"), problems[0])
+    parts = (
+        f"[{part}]" if isinstance(part, int) else f".{part if part.isidentifier() else shown(part)}"
+        for part in problem["loc"]
+    )
+    dotted, message = "".join(parts).removeprefix("."), plainly(problem)
+    if problem["type"] == "extra_forbidden":
+        # The likeliest meaning: nearly the same last word in another place, else the most similar name.
+        words = {name: name.rpartition(".")[2] for name in _all_settings(Experiment)}
+        similar = difflib.get_close_matches(dotted.rpartition(".")[2], words.values(), n=1, cutoff=0.85)
+        elsewhere = [name for name, word in words.items() if word in similar]
+        (near,) = difflib.get_close_matches(dotted, elsewhere or words, n=1, cutoff=0.0)
+        return f"{dotted}: is not a setting, did you mean {near!r}?"
+    if problem["type"] == "missing":
+        field = Experiment.model_fields.get(dotted)  # a section names its keys
+        section = None if field is None else section_in(field.annotation)
+        if section is None:
+            return f"{dotted}: is missing, it must be set."
+        needed = [key for key, inner in section.model_fields.items() if inner.is_required()]
+        registry, name = _REGISTRIES.get(section.__name__), section.model_fields.get("name")
+        needed += registry.required(name.default) if registry is not None and name is not None else []
+        return f"{dotted}: is missing, it must be a table [{dotted}]{' with ' * bool(needed)}{', '.join(needed)}."
+    if problem["type"] == "value_error" and not message.startswith("must"):  # a section's own check names the field
+        return f"{dotted}.{message.rstrip('.')}.".removeprefix(".")
+    return f"{dotted or 'configuration'}: {shown(problem['input'])} {message}."
+
+
+def _all_settings(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield prefix + name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _all_settings(field.annotation, f"{prefix}{name}.")
+    if registry := _REGISTRIES.get(section.__name__):
+        yield from (prefix + option for part in registry.names() for option in registry.options(part))

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metastep import envs
 from metastep._core.errors import InputError
 from metastep.evaluation import Comparison, all_differences, differences, differences_to_csv, summary, to_parquet
 from metastep.evaluation.statistics import Metric
 from metastep.experiments import stages
-from metastep.experiments.build import some_controller, whole_family
 from metastep.experiments.provenance import seal_report
 from metastep.experiments.schema import Experiment
-from metastep.experiments.times import in_words, times_of
 from metastep.mdp.dataset import Dataset
 from metastep.report.compose import compose
 from metastep.report.document import write_document
-from metastep.report.findings import Findings, Fitted, target_of
-from metastep.report.tables import nothing_learned
+from metastep.report.tables import Findings, Fitted, nothing_learned, target_of
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -39,64 +38,48 @@ def write_report(run: Run, command: str = "") -> Path:
         needed = [(run.of_model(model).model_file, "fit") for model in run.models_needed]
         for file, verb in (*needed, (run.comparison_file, "compare")):
             if not file.exists():
-                place = file.relative_to(run.path)
-                raise InputError(f"Folder {run.path} holds no {place}; run `metastep {verb} {run.path}` first.")
+                missing = file.relative_to(run.path)
+                raise InputError(f"Folder {run.path} holds no {missing}; run `metastep {verb} {run.path}` first.")
+        fitted = {}
+        for spec in run.methods.values():
+            if stages.some_controller(spec).needs_model:
+                own = run.of_model(spec.model)
+                dataset, (model, validation) = own.dataset, stages.read_fitted(own)
+                names, updates = [part.name for part in model.record.observation], dataset.layout.num_updates // 2
+                starts, later = (observations(dataset, names, update) for update in (0, updates))
+                place = own.model_file.relative_to(run.path).as_posix()
+                seen = dataset.counts(), starts, later, updates
+                fitted[spec.name] = Fitted(model, validation, *seen, own.config.to_dict(), place)
         findings = Findings(
             name=config.env.name.rpartition(":")[2],
             command=repeating(run) or command,
             config=config.to_dict(),
             comparison=run.comparison,
-            context_space=whole_family(config).context_space,
-            fitted=_fitted(run),
+            context_space=envs.make(config.env.name, **config.env.options).context_space,
+            fitted=fitted,
         )
         curves, table = run.path / "results.parquet", run.path / "differences.csv"
         to_parquet(run.comparison, curves)
-        rows = [
-            row
-            for metric in get_args(Metric)
-            for row in all_differences(
-                run.comparison, metric, seed=config.seed, num_resamples=config.compare.num_resamples
-            )
-        ]
+        resamples: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
+        rows = [row for metric in get_args(Metric) for row in all_differences(run.comparison, metric, **resamples)]
         differences_to_csv(rows, table)
         files = write_document(compose(findings), run.path)
         seal_report(run, [*files, curves, table])
     return run.report_file
 
 
-def _fitted(run: Run) -> dict[str, Fitted]:
-    """Return the models that methods follow, by the name of the method."""
-    found = {}
-    for spec in run.methods.values():
-        if not some_controller(spec).needs_model:
-            continue
-        own = run.of_model(spec.model)
-        dataset, (model, validation) = own.dataset, stages.read_fitted(own)
-        names = tuple(part.name for part in model.record.observation)
-        updates = dataset.layout.num_updates // 2
-        starts, later = (observations(dataset, names, update) for update in (0, updates))
-        file = own.model_file.relative_to(run.path).as_posix()
-        found[spec.name] = Fitted(
-            model, validation, dataset.counts(), starts, later, updates, own.config.to_dict(), file
-        )
-    return found
-
-
 def repeating(run: Run) -> str:
     """Return the commands that repeat a run: the one that created it, and the other stages where it only collected."""
     created = run.command()
-    if not created.startswith("metastep collect "):
-        return created
-    return "\n".join(
-        [created, *(shlex.join(["metastep", verb, str(run.path)]) for verb in ("fit", "compare", "report"))]
-    )
+    later = ("fit", "compare", "report") if created.startswith("metastep collect ") else ()
+    return "\n".join([created, *(shlex.join(["metastep", verb, str(run.path)]) for verb in later)])
 
 
-def observations(dataset: Dataset, names: tuple[str, ...], update: int = 0, num: int = _STARTS) -> NDArray[np.float32]:
+def observations(dataset: Dataset, names: Sequence[str], update: int = 0, num: int = _STARTS) -> NDArray[np.float32]:
     """Return finite meta-observations of up to `num` learners after `update` updates, (learners, columns)."""
     rows: list[NDArray[np.float32]] = []
     for history in dataset.blocks():
-        found = history.observe(names)[update]
+        found = history.observe(tuple(names))[update]
         rows.append(found[np.isfinite(found).all(axis=1)])
         if sum(map(len, rows)) >= num:
             break
@@ -108,28 +91,25 @@ def print_comparison(comparison: Comparison, config: Experiment) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    seed, num_resamples = config.seed, config.compare.num_resamples
+    resamples: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
     target = target_of(comparison)
-    name = comparison.label(target)
-    rows = differences(comparison, target, seed=seed, num_resamples=num_resamples)
-    against = {row.baseline: row for row in rows}
-    diverged = any(comparison.num_diverged().values())
-    table = Table(
-        title=f"{comparison.num_tasks} test tasks; AUC is the mean return over the updates", title_justify="left"
-    )
+    name, diverged = comparison.label(target), any(comparison.num_diverged().values())
+    against = {row.baseline: row for row in differences(comparison, target, **resamples)}
+    title = f"{comparison.num_tasks} test tasks; AUC is the mean return over the updates"
+    table = Table(title=title, title_justify="left")
     last = ["diverged tasks"] if diverged else []
     for heading in ("method", "AUC", "final return", f"{name} minus it, AUC", f"{name} is", *last):
         # In a narrow terminal the numbers break, not the verdict.
         table.add_column(heading, no_wrap=heading == f"{name} is")
-    for row in summary(comparison, seed=seed, num_resamples=num_resamples):
-        difference = against.get(row.method)
+    for row in summary(comparison, **resamples):
+        difference, minus = against.get(row.method), ""
+        if difference is not None:
+            minus = f"{difference.mean:.3g} [{difference.low:.3g}, {difference.high:.3g}] {difference.note}".rstrip()
         table.add_row(
             comparison.label(row.method),
             f"{row.auc.mean:.4g} [{row.auc.low:.4g}, {row.auc.high:.4g}]",
             f"{row.final.mean:.4g} [{row.final.low:.4g}, {row.final.high:.4g}]",
-            ""
-            if difference is None
-            else f"{difference.mean:.3g} [{difference.low:.3g}, {difference.high:.3g}] {difference.note}".rstrip(),
+            minus,
             "" if difference is None else difference.verdict,
             *([str(row.num_diverged)] if diverged else []),
         )
@@ -147,3 +127,17 @@ def print_outcome(run: Run) -> None:
     if seconds := times_of(run):
         print(f"time: {in_words(seconds)}")
     print(f"report: {run.report_file}")
+
+
+def times_of(run: Run) -> dict[str, float]:
+    """Return seconds by stage, of a run and of the models within it."""
+    found = stages.read_times(run.path)
+    for model in run.config.models:
+        found |= {f"{model} {name}": value for name, value in stages.read_times(run.of_model(model).path).items()}
+    return found
+
+
+def in_words(seconds: dict[str, float]) -> str:
+    """Return one line: each stage with its time, and the sum where there are several."""
+    parts = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
+    return f"{parts}; {sum(seconds.values()):.1f} s in all" if len(seconds) > 1 else parts

@@ -13,34 +13,37 @@ path/models/NAME/             a further model of the experiment: a run within th
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
-from functools import cached_property
+from contextlib import AbstractContextManager
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metastep import policies
 from metastep._core import storage
-from metastep._core.errors import InputError, shown
-from metastep._core.locks import writing
+from metastep._core.errors import InputError
+from metastep._core.progress import Named, Silent, Tracker
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
-from metastep._core.storage import claim
-from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, tune
+from metastep._core.storage import writing
+from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
+from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
+from metastep.experiments import config as configs
 from metastep.experiments import provenance, reporting, stages
-from metastep.experiments.build import build_env, build_fqi, build_mdp, method_specs, some_controller
-from metastep.experiments.config import parse, variant
+from metastep.experiments.budget import require_affordable
 from metastep.experiments.schema import Experiment
+from metastep.fqi import Model, save_model
+from metastep.mdp import MetaMDP, collection
+from metastep.mdp.dataset import Dataset, DatasetWriter, all_transitions
+from metastep.mdp.tasks import load_tasks
+from metastep.testing import check_env
+from metastep.testing.envs import declared
 
-if TYPE_CHECKING:
-    from metastep._core.progress import Tracker
-    from metastep.fqi import Model
-    from metastep.mdp import MetaMDP
-    from metastep.mdp.dataset import Dataset
-
-_KIND, _REMEDY = "run", "start it again in another folder"
+_CHECKED_STEPS = 50  # of an episode of a user's environment, at most
 
 
 class Run:
@@ -74,22 +77,22 @@ class Run:
         file = Path(path) / "config.json"
         if not file.exists():
             raise InputError(f"Folder {path} holds no config.json; `metastep collect` or `metastep run` creates one.")
-        record = _read(file)
-        run = cls(path, _parsed(file, record), _tasks(file, record["tasks"]))
+        record = provenance.read_config(file)
+        run = cls(path, provenance.parsed(file, record), provenance.listed_tasks(file, record["tasks"]))
         run.record = record
         return run
 
     def prepare_folder(self, command: str = "") -> Self:
         """Create the folder with its config.json; refuse one that was started with other settings."""
-        wanted = storage.stamp(_KIND) | {
-            "experiment": self.config.to_dict(),
-            "tasks": None if self.tasks is None else np.asarray(self.tasks).tolist(),
-        }
-        file = claim(self.path, "config.json")
+        tasks = None if self.tasks is None else np.asarray(self.tasks).tolist()
+        wanted = storage.stamp("run") | {"experiment": self.config.to_dict(), "tasks": tasks}
+        file = storage.claim(self.path, "config.json")
         # Of several processes that start at the same time one writes; all compare with what is there then.
         storage.write_atomically(file, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
         # Parsing fills in settings that are newer than the folder, so that they do not count as a difference.
-        there = {name: self.record[name] for name in wanted} | {"experiment": _parsed(file, self.record).to_dict()}
+        there = {name: self.record[name] for name in wanted} | {
+            "experiment": provenance.parsed(file, self.record).to_dict()
+        }
         if difference := first_difference(there, wanted):
             key, before, now = difference
             raise InputError(
@@ -104,14 +107,14 @@ class Run:
         """Import the modules that the configuration names, or refuse; check the listed tasks."""
         require_modules(self.config.part_names(), f"File {self.path / 'config.json'}", allow_imports=allow_imports)
         if self.tasks is not None:
-            space = build_env(self.config).context_space
+            space = configs.build_env(self.config).context_space
             space.validate(self.tasks, f"File {self.path / 'config.json'}, tasks")
         return self
 
     def require_buildable(self) -> Self:
         """Refuse a configuration whose meta-MDPs, estimators or methods cannot be built."""
         for own in map(self.of_model, ("", *self.config.models)):
-            build_fqi(own.config, own.mdp.space)
+            configs.build_fqi(own.config, own.mdp.space)
         assert self.methods is not None
         return self
 
@@ -124,19 +127,19 @@ class Run:
         if not name:
             return self
         if name not in self._models:
-            self._models[name] = Run(self.path / "models" / name, variant(self.config, name), self.tasks)
+            self._models[name] = Run(self.path / "models" / name, configs.variant(self.config, name), self.tasks)
         return self._models[name]
 
     def writing(self) -> AbstractContextManager[None]:
         """Lock the folder against other writers."""
-        return writing(lock_folder(self.path))
+        return writing(provenance.lock_folder(self.path))
 
     # What the run consists of, built or read on first use.
 
     @cached_property
     def record(self) -> dict[str, Any]:
         """The content of config.json."""
-        return _read(self.path / "config.json")
+        return provenance.read_config(self.path / "config.json")
 
     @property
     def identity(self) -> str:
@@ -146,21 +149,21 @@ class Run:
     @cached_property
     def mdp(self) -> MetaMDP:
         """The meta-MDP."""
-        return build_mdp(self.config)
+        return configs.build_mdp(self.config)
 
     @cached_property
     def methods(self) -> dict[str, MethodSpec]:
         """The methods of the comparison by name; one that cannot be built is refused."""
-        specs = method_specs(self.config)
+        specs = stages.method_specs(self.config)
         for spec in specs.values():
             spec.on(self.of_model(spec.model).mdp)
-            some_controller(spec)
+            stages.some_controller(spec)
         return specs
 
     @cached_property
     def models_needed(self) -> tuple[str, ...]:
         """The models that methods of the comparison follow; the experiment's own model is ""."""
-        needing = (spec.model for spec in self.methods.values() if some_controller(spec).needs_model)
+        needing = (spec.model for spec in self.methods.values() if stages.some_controller(spec).needs_model)
         return tuple(dict.fromkeys(needing))
 
     @cached_property
@@ -180,8 +183,13 @@ class Run:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """All methods on the test tasks."""
-        return stages.read_compared(self)
+        """All methods on the test tasks, joined from the results there."""
+        comparison = provenance.read_comparison(self, self.comparison_file)
+        if comparison.names != self.config.compare.names:
+            raise InputError(
+                f"File {self.comparison_file} compares other methods than this run; remove it to compare again."
+            )
+        return comparison
 
     def command(self) -> str:
         """Return the command that created the folder, as far as it is known."""
@@ -194,15 +202,67 @@ class Run:
 
     def collect(self, *, tracker: Tracker | None = None) -> Dataset:
         """Collect the training data, or what is missing of it."""
-        return stages.collect(self, tracker=tracker)
+        config, mdp = self.config, self.mdp
+        try:  # the data may hold more features than the model observes
+            if set(collection.recorded_features(mdp)) <= set(self.dataset.layout.features):
+                return self.dataset
+        except InputError:  # collecting completes it, or says what is wrong
+            pass
+        timed = stages.Timed(self.path, tracker)
+        with self.writing():
+            self.dataset = collection.collect(
+                dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
+                self.data_folder,
+                num_episodes=configs.learners_collected(config),
+                labels=config.collect.labels,
+                rounds=config.collect.rounds,
+                follow=None if config.collect.rounds == 1 else partial(self._controller_of_round, timed),
+                num_updates=configs.updates_collected(config),
+                seed=config.seed,
+                config=provenance.recorded_with_data(self),
+                task_list=self.tasks,
+                tracker=timed,
+            )
+        return self.dataset
+
+    def _controller_of_round(self, tracker: Tracker, writer: DatasetWriter, index: int) -> Controller:
+        """Return what proposes updates in a round: random exploration first, later the model fitted on all rounds before."""
+        if index == 0:
+            return Exploration()
+        config, path = self.config, self.round_file(index)
+        blocks = range(index * len(writer.layout.blocks) // config.collect.rounds)
+        fingerprint = writer.digest_of(blocks)
+        if path.exists():
+            model = provenance.read_round_model(self, index, fingerprint)
+        else:
+            transitions = all_transitions(map(writer.block, blocks), config.meta.observation)
+            model = stages.fit_on(config, self.mdp, transitions, fingerprint, tracker=tracker)
+            model = stages.select(model, stages.validate(self, model, tracker=tracker)).only_selected()
+            storage.create_folder(path.parent)
+            save_model(model, path)
+        return Exploring(MetaFQIController(model), config.collect.exploration, config.collect.near)
 
     def learn(self, model: str = "", *, tracker: Tracker | None = None) -> Model:
-        """Collect, fit and select one of the experiment's models."""
-        return stages.learn(self, model, tracker=tracker)
+        """Collect, fit and select one of the experiment's models, or continue where it was stopped."""
+        own = self.of_model(model)
+        if model:
+            own.prepare_folder()
+            tracker = Named(tracker or Silent(), model)
+        if not (own.model_file.exists() and own.validation_file.exists()):
+            own.collect(tracker=tracker)
+        return stages.fit_and_select(own, tracker=tracker)
 
     def compare(self, *, tracker: Tracker | None = None) -> Comparison:
-        """Tune the baselines and run every method on the test tasks."""
-        return stages.compare_methods(self, tracker=tracker)
+        """Tune the baselines and run every method on the test tasks; each result is written as soon as it is complete."""
+        if not self.comparison_file.exists():
+            names = self.config.compare.names
+            with self.writing():
+                joined, uses = (
+                    join(stages.method_results(self, names, tracker=tracker)),
+                    [f"results/{n}" for n in names],
+                )
+                self.comparison = provenance.write_comparison(self, self.comparison_file, joined, uses)
+        return self.comparison
 
     def run_all(self, *, tracker: Tracker | None = None) -> Path:
         """Run every stage and write the report; return the path of its page."""
@@ -220,12 +280,8 @@ class Run:
         self, spec: MethodSpec, *, num_updates: int | None = None, tracker: Tracker | None = None
     ) -> tuple[Method, TuningTable]:
         """Tune a method on the tuning tasks."""
-        return tune(
-            spec,
-            self.of_model(spec.model).mdp,
-            num_tasks=self.config.compare.num_tuning_tasks,
-            **self._settings(num_updates, tracker),
-        )
+        num_tasks = self.config.compare.num_tuning_tasks
+        return tune(spec, self.of_model(spec.model).mdp, num_tasks=num_tasks, **self._settings(num_updates, tracker))
 
     def test(
         self,
@@ -240,14 +296,9 @@ class Run:
         return compare(methods, self.mdp, num_tasks=num_tasks, tuning=tuning, **self._settings(num_updates, tracker))
 
     def _settings(self, num_updates: int | None, tracker: Tracker | None) -> dict[str, Any]:
-        """Return the settings that tuning and tests share; by default they make as many updates as the comparison."""
         config = self.config.compare
-        return {
-            "seed": self.config.seed,
-            "num_updates": num_updates or config.num_updates,
-            "blocks_together": config.blocks_together,
-            "tracker": tracker,
-        }
+        updates = {"num_updates": num_updates or config.num_updates, "blocks_together": config.blocks_together}
+        return {"seed": self.config.seed, "tracker": tracker} | updates
 
     def result_file(self, method: str) -> Path:
         """Return the file of one method on the test tasks, with its grid search."""
@@ -258,43 +309,67 @@ class Run:
         return self.path / "rounds" / f"{index}.safetensors"
 
 
-def lock_folder(path: Path) -> Path:
-    """Return the folder whose lock a writer of a run, of a model within it or of its data holds."""
-    place = path.resolve()
-    if place.name == "data" and (place.parent / "config.json").exists():
-        place = place.parent
-    if place.parent.name == "models" and (place.parent.parent / "config.json").exists():
-        place = place.parent.parent
-    return place
+def run(
+    source: str | Path,
+    out: str | Path,
+    *,
+    scale: configs.Scale | None = None,
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+    tracker: Tracker | None = None,
+    anyway: bool = False,
+) -> Run:
+    """Run an experiment: everything that `metastep run` does. A stopped run resumes.
+
+    Args:
+        source: the name of a preset, or the path of a .toml file.
+        out: folder of the run.
+        scale: "quick" or "full"; by default quick where the configuration has such a table.
+        seed: of everything random, in place of the configuration's.
+        overrides: further settings, like `"fqi.regressor.trees=20"`.
+        tracker: receives progress.
+        anyway: whether it may take weeks.
+
+    Returns:
+        The run, with its `config`, `dataset`, `model` and `comparison`.
+    """
+    started = start_run(source, scale, Path(out), seed=seed, overrides=overrides, anyway=anyway)
+    started.run_all(tracker=tracker)
+    return started
 
 
-def _read(file: Path) -> dict[str, Any]:
-    record = storage.read_sealed(file, _KIND, _REMEDY)
-    keys = {*storage.stamp(_KIND), "experiment", "tasks", "checksum"}
-    if set(record) != keys or not isinstance(record["experiment"], dict):
-        raise InputError(f"File {file} was not written by metastep: it must hold the keys experiment and tasks.")
-    return record
+def start_run(
+    source: str | Path,
+    scale: configs.Scale | None,
+    out: Path,
+    *,
+    command: str = "",
+    seed: int | None = None,
+    overrides: Sequence[str] | None = None,
+    tasks: Path | None = None,
+    data: Path | None = None,
+    anyway: bool = False,
+) -> Run:
+    """Create or resume a run; what cannot run is refused before a folder is created.
 
-
-def _parsed(file: Path, record: dict[str, Any]) -> Experiment:
-    try:
-        return parse(record["experiment"])
-    except InputError as error:
-        raise InputError(f"File {file}: {error}") from None
-
-
-def _tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
-    """Return the recorded tasks as an array; the file may have been edited."""
-    if listed is None:
-        return None
-    rows = listed if isinstance(listed, list) and all(isinstance(row, list) for row in listed) else []
-    numbers = all(type(number) in (int, float) for row in rows for number in row)
-    if numbers and len({len(row) for row in rows}) == 1 and rows[0]:
-        # A whole number may be too long for a float, a float too large for one of 32 bits.
-        with suppress(OverflowError), np.errstate(over="ignore"):
-            tasks = np.asarray(rows, np.float32)
-            if np.isfinite(tasks).all():
-                return tasks
-    raise InputError(
-        f"File {file}: tasks = {shown(listed)} must be null or a list of tasks, each a list of equally many finite numbers."
-    )
+    Besides the arguments of `run` there are the command that was typed, for the report, a file of contexts to train on, and
+    another run, or its data, to copy the training data from.
+    """
+    config = configs.load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
+    env = configs.build_env(config)
+    if ":" in config.env.name:  # a user's, which may break the contract: later it would fail, or give wrong numbers
+        declared(env)  # the policy is built from it
+        policy = policies.build(config.policy.name, config.policy.options, env)
+        horizon = min(config.rollout.horizon, _CHECKED_STEPS)
+        check_env(env, horizon=horizon, sigma=getattr(policy, "sigma", 1.0), thorough=False)
+    space = env.context_space
+    listed = None if tasks is None else load_tasks(tasks, space.names, space.low, space.high)
+    new = Run(out, config, listed).require_buildable()
+    configs.require_available(new.mdp)
+    require_affordable(new, anyway=anyway)
+    dataset = None if data is None else provenance.find_data(data, config, listed)
+    new.prepare_folder(command)
+    if dataset is not None:
+        with new.writing():
+            provenance.copy_data(dataset, new)
+    return new

@@ -61,6 +61,7 @@ def _features(value: Any) -> Any:
     return features.expanded(names) if sets or isinstance(value, str) else value
 
 
+Thousand = Annotated[int, Ge(1), Le(1000)]
 PerParameter = Annotated[
     tuple[Float, ...],
     BeforeValidator(lambda value: (value,) if type(value) in (int, float) else value),
@@ -128,11 +129,9 @@ class RegressorSection(_Part):
 class EnvSection(_Section):
     """The family of tasks."""
 
-    name: str = Field(
-        description="Name in the registry, or module:name for one that a module of yours registers.", min_length=1
-    )
+    name: str = Field(min_length=1, description="Name in the registry of environments, or module:name.")
     options: Annotated[dict[str, Any], AfterValidator(_plain)] = Field(
-        default={}, description="Fields of the environment's class to set."
+        default={}, description="Fields of its class to set."
     )
     fixed_context: tuple[Float, ...] | None = Field(
         default=None, min_length=1, description="The one task of a run without a family: a number for each coordinate."
@@ -184,7 +183,7 @@ class MetaSection(_Section):
     """The meta-MDP: what is seen, what is chosen, what is done with it."""
 
     num_updates: Count = Field(
-        description="Updates of a learner (T) in the trajectories of the training data; the generative method makes one."
+        description="Updates of a learner (T) in the training data; the generative method makes one."
     )
     rule: RuleSection = Field(default=RuleSection(), description="The update whose step sizes are chosen.")
     meta_discount: float = _of(EpisodicMetaMDP, "meta_discount")
@@ -192,12 +191,11 @@ class MetaSection(_Section):
     stepsize_high: Float = Field(gt=0.0, le=1e9, description="Largest step size.")
     stepsize_scale: Scale = Field(
         default="linear",
-        description="How step sizes are sampled and gridded; on the scale divergence they are the KL that a step may cost.",
+        description="How steps are sampled and gridded; on the scale divergence they are the KL a step may cost.",
     )
     ranges: dict[str, RangeSection] = Field(
         default={},
-        description="By name: of a menu, the range of the step along one direction; of other rules, the range of a further "
-        "coordinate, as PPO's clip_range.",
+        description="Ranges of the steps along directions of a menu, or of further coordinates, as PPO's clip_range.",
     )
     observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(EpisodicMetaMDP, "observation")
 
@@ -215,20 +213,18 @@ class CollectSection(_Section):
         default="trajectory", description="Whole meta-episodes, or every tuple sampled afresh."
     )
     num_meta_episodes: Count = Field(
-        description="Meta-episodes, or tuples of the generative method (K in the paper); of each round, in whole blocks, where "
-        "there are several."
+        description="Meta-episodes, or tuples of the generative method (K); of each round, in whole blocks, of several."
     )
-    labels: Annotated[int, Ge(1), Le(1000)] = Field(
-        default=1, description="Updates tried at every state; one of them is made, the others only give tuples."
+    labels: Thousand = Field(
+        default=1, description="Updates tried at every state; one is made, the others only give tuples."
     )
-    rounds: Annotated[int, Ge(1), Le(1000)] = Field(
-        default=1, description="Rounds of collection: the first explores, later ones follow the model fitted so far."
+    rounds: Thousand = Field(
+        default=1, description="Rounds: the first explores, later ones follow the model fitted so far."
     )
     exploration: Share = Field(default=0.3, description="Share of random updates among those made in later rounds.")
     near: Share = Field(
         default=0.0,
-        description="Share of the updates only tried in later rounds that are near what the model would choose; the others are "
-        "drawn at random.",
+        description="Share of the updates only tried in later rounds that are near what the model would choose.",
     )
     block_size: Count | None = Field(
         default=None, description="Learners simulated together while collecting; by default rollout.block_size."
@@ -255,16 +251,12 @@ class SelectionSection(_Section):
 class MethodSection(_Named):
     """One method of the comparison; the name of a registered baseline alone is enough."""
 
-    name: str = Field(
-        description="Name in tables and files; that of a registered baseline, or module:name, brings the rest."
-    )
+    name: str = Field(description="Name in tables and files; that of a baseline, or module:name, brings the rest.")
     rule: RuleSection | None = Field(default=None, description="The update; by default the baseline's, or meta.rule.")
     controller: ControllerSection | None = Field(
         default=None, description="What proposes the step sizes; by default the baseline's."
     )
-    model: str = Field(
-        default="", description="The table [models.NAME] whose rule, step sizes and model it uses; by default none."
-    )
+    model: str = Field(default="", description="The table [models.NAME] whose rule, step sizes and model it uses.")
     stepsize_scale: Scale | None = Field(default=None, description="What its steps mean; by default what others' do.")
     stepsize_range: tuple[Float, Float] | None = Field(
         default=None, description="Its smallest and largest step; by default those of meta."
@@ -275,9 +267,7 @@ class MethodSection(_Named):
         "along meta.rule that has none is tried with ten values of its range, equally spaced on its scale, without the smallest.",
     )
     label: str = Field(default="", description="The name in figures and tables.", max_length=80)
-    colour: Annotated[str, Field(pattern=r"^(#[0-9a-fA-F]{6})?$")] = Field(
-        default="", description="The colour in figures, like #0072B2."
-    )
+    colour: str = Field(default="", description="The colour in figures, like #0072B2.", pattern=r"^(#[0-9a-fA-F]{6})?$")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -297,7 +287,7 @@ class CompareSection(_Section):
     """The comparison on test tasks."""
 
     methods: tuple[MethodSection, ...] = Field(
-        default=(MethodSection(name="metafqi"), MethodSection(name="fixed")),
+        (MethodSection(name="metafqi"), MethodSection(name="fixed")),
         min_length=1,
         description="Methods to compare, in the order of the tables.",
     )
@@ -306,9 +296,8 @@ class CompareSection(_Section):
     num_tuning_tasks: Several = Field(default=20, description="Tasks on which the baselines are tuned.")
     blocks_together: Count = Field(
         default=1,
-        description="Blocks that a GPU simulates in one batch while methods and iterations are tuned, compared and validated, "
-        "rounded down to a power of two; their last bits then depend on which blocks meet. On a CPU each block has a core of its "
-        "own.",
+        description="Blocks that a GPU simulates in one batch except while collecting, rounded down to a power of two; their "
+        "last bits then depend on which blocks meet. On a CPU each block has a core of its own.",
     )
     num_resamples: Count = Field(
         default=10_000, description="Random draws of sign-flip tests, interquartile means and oracle scores."
@@ -371,10 +360,8 @@ class Experiment(_Section):
         meta = self.meta
         step = Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
         Stepsizes(step.low, step.high, self.fqi.num_stepsizes, scale=step.scale)
-        if len(set(self.meta.observation)) != len(self.meta.observation) or not self.meta.observation:
-            raise ValueError(
-                f"meta.observation: {shown(self.meta.observation)} must name one feature or more, each once"
-            )
+        if len(set(meta.observation)) != len(meta.observation) or not meta.observation:
+            raise ValueError(f"meta.observation: {shown(meta.observation)} must name one feature or more, each once")
         return self
 
     def part_names(self) -> tuple[str, ...]:

@@ -1,112 +1,77 @@
-"""The stages of a run: collect, fit, validate and select, tune and compare. Each continues what it finds begun."""
+"""The stages of a run after collection: fit, validate and select, tune and compare. Each continues what it finds begun.
+
+The time of each stage is kept in the run's folder. Times differ from run to run, so no file that is compared byte by byte shows
+them, and no checksum covers them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from metastep import controllers, features
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.progress import Named, Silent, Tracker
-from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
-from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join
+from metastep._core.progress import Silent, Stage, Tracker
+from metastep.controllers import Controller, MetaFQIController
+from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, baselines, compare
 from metastep.evaluation.comparison import Asked, comparing
 from metastep.evaluation.tuning import num_blocks, tuning
 from metastep.experiments import provenance
-from metastep.experiments.build import build_fqi, build_regressor, learners_collected, updates_collected
-from metastep.experiments.times import Timed
+from metastep.experiments.config import build_fqi, build_regressor, build_rule
+from metastep.experiments.schema import Experiment, MethodSection
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, save_model
-from metastep.mdp import collection
+from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Stream
-from metastep.mdp.dataset import Dataset, DatasetWriter, all_transitions
+from metastep.mdp.dataset import Dataset
 from metastep.mdp.history import Transitions
 from metastep.mdp.runs import Plan, carry_out
+from metastep.rules.spaces import Range
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
 
 
-def collect(run: Run, *, tracker: Tracker | None = None) -> Dataset:
-    """Collect the training data, or what is missing of it."""
-    config, mdp = run.config, run.mdp
-    try:  # the data may hold more features than the model observes
-        if set(collection.recorded_features(mdp)) <= set(run.dataset.layout.features):
-            return run.dataset
-    except InputError:  # collecting completes it, or says what is wrong
-        pass
-    rounds, timed = config.collect.rounds, Timed(run.path, tracker)
-    with run.writing():
-        run.dataset = collection.collect(
-            dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
-            run.data_folder,
-            num_episodes=learners_collected(config),
-            labels=config.collect.labels,
-            rounds=rounds,
-            follow=None if rounds == 1 else partial(_controller_of_round, run, timed),
-            num_updates=updates_collected(config),
-            seed=config.seed,
-            config=provenance.recorded_with_data(run),
-            task_list=run.tasks,
-            tracker=timed,
-        )
-    return run.dataset
-
-
-def _controller_of_round(run: Run, tracker: Tracker, writer: DatasetWriter, index: int) -> Controller:
-    """Return what proposes updates in a round: random exploration first, later the model fitted on all rounds before."""
-    if index == 0:
-        return Exploration()
-    config, path = run.config, run.round_file(index)
-    blocks = range(index * len(writer.layout.blocks) // config.collect.rounds)
-    fingerprint = writer.digest_of(blocks)
-    if path.exists():
-        model = provenance.read_round_model(run, index, fingerprint)
-    else:
-        transitions = all_transitions(map(writer.block, blocks), config.meta.observation)
-        model = _fit(run, transitions, fingerprint, run.data_folder, tracker=tracker)
-        model = select(model, validate(run, model, tracker=tracker)).only_selected()
-        storage.create_folder(path.parent)
-        save_model(model, path)
-    return Exploring(MetaFQIController(model), config.collect.exploration, config.collect.near)
-
-
 def fit_model(run: Run, dataset: Dataset, *, tracker: Tracker | None = None, random_state: int | None = None) -> Model:
     """Fit metaFQI on a dataset; every iteration is kept, the last one counts as selected until `select`."""
     transitions = dataset.transitions(run.config.meta.observation)
-    return _fit(run, transitions, dataset.checksum, dataset.folder, tracker=tracker, random_state=random_state)
+    return fit_on(run.config, run.mdp, transitions, dataset.checksum, tracker=tracker, random_state=random_state)
 
 
-def _fit(
-    run: Run,
+def fit_on(
+    config: Experiment,
+    mdp: MetaMDP,
     transitions: Transitions,
     fingerprint: str,
-    source: Path,
     *,
     tracker: Tracker | None,
     random_state: int | None = None,
+    setting: dict[str, Any] | None = None,
+    configuration: dict[str, Any] | None = None,
 ) -> Model:
-    config, mdp, observation = run.config, run.mdp, run.config.meta.observation
+    """Fit metaFQI on transitions that `fingerprint` identifies; `setting` and `configuration` replace the experiment's own."""
     estimator = build_fqi(config, mdp.space, random_state)
     with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
         if not len(transitions.reward):
             raise InputError(
-                f"Dataset {source}: each of its tuples holds a number that is not finite, so there is nothing to fit; look at "
-                "the policy's sigma, the first policies and the step sizes."
+                "fit: each of the tuples holds a number that is not finite, so there is nothing to fit; look at the policy's "
+                "sigma, the first policies and the step sizes."
             )
         estimator.fit(transitions, progress=lambda *_: stage.advance(1))
     model = model_from(
         estimator,
-        setting=mdp.setting,
-        observation=[ObservationPart(name, size) for name, size in features.sizes(mdp, observation).items()],
+        setting=setting or mdp.setting,
+        observation=[ObservationPart(name, size) for name, size in features.sizes(mdp, mdp.observation).items()],
         training_data=TrainingData(len(transitions.reward), config.seed, fingerprint),
-        feature_names=features.columns(mdp, observation),
-        configuration={"experiment": config.to_dict()},
+        feature_names=features.columns(mdp, mdp.observation),
+        configuration=configuration or {"experiment": config.to_dict()},
         branches=branches_of(mdp.space),
     )
     # As in the configuration: `module:name` says where a user's own regressor comes from.
@@ -148,12 +113,10 @@ def select(model: Model, validation: Comparison) -> Model:
     A diverged task makes an iteration's mean return minus infinity, so it cannot be selected; its curve is not kept.
     """
     curves = []
-    for index, record in enumerate(validation.methods):
-        returns = validation.returns[index].astype(np.float64).mean(axis=0)
+    for record, tasks in zip(validation.methods, validation.returns, strict=True):
+        returns, iteration = tasks.astype(np.float64).mean(axis=0), int(record.values["iteration"])
         if np.isfinite(returns).all():
-            curves.append(
-                ValidationCurve(int(record.values["iteration"]), float(returns[1:].mean()), tuple(returns.tolist()))
-            )
+            curves.append(ValidationCurve(iteration, float(returns[1:].mean()), tuple(returns.tolist())))
     if not curves:
         raise InputError("selection: every iteration diverged on the validation tasks.")
     return model.with_validation(curves)
@@ -161,7 +124,7 @@ def select(model: Model, validation: Comparison) -> Model:
 
 def fit_and_select(run: Run, *, tracker: Tracker | None = None) -> Model:
     """Fit on the run's data, select on validation tasks, write model and validation."""
-    if not is_fitted(run):
+    if not (run.model_file.exists() and run.validation_file.exists()):
         timed = Timed(run.path, tracker)
         with run.writing():
             model = fit_model(run, run.dataset, tracker=timed)
@@ -170,11 +133,6 @@ def fit_and_select(run: Run, *, tracker: Tracker | None = None) -> Model:
             provenance.write_comparison(run, run.validation_file, validation, uses=["data"])
             save_model(model, run.model_file)
     return read_fitted(run)[0]
-
-
-def is_fitted(run: Run) -> bool:
-    """Return whether model and validation are there."""
-    return run.model_file.exists() and run.validation_file.exists()
 
 
 def read_fitted(run: Run) -> tuple[Model, Comparison]:
@@ -187,50 +145,7 @@ def read_fitted(run: Run) -> tuple[Model, Comparison]:
     return run.model, run.validation
 
 
-def learn(run: Run, model: str = "", *, tracker: Tracker | None = None) -> Model:
-    """Collect, fit and select one of an experiment's models, or continue where it was stopped."""
-    own = run.of_model(model)
-    if model:
-        own.prepare_folder()
-        tracker = Named(tracker or Silent(), model)
-    if not is_fitted(own):
-        collect(own, tracker=tracker)
-    return fit_and_select(own, tracker=tracker)
-
-
-def fit_all(run: Run, *, tracker: Tracker | None = None) -> dict[str, Model]:
-    """Fit and select the experiment's own model and the others that methods follow, whose data are collected here.
-
-    Rounds collect with models: their data and their fits belong together.
-    """
-    found = {"": fit_and_select(run, tracker=tracker)}
-    return found | {name: learn(run, name, tracker=tracker) for name in run.models_needed if name}
-
-
-def compare_methods(run: Run, *, tracker: Tracker | None = None) -> Comparison:
-    """Run every method on the test tasks, the baselines tuned; each result is written as soon as it is complete."""
-    if not run.comparison_file.exists():
-        names = run.config.compare.names
-        with run.writing():
-            joined = join(method_results(run, names, tracker=tracker))
-            uses = [f"results/{name}" for name in names]
-            run.comparison = provenance.write_comparison(run, run.comparison_file, joined, uses)
-    return run.comparison
-
-
-def read_compared(run: Run) -> Comparison:
-    """Read the comparison of a run, if it is the join of the results there."""
-    comparison = provenance.read_comparison(run, run.comparison_file)
-    if comparison.names != run.config.compare.names:
-        raise InputError(
-            f"File {run.comparison_file} compares other methods than this run; remove it to compare again."
-        )
-    return comparison
-
-
 class _Work(NamedTuple):
-    """The work of one method's result."""
-
     blocks: int  # of learners
     plan: Plan[None]
     is_tuned: bool
@@ -246,8 +161,7 @@ def method_results(run: Run, names: Sequence[str], *, tracker: Tracker | None = 
             # On many cores the end waits for the work that began last: the longest begin first. A method that is not tuned
             # has few blocks, each of which may simulate more than many others, as an oracle's do.
             works.sort(key=lambda work: (work.is_tuned, -work.blocks))
-            total = sum(work.blocks for work in works)
-            with timed.stage(f"compare {what}", total, "blocks") as stage:
+            with timed.stage(f"compare {what}", sum(work.blocks for work in works), "blocks") as stage:
                 together = run.config.compare.blocks_together
                 carry_out([work.plan for work in works], stage.advance, together=together)
     return [provenance.read_result(run, name) for name in names]
@@ -255,29 +169,26 @@ def method_results(run: Run, names: Sequence[str], *, tracker: Tracker | None = 
 
 def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> _Work:
     """Plan a method's tuning and test; one that has to be loaded or trained is so before the others begin."""
-    settings = run.config.compare
+    settings, uses = run.config.compare, list[str]()
     asked = Asked(run.mdp, run.config.seed, settings.num_updates, settings.num_tasks)
-    if not spec.grid:
-        uses: list[str] = []
-        method = prepare_method(run, spec, on_use=uses.append, tracker=tracker)
-        return _Work(len(asked.blocks), _tested(run, method, asked, uses), is_tuned=False)
-    own = run.of_model(spec.model)
-    tasks = own.config.compare.num_tuning_tasks
-    search = tuning(spec, own.mdp, seed=own.config.seed, num_tasks=tasks, num_updates=settings.num_updates)
-    blocks = num_blocks(spec, own.mdp, tasks) + len(asked.blocks)
-    return _Work(blocks, _tuned_and_tested(run, search, asked), is_tuned=True)
+    own, blocks, ready, search = run.of_model(spec.model), len(asked.blocks), None, None
+    if spec.grid:
+        tasks = own.config.compare.num_tuning_tasks
+        search = tuning(spec, own.mdp, seed=own.config.seed, num_tasks=tasks, num_updates=settings.num_updates)
+        blocks += num_blocks(spec, own.mdp, tasks)
+    else:
+        ready = prepare_method(run, spec, on_use=uses.append, tracker=tracker)
 
+    def plan() -> Plan[None]:
+        method, tables = ready, list[TuningTable]()
+        if search is not None:
+            method, table = yield from search
+            tables = [table]
+        assert method is not None
+        result = yield from comparing([method], asked, tables)
+        provenance.write_comparison(run, run.result_file(method.name), result, uses)
 
-def _tuned_and_tested(run: Run, search: Plan[tuple[Method, TuningTable]], asked: Asked) -> Plan[None]:
-    method, table = yield from search
-    yield from _tested(run, method, asked, [], [table])
-
-
-def _tested(
-    run: Run, method: Method, asked: Asked, uses: Sequence[str], tables: Sequence[TuningTable] = ()
-) -> Plan[None]:
-    result = yield from comparing([method], asked, tables)
-    provenance.write_comparison(run, run.result_file(method.name), result, uses)
+    return _Work(blocks, plan(), is_tuned=bool(spec.grid))
 
 
 def prepare_method(
@@ -307,3 +218,99 @@ def prepare_method(
         tracker=tracker or Silent(),
     )
     return spec.method(mdp, controller=spec.build_controller({}).prepared(needs))
+
+
+def method_specs(config: Experiment) -> dict[str, MethodSpec]:
+    """Return the methods of the comparison by name, as data; `Run.methods` also checks that they can be built."""
+    return {method.own_name: method_spec(config, method) for method in config.compare.methods}
+
+
+def method_spec(config: Experiment, method: MethodSection) -> MethodSpec:
+    """Return a method as data, its grid and steps filled in from the configuration."""
+    if method.controller is None:
+        spec = baselines.make(method.name)
+    else:
+        controller = method.controller
+        spec = MethodSpec(method.own_name, controller.name, controller.options, label=method.own_name)
+    if method.rule is not None:
+        spec = dataclasses.replace(spec, rule=method.rule.name, rule_options=method.rule.options)
+    place, meta = f"compare.methods.{spec.name}", config.meta
+    model, steps = method.model or spec.model, spec.steps
+    usual = steps or Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
+    scale, bounds = method.stepsize_scale, method.stepsize_range
+    # A range of its own, or another rule than the menu of the others.
+    if scale is not None or bounds is not None or (spec.rule is not None and build_rule(config).directions):
+        try:
+            steps = usual = Range(*(bounds or (usual.low, usual.high)), scale or usual.scale)
+        except InputError as error:
+            raise InputError(f"{place}: {error}") from None
+    if model and model not in config.models:
+        known = ", ".join(config.models) or "there is none"
+        raise InputError(f"{place}.model: {model!r} must be a table of models, {known}.")
+    options = dict(spec.controller_options)
+    if controllers.REGISTRY.takes(spec.controller, "num_updates"):
+        options.setdefault("num_updates", config.compare.num_updates)
+    given, grid = {**spec.grid, **method.grid}, {}
+    for option in dict.fromkeys((*spec.needs_grid, *given)):  # in this order: it is that of the points
+        if option in given:
+            grid[option] = tuple(given[option])
+        elif option == "stepsize" and spec.rule is None and not model:
+            grid[option] = tuple(float(step) for step in usual.grid(11)[1:])
+        else:  # nothing but steps along the experiment's own rule has a usual size
+            raise InputError(f"{place}.grid.{option}: is missing, it must be a list of numbers.")
+    label, colour = method.label or spec.label, method.colour or spec.colour
+    return dataclasses.replace(
+        spec, model=model, steps=steps, controller_options=options, grid=grid, label=label, colour=colour
+    )
+
+
+def some_controller(spec: MethodSpec) -> Controller:
+    """Return the controller of a method with the first values of its grid: what it declares does not depend on them."""
+    return spec.build_controller({name: values[0] for name, values in spec.grid.items()})
+
+
+class Timed:
+    """A tracker that adds up the seconds of each stage in a folder, without the stages within it.
+
+    Args:
+        folder: where the times are kept.
+        tracker: receives the stages, too.
+    """
+
+    def __init__(self, folder: Path, tracker: Tracker | None) -> None:
+        self._folder, self._tracker, self._inner = folder, tracker or Silent(), 0.0
+
+    @contextmanager
+    def stage(self, name: str, total: float, unit: str) -> Iterator[Stage]:
+        """Open a stage."""
+        since, inner = time.monotonic(), self._inner
+        try:
+            with self._tracker.stage(name, total, unit) as stage:
+                yield stage
+        finally:
+            seconds = time.monotonic() - since - (self._inner - inner)
+            self._inner += seconds
+            add_time(self._folder, name, seconds)
+
+
+def add_time(folder: Path, name: str, seconds: float) -> None:
+    """Add to the time of a stage; times that cannot be read are replaced."""
+    try:
+        known = read_times(folder)
+    except InputError:
+        known = {}
+    known[name] = round(known.get(name, 0.0) + seconds, 3)
+    storage.write_json(folder / "times.json", storage.stamp("times") | {"seconds": known})
+
+
+def read_times(folder: Path) -> dict[str, float]:
+    """Return seconds by stage, nothing where none were recorded."""
+    file = folder / "times.json"
+    if not file.exists():
+        return {}
+    found = storage.read_json(file)
+    storage.require_stamp(found, "times", file, "remove it")
+    try:
+        return {name: float(value) for name, value in found["seconds"].items()}
+    except (KeyError, AttributeError, TypeError, ValueError):
+        raise InputError(f"File {file} was not written by metastep: it must hold seconds by stage.") from None

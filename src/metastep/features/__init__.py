@@ -12,68 +12,23 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep._core.errors import InputError
-from metastep.features import learner, training
+from metastep.features import formulas as formulas  # which registers them
 from metastep.features.base import ANY, REGISTRY, Feature, Memory, Seen, Source
 
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
-
-for _feature in (
-    learner.Theta,
-    learner.Gradient,
-    learner.NaturalGradient,
-    learner.Context,
-    learner.Steps,
-    learner.LogNorms,
-    learner.Slopes,
-    learner.Curvatures,
-    learner.Gains,
-    learner.Cosines,
-    learner.LastCosines,
-    training.Return,
-    training.ReturnError,
-    training.ReturnChange,
-    training.ChangeInErrors,
-    training.RelativeError,
-    training.UpdateIndex,
-    training.Budget,
-    training.LastStep,
-    training.LastDivergence,
-    training.ClipFraction,
-    training.EntropyChange,
-    training.FirstEntropy,
-    training.ExplainedVariance,
-    training.StepRatio,
-    training.StepCosine,
-    training.LastRate,
-):
-    register(_feature.name, _feature)
 
 SETS: dict[str, tuple[str, ...]] = {
     "paper": ("theta", "natural_gradient", "context"),
     "full": ("theta", "context", "return", "steps", "log_norms"),
     # Neither grows with the policy nor has a unit.
     "unit-free": (
-        "gains",
-        "cosines",
-        "last_cosines",
-        "last_divergence",
-        "change_in_errors",
-        "relative_error",
-        "update",
+        *("gains", "cosines", "last_cosines"),
+        *("last_divergence", "change_in_errors", "relative_error", "update"),
     ),
     # What any loop with an actor and a critic can compute.
     "training": (
-        "last_rate",
-        "last_divergence",
-        "clip_fraction",
-        "entropy_change",
-        "explained_variance",
-        "change_in_errors",
-        "relative_error",
-        "step_ratio",
-        "step_cosine",
-        "budget",
-        "first_entropy",
+        *("last_rate", "last_divergence", "clip_fraction", "entropy_change", "explained_variance", "change_in_errors"),
+        *("relative_error", "step_ratio", "step_cosine", "budget", "first_entropy"),
     ),
 }
 """Observations with a name of their own."""
@@ -113,9 +68,9 @@ def require_known(mdp: Source) -> None:
     for name in mdp.observation:
         if not is_known(name):
             rule: Any = getattr(mdp, "rule", None)
+            allowed = ", ".join(filter(is_known, names()))
             raise InputError(
-                f"meta.observation: {name!r} is not known where the rule is {rule.name!r}, allowed are "
-                f"{', '.join(filter(is_known, names()))}."
+                f"meta.observation: {name!r} is not known where the rule is {rule.name!r}, allowed are {allowed}."
             )
 
 

@@ -168,21 +168,17 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], memory: Memor
         computed[name] = found[name] if feature is None else feature(seen)
     # Also diagnostics that the model does not need: a loop in which anything is not finite is about to break.
     sound = xp.all(xp.stack([xp.all(xp.isfinite(xp.asarray(value))) for value in found.values()]))
-    return Observed(computed, sound, _remembered(found, sound, memory, xp))
-
-
-def _remembered(reported: Mapping[str, Any], sound: Any, memory: Memory, xp: Any) -> Memory:
-    """Return what to remember; numbers that are not finite are forgotten, they would spoil later updates."""
 
     def kept(name: str, before: Any) -> Any:
-        return xp.where(xp.isfinite(reported[name]), reported[name], before) if name in reported else before
+        """Numbers that are not finite are forgotten: they would spoil later updates."""
+        return xp.where(xp.isfinite(found[name]), found[name], before) if name in found else before
 
-    first = xp.where(memory.sound > 0, memory.first_entropy, kept("entropy", memory.first_entropy))
-    return Memory(
+    after = Memory(
         updates=memory.updates + 1,
         sound=memory.sound + xp.where(sound, 1, 0),
-        first_entropy=first,
+        first_entropy=xp.where(memory.sound > 0, memory.first_entropy, kept("entropy", memory.first_entropy)),
         mean_return=kept("mean_return", memory.mean_return),
         rate=memory.rate,
         step_norm=kept("step_norm", memory.step_norm),
     )
+    return Observed(computed, sound, after)

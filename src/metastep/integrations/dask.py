@@ -3,9 +3,8 @@
     with workers(4):
         metastep.run("cartpole", "runs/cartpole")
 
-Every block of learners is a task. Dask gives the task of a worker that dies to another one, with the same result to the bit; so
-workers must be alike: their versions and their device must be those of this process. Tasks are pickled on their way within
-the cluster, files never are.
+Every block of learners is a task. Dask gives the task of a worker that dies to another one, with the same result to the bit, if
+their versions and device are the same. Tasks are pickled on their way within the cluster, files never are.
 """
 
 import importlib.util
@@ -32,9 +31,8 @@ from distributed.core import Status
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.scheduler import KilledWorker
 
-from metastep._core.device import prepare_child
 from metastep._core.errors import InputError
-from metastep._core.parallel import Listener, Pool, call_with, count_threads, packed, using
+from metastep._core.parallel import Listener, Pool, call_with, count_threads, packed, prepare_jax, use_cores, using
 from metastep._core.provenance import environment_record, first_difference
 
 # Defaults for a cluster that is started here. A task whose workers are killed is given up only after many of them.
@@ -42,6 +40,10 @@ dask.config.update_defaults({"distributed": {"scheduler": {"allowed-failures": 3
 
 LOOPBACK: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
 """Options of a scheduler or worker that only this machine can reach; TLS (`protocol`, `security`) would go here."""
+
+# One sentence says what a user needs to know; the client's logger has a level of its own.
+for _name in ("distributed", "distributed.client"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 _SIMULATORS = tuple(name for name in ("mujoco", "gymnasium") if importlib.util.find_spec(name))
 _MOST_FAILURES = 3  # of workers that die while they start and no other is there: the next ones would, too
@@ -56,7 +58,8 @@ class _Prepare(WorkerPlugin):
         self._device, self._cores = device, cores
 
     def setup(self, worker: Any) -> None:
-        prepare_child(self._device, self._cores)
+        use_cores(self._cores)
+        prepare_jax(self._device)
 
 
 @cache
@@ -78,12 +81,7 @@ def _call(expected: dict[str, str], threads_on: dict[str, int], topic: str, call
 
 
 class DaskPool:
-    """The workers of a cluster as a pool.
-
-    Args:
-        client: connected to the cluster's scheduler.
-        keep: is called about once a second and starts workers that are missing.
-    """
+    """The workers of a cluster as a pool; `keep` is called about once a second and starts workers that are missing."""
 
     is_local = False
 
@@ -138,11 +136,7 @@ class DaskPool:
 
 @contextmanager
 def workers(number: int) -> Iterator[Pool]:
-    """Run all calls in `number` processes on this machine, which share its cores; each gets a GPU where there are some.
-
-    The scheduler is part of this process, so the workers end with it.
-    """
-    _silence()
+    """Run all calls in `number` processes on this machine, which share its cores or GPUs and end with this process."""
     gpus = len(jax.devices()) if jax.default_backend() != "cpu" else 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
     options = [
@@ -158,13 +152,11 @@ def workers(number: int) -> Iterator[Pool]:
         def keep() -> None:
             """Start what is missing: a nanny replaces its worker, but gives up if that dies while it starts."""
             nonlocal failures
-            for name in [
-                name for name, nanny in cluster.workers.items() if nanny.status in (Status.closed, Status.failed)
-            ]:
+            ended = (Status.closed, Status.failed)
+            for name in [name for name, nanny in cluster.workers.items() if nanny.status in ended]:
                 del cluster.workers[name]
                 failures += 1
-            if client.nthreads():
-                failures = 0
+            failures = 0 if client.nthreads() else failures
             if failures >= _MOST_FAILURES:
                 raise InputError(
                     f"--workers: {failures} processes ended before they could work; a script that starts workers must do so "
@@ -181,7 +173,6 @@ def workers(number: int) -> Iterator[Pool]:
 @contextmanager
 def cluster_at(address: str) -> Iterator[Pool]:
     """Run all calls on the workers of the scheduler at an address."""
-    _silence()
     try:
         client = Client(address)
     except (OSError, ValueError, TypeError) as error:
@@ -206,9 +197,3 @@ def _running(pool: DaskPool, name: str) -> Iterator[Pool]:
         raise InputError(f"{name} lost one worker after the other at the same task; check its memory.") from None
     except ImportError as error:
         raise InputError(f"{name} has a worker on which a module is missing: {error}.") from None
-
-
-def _silence() -> None:
-    """Turn off Dask's log, since one sentence says what a user needs to know."""
-    for name in ("distributed", "distributed.client"):  # the second has a level of its own
-        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -11,7 +11,7 @@ the step size of the next update, the reward is the improvement of the return `j
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import jax
@@ -25,10 +25,9 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
-from metastep.experiments.build import build_mdp
-from metastep.experiments.config import Scale, load, parse
+from metastep.experiments.config import Scale, build_mdp, load, parse
 from metastep.features import make, meta_observation
-from metastep.mdp import Learners, MetaMDP, Tasks
+from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Stream
 
 ENVIRONMENTS = {"CartPole": "cartpole", "Minigolf": "minigolf", "Nav2D": "nav2d", "SwingUp": "swingup"}
@@ -36,36 +35,7 @@ ENVIRONMENTS = {"CartPole": "cartpole", "Minigolf": "minigolf", "Nav2D": "nav2d"
 
 ActionUnit = Literal["normalised", "stepsize"]
 Floats = NDArray[np.float32]
-
-
-def observation_space(mdp: MetaMDP) -> Box[np.float32]:
-    """Return the bounds of the features: those of the task distribution for the context, any finite number for others."""
-    bounds = [make(name).bounds(mdp) for name in mdp.observation]
-    low, high = (np.concatenate([np.asarray(bound[end], np.float32) for bound in bounds]) for end in (0, 1))
-    return Box(low, high, dtype=np.float32)
-
-
-def action_space(mdp: MetaMDP, actions: ActionUnit) -> Box[np.float32]:
-    """Return [-1, 1] along the scale of each hyperparameter, or the hyperparameters' own box."""
-    if actions not in get_args(ActionUnit):
-        raise InputError(f"actions: {actions!r} must be one of {', '.join(get_args(ActionUnit))}.")
-    if actions == "normalised":
-        return Box(-1.0, 1.0, (mdp.space.num_coordinates,), np.float32)
-    return Box(np.asarray(mdp.space.low, np.float32), np.asarray(mdp.space.high, np.float32), dtype=np.float32)
-
-
-class Moment(NamedTuple):
-    """The learners of a block between two updates; learners first, on the host, never shared with JAX."""
-
-    observation: Floats  # (learners, features), finite
-    mean_return: Floats  # (learners,), as estimated, finite or not
-    context: Floats  # (learners, coordinates)
-    flagged: NDArray[np.bool_]  # (learners,): the estimate cannot be followed, the next update leaves theta as it is
-    stepsize: Floats  # (learners, hyperparameters) of the update that led here, zero before the first
-
-    def info(self) -> dict[str, NDArray[Any]]:
-        """Return everything except the observation."""
-        return {name: value for name, value in self._asdict().items() if name != "observation"}
+Info = dict[str, Any]
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -75,74 +45,121 @@ def _hyperparameters(mdp: MetaMDP, actions: ActionUnit, values: Array) -> Array:
     return mdp.space.clip(values)
 
 
-class _MetaEpisode:
-    """The learners of one block during one meta-episode: common to `MetaEnv` and `MetaVectorEnv`."""
+class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
+    """Many learners in lockstep: one block, simulated together, hence much faster than as many single environments.
 
-    def __init__(self, mdp: MetaMDP, num_updates: int, actions: ActionUnit):
-        if num_updates < 1:
-            raise InputError(f"num_updates: {num_updates} must be at least 1.")
-        self.mdp, self.num_updates, self.actions = mdp.with_budget(num_updates), num_updates, actions
-        self.updates_left = 0
-        self._action_shape = mdp.block_size, mdp.space.num_coordinates
+    All meta-episodes begin and end together. The autoreset mode of Gymnasium 1.x says what happens then: the next step begins
+    new meta-episodes and ignores its actions (NEXT_STEP), the same step does and keeps the last results in `final_obs` and
+    `final_info` (SAME_STEP), or the caller resets (DISABLED). `options` are those of `MetaEnv`, with one row for all learners
+    or one for each; they hold for the meta-episodes begun by that call of `reset`. `mdp`, `num_updates` and `actions` are those
+    of `MetaEnv`, too.
+    """
+
+    def __init__(
+        self,
+        mdp: MetaMDP,
+        num_envs: int,
+        num_updates: int,
+        actions: ActionUnit = "normalised",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    ):
+        for name, number in (("num_envs", num_envs), ("num_updates", num_updates)):
+            if number < 1:
+                raise InputError(f"{name}: {number} must be at least 1.")
+        if actions not in get_args(ActionUnit):
+            raise InputError(f"actions: {actions!r} must be one of {', '.join(get_args(ActionUnit))}.")
+        self._mode = AutoresetMode(autoreset_mode)
+        self.num_envs, self.num_updates, self.actions = num_envs, num_updates, actions
+        self.metadata = {"render_modes": [], "autoreset_mode": self._mode}
+        self.mdp = replace(mdp, block_size=num_envs).with_budget(num_updates)
+        self.updates_left, self._reset_is_due = 0, False
         self._learners: Learners
-        self._moment: Moment
+        self._mean_return: Floats
+        # Of the context the bounds of the task distribution, of other features any finite number.
+        bounds = [make(name).bounds(mdp) for name in mdp.observation]
+        low, high = (np.concatenate([np.asarray(bound[end], np.float32) for bound in bounds]) for end in (0, 1))
+        self.single_observation_space = Box(low, high, dtype=np.float32)
+        space, self._action_shape = mdp.space, (num_envs, mdp.space.num_coordinates)
+        low, high = (np.asarray(bound, np.float32) for bound in (space.low, space.high))
+        if actions == "normalised":
+            low, high = -np.ones_like(low), np.ones_like(high)
+        self.single_action_space = Box(low, high, dtype=np.float32)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
 
-    def begin(self, rng: np.random.Generator, options: Mapping[str, Any] | None) -> Moment:
-        """Draw new tasks and policies, from two random numbers, so that options change nothing else."""
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, Info]:
+        super().reset(seed=seed)
+        options = dict(options or {})
+        if not np.all(options.pop("reset_mask", True)):
+            raise InputError("options.reset_mask: learners in lockstep can only be reset together, all must be true.")
+        self._reset_is_due = False
+        observation, info = self.begin(self.np_random, options)
+        return observation, _masked(info)
+
+    def step(self, actions: Floats) -> tuple[Floats, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]:
+        never = np.zeros(self.num_envs, np.bool_)
+        if self._reset_is_due:
+            observation, info = self.reset()
+            return observation, np.zeros(self.num_envs), never, never.copy(), info
+        observation, reward, info = self.update(actions)
+        info, over = _masked(info), not self.updates_left
+        if over and self._mode is AutoresetMode.SAME_STEP:
+            final = np.empty(self.num_envs, object)
+            final[:] = list(observation)
+            ended = {"final_obs": final, "final_info": info}
+            observation, info = self.reset()
+            info = ended | {f"_{name}": np.ones(self.num_envs, np.bool_) for name in ended} | info
+        self._reset_is_due = over and self._mode is AutoresetMode.NEXT_STEP
+        return observation, reward.astype(np.float64), never, np.full(self.num_envs, over), info
+
+    def begin(self, rng: np.random.Generator, options: Mapping[str, Any]) -> tuple[Floats, Info]:
+        """Draw tasks and policies from two random numbers, so that `options`, which replace some, change nothing else."""
+        mdp, num = self.mdp, self.num_envs
         seed, block = (int(number) for number in rng.integers(2**31, size=2))
-        tasks = _with_options(self.mdp, self.mdp.tasks(seed, Stream.TRAIN, block), options or {})
+        tasks = mdp.tasks(seed, Stream.TRAIN, block)
+        for name in options:
+            if name not in ("context", "theta"):
+                raise InputError(f"options: {name!r} is unknown, allowed are 'context' and 'theta'.")
+            field, size = f"options.{name}", mdp.num_parameters
+            rows = np.atleast_2d(np.asarray(options[name], np.float32))
+            if name == "context":
+                rows = mdp.env.context_space.validate(rows, field)
+            elif rows.shape[1:] != (size,) or not np.all(np.isfinite(rows)):
+                raise InputError(f"{field}: {rows.tolist()} must be {size} finite numbers for each learner.")
+            if len(rows) not in (1, num):
+                raise InputError(f"{field}: got {len(rows)} rows, allowed is one or one for each learner ({num}).")
+            tasks = tasks._replace(**{name: jnp.asarray(np.broadcast_to(rows, (num, rows.shape[1])))})
         self.updates_left = self.num_updates
-        return self._show(self.mdp.begin(tasks), np.zeros(self._action_shape, np.float32))
+        return self._show(mdp.begin(tasks), np.zeros(self._action_shape, np.float32))
 
-    def update(self, actions: ArrayLike) -> tuple[Moment, Floats]:
-        """Make one update of every learner; return it with its reward: (learners,)."""
+    def update(self, actions: ArrayLike) -> tuple[Floats, Floats, Info]:
+        """Make one update of every learner; return observations, rewards and information."""
         if not self.updates_left:
             raise ResetNeeded("The meta-episode is over, or none was begun: call reset() before step().")
-        values = _to_float32(actions, "action")
+        values = np.asarray(actions, np.float32)
         if values.shape != self._action_shape or not np.all(np.isfinite(values)):
-            raise InputError(
-                f"action: {np.asarray(actions).tolist()} must be {self._action_shape[1]} finite number(s) for each learner."
-            )
-        chosen = _hyperparameters(self.mdp, self.actions, values)
-        before = self._moment.mean_return
-        moment = self._show(self.mdp.advance(self._learners, chosen), np.array(chosen))
+            size = self._action_shape[1]
+            raise InputError(f"action: {values.tolist()} must be {size} finite number(s) for each learner.")
+        chosen, before = _hyperparameters(self.mdp, self.actions, values), self._mean_return
+        observation, info = self._show(self.mdp.advance(self._learners, chosen), np.array(chosen))
         self.updates_left -= 1
         # A learner that diverged has no return to compare with: the reward is zero, `flagged` marks it.
         with np.errstate(invalid="ignore", over="ignore"):
-            improvement = moment.mean_return - before
-        return moment, np.where(np.isfinite(improvement), improvement, np.float32(0.0))
+            improvement = self._mean_return - before
+        return observation, np.where(np.isfinite(improvement), improvement, np.float32(0.0)), info
 
-    def _show(self, learners: Learners, stepsize: Floats) -> Moment:
+    def _show(self, learners: Learners, stepsize: Floats) -> tuple[Floats, Info]:
+        """Keep the learners; return observations and information, learners first, as arrays that JAX does not share."""
         shown = meta_observation(self.mdp, learners), learners.estimate.mean_return, learners.context, learners.flagged
         observation, mean_return, context, flagged = (np.array(array) for array in jax.device_get(shown))
-        self._learners = learners
-        self._moment = Moment(np.nan_to_num(observation), mean_return, context, flagged, stepsize)
-        return self._moment
+        self._learners, self._mean_return = learners, mean_return.copy()
+        info = {"mean_return": mean_return, "context": context, "flagged": flagged, "stepsize": stepsize}
+        return np.nan_to_num(observation), info
 
 
-def _with_options(mdp: MetaMDP, tasks: Tasks, options: Mapping[str, Any]) -> Tasks:
-    """Replace what `options` fixes: one row for all learners, or one for each."""
-    for name in options:
-        if name not in ("context", "theta"):
-            raise InputError(f"options: {name!r} is unknown, allowed are 'context' and 'theta'.")
-        field, num = f"options.{name}", mdp.block_size
-        rows = np.atleast_2d(_to_float32(options[name], field))
-        if name == "context":
-            rows = mdp.env.context_space.validate(rows, field)
-        elif rows.shape[1:] != (mdp.num_parameters,) or not np.all(np.isfinite(rows)):
-            raise InputError(f"{field}: {rows.tolist()} must be {mdp.num_parameters} finite numbers for each learner.")
-        if len(rows) not in (1, num):
-            raise InputError(f"{field}: got {len(rows)} rows, allowed is one or one for each learner ({num}).")
-        tasks = tasks._replace(**{name: jnp.asarray(np.broadcast_to(rows, (num, rows.shape[1])))})
-    return tasks
-
-
-def _to_float32(values: Any, field: str) -> Floats:
-    try:
-        with np.errstate(over="ignore"):
-            return np.asarray(values, np.float32)
-    except (TypeError, ValueError):
-        raise InputError(f"{field}: {values!r} must be an array of numbers.") from None
+def _masked(info: Info) -> Info:
+    """Return information in Gymnasium's vector form: each entry with a mask of the learners that have it, here all."""
+    return {**info, **{f"_{name}": np.ones(len(array), np.bool_) for name, array in info.items()}}
 
 
 class MetaEnv(gym.Env[Floats, Floats]):
@@ -162,102 +179,24 @@ class MetaEnv(gym.Env[Floats, Floats]):
 
     def __init__(self, mdp: MetaMDP, num_updates: int, actions: ActionUnit = "normalised"):
         self.metadata = {"render_modes": []}
-        self.mdp = replace(mdp, block_size=1)
-        self._episode = _MetaEpisode(self.mdp, num_updates, actions)
-        self.observation_space = observation_space(mdp)
-        self.action_space = action_space(mdp, actions)
+        self.block = MetaVectorEnv(mdp, 1, num_updates, actions)
+        self.mdp = self.block.mdp
+        self.observation_space = self.block.single_observation_space
+        self.action_space = self.block.single_action_space
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, Info]:
         super().reset(seed=seed)
-        moment = self._episode.begin(self.np_random, options)
-        return moment.observation[0], _single(moment.info())
+        observation, info = self.block.begin(self.np_random, options or {})
+        return observation[0], _single(info)
 
-    def step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
-        moment, reward = self._episode.update([action])
-        over = not self._episode.updates_left
-        return moment.observation[0], float(reward[0]), False, over, _single(moment.info())
+    def step(self, action: Floats) -> tuple[Floats, float, bool, bool, Info]:
+        observation, reward, info = self.block.update([action])
+        return observation[0], float(reward[0]), False, not self.block.updates_left, _single(info)
 
 
-def _single(info: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+def _single(info: Info) -> Info:
     """Return the information about the only learner, with Python's own numbers."""
     return {name: array[0] if array.ndim > 1 else array[0].item() for name, array in info.items()}
-
-
-class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
-    """Many learners in lockstep: one block, simulated together, hence much faster than as many single environments.
-
-    All meta-episodes begin and end together. The autoreset mode of Gymnasium 1.x, also in `metadata["autoreset_mode"]`, says
-    what happens then: the next step begins new meta-episodes and ignores its actions (NEXT_STEP), the same step does and keeps
-    the last results in `final_obs` and `final_info` (SAME_STEP), or the caller resets (DISABLED).
-
-    `options` are those of `MetaEnv`, with one row for all learners or one for each; they hold for the meta-episodes begun by
-    that call of `reset`, as everywhere in Gymnasium.
-
-    Args:
-        mdp: the meta-MDP.
-        num_envs: learners, the block size.
-        num_updates: T.
-        actions: as of `MetaEnv`.
-        autoreset_mode: a member of `AutoresetMode` or its value.
-    """
-
-    def __init__(
-        self,
-        mdp: MetaMDP,
-        num_envs: int,
-        num_updates: int,
-        actions: ActionUnit = "normalised",
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-    ):
-        if num_envs < 1:
-            raise InputError(f"num_envs: {num_envs} must be at least 1.")
-        try:
-            self._mode = AutoresetMode(autoreset_mode)
-        except ValueError:
-            allowed = ", ".join(mode.value for mode in AutoresetMode)
-            raise InputError(f"autoreset_mode: {autoreset_mode!r} must be one of {allowed}.") from None
-        self.num_envs = num_envs
-        self.metadata = {"render_modes": [], "autoreset_mode": self._mode}
-        self.mdp = replace(mdp, block_size=num_envs)
-        self._episode = _MetaEpisode(self.mdp, num_updates, actions)
-        self._reset_is_due = False
-        self.single_observation_space = observation_space(mdp)
-        self.single_action_space = action_space(mdp, actions)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
-        super().reset(seed=seed)
-        options = dict(options or {})
-        if not np.all(options.pop("reset_mask", True)):
-            raise InputError("options.reset_mask: learners in lockstep can only be reset together, all must be true.")
-        self._reset_is_due = False
-        moment = self._episode.begin(self.np_random, options)
-        return moment.observation, _masked(moment.info())
-
-    def step(
-        self, actions: Floats
-    ) -> tuple[Floats, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        never = np.zeros(self.num_envs, np.bool_)
-        if self._reset_is_due:
-            observation, info = self.reset()
-            return observation, np.zeros(self.num_envs), never, never.copy(), info
-        moment, reward = self._episode.update(actions)
-        observation, info = moment.observation, _masked(moment.info())
-        over = not self._episode.updates_left
-        if over and self._mode is AutoresetMode.SAME_STEP:
-            final = np.empty(self.num_envs, object)
-            final[:] = list(observation)
-            ended = {"final_obs": final, "final_info": info}
-            observation, info = self.reset()
-            info = ended | {f"_{name}": np.ones(self.num_envs, np.bool_) for name in ended} | info
-        self._reset_is_due = over and self._mode is AutoresetMode.NEXT_STEP
-        return observation, reward.astype(np.float64), never, np.full(self.num_envs, over), info
-
-
-def _masked(info: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return information in Gymnasium's vector form: each entry with a mask of the learners that have it, here all."""
-    return {**info, **{f"_{name}": np.ones(len(array), np.bool_) for name, array in info.items()}}
 
 
 def make_env(
@@ -299,19 +238,14 @@ def make_vector_env(
     **settings: Any,
 ) -> MetaVectorEnv:
     """Build a vector environment, for `gymnasium.make_vec`. The settings are the arguments of `make_env`."""
-    episode = make_env(preset, **settings)._episode
-    return MetaVectorEnv(episode.mdp, num_envs, episode.num_updates, episode.actions, autoreset_mode)
+    block = make_env(preset, **settings).block
+    return MetaVectorEnv(block.mdp, num_envs, block.num_updates, block.actions, autoreset_mode)
 
 
-def register() -> None:
-    """Register the environments with Gymnasium; importing this module does."""
-    for name, preset in ENVIRONMENTS.items():
-        gym.register(
-            f"metastep/{name}-v0",
-            entry_point=f"{__name__}:make_env",
-            vector_entry_point=f"{__name__}:make_vector_env",
-            kwargs={"preset": preset},
-        )
-
-
-register()
+for _name, _preset in ENVIRONMENTS.items():
+    gym.register(
+        f"metastep/{_name}-v0",
+        entry_point=f"{__name__}:make_env",
+        vector_entry_point=f"{__name__}:make_vector_env",
+        kwargs={"preset": _preset},
+    )

@@ -74,9 +74,19 @@ def from_minari(dataset_id: str, folder: str | Path) -> Dataset:
         origin: Any = storage.metadata["metastep"]
         layout = Layout(**(origin["layout"] | {"context_names": tuple(origin["layout"]["context_names"])}))
         writer = DatasetWriter(folder, layout, origin["config"], seed=origin["seed"], device=origin["device"])
+        names = DEFAULT_OBSERVATION[:-1]
+        ends = np.cumsum([layout.features[name] for name in names])
         for index in writer.missing_blocks():
             rows = np.arange(layout.blocks.num_valid(index)) + index * layout.block_size
-            writer.add(index, _block([*storage.get_episodes(rows)], layout))
+            episodes = [*storage.get_episodes(rows)]
+            together = {
+                name: np.stack([each[name] for each in episodes], axis=1) for name in ("observations", "actions")
+            }
+            *seen, context = np.split(together["observations"], ends, axis=2)
+            arrays = {f"feature/{name}": array for name, array in zip(names, seen, strict=True)}
+            for name in (name for name in layout.shapes(0) if name not in _SEEN):
+                arrays[name] = np.stack([each["infos"][name.replace("/", ".")] for each in episodes], axis=1)
+            writer.add(index, from_arrays(arrays | {"context": context[0], "hyperparameters": together["actions"]}))
     except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
         reason = " ".join(f"{type(error).__name__} {error}".split()).rstrip(".")
         raise InputError(f"Minari dataset {dataset_id} cannot be read: {reason}.") from error
@@ -107,14 +117,3 @@ def _episodes(block: History) -> Iterator[EpisodeBuffer]:
             truncations=is_last,
             infos={name: array[:, learner] for name, array in others.items()},
         )
-
-
-def _block(episodes: list[dict[str, Any]], layout: Layout) -> History:
-    def stacked(name: str, info: str = "") -> Any:
-        return np.stack([each[name][info] if info else each[name] for each in episodes], axis=1)
-
-    sizes = [layout.features[name] for name in DEFAULT_OBSERVATION[:-1]]
-    *seen, context = np.split(stacked("observations"), np.cumsum(sizes), axis=2)
-    arrays = {f"feature/{name}": array for name, array in zip(DEFAULT_OBSERVATION[:-1], seen, strict=True)}
-    others = {name: stacked("infos", name.replace("/", ".")) for name in layout.shapes(0) if name not in _SEEN}
-    return from_arrays(arrays | others | {"context": context[0], "hyperparameters": stacked("actions")})

@@ -4,7 +4,6 @@ The forests are evaluated on the host, through a callback: this is about four ti
 and gives exactly the proposals of the model elsewhere (`benchmarks/proposals.py`).
 """
 
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,9 +17,8 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 from metastep.features.diagnostics import Memory, MinibatchStats, Movement, observed
-from metastep.fqi import Model
 from metastep.fqi.stepper import Outside
-from metastep.integrations.rates import batch_size, rate_model, require_settings, warn_of_differences
+from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
 
 
 class LearnedRateState(NamedTuple):
@@ -33,7 +31,7 @@ class LearnedRateState(NamedTuple):
 
 
 def learned_rate(
-    model: str | os.PathLike[str] | Model,
+    model: ModelSource,
     num_updates: int | None = None,
     *,
     flip_sign: bool = True,
@@ -44,8 +42,7 @@ def learned_rate(
 
     `update` takes two more arguments. `diagnostics` are numbers by name (`features.diagnostics.DIAGNOSTICS`), the same names
     every time, except `parameters`. `begins` is true where an update begins and a rate is proposed, such as at the first of
-    its minibatches; otherwise the rate stays. With `minibatches`, `approx_kl` and `clip_fraction` are those of each minibatch,
-    and are averaged to those of the update here.
+    its minibatches; otherwise the rate stays.
 
     Args:
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
@@ -53,7 +50,8 @@ def learned_rate(
         flip_sign: whether updates descend, as with gradients of a loss.
         outside: warn once of numbers outside the range of the training data, or refuse each, with a
             `jax.errors.JaxRuntimeError` whose last line says why.
-        minibatches: of an epoch, for loops with diagnostics of every minibatch; None for those of the last update.
+        minibatches: of an epoch, for loops with `approx_kl` and `clip_fraction` of every minibatch, which are averaged here;
+            None for those of the last update.
     """
     fitted = rate_model(model)
     require_settings(fitted, "learned_rate")
@@ -61,7 +59,7 @@ def learned_rate(
     names, budget, sign = stepper.features, float(stepper.num_updates), -1.0 if flip_sign else 1.0
     smallest = fitted.record.branches[0].low
     warned: list[str] = []
-    compared: list[bool] = []
+    is_compared = False
 
     def act(rows: Array) -> NDArray[np.float32]:
         table = np.asarray(rows, np.float32)
@@ -75,10 +73,8 @@ def learned_rate(
         flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
         flat = jnp.where(jnp.isfinite(flat), flat, 0.0)  # else no step would ever be finite
         memory = Memory(*(zero for _ in Memory._fields))
-        movement, gathered = (
-            Movement(flat, jnp.zeros_like(flat)),
-            MinibatchStats(*(zero for _ in MinibatchStats._fields)),
-        )
+        gathered = MinibatchStats(*(zero for _ in MinibatchStats._fields))
+        movement = Movement(flat, jnp.zeros_like(flat))
         return LearnedRateState({"learning_rate": jnp.float32(smallest)}, memory, movement, gathered)
 
     def propose(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
@@ -109,9 +105,10 @@ def learned_rate(
             raise InputError("learned_rate: update needs diagnostics, a dictionary of numbers by name.")
         if params is None and stepper.needs_parameters:
             raise InputError("learned_rate: update needs params, since the model observes their steps.")
-        if not compared:
-            compared.append(True)
-            warn_of_differences(fitted, "learned_rate", batch_size(diagnostics), stacklevel=2)
+        nonlocal is_compared
+        if not is_compared:
+            is_compared = True
+            warn_of_differences(fitted, "learned_rate", batch_size(diagnostics))
         given = {name: jnp.asarray(value).astype(jnp.float32) for name, value in diagnostics.items()}
         state = jax.lax.cond(begins, lambda: propose(given, params, state), lambda: state)
         if minibatches is not None:

@@ -1,7 +1,6 @@
 """A learning-rate scheduler of PyTorch whose rates a fitted model proposes, for any optimizer."""
 
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,10 +8,9 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from metastep._core.errors import InputError, shown
-from metastep._core.logs import Log, as_log
-from metastep.fqi import Model
+from metastep._core.logs import AnyLog, as_log
 from metastep.fqi.stepper import Outside
-from metastep.integrations.rates import batch_size, rate_model, require_settings, warn_of_differences
+from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
 
 
 class LearnedLR(LRScheduler):
@@ -28,16 +26,15 @@ class LearnedLR(LRScheduler):
         num_updates: updates to come; None takes that of the learners that the model was fitted on.
         log: called for every update (`metastep._core.logs`); a path is a CSV file.
         outside: warn once of numbers outside the range of the training data, or refuse each.
-        minibatches: of an epoch, for loops that call `step` with the numbers of every minibatch; None if a call is an
-            update.
+        minibatches: of an epoch, for loops that call `step` for every minibatch; None if a call is an update.
     """
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
-        model: str | os.PathLike[str] | Model,
+        model: ModelSource,
         num_updates: int | None = None,
-        log: Log | str | os.PathLike[str] | None = None,
+        log: AnyLog = None,
         *,
         outside: Outside = "warn",
         minibatches: int | None = None,
@@ -51,7 +48,7 @@ class LearnedLR(LRScheduler):
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", float(group["lr"]))
         self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
-        self._last_lr = _rates(optimizer)
+        self._last_lr = self.get_lr()
         self._ratios = [rate / self.base_lrs[0] if self.base_lrs[0] else 1.0 for rate in self.base_lrs]
         self.last_epoch, self._step_count, self._optimizer_steps = -1, 0, 0
 
@@ -70,7 +67,7 @@ class LearnedLR(LRScheduler):
         if self._step_count == 1 and self._optimizer_steps:
             own = {"gradient steps of an update": self._optimizer_steps}
         self._optimizer_steps = 0
-        warn_of_differences(self.stepper.model, "LearnedLR", own, stacklevel=2)
+        warn_of_differences(self.stepper.model, "LearnedLR", own)
         # The rate of the optimizer counts, even if other code has changed it.
         diagnostics = {"rate": self.optimizer.param_groups[0]["lr"]} | diagnostics
         if self.stepper.needs_parameters:
@@ -88,11 +85,11 @@ class LearnedLR(LRScheduler):
     def _now(self) -> None:
         """Update the public fields of schedulers: rates, and updates from 0, as the base class counts them."""
         updates = int(self.stepper.memory.updates)
-        self._last_lr, self.last_epoch, self._step_count = _rates(self.optimizer), updates - 1, updates
+        self._last_lr, self.last_epoch, self._step_count = self.get_lr(), updates - 1, updates
 
     def get_lr(self) -> list[float | torch.Tensor]:
         """Return the current rates: only `step` knows the next ones."""
-        return _rates(self.optimizer)
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON holds it; the rate itself is in the optimizer's."""
@@ -104,17 +101,10 @@ class LearnedLR(LRScheduler):
         if not isinstance(record, Mapping):
             raise InputError(f"state_dict: stepper is {shown(record)}, allowed is the result of `state_dict`.")
         num = len(self._ratios)
-        if not isinstance(ratios, list) or len(ratios) != num or not all(map(_is_ratio, ratios)):
+        found = ratios if isinstance(ratios, list) else []
+        if len(found) != num or not all(isinstance(each, int | float) and 0.0 <= each < math.inf for each in found):
             raise InputError(f"state_dict: ratios is {shown(ratios)}, allowed is a number for each of {num} groups.")
         before = self.stepper
         self.stepper = before.model.stepper(self._given, before.outside, record, self._log, before.minibatches)
-        self._ratios = list(ratios)
+        self._ratios = found
         self._now()
-
-
-def _rates(optimizer: torch.optim.Optimizer) -> list[float | torch.Tensor]:
-    return [float(group["lr"]) for group in optimizer.param_groups]
-
-
-def _is_ratio(value: Any) -> bool:
-    return isinstance(value, int | float) and 0.0 <= value < math.inf

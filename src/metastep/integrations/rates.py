@@ -11,12 +11,13 @@ from metastep._core.errors import InputError
 from metastep.fqi import Model
 from metastep.pretrained import load
 
-_RULES = ("ppo", "a2c")
-"""Update rules whose step is a learning rate."""
+ModelSource = str | os.PathLike[str] | Model
+"""A model, or the name of one that comes with the library, a file or the folder of a run."""
+_RULES = ("ppo", "a2c")  # whose step is a learning rate
 
 
-def rate_model(source: str | os.PathLike[str] | Model) -> Model:
-    """Return a model, or load it by name, file or folder of a run; refuse one whose step is not a learning rate."""
+def rate_model(source: ModelSource) -> Model:
+    """Return or load a model; refuse one whose step is not a learning rate."""
     model = source if isinstance(source, Model) else load(source)
     rule = (model.record.setting.get("rule") or {}).get("name")
     if rule not in _RULES:
@@ -30,13 +31,11 @@ def require_settings(model: Model, loop: str, settings: Sequence[str] = ("stepsi
     """Refuse a model that chooses a hyperparameter for which a loop has no setting."""
     missing = [name for name in model.record.hyperparameters if name not in settings]
     if missing:
-        raise InputError(
-            f"{loop}: the model chooses {', '.join(missing)} as well, for which there is no setting here; call its stepper in a "
-            "loop of your own."
-        )
+        others = f"{', '.join(missing)} as well, for which there is no setting here"
+        raise InputError(f"{loop}: the model chooses {others}; call its stepper in a loop of your own.")
 
 
-def warn_of_differences(model: Model, loop: str, own: Mapping[str, Any], stacklevel: int = 2) -> None:
+def warn_of_differences(model: Model, loop: str, own: Mapping[str, Any]) -> None:
     """Warn where a loop differs from those that a model was fitted on, as far as both are known."""
     setting = model.record.setting
     rule = setting["rule"]
@@ -56,8 +55,8 @@ def warn_of_differences(model: Model, loop: str, own: Mapping[str, Any], stackle
         if value is not None and own.get(name) is not None and own[name] != value
     ]
     if unlike:
-        sentence = f"{loop}: the model was fitted on other loops, this one has {', '.join(unlike)}."
-        warnings.warn(sentence, stacklevel=stacklevel + 1)
+        text = f"{loop}: the model was fitted on other loops, this one has {', '.join(unlike)}."
+        warnings.warn(text, stacklevel=3)
 
 
 def batch_size(diagnostics: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,6 @@
-"""A callback for Stable-Baselines3's PPO and A2C: a fitted model proposes the learning rate of every update.
-
-A model that also chooses PPO's clip range sets `clip_range` as well.
-"""
+"""A callback for Stable-Baselines3's PPO and A2C: a fitted model sets the learning rate (and clip range) of every update."""
 
 import math
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,31 +15,21 @@ from stable_baselines3.common.utils import FloatSchedule, obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, is_vecenv_wrapped
 
 from metastep._core.errors import InputError
-from metastep._core.logs import Log, as_log
-from metastep.fqi import Model, Stepper
+from metastep._core.logs import AnyLog, as_log
+from metastep.fqi import Stepper
 from metastep.fqi.stepper import Outside
-from metastep.integrations.rates import rate_model, require_settings, warn_of_differences
+from metastep.integrations.rates import ModelSource, rate_model, require_settings, warn_of_differences
 
-_ROWS = 4096
-"""Observations in one call of the policy."""
-_STATE = "learned_rate"
-"""Attribute of an algorithm that is saved and loaded with it."""
-_SETTINGS = {"PPO": ("stepsize", "clip_range"), "A2C": ("stepsize",)}
-"""Hyperparameters that a callback can set, by algorithm."""
+_ROWS = 4096  # observations in one call of the policy
+_STATE = "learned_rate"  # attribute of an algorithm that is saved and loaded with it
+_SETTINGS = {"PPO": ("stepsize", "clip_range"), "A2C": ("stepsize",)}  # hyperparameters to set
 
 
 class Returns:
-    """Returns of each environment: of the last episodes that ended or, before the first has ended, of the running one.
-
-    Args:
-        envs: the environments.
-        each: episodes to keep of each of them.
-        state: the result of `state`, to continue from it; that of other environments is ignored.
-        begins: where a new episode begins.
-    """
+    """Returns of each environment: of the last `each` episodes or, before the first has ended, of the running one."""
 
     def __init__(self, envs: VecEnv, each: int, state: Mapping[str, Any], begins: NDArray[np.bool_]) -> None:
-        num, self.each = envs.num_envs, each
+        num, self.each = envs.num_envs, each  # the state of another number of environments is ignored
         ended, paid = state.get("ended", []), state.get("paid", [])
         self.ended = [list(returns[-each:]) for returns in (ended if len(ended) == num else [[]] * num)]
         self.paid: list[float] = np.where(begins, 0.0, paid if len(paid) == num else 0.0).tolist()
@@ -62,11 +48,11 @@ class Returns:
         return bool(np.any(dones & ~self._is_monitored))
 
     def __call__(self) -> list[float]:
-        """Return the same returns that simulated learners see (`metastep.rules.actor_critic.sampler`)."""
+        """Return what simulated learners see (`metastep.rules.actor_critic.sampler`)."""
         return [value for ended, paid in zip(self.ended, self.paid, strict=True) for value in (ended or [paid])]
 
     def state(self) -> dict[str, Any]:
-        """Return all that must be saved, as JSON holds it; the lists themselves, which change with every step."""
+        """Return all that must be saved: the lists themselves, which change with every step."""
         return {"ended": self.ended, "paid": self.paid}
 
 
@@ -83,14 +69,7 @@ class LearnedRate(BaseCallback):
         outside: warn once of numbers outside the range of the training data, or refuse each.
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str] | Model,
-        log: Log | str | os.PathLike[str] | None = None,
-        verbose: int = 0,
-        *,
-        outside: Outside = "warn",
-    ) -> None:
+    def __init__(self, model: ModelSource, log: AnyLog = None, verbose: int = 0, *, outside: Outside = "warn") -> None:
         super().__init__(verbose)
         self.rates, self._log, self._outside = rate_model(model), as_log(log), outside
         self.rates.stepper(1, outside)  # raises now if something is wrong
@@ -149,12 +128,6 @@ class LearnedRate(BaseCallback):
             )
         return True
 
-    def _on_rollout_start(self) -> None:
-        self._measure_update()
-
-    def _on_training_end(self) -> None:
-        self._measure_update()
-
     def _on_rollout_end(self) -> None:
         algorithm: Any = self.model
         buffer = algorithm.rollout_buffer
@@ -179,7 +152,7 @@ class LearnedRate(BaseCallback):
         if "clip_range" in values:
             algorithm.clip_range = FloatSchedule(values["clip_range"])
 
-    def _measure_update(self) -> None:
+    def _on_rollout_start(self) -> None:
         """Measure the last update, with the algorithm's own numbers where it logs them."""
         if not self._seen:
             return
@@ -191,11 +164,12 @@ class LearnedRate(BaseCallback):
             divergence, clipped = self._divergence(), 0.0
         used = float(algorithm.policy.optimizer.param_groups[0]["lr"])
         if used != self.proposed[-1]:
-            warnings.warn(
-                f"LearnedRate: the update used the rate {used:g}, proposed was {self.proposed[-1]:g}.", stacklevel=2
-            )
+            text = f"LearnedRate: the update used the rate {used:g}, proposed was {self.proposed[-1]:g}."
+            warnings.warn(text, stacklevel=2)
         self.measured |= {"approx_kl": divergence, "clip_fraction": clipped, "rate": used}
         self._seen = {}
+
+    _on_training_end = _on_rollout_start
 
     def _rows(self, start: int) -> tuple[Any, Any]:
         """Return some observations and actions of the rollout as tensors."""

@@ -11,12 +11,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 
 class TensorBoardLog:
-    """Write the quantities of every update as scalars; pass it to a stepper as `log`.
-
-    Args:
-        folder: of the event files.
-        prefix: of the names of the scalars.
-    """
+    """Write the quantities of every update as scalars, with a prefix to their names; pass it to a stepper as `log`."""
 
     def __init__(self, folder: str | os.PathLike[str], prefix: str = "metastep/") -> None:
         self._writer, self._prefix = EventFileWriter(os.fspath(folder)), prefix

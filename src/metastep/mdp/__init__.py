@@ -5,7 +5,7 @@ Its state is a block of learners, its action the hyperparameters of their next u
 """
 
 from metastep.mdp.actor_critic import ActorCriticMDP, LastUpdate
-from metastep.mdp.base import Learners, MetaMDP, Tasks
+from metastep.mdp.base import InitialPolicy, Learners, MetaMDP, Tasks
 from metastep.mdp.episodes import (
     DEFAULT_OBSERVATION,
     EpisodicMetaMDP,
@@ -16,7 +16,6 @@ from metastep.mdp.episodes import (
     updated,
     whole_episodes,
 )
-from metastep.mdp.initial import InitialPolicy
 
 __all__ = ["DEFAULT_OBSERVATION", "ActorCriticMDP", "EpisodicMetaMDP", "InitialPolicy", "LastUpdate", "Learners"]
 __all__ += ["MetaMDP", "Previous", "Tasks", "divergence", "rule_values", "simulated", "updated", "whole_episodes"]

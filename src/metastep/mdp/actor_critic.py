@@ -12,11 +12,9 @@ from metastep._core.settings import Count, Share, check_fields
 from metastep.envs import Env, HostEnv
 from metastep.features import Memory, Seen
 from metastep.features.diagnostics import explained_variance, step_geometry
-from metastep.mdp.base import Learners, MetaMDP, Tasks
+from metastep.mdp.base import InitialPolicy, Learners, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, purpose_key
-from metastep.mdp.initial import InitialPolicy
 from metastep.policies import ActorCritic
-from metastep.rules import RuleState
 from metastep.rules.actor_critic import PPO, ActorCriticRule, Experience, Lanes, Sampler, Trained
 from metastep.rules.spaces import Space
 from metastep.simulation.engine import compiled, engine_of
@@ -33,7 +31,7 @@ class LastUpdate(NamedTuple):
     divergence: Array  # (learners,): KL between the policies before and after
     clip_fraction: Array  # (learners,)
     rate: Array  # (learners,): the step that was chosen
-    step_norm: Array  # (learners,): length of the step
+    step_norm: Array  # (learners,): length of the step; this and the next two are its `StepGeometry`
     norm_before: Array  # (learners,): length of the one before it
     cosine: Array  # (learners,): of the angle between these two
     first_entropy: Array  # (learners,): of the policy on the very first batch
@@ -43,25 +41,17 @@ class LastUpdate(NamedTuple):
 class ActorCriticMDP(MetaMDP):
     """The meta-MDP whose updates learn from batches of steps, with an actor and a critic.
 
-    Args:
-        sampler: the family of tasks, the policy and how a batch is sampled.
-        space: what is chosen for an update: the learning rate, say.
-        rule: the update.
-        initial: the distribution of first parameters.
-        meta_discount: discount of the improvements, gamma~.
-        observation: features that make up the meta-observation, in this order.
-        block_size: learners simulated together; part of what makes a result repeatable.
-        budget: updates that a learner has; the feature of this name is the share of them that were made.
+    What the fields mean is as in `EpisodicMetaMDP`.
     """
 
-    sampler: Sampler
-    space: Space
+    sampler: Sampler  # the family of tasks, the policy and how a batch is sampled
+    space: Space  # of the learning rate, say
     rule: ActorCriticRule = PPO()
     initial: InitialPolicy = InitialPolicy("orthogonal")
     meta_discount: Share = 1.0
     observation: tuple[str, ...] = _DEFAULT_OBSERVATION
     block_size: Count = 64
-    budget: Count = 50
+    budget: Count = 50  # updates that a learner has; the feature of this name is the share of them that were made
 
     diagnosed: ClassVar[tuple[str, ...]] = (
         *("theta", "context", "mean_return", "return_error", "entropy", "explained_variance", "approx_kl"),
@@ -86,7 +76,6 @@ class ActorCriticMDP(MetaMDP):
         return self.sampler.hold * self.sampler.batch_size
 
     def learner_size(self, *, keeps_episodes: bool = False) -> int:
-        """Return the numbers of a learner and its batch while it is simulated; batches are kept whole in any case."""
         env, policy = self.env, self.policy
         # What is seen before and after, done and drawn, and seven numbers more; of this batch and of the next.
         drawn = policy.num_actions + self.sampler.hold * env.step_noise + env.reset_noise
@@ -95,22 +84,16 @@ class ActorCriticMDP(MetaMDP):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a model must share; the size of a batch is part of it, since it decides what a rate does.
-
-        On the host, every batch begins with new episodes, which decides what returns are of.
-        """
+        """What a model must share; the size of a batch is part of it, since it decides what a rate does."""
         names = ("num_envs", "num_steps", "horizon", "discount", "hold")
+        # On the host, every batch begins with new episodes.
         returns = {"returns": "first episodes"} if isinstance(self.env, HostEnv) else {}
         return {name: getattr(self.sampler, name) for name in names} | returns
 
     def with_budget(self, num_updates: int) -> "ActorCriticMDP":
         return dataclasses.replace(self, budget=num_updates)
 
-    def with_rule(self, rule: ActorCriticRule, space: Space | None = None) -> "ActorCriticMDP":
-        return dataclasses.replace(self, rule=rule, space=space or self.space)
-
     def begin(self, tasks: Tasks) -> Learners:
-        """Start the environments and simulate the first batch of every learner."""
         begun: Learners = engine_of(self.env).whole(_begin)(_simulated(self), tasks)
         return begun
 
@@ -155,44 +138,18 @@ def _sampled(mdp: ActorCriticMDP, tasks: Tasks, lanes: Lanes, update: Array) -> 
     return mdp.sampler(tasks.theta, tasks.context, lanes, key, mdp.rule.gae_lambda)
 
 
-def _with_batch(
-    tasks: Tasks, rule_state: RuleState, batch: Experience, flagged: Array, previous: LastUpdate, update: Array
-) -> Learners:
-    flagged = flagged | ~jnp.isfinite(batch.mean_return)
-    none = jnp.zeros((len(tasks.theta), 0), jnp.float32)
-    return Learners(tasks.context, tasks.theta, rule_state, batch, flagged, none, previous, tasks.key, update)
-
-
-def _begun(mdp: ActorCriticMDP, tasks: Tasks, batch: Experience) -> Learners:
-    """Return learners with their first batch, and nothing to remember."""
-    nothing = jnp.zeros_like(batch.mean_return)
-    previous = LastUpdate(nothing, jnp.zeros_like(tasks.theta), *(nothing,) * 6, batch.entropy)
-    return _with_batch(tasks, mdp.rule.init(tasks.theta), batch, nothing > 0.0, previous, jnp.uint32(0))
-
-
 def _begin(mdp: ActorCriticMDP, tasks: Tasks) -> Learners:
     start = mdp.sampler.start(tasks.context, purpose_key(tasks.key, Purpose.SIMULATION, _START))
     return _begun(mdp, tasks, _sampled(mdp, tasks, start, jnp.uint32(0)))
 
 
-def _trained(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) -> tuple[Trained, LastUpdate]:
-    """Return an update, and what is remembered of it."""
-    batch: Experience = learners.estimate
-    key = purpose_key(learners.key, Purpose.UPDATE, learners.update)
-    values = mdp.space.named(hyperparameters)
-    after = mdp.rule.apply(mdp.policy, learners.theta, batch, values, learners.rule_state, key)
-    step, last = after.theta - learners.theta, learners.previous
-    geometry = step_geometry(step, last.step, jnp)
-    return after, LastUpdate(
-        mean_return=batch.mean_return,
-        step=step,
-        divergence=after.divergence,
-        clip_fraction=after.clip_fraction,
-        rate=values["stepsize"],
-        step_norm=geometry.length,
-        norm_before=geometry.length_before,
-        cosine=geometry.cosine,
-        first_entropy=last.first_entropy,
+def _begun(mdp: ActorCriticMDP, tasks: Tasks, batch: Experience) -> Learners:
+    """Return learners with their first batch, and nothing to remember."""
+    nothing, state = jnp.zeros_like(batch.mean_return), mdp.rule.init(tasks.theta)
+    previous = LastUpdate(nothing, jnp.zeros_like(tasks.theta), *(nothing,) * 6, batch.entropy)
+    flagged, curvature = ~jnp.isfinite(batch.mean_return), jnp.zeros((len(tasks.theta), 0), jnp.float32)
+    return Learners(
+        tasks.context, tasks.theta, state, batch, flagged, curvature, previous, tasks.key, update=jnp.uint32(0)
     )
 
 
@@ -200,4 +157,16 @@ def _advance(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) ->
     after, previous = compiled(_trained)(mdp, learners, hyperparameters)
     tasks, update = Tasks(learners.context, after.theta, learners.key), learners.update + jnp.uint32(1)
     batch = _sampled(mdp, tasks, learners.estimate.lanes, update)
-    return _with_batch(tasks, after.state, batch, after.flagged, previous, update)
+    flagged = after.flagged | ~jnp.isfinite(batch.mean_return)
+    moved = learners._replace(theta=after.theta, rule_state=after.state, previous=previous, update=update)
+    return moved._replace(estimate=batch, flagged=flagged)
+
+
+def _trained(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) -> tuple[Trained, LastUpdate]:
+    """Return an update, and what is remembered of it."""
+    batch: Experience = learners.estimate
+    key, values = purpose_key(learners.key, Purpose.UPDATE, learners.update), mdp.space.named(hyperparameters)
+    after = mdp.rule.apply(mdp.policy, learners.theta, batch, values, learners.rule_state, key)
+    step, last = after.theta - learners.theta, learners.previous
+    known = batch.mean_return, step, after.divergence, after.clip_fraction, values["stepsize"]
+    return after, LastUpdate(*known, *step_geometry(step, last.step, jnp), last.first_entropy)

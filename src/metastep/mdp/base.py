@@ -2,25 +2,88 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
 from metastep import features
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, shown
 from metastep._core.provenance import describe
+from metastep._core.settings import Float, check_fields
 from metastep.envs import Env, HostEnv
 from metastep.envs.contexts import ContextSpace
 from metastep.features import Seen
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
-from metastep.mdp.initial import InitialPolicy
 from metastep.policies import ActorCritic, Policy
 from metastep.rules import ActorCriticRule, Rule, RuleState
 from metastep.rules.spaces import MenuSpace, Space
-from metastep.simulation.engine import engine_of
+
+_NUMBERS: dict[str, tuple[str, ...]] = {"normal": ("mean", "variance"), "uniform": ("low", "high"), "orthogonal": ()}
+
+
+@dataclass(frozen=True)
+class InitialPolicy:
+    """The distribution rho of theta_0: every parameter independent, in theta's order, (b, W) for a linear policy.
+
+    Args:
+        kind: the form of the distribution; "orthogonal" is the usual one of actor-critic networks, and takes no numbers.
+        mean: means of the normal, one for all parameters or one for each.
+        variance: variances of the normal, one for all or one for each.
+        low: lower bounds of the uniform, one for all or one for each.
+        high: upper bounds of the uniform, one for all or one for each.
+    """
+
+    kind: Literal["normal", "uniform", "orthogonal"] = "normal"
+    mean: tuple[Float, ...] | None = None
+    variance: tuple[Float, ...] | None = None
+    low: tuple[Float, ...] | None = None
+    high: tuple[Float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, "initial")
+        needs = _NUMBERS[self.kind]
+        for name in ("mean", "variance", "low", "high"):
+            value = getattr(self, name)
+            if (value is not None) != (name in needs):
+                must = "be set" if value is None else "not be set"
+                raise InputError(f"initial.{name}: {shown(value)} must {must} where kind is {self.kind!r}.")
+        if not needs:
+            return
+        first, second = (getattr(self, name) for name in needs)
+        if not first or not second or (1 not in (len(first), len(second)) and len(first) != len(second)):
+            raise InputError(f"initial.{needs[1]}: {shown(second)} must have one number, or as many as {needs[0]}.")
+        if self.kind == "normal" and min(second) < 0.0:
+            raise InputError(f"initial.variance: {shown(second)} must not be negative.")
+        if self.kind == "uniform" and np.any(np.asarray(first) > np.asarray(second)):
+            raise InputError(f"initial.low: {shown(first)} must not exceed high, which is {shown(second)}.")
+
+    def require_for(self, policy: Policy | ActorCritic) -> None:
+        """Refuse a distribution that does not suit a policy."""
+        if self.kind == "orthogonal" and not isinstance(policy, ActorCritic):
+            raise InputError(
+                f"initial.kind: 'orthogonal' is for policies with an actor and a critic, {type(policy).__name__} is not one."
+            )
+        for name in _NUMBERS[self.kind]:
+            values, num = getattr(self, name), policy.num_parameters
+            if len(values) not in (1, num):
+                raise InputError(
+                    f"initial.{name}: {shown(values)} must hold one number, or one for each of the {num} parameters."
+                )
+
+    def sample(self, key: Array, num: int, policy: Policy | ActorCritic) -> Array:
+        """Draw (num, parameters)."""
+        self.require_for(policy)
+        if isinstance(policy, ActorCritic) and self.kind == "orthogonal":
+            return policy.initial(key, num)
+        first, second = (jnp.asarray(getattr(self, name), jnp.float32) for name in _NUMBERS[self.kind])
+        if self.kind == "normal":
+            return first + jnp.sqrt(second) * jax.random.normal(key, (num, policy.num_parameters), jnp.float32)
+        return first + (second - first) * jax.random.uniform(key, (num, policy.num_parameters), jnp.float32)
 
 
 class Tasks(NamedTuple):
@@ -94,10 +157,6 @@ class MetaMDP(ABC):
         """Return the numbers of a learner and its batch while it is simulated; a controller may keep whole episodes."""
 
     @abstractmethod
-    def with_rule(self, rule: Any, space: Space | None = None) -> Self:
-        """Return the same meta-MDP with another update, and perhaps another space."""
-
-    @abstractmethod
     def begin(self, tasks: Tasks) -> Learners:
         """Simulate the first batch of every learner."""
 
@@ -129,11 +188,6 @@ class MetaMDP(ABC):
         return self.rule.directions or ((self.rule.name,) if self.rule.is_along_a_line else ())
 
     @property
-    def steps_between_halts(self) -> int:
-        """Environment steps after which a long simulation may pause."""
-        return engine_of(self.env).steps_between_halts
-
-    @property
     def setting(self) -> dict[str, Any]:
         """Everything that changes what a model's numbers mean, as JSON holds it: a model is used only where this is the same."""
         env: Any = self.env
@@ -151,6 +205,10 @@ class MetaMDP(ABC):
             "space": space,
             **self.facts,
         }
+
+    def with_rule(self, rule: Any, space: Space | None = None) -> Self:
+        """Return the same meta-MDP with another update, and perhaps another space."""
+        return dataclasses.replace(self, rule=rule, space=space or self.space)
 
     def with_budget(self, num_updates: int) -> Self:
         """Return the meta-MDP whose learners have this many updates, for features of how many are left."""
@@ -172,26 +230,19 @@ class MetaMDP(ABC):
         """Refuse a rule of the other kind, a space that is not the rule's, and an observation without or with double names."""
         rule, space = self.rule, self.space
         if not isinstance(rule, kind):
-            name, other = (
-                getattr(rule, "name", rule),
-                "whole episodes" if kind is ActorCriticRule else "batches of steps",
-            )
-            here = "batches of steps" if kind is ActorCriticRule else "whole episodes"
+            steps, episodes, name = "batches of steps", "whole episodes", getattr(rule, "name", rule)
+            other, here = (episodes, steps) if kind is ActorCriticRule else (steps, episodes)
             raise InputError(f"meta.rule: {name!r} learns from {other}, this meta-MDP simulates {here}.")
-        needed, known = rule.hyperparameters, (*rule.hyperparameters, *rule.optional)
-        if not set(needed) <= set(space.names) <= set(known):
-            further = f", and may take {', '.join(rule.optional)}" if rule.optional else ""
-            raise InputError(
-                f"space: it names {', '.join(space.names)}, but the rule {rule.name!r} takes {', '.join(needed)}{further}."
-            )
+        needed, optional = rule.hyperparameters, rule.optional
+        if not set(needed) <= set(space.names) <= {*needed, *optional}:
+            takes = f"{', '.join(needed)}{', and may take ' if optional else ''}{', '.join(optional)}"
+            raise InputError(f"space: it names {', '.join(space.names)}, but the rule {rule.name!r} takes {takes}.")
         named = space.directions if isinstance(space, MenuSpace) else ()
         if rule.directions != named:
             raise InputError(f"space: its directions are {list(named)}, but the rule has {list(rule.directions)}.")
         if self._measures_divergence and (kind is ActorCriticRule or not self.directions):
-            raise InputError(
-                f"meta.stepsize_scale: 'divergence' needs a rule that moves along a line, {rule.name!r} does not; use 'log' or "
-                "'linear'."
-            )
+            needs = f"'divergence' needs a rule that moves along a line, {rule.name!r} does not"
+            raise InputError(f"meta.stepsize_scale: {needs}; use 'log' or 'linear'.")
         if not self.observation or len(set(self.observation)) < len(self.observation):
             raise InputError(f"meta.observation: {list(self.observation)} must name one feature or more, each once.")
 

@@ -1,9 +1,8 @@
 """Blocks and keys: a result does not depend on which process computed it, when, or on how much else was asked for.
 
-Work is cut into blocks of a fixed number of learners. A learner is a lane of a block, and every random number comes from
-`fold_in(seed, stream, block, purpose, update)` with one draw for all lanes. Vectorised floating point is not bitwise stable
-across batch sizes; a block of fixed size is. A last block with fewer learners is computed whole and cut afterwards, so
-task 7 is the same task whether 20 or 200 are asked for.
+Every random number comes from `fold_in(seed, stream, block, purpose, update)` with one draw for all lanes, the learners of a
+block. Vectorised floating point is bitwise stable for one batch size only: a last block with fewer learners is computed whole and
+cut afterwards, so that task 7 is the same task whether 20 or 200 are asked for.
 """
 
 from collections.abc import Iterator
@@ -52,12 +51,9 @@ class Blocks:
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
 
-    def __contains__(self, block: int) -> bool:
-        return 0 <= block < len(self)
-
     def num_valid(self, block: int) -> int:
         """Return how many lanes of the block are wanted; the rest is padding."""
-        if block not in self:
+        if not 0 <= block < len(self):
             raise InputError(f"block: {block} is not one of the {len(self)} blocks.")
         return min(self.size, self.num_learners - block * self.size)
 

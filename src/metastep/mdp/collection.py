@@ -24,27 +24,16 @@ from metastep.mdp.controller import Controller, Exploration
 from metastep.mdp.dataset import BlockFiles, Dataset, DatasetWriter, Layout
 from metastep.mdp.history import History, joined
 from metastep.mdp.loop import Growth, grow
-from metastep.simulation.engine import blocks_at_once, one_block_at_a_time
+from metastep.simulation.engine import blocks_at_once, engine_of, one_block_at_a_time
 
 PART_SECONDS = 2.0
 """A halt leaves a part on disk only if the last one is this old: where steps are cheap, files would cost more than they save."""
 
 
-Follow = Callable[[DatasetWriter, int], Controller]
-"""Gives the controller of a round; the blocks of the rounds before it are on disk."""
-
-
 def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int, labels: int = 1) -> Layout:
     """Return the shape of the dataset that `collect` writes."""
-    return Layout(
-        context_names=mdp.env.context_space.names,
-        features=features.sizes(mdp, recorded_features(mdp)),
-        num_updates=num_updates,
-        num_learners=num_episodes,
-        block_size=mdp.block_size,
-        num_hyperparameters=mdp.space.num_coordinates,
-        labels=labels,
-    )
+    names, sizes = mdp.env.context_space.names, features.sizes(mdp, recorded_features(mdp))
+    return Layout(names, sizes, num_updates, num_episodes, mdp.block_size, mdp.space.num_coordinates, labels)
 
 
 def recorded_features(mdp: MetaMDP) -> tuple[str, ...]:
@@ -73,12 +62,7 @@ class Collected(NamedTuple):
 
     def steps_of(self, updates: int) -> int:
         """Return the environment steps of a block after so many updates; the first batch precedes the first of them."""
-        return (updates * self.files.layout.labels + 1) * self.batch_steps
-
-    @property
-    def batch_steps(self) -> int:
-        """Environment steps of a batch of the whole block."""
-        return self.mdp.block_size * self.mdp.batch_steps
+        return (updates * self.files.layout.labels + 1) * self.mdp.block_size * self.mdp.batch_steps
 
 
 def collect(
@@ -93,7 +77,7 @@ def collect(
     controller: Controller | None = None,
     labels: int = 1,
     rounds: int = 1,
-    follow: Follow | None = None,
+    follow: Callable[[DatasetWriter, int], Controller] | None = None,
     tracker: Tracker | None = None,
 ) -> Dataset:
     """Collect a dataset, or what is missing of it.
@@ -101,11 +85,8 @@ def collect(
     The trajectory method makes `num_updates` = T updates in each episode; the generative method is T = 1.
 
     Args:
-        mdp: what to collect from.
         folder: of the dataset; a stopped collection resumes there.
-        num_episodes: K.
-        num_updates: T.
-        seed: of the whole dataset.
+        num_episodes, num_updates: K and T.
         config: recorded, and compared on resuming.
         task_list: contexts to use in place of the task distribution, (tasks, coordinates).
         controller: proposes the step sizes; uniform exploration by default.
@@ -114,12 +95,10 @@ def collect(
         follow: gives the memoryless controller of each round in place of `controller`, once the rounds before it are there.
         tracker: shows the environment steps simulated.
     """
-    layout = layout_of(mdp, num_episodes, num_updates, labels)
-    controller = controller or Exploration()
+    layout, controller = layout_of(mdp, num_episodes, num_updates, labels), controller or Exploration()
     tasks_digest = None if task_list is None else storage.sha256_of_json(np.asarray(task_list).tolist())
     recorded = {**config, "collected_with": {"controller": controller.name, "task_list": tasks_digest}}
-    packages = mdp.env.packages
-    writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name(), packages=packages)
+    writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name(), packages=mdp.env.packages)
     for sentence in writer.damaged:
         print(f"{sentence} It is collected again.", file=sys.stderr)
     missing = writer.missing_blocks()
@@ -143,7 +122,6 @@ def collect(
 
 
 def _collect_blocks(work: Collected, controller: Controller, blocks: list[int], note: Tally) -> None:
-    """Collect blocks under the same controller, and note the steps of each."""
     here = blocks_at_once(work.mdp.env)
     with parallel.executor(min(here, len(blocks)), note) as pool, _marked(work, pool) as marked:
         calls = ((block, make_block, marked, controller, block) for block in blocks)
@@ -170,27 +148,18 @@ def _marked(work: Collected, pool: parallel.Pool) -> Iterator[Collected]:
 def make_block(work: Collected, controller: Controller, block: int) -> History | None:
     """Collect one block from where it was interrupted; return it to be written, unless this process writes it itself."""
     files, mdp, labels = work.files, work.mdp, work.files.layout.labels
-    is_elsewhere = work.mark is not None
-    can_write = work.mark is None or work.mark.exists()
-    if is_elsewhere and can_write and not files.problem(block):
+    writes_itself = work.mark is not None and work.mark.exists()
+    if writes_itself and not files.problem(block):
         return None  # by a worker that was killed before it could say so
-    resumes = can_write and controller.is_memoryless
+    resumes = (work.mark is None or writes_itself) and controller.is_memoryless
     begun = work.begun(block)[0] if resumes else None
-    halts = mdp.steps_between_halts
-    stretch = max(1, halts // (work.batch_steps * labels)) if controller.is_memoryless else work.num_updates
+    steps = mdp.block_size * mdp.batch_steps * labels  # of an update
+    stretch = max(1, engine_of(mdp.env).steps_between_halts // steps) if controller.is_memoryless else work.num_updates
     saved, last_saved = begun.updates if begun else 0, time.monotonic()
     pieces: tuple[History, ...] = ()
     with one_block_at_a_time(mdp.env):
-        for growth in grow(
-            mdp,
-            controller,
-            work.tasks(block),
-            work.num_updates,
-            stretch=stretch,
-            record=files.layout.features,
-            tries=labels - 1,
-            begun=begun,
-        ):
+        options: Any = {"stretch": stretch, "begun": begun, "record": tuple(files.layout.features), "tries": labels - 1}
+        for growth in grow(mdp, controller, work.tasks(block), work.num_updates, **options):
             pieces = growth.pieces
             if growth.updates == work.num_updates:
                 break
@@ -198,7 +167,7 @@ def make_block(work: Collected, controller: Controller, block: int) -> History |
                 files.parts.write(block, growth, saved)
                 saved, last_saved = growth.updates, time.monotonic()
             parallel.report(block, work.steps_of(growth.updates))
-    if is_elsewhere and can_write:
-        files.add(block, joined(pieces))
-        return None
-    return joined(pieces)
+    if not writes_itself:
+        return joined(pieces)
+    files.add(block, joined(pieces))
+    return None

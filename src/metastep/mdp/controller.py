@@ -29,29 +29,17 @@ class TaskSource(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What an experiment offers to a controller that has to be trained or loaded before it can propose.
+    """What an experiment offers to a controller that has to be trained or loaded before it can propose."""
 
-    Args:
-        mdp: the meta-MDP of the method, its rule included.
-        seed: of everything random.
-        num_updates: updates of a learner in the comparison.
-        num_training_episodes: meta-episodes that the training data has.
-        num_stepsizes: step sizes on the grid of a maximum.
-        regressor: gives the experiment's regressor (`metastep.fqi.regressors`).
-        model: gives the experiment's fitted and selected model (`metastep.fqi.Model`).
-        task_list: the contexts to train on in place of the task distribution.
-        tracker: shows long work.
-    """
-
-    mdp: MetaMDP
-    seed: int
-    num_updates: int
-    num_training_episodes: int
-    num_stepsizes: int
-    regressor: Callable[[], Any]
-    model: Callable[[], Any]
-    task_list: NDArray[np.float32] | None = None
-    tracker: Tracker = field(default_factory=Silent)
+    mdp: MetaMDP  # of the method, its rule included
+    seed: int  # of everything random
+    num_updates: int  # of a learner in the comparison
+    num_training_episodes: int  # meta-episodes that the training data has
+    num_stepsizes: int  # on the grid of a maximum
+    regressor: Callable[[], Any]  # gives the experiment's regressor (`metastep.fqi.regressors`)
+    model: Callable[[], Any]  # gives the experiment's fitted and selected model (`metastep.fqi.Model`)
+    task_list: NDArray[np.float32] | None = None  # contexts to train on in place of the task distribution
+    tracker: Tracker = field(default_factory=Silent)  # shows long work
 
 
 class Controller(ABC):
@@ -126,9 +114,7 @@ class Exploration(Controller):
     is_memoryless: ClassVar[bool] = True
 
     def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
-        """Remember the space."""
         return mdp
 
     def propose(self, state: MetaMDP, learners: Learners) -> Array:
-        """Fresh draws for every learner."""
         return state.space.sample(learners.controller_key, learners.theta.shape[0])

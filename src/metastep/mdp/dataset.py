@@ -35,12 +35,12 @@ class Layout(NamedTuple):
     """The shape of a dataset: its learners, what is kept of them, and how it is cut into blocks."""
 
     context_names: tuple[str, ...]
-    features: dict[str, int]  # the size of each
-    num_updates: int
-    num_learners: int
-    block_size: int
-    num_hyperparameters: int = 1
-    labels: int = 1  # updates tried at every state, the one that was made among them
+    features: dict[str, Count]  # the size of each
+    num_updates: Count
+    num_learners: Count
+    block_size: Count
+    num_hyperparameters: Count = 1
+    labels: Count = 1  # updates tried at every state, the one that was made among them
 
     @property
     def blocks(self) -> Blocks:
@@ -49,20 +49,16 @@ class Layout(NamedTuple):
 
     def shapes(self, block: int) -> dict[str, tuple[int, ...]]:
         """Return the shape of every array of one block."""
-        observations, learners = self.num_updates + 1, self.blocks.num_valid(block)
-        after = (self.num_updates, self.labels - 1, learners)  # of what was tried besides
-        tried = {
-            **dict.fromkeys(("tried/mean_return", "tried/flagged", "tried/num_steps"), after),
-            "tried/hyperparameters": (*after, self.num_hyperparameters),
-            **{f"tried/feature/{name}": (*after, size) for name, size in self.features.items()},
-        }
-        return {
-            "context": (learners, len(self.context_names)),
-            **dict.fromkeys(("mean_return", "flagged", "num_steps"), (observations, learners)),
-            "hyperparameters": (self.num_updates, learners, self.num_hyperparameters),
-            **{f"feature/{name}": (observations, learners, size) for name, size in self.features.items()},
-            **(tried if self.labels > 1 else {}),
-        }
+        learners, updates = self.blocks.num_valid(block), self.num_updates
+        moments: dict[str, tuple[int, ...]] = {"": (updates + 1, learners)}
+        if self.labels > 1:  # of what was tried besides
+            moments["tried/"] = (updates, self.labels - 1, learners)
+        shapes: dict[str, tuple[int, ...]] = {"context": (learners, len(self.context_names))}
+        for prefix, seen in moments.items():
+            shapes |= {f"{prefix}{name}": seen for name in ("mean_return", "flagged", "num_steps")}
+            shapes |= {f"{prefix}feature/{name}": (*seen, size) for name, size in self.features.items()}
+            shapes[f"{prefix}hyperparameters"] = (updates, *seen[1:], self.num_hyperparameters)
+        return shapes
 
     def num_bytes(self, block: int) -> int:
         """Return the disk space that one block takes at most."""
@@ -77,18 +73,6 @@ class Layout(NamedTuple):
                 raise InputError(f"{where}: {name} has shape {found}, expected is {expected.get(name, 'nothing')}.")
 
 
-class _Layout(TypedDict):
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
-
-    context_names: list[str]
-    features: dict[str, Count]
-    num_updates: Count
-    num_learners: Count
-    block_size: Count
-    num_hyperparameters: Count
-    labels: Count
-
-
 class _Manifest(TypedDict):
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
@@ -97,14 +81,9 @@ class _Manifest(TypedDict):
     config: dict[str, Any]
     seed: Annotated[int, Ge(0), Le(2**32 - 1)]
     environment: dict[str, str]
-    layout: _Layout
+    layout: Layout
     blocks: list[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] | None
     checksum: str
-
-
-def _sealed(identity: dict[str, Any], checksums: list[str] | None) -> dict[str, Any]:
-    """Return a manifest, with the checksums of the blocks once all are there."""
-    return storage.sealed(storage.stamp("dataset") | identity | {"blocks": checksums})
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -112,12 +91,11 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     manifest = storage.read_sealed(path, "dataset", "collect it again with `metastep collect` or `metastep run`")
     # A valid checksum is no proof of a valid manifest.
     try:
-        TypeAdapter(_Manifest).validate_python(manifest, strict=True)
+        TypeAdapter(_Manifest).validate_json(storage.canonical_json(manifest), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise InputError(
-            f"File {path} is not a whole manifest: {'.'.join(map(str, first['loc']))}: {first['msg']}."
-        ) from None
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(f"File {path} is not a whole manifest: {where}: {first['msg']}.") from None
     blocks, layout = manifest["blocks"], manifest["layout"]
     if blocks is not None and len(blocks) != len(Blocks(layout["num_learners"], layout["block_size"])):
         raise InputError(f"File {path} is not a whole manifest: {len(blocks)} checksums are not one for each block.")
@@ -135,69 +113,52 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockFiles:
-    """The files of a dataset in the making: all that is needed to add to it, in whichever process.
-
-    Args:
-        folder: of the dataset.
-        layout: its shape.
-        digest: of what the dataset is; every file records it.
-        parts: what there is of blocks that are not complete.
-    """
+    """The files of a dataset in the making: all that is needed to add to it, in whichever process."""
 
     folder: Path
     layout: Layout
-    digest: str
-    parts: Parts
+    digest: str  # of what the dataset is; every file records it
+    parts: Parts  # what there is of blocks that are not complete
 
     def add(self, index: int, history: History) -> None:
         """Write one block in place of its parts; lanes beyond the layout's learners (padding) are cut off."""
-        if index not in self.layout.blocks:
-            raise InputError(
-                f"Block {index} does not exist: the dataset has blocks 0 to {len(self.layout.blocks) - 1}."
-            )
         learners, valid = len(history.context), self.layout.blocks.num_valid(index)
         if learners not in (valid, self.layout.block_size):
             allowed = f"{valid} or, padded, {self.layout.block_size}"
             raise InputError(f"Block {index} has {learners} learners, but must have {allowed}.")
-        history = history.first(valid)
+        history = history.part(0, valid)
         self.layout.check(index, history, f"Block {index}")
-        storage.write_tensors(self.path(index), history.to_arrays(), self.metadata(index))
+        storage.write_tensors(self.path(index), history.to_arrays(), self._metadata(index))
         remove_parts(self.folder, {index})
 
     def path(self, index: int) -> Path:
         """Return the path of a block."""
         return _block_path(self.folder, index)
 
-    def metadata(self, index: int) -> dict[str, Any]:
-        """Return what a block's file records besides its arrays."""
-        return {"block": index, "dataset": self.digest}
-
     def problem(self, index: int) -> str:
         """Return what is wrong with a block's file, one sentence; "" if it is whole and this dataset's."""
         try:
-            is_own = storage.read_tensors(self.path(index)).metadata == self.metadata(index)
+            is_own = storage.read_tensors(self.path(index)).metadata == self._metadata(index)
         except InputError as error:
             return str(error)
         return "" if is_own else f"File {self.path(index)} belongs to another dataset or block."
+
+    def problems(self) -> dict[int, str]:
+        """Return what is wrong with each block that cannot be used, one sentence each; reads every block file."""
+        found = {index: self.problem(index) for index in self.layout.blocks}
+        return {index: problem for index, problem in found.items() if problem}
+
+    def _metadata(self, index: int) -> dict[str, Any]:
+        return {"block": index, "dataset": self.digest}
 
 
 class DatasetWriter:
     """Create a dataset or resume one; several processes may add blocks to the same folder at the same time.
 
-    Args:
-        folder: made if it is not there.
-        layout: the shape of the dataset.
-        config: the resolved configuration, anything that JSON can hold; another one is refused on resuming.
-        seed: likewise.
-        device: recorded with the versions of the packages that decide numbers; others are refused on resuming a
-            dataset that is not complete.
-        packages: such packages of this environment.
-
-    `damaged` holds one sentence for each block file found damaged at the start; such blocks count as missing. `files` adds
-    blocks, and keeps what there is of those that are not complete.
+    `config`, which is anything that JSON can hold, and `seed` are those of a dataset that is resumed; so are, unless it is
+    complete, the device and the versions of the packages that decide numbers. `packages` names those of the environment.
+    `damaged` holds one sentence for each block file found damaged at the start; such blocks count as missing.
     """
-
-    damaged: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -217,19 +178,42 @@ class DatasetWriter:
         identity = {"config": config, "seed": seed, "environment": environment, "layout": layout._asdict()}
         # Through JSON and back, so that a tuple equals the list that will be read from the manifest.
         self._identity = json.loads(json.dumps(identity, allow_nan=False))
-
-        if (self.folder / "manifest.json").exists():
-            self._resume()
-        else:
+        if not (self.folder / "manifest.json").exists():
             self._create()
-        digest = self._digest()
+        manifest = _read_manifest(self.folder)
+        if manifest["blocks"] is not None:
+            # Nothing is left to compute. Should a block be damaged, its new version must match the checksum anyway.
+            self._identity["environment"] = manifest["environment"]
+        if difference := first_difference({key: manifest[key] for key in self._identity}, self._identity):
+            started = "was started with {} = {}, which is now {}".format(*difference)
+            raise InputError(f"Dataset {self.folder} {started}; resume with the same setting or use another folder.")
+        digest = storage.sha256_of_json(self._identity)
         # The last bits of a block come from one environment, also where that of a complete dataset is not asked for.
         parts = Parts(self.folder, {"dataset": digest, "environment": environment})
         self.files = BlockFiles(self.folder, layout, digest, parts)
+        storage.remove_leftovers(self.folder)
+        problems = self.files.problems()
+        self.damaged = tuple(text for index, text in problems.items() if self.files.path(index).exists())
+        remove_parts(self.folder, set(layout.blocks) - problems.keys())
+        storage.require_free_space(self.folder, sum(map(layout.num_bytes, problems)))
+
+    def _create(self) -> None:
+        """Write the first manifest, unless another process is faster."""
+        storage.require_free_space(self.folder, sum(map(self.layout.num_bytes, self.layout.blocks)))
+        storage.create_folder(self.folder)
+        # A block without a manifest cannot come from an interrupted run: it belongs to something else.
+        found = sorted(path for kind in ("block", "part") for path in self.folder.glob(f"{kind}-*.safetensors"))
+        if found and not (self.folder / "manifest.json").exists():
+            raise InputError(f"Folder {self.folder} holds {found[0].name} but no manifest.json; use another folder.")
+        first = storage.canonical_json(self._manifest(None))
+        storage.write_atomically(self.folder / "manifest.json", first, overwrite=False)
+
+    def _manifest(self, checksums: list[str] | None) -> dict[str, Any]:
+        return storage.sealed(storage.stamp("dataset") | self._identity | {"blocks": checksums})
 
     def missing_blocks(self) -> list[int]:
-        """Return the blocks that are missing or damaged; reads every block file."""
-        return sorted(self._problems())
+        """Return the blocks that are missing or damaged."""
+        return sorted(self.files.problems())
 
     def add(self, index: int, history: History) -> None:
         """Write one block."""
@@ -241,65 +225,21 @@ class DatasetWriter:
 
     def digest_of(self, blocks: Iterable[int]) -> str:
         """Return one digest of some blocks."""
-        return storage.sha256_of_json([storage.sha256_of(self._path(index)) for index in blocks])
+        return storage.sha256_of_json([storage.sha256_of(self.files.path(index)) for index in blocks])
 
     def finish(self) -> "Dataset":
         """Verify all blocks and write the manifest with their checksums."""
-        if problems := self._problems():
+        if problems := self.files.problems():
             raise InputError(f"Dataset {self.folder} is not complete: {problems[min(problems)]}")
         remove_parts(self.folder)
-        checksums = [storage.sha256_of(self._path(index)) for index in self.layout.blocks]
+        checksums = [storage.sha256_of(self.files.path(index)) for index in self.layout.blocks]
         before = _read_manifest(self.folder)["blocks"]
         if before is None:
-            storage.write_json(self.folder / "manifest.json", _sealed(self._identity, checksums))
+            storage.write_json(self.folder / "manifest.json", self._manifest(checksums))
         elif before != checksums:
             index = next(i for i, checksum in enumerate(checksums) if before[i] != checksum)
-            raise InputError(f"File {self._path(index)} differs from the one whose checksum is in the manifest.")
+            raise InputError(f"File {self.files.path(index)} differs from the one whose checksum is in the manifest.")
         return Dataset.open(self.folder, verify=False)
-
-    def _create(self) -> None:
-        storage.require_free_space(self.folder, self._num_bytes(self.layout.blocks))
-        storage.create_folder(self.folder)
-        storage.remove_leftovers(self.folder)
-        first = storage.canonical_json(_sealed(self._identity, None))
-        # A block without a manifest cannot come from an interrupted run: it belongs to something else.
-        found = sorted(path for kind in ("block", "part") for path in self.folder.glob(f"{kind}-*.safetensors"))
-        if found and not (self.folder / "manifest.json").exists():
-            raise InputError(f"Folder {self.folder} holds {found[0].name} but no manifest.json; use another folder.")
-        if not storage.write_atomically(self.folder / "manifest.json", first, overwrite=False):
-            self._resume()  # another process was first
-
-    def _resume(self) -> None:
-        manifest = _read_manifest(self.folder)
-        if manifest["blocks"] is not None:
-            # Nothing is left to compute. Should a block be damaged, its new version must match the checksum anyway.
-            self._identity["environment"] = manifest["environment"]
-        if difference := first_difference({key: manifest[key] for key in self._identity}, self._identity):
-            key, before, now = difference
-            raise InputError(
-                f"Dataset {self.folder} was started with {key} = {before}, which is now {now}; "
-                "resume with the same setting or use another folder."
-            )
-        storage.remove_leftovers(self.folder)
-        problems = self._problems()
-        self.damaged = tuple(text for index, text in problems.items() if self._path(index).exists())
-        remove_parts(self.folder, set(self.layout.blocks) - problems.keys())
-        storage.require_free_space(self.folder, self._num_bytes(problems))
-
-    def _path(self, index: int) -> Path:
-        return _block_path(self.folder, index)
-
-    def _digest(self) -> str:
-        return storage.sha256_of_json(self._identity)
-
-    def _num_bytes(self, indices: Iterable[int]) -> int:
-        return sum(self.layout.num_bytes(index) for index in indices)
-
-    def _problems(self) -> dict[int, str]:
-        """Return what is wrong with each block that cannot be used, one sentence each."""
-        files = BlockFiles(self.folder, self.layout, self._digest(), Parts(self.folder, {}))
-        found = {index: files.problem(index) for index in self.layout.blocks}
-        return {index: problem for index, problem in found.items() if problem}
 
 
 @dataclass(frozen=True)
@@ -321,11 +261,8 @@ class Dataset:
         checksums, layout = manifest["blocks"], manifest["layout"]
         layout = Layout(**(layout | {"context_names": tuple(layout["context_names"])}))
         if checksums is None:
-            there = len(list(folder.glob("block-*.safetensors")))
-            raise InputError(
-                f"Dataset {folder} is not complete: {there} of {len(layout.blocks)} blocks are there; "
-                "run the command that collects it again."
-            )
+            blocks = f"{len(list(folder.glob('block-*.safetensors')))} of {len(layout.blocks)} blocks are there"
+            raise InputError(f"Dataset {folder} is not complete: {blocks}; run the command that collects it again.")
         for index, checksum in enumerate(checksums if verify else ()):
             storage.read_tensors(_block_path(folder, index), checksum)
         kept = {key: manifest[key] for key in ("config", "seed", "environment", "checksum")}
@@ -338,11 +275,13 @@ class Dataset:
 
     def counts(self) -> Counts:
         """Count tuples, flagged tuples, tuples with non-finite numbers and steps, in one pass over the blocks."""
-        flagged, excluded, num_steps = 0, 0, 0.0
+        flagged, excluded, num_steps = 0, self.num_transitions, 0.0
         for history in self.blocks():
-            flagged += history.num_flagged
-            excluded += history.num_tuples - len(history.transitions(("return",)).reward)
-            num_steps += history.total_steps
+            excluded -= len(history.transitions(("return",)).reward)
+            num_steps += float(history.num_steps[0].sum(dtype=np.float64))
+            for outcome in history.outcomes:
+                flagged += int((history.flagged[:-1] | outcome.flagged).sum())
+                num_steps += float(outcome.num_steps.sum(dtype=np.float64))
         return Counts(self.num_transitions, flagged, excluded, num_steps)
 
     def block(self, index: int) -> History:
@@ -356,8 +295,8 @@ class Dataset:
     def transitions(self, names: Sequence[str] = DEFAULT_OBSERVATION) -> Transitions:
         """Return all usable tuples, episode after episode; the observation is the named features side by side, in that order.
 
-        Tuples with a non-finite number in any feature (asked for or not, so that different observations give the same rows)
-        are left out; `counts` says how many.
+        Left out are tuples with a non-finite number in any feature, asked for or not, so that every observation gives the
+        same rows; `counts` says how many.
         """
         return all_transitions(self.blocks(), names)
 

@@ -13,9 +13,8 @@ from metastep._core.provenance import describe
 from metastep._core.settings import Count, Share, check_fields
 from metastep.envs import Env, HostEnv
 from metastep.features import Memory, Seen
-from metastep.features.learner import norm
-from metastep.mdp.base import Learners, MetaMDP, Tasks
-from metastep.mdp.initial import InitialPolicy
+from metastep.features.formulas import norm
+from metastep.mdp.base import InitialPolicy, Learners, MetaMDP, Tasks
 from metastep.policies import Policy
 from metastep.rules import NGA, Rule, Update, unusable
 from metastep.rules.spaces import MenuSpace, Space, Values
@@ -95,11 +94,11 @@ class EpisodicMetaMDP(MetaMDP):
     def facts(self) -> dict[str, Any]:
         """What a model must share; the number and length of episodes are left out, they only change how much is known."""
         rollout, solver = self.estimator.rollout, self.estimator
+        facts = {"damping": describe(solver.damping), "discount": rollout.discount, "baseline": rollout.baseline}
         # Named only where it is not the usual one, so that models of earlier versions still match.
         is_usual = solver.solver != "truncated" and solver.damping_kind == "relative"
-        natural = {} if is_usual else {"natural_gradient": [solver.solver, solver.damping_kind, solver.cg_iterations]}
-        facts = {"damping": describe(solver.damping), "discount": rollout.discount, "baseline": rollout.baseline}
-        return facts | natural
+        natural = [solver.solver, solver.damping_kind, solver.cg_iterations]
+        return facts if is_usual else facts | {"natural_gradient": natural}
 
     def with_rule(self, rule: Rule, space: Space | None = None) -> "EpisodicMetaMDP":
         """Return the same meta-MDP with another update; the damping follows a rule that has one."""
@@ -119,13 +118,11 @@ class EpisodicMetaMDP(MetaMDP):
         return _next_batch(mdp, compiled(moved)(mdp, learners, hyperparameters))
 
     def blank(self, tasks: Tasks) -> Learners:
-        row, number = jnp.zeros_like(tasks.theta), jnp.zeros(len(tasks.theta), jnp.float32)
+        start = before_updates(self, tasks)
+        number, row, _ = start.previous
         estimate = Estimate(number, number, row, row, number, (row,) * (len(self.estimator.dampings) - 1))
-        state = self.rule.init(tasks.theta)
-        curvature = jnp.zeros(self.rule.steps(estimate, state).shape[:2], jnp.float32)
-        previous = Previous(number, row, number)
-        flagged, start = number > 0.0, jnp.uint32(0)
-        return Learners(tasks.context, tasks.theta, state, estimate, flagged, curvature, previous, tasks.key, start)
+        curvature = jnp.zeros(self.rule.steps(estimate, start.rule_state).shape[:2], jnp.float32)
+        return start._replace(estimate=estimate, curvature=curvature)
 
     def diagnostics(self, learners: Learners) -> Seen:
         estimate, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)
@@ -241,7 +238,6 @@ def without_ranges(mdp: EpisodicMetaMDP) -> EpisodicMetaMDP:
 def whole_episodes(mdp: MetaMDP, who: str) -> EpisodicMetaMDP:
     """Return the paper's meta-MDP, or refuse one of the other kind."""
     if not isinstance(mdp, EpisodicMetaMDP):
-        raise InputError(
-            f"{who} needs batches of whole episodes, the rule {mdp.rule.name!r} learns from batches of steps."
-        )
+        learns = f"the rule {mdp.rule.name!r} learns from batches of steps"
+        raise InputError(f"{who} needs batches of whole episodes, {learns}.")
     return mdp

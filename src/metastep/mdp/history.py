@@ -3,7 +3,7 @@
 A history of T updates is T+1 observations: the tuple of update t is `(x_t, h_t, l_t, x_{t+1})` with `l_t = j_{t+1} - j_t`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,21 +24,14 @@ class Transitions(NamedTuple):
     next_observation: NDArray[np.float32]  # (tuples, columns)
 
 
-class Tried(NamedTuple):
-    """Updates that were tried and not followed, at every state that learners went through; time first.
-
-    They are labels for offline learning: what would have been seen after each of them.
-    """
+class Outcomes(NamedTuple):
+    """Updates, and what was seen after each; time first. The axis `tries` is there for those that were tried, not made."""
 
     hyperparameters: NDArray[np.float32]  # (T, tries, learners, coordinates)
     mean_return: NDArray[np.float32]  # (T, tries, learners), after the update, like all that follows
     flagged: NDArray[np.bool_]  # (T, tries, learners)
     num_steps: NDArray[np.float32]  # (T, tries, learners)
     features: Mapping[str, NDArray[np.float32]]  # by name, each (T, tries, learners, size)
-
-    def map(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "Tried":
-        """Return the same with every array changed."""
-        return _from_arrays(Tried, {name: change(array) for name, array in _to_arrays(self).items()})
 
 
 class History(NamedTuple):
@@ -54,20 +47,13 @@ class History(NamedTuple):
     num_steps: NDArray[np.float32]  # (T+1, learners): environment steps before termination
     hyperparameters: NDArray[np.float32]  # (T, learners, coordinates)
     features: Mapping[str, NDArray[np.float32]]  # by name, each (T+1, learners, size)
-    tried: Tried | None = None  # updates that were tried besides those that were made
+    tried: Outcomes | None = None  # of updates that were tried and not followed, as further labels
 
     def part(self, start: int, end: int) -> "History":
         """Return some of the learners, without copying."""
-
-        def cut(name: str, array: NDArray[Any]) -> NDArray[Any]:
-            axis = 0 if name == "context" else 2 if name.startswith(_TRIED) else 1
-            return array[(slice(None),) * axis + (slice(start, end),)]
-
-        return from_arrays({name: cut(name, array) for name, array in self.to_arrays().items()})
-
-    def first(self, num: int) -> "History":
-        """Return the first `num` learners, without the padding of a last block."""
-        return self.part(0, num)
+        axes = {name: 2 if name.startswith(_TRIED) else 1 for name in self.to_arrays()} | {"context": 0}
+        cuts = {name: (slice(None),) * axis + (slice(start, end),) for name, axis in axes.items()}
+        return from_arrays({name: array[cuts[name]] for name, array in self.to_arrays().items()})
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by name, as files hold them."""
@@ -81,78 +67,53 @@ class History(NamedTuple):
             return np.diff(self.mean_return, axis=0)
 
     @property
-    def num_tuples(self) -> int:
-        """Number of updates that were made or tried, usable or not."""
-        return self.rewards.size + (0 if self.tried is None else self.tried.mean_return.size)
-
-    @property
-    def total_steps(self) -> float:
-        """Environment steps of all batches."""
-        tried = [] if self.tried is None else [self.tried.num_steps]
-        return sum(float(steps.sum(dtype=np.float64)) for steps in (self.num_steps, *tried))
-
-    @property
-    def num_flagged(self) -> int:
-        """Tuples whose observation or next observation came with an estimate that cannot be followed."""
-        before = self.flagged[:-1]
-        tried = [] if self.tried is None else [before[:, np.newaxis] | self.tried.flagged]
-        return sum(int(flags.sum()) for flags in (before | self.flagged[1:], *tried))
+    def outcomes(self) -> list[Outcomes]:
+        """The updates that were made, then those tried, without the axis `tries`: one label of every state in each."""
+        features = {name: array[1:] for name, array in self.features.items()}
+        made = Outcomes(self.hyperparameters, self.mean_return[1:], self.flagged[1:], self.num_steps[1:], features)
+        tried = {} if self.tried is None else _to_arrays(self.tried)
+        tries = 0 if self.tried is None else self.tried.mean_return.shape[1]
+        cuts = ({name: array[:, index] for name, array in tried.items()} for index in range(tries))
+        return [made, *(_from_arrays(Outcomes, arrays) for arrays in cuts)]
 
     def observe(self, names: Sequence[str]) -> NDArray[np.float32]:
         """Return the named features side by side, in that order: (T+1, learners, columns)."""
-        return _side_by_side(names, self.context, self.mean_return, self.features)
+        return _side_by_side(names, self.context, self)
 
     def transitions(self, names: Sequence[str]) -> Transitions:
         """Return all usable tuples, learner after learner, so that an episode's tuples follow one another; then those tried.
 
         A tuple is usable if all its numbers are finite, in every feature, asked for or not.
         """
-        later = {name: array[1:] for name, array in self.features.items()}
-        parts = [self._tuples(names, self.hyperparameters, self.mean_return[1:], later)]
-        for index in range(0 if self.tried is None else self.tried.mean_return.shape[1]):
-            assert self.tried is not None
-            one = self.tried.map(lambda array, index=index: array[:, index])  # type: ignore[misc]
-            parts.append(self._tuples(names, one.hyperparameters, one.mean_return, one.features))
+        parts = [self._tuples(names, outcome) for outcome in self.outcomes]
         return parts[0] if len(parts) == 1 else Transitions(*map(np.concatenate, zip(*parts, strict=True)))
 
-    def _tuples(
-        self,
-        names: Sequence[str],
-        chosen: NDArray[np.float32],
-        mean_return: NDArray[np.float32],
-        after: Mapping[str, NDArray[np.float32]],
-    ) -> Transitions:
-        """Return the usable tuples of updates (T, learners, coordinates) with what was seen after them, learner after learner."""
-
-        def seen(wanted: Sequence[str]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-            return self.observe(wanted)[:-1], _side_by_side(wanted, self.context, mean_return, after)
-
+    def _tuples(self, names: Sequence[str], after: Outcomes) -> Transitions:
         with np.errstate(invalid="ignore", over="ignore"):
-            rewards = mean_return - self.mean_return[:-1]
-        usable = np.isfinite(chosen).all(axis=2) & np.isfinite(rewards)
-        for array in seen(("context", "return", *self.features)):
-            usable &= np.isfinite(array).all(axis=2)
-        keep, (before, then) = usable.T, seen(names)
-        hyperparameters = chosen.swapaxes(0, 1)[keep]
+            rewards = after.mean_return - self.mean_return[:-1]
+        everything = ("context", "return", *self.features)
+        usable = np.isfinite(after.hyperparameters).all(axis=2) & np.isfinite(rewards)
+        usable &= np.isfinite(self.observe(everything)[:-1]).all(axis=2)
+        usable &= np.isfinite(_side_by_side(everything, self.context, after)).all(axis=2)
+
+        def rows(array: NDArray[np.float32]) -> NDArray[np.float32]:
+            return array.swapaxes(0, 1)[usable.T]
+
+        hyperparameters = rows(after.hyperparameters)
         return Transitions(
-            observation=before.swapaxes(0, 1)[keep],
+            observation=rows(self.observe(names)[:-1]),
             stepsize=hyperparameters[:, 0] if hyperparameters.shape[1] == 1 else hyperparameters,
-            reward=rewards.T[keep],
-            next_observation=then.swapaxes(0, 1)[keep],
+            reward=rows(rewards),
+            next_observation=rows(_side_by_side(names, self.context, after)),
         )
 
 
-def _side_by_side(
-    names: Sequence[str],
-    context: NDArray[np.float32],
-    mean_return: NDArray[np.float32],
-    features: Mapping[str, NDArray[np.float32]],
-) -> NDArray[np.float32]:
+def _side_by_side(names: Sequence[str], context: NDArray[np.float32], seen: History | Outcomes) -> NDArray[np.float32]:
     """Return features by name, each (moments, learners, size), as (moments, learners, columns)."""
     known = {
-        "context": np.broadcast_to(context, (*mean_return.shape, context.shape[1])),
-        "return": mean_return[:, :, np.newaxis],
-        **features,
+        "context": np.broadcast_to(context, (*seen.mean_return.shape, context.shape[1])),
+        "return": seen.mean_return[:, :, np.newaxis],
+        **seen.features,
     }
     if missing := [name for name in names if name not in known]:
         raise InputError(
@@ -162,7 +123,7 @@ def _side_by_side(
     return np.concatenate([known[name] for name in names], axis=2)
 
 
-def _to_arrays(record: History | Tried) -> dict[str, NDArray[Any]]:
+def _to_arrays(record: History | Outcomes) -> dict[str, NDArray[Any]]:
     arrays = {name: array for name, array in record._asdict().items() if name not in ("features", "tried")}
     return arrays | {f"{_FEATURE}{name}": array for name, array in record.features.items()}
 
@@ -176,7 +137,7 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> History:
     """Return the history whose `to_arrays` gave these."""
     tried = {name.removeprefix(_TRIED): array for name, array in arrays.items() if name.startswith(_TRIED)}
     others = {name: array for name, array in arrays.items() if not name.startswith(_TRIED)}
-    found: History = _from_arrays(History, others, tried=_from_arrays(Tried, tried) if tried else None)
+    found: History = _from_arrays(History, others, tried=_from_arrays(Outcomes, tried) if tried else None)
     return found
 
 

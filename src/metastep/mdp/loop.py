@@ -1,6 +1,6 @@
 """The one loop that collection, validation, tuning and test share: a controller proposes, the rule applies."""
 
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,11 +10,11 @@ from jax import Array
 from metastep import features
 from metastep.mdp import Learners, MetaMDP, Tasks
 from metastep.mdp.controller import Controller, ControllerState
-from metastep.mdp.history import History, Tried
+from metastep.mdp.history import History, Outcomes
 
 
 class Stretch(NamedTuple):
-    """What some updates led to: where to go on, and the piece of the history."""
+    """Where to go on after some updates, and their piece of the history."""
 
     learners: Learners
     state: ControllerState
@@ -45,7 +45,11 @@ def following(
     record: Sequence[str] = (),
     tries: int = 0,
 ) -> Generator[Array, Learners, Stretch]:
-    """Yield the hyperparameters of each update and receive the learners after it; the arguments are those of `follow`."""
+    """Yield the hyperparameters of each of `num_updates` more updates, and receive the learners after it.
+
+    From the start, the state before them is recorded, too. `record` names the features to keep; `tries` other updates are tried
+    before each.
+    """
     snapshots, proposals, tried = [_snapshot(mdp, learners, record)] if from_start else [], [], []
     for _ in range(num_updates):
         attempts = controller.attempts(mdp, learners, tries) if tries else []
@@ -58,13 +62,12 @@ def following(
         snapshots.append(_snapshot(mdp, learners, record))
         proposals.append(hyperparameters)
     # One transfer at the end: the device never waits for the host in between.
-    on_host = jax.device_get((snapshots, proposals, tried, learners.context))
-    snapshots, proposals, tried, context = on_host
+    snapshots, proposals, tried, context = jax.device_get((snapshots, proposals, tried, learners.context))
     chosen = np.stack(proposals) if proposals else np.zeros((0, len(context), mdp.space.num_coordinates))
     piece = History(
         context=context,
         hyperparameters=chosen.astype(np.float32),
-        tried=Tried(**_stacked([_stacked(moment) for moment in tried])) if tries and num_updates else None,
+        tried=Outcomes(**_stacked([_stacked(moment) for moment in tried])) if tries and num_updates else None,
         **_stacked(snapshots),
     )
     return Stretch(learners, state, piece)
@@ -76,18 +79,11 @@ def follow(
     learners: Learners,
     state: ControllerState,
     num_updates: int,
-    *,
-    from_start: bool,
-    record: Sequence[str] = (),
-    tries: int = 0,
     on_update: Callable[[], object] = lambda: None,
+    **options: Any,
 ) -> Stretch:
-    """Let the learners make `num_updates` more updates; from the start, the state before them is recorded, too.
-
-    `record` names the features to keep; before every update, `tries` others are tried besides. `on_update` is called after
-    every update.
-    """
-    course = following(mdp, controller, learners, state, num_updates, from_start=from_start, record=record, tries=tries)
+    """Let the learners make `num_updates` more updates, and call `on_update` after each; the options are those of `following`."""
+    course = following(mdp, controller, learners, state, num_updates, **options)
     try:
         hyperparameters = next(course)
         while True:
@@ -99,25 +95,13 @@ def follow(
         return stretch
 
 
-def run_through(
-    mdp: MetaMDP,
-    controller: Controller,
-    tasks: Tasks,
-    num_updates: int,
-    record: Sequence[str] = (),
-    on_update: Callable[[], object] = lambda: None,
-) -> Stretch:
-    """Let the learners of one block make `num_updates` updates."""
-    learners = mdp.begin(tasks)
-    state = controller.init(mdp, learners)
-    return follow(mdp, controller, learners, state, num_updates, from_start=True, record=record, on_update=on_update)
-
-
 def run(
     mdp: MetaMDP, controller: Controller, tasks: Tasks, num_updates: int, record: Sequence[str] = ()
 ) -> tuple[History, ControllerState]:
-    """Do the same, and return the history and the controller's state at the end."""
-    end = run_through(mdp, controller, tasks, num_updates, record)
+    """Let the learners of one block make `num_updates` updates; return their history and the controller's state at the end."""
+    learners = mdp.begin(tasks)
+    state = controller.init(mdp, learners)
+    end = follow(mdp, controller, learners, state, num_updates, from_start=True, record=record)
     return end.piece, end.state
 
 
@@ -136,21 +120,17 @@ def grow(
     num_updates: int,
     *,
     stretch: int,
-    record: Collection[str],
-    tries: int = 0,
     begun: Growth | None = None,
+    **options: Any,
 ) -> Iterator[Growth]:
     """Let a block make `num_updates` updates in all, and yield it after every `stretch` of them.
 
-    `tries` further updates are tried before each of them. `begun` is where an interrupted block goes on; the controller must
-    be memoryless then.
+    `begun` is where an interrupted block goes on; the controller must be memoryless then.
     """
     updates, pieces, learners = begun or Growth(0, (), mdp.begin(tasks))
     state = controller.init(mdp, learners)
     while updates < num_updates:
         count = min(stretch, num_updates - updates)
-        learners, state, piece = follow(
-            mdp, controller, learners, state, count, from_start=updates == 0, record=tuple(record), tries=tries
-        )
+        learners, state, piece = follow(mdp, controller, learners, state, count, from_start=updates == 0, **options)
         updates, pieces = updates + count, (*pieces, piece)
         yield Growth(updates, pieces, learners)

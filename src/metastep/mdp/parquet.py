@@ -1,15 +1,15 @@
 """Export of a dataset to Parquet, for Polars, pandas, DuckDB and the like."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep._core.storage import fill_new, require_new
+from metastep._core.storage import require_new, write_new
 from metastep.mdp.dataset import Dataset, Layout
-from metastep.mdp.history import History
+from metastep.mdp.history import History, Outcomes
 
 _BYTES_AT_ONCE = 16_000_000
 
@@ -17,30 +17,35 @@ _BYTES_AT_ONCE = 16_000_000
 def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool = False) -> None:
     """Write all tuples, one row each, non-finite ones included, to a new file; `force` replaces a plain one.
 
-    Columns: `learner`, `update`, `tried` (0 for the update that was made, from 1 on for others that were only tried, where the
-    dataset has such), `context_<name>`, the features that the dataset holds (lists where they have several
-    numbers), `return`, `flagged`, `stepsize` (a list where there are several hyperparameters), `reward`, and `next_<name>`
-    for every feature, `return` and `flagged`.
+    Columns: `learner`, `update`, `tried` (0 for the update that was made, 1 and more for others, where there are some),
+    `context_<name>`, the features of the dataset, `return`, `flagged`, `stepsize`, `reward`, and `next_<name>` for every
+    feature, `return` and `flagged`. Several numbers of one name are a list.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    path = Path(path)
     require_new(path, force=force)
     whole = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
 
     def fill(file: Path) -> None:
         writer: Any = None
         for piece in _pieces(whole):
-            table = pa.table(piece)
+            table = pa.table({name: column(array) for name, array in piece.items()})
             writer = writer or pq.ParquetWriter(file, table.schema)
             writer.write_table(table)
         writer.close()
 
-    fill_new(path, fill, force=force)
+    def column(array: NDArray[Any]) -> Any:
+        """Return (updates, learners) or (updates, learners, width) as one column, episode after episode."""
+        values = pa.array(np.swapaxes(array, 0, 1).reshape(-1))
+        return values if array.ndim == 2 else pa.FixedSizeListArray.from_arrays(values, array.shape[2])
+
+    write_new(path, fill, force=force)
 
 
-def _pieces(dataset: Dataset) -> Iterator[dict[str, Any]]:
-    """The columns of a few learners after the other, so that a large block is never held as a whole."""
+def _pieces(dataset: Dataset) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield the columns of a few learners after the other, so that a large block is never held as a whole."""
     layout, first_learner = dataset.layout, 0
     for index, block in enumerate(dataset.blocks()):
         learners = len(block.context)
@@ -51,43 +56,26 @@ def _pieces(dataset: Dataset) -> Iterator[dict[str, Any]]:
         first_learner += learners
 
 
-def _columns(block: History, layout: Layout, first_learner: int, tried: int) -> dict[str, Any]:
+def _columns(block: History, layout: Layout, first_learner: int, tried: int) -> dict[str, NDArray[Any]]:
     shape = (layout.num_updates, len(block.context))
-    learners = np.arange(first_learner, first_learner + shape[1])
     columns: dict[str, NDArray[Any]] = {
-        "learner": np.broadcast_to(learners, shape),
+        "learner": np.broadcast_to(np.arange(first_learner, first_learner + shape[1]), shape),
         "update": np.broadcast_to(np.arange(shape[0])[:, np.newaxis], shape),
     }
     if layout.labels > 1:
         columns["tried"] = np.full(shape, tried)
     for index, name in enumerate(layout.context_names):
         columns[f"context_{name}"] = np.broadcast_to(block.context[:, index], shape)
-    observed = _observed(block.features, block.mean_return, block.flagged)
-    before, after = ({name: array[end] for name, array in observed.items()} for end in (slice(-1), slice(1, None)))
-    chosen = block.hyperparameters
-    if tried:
-        assert block.tried is not None  # the layout says so
-        other = block.tried.map(lambda array: array[:, tried - 1])
-        chosen, after = other.hyperparameters, _observed(other.features, other.mean_return, other.flagged)
-    columns |= before
-    columns["stepsize"] = chosen[:, :, 0] if layout.num_hyperparameters == 1 else chosen
+    outcome = block.outcomes[tried]
+    chosen, after = outcome.hyperparameters, _seen(outcome)
+    before = {name: array[:-1] for name, array in _seen(block).items()}
+    columns |= before | {"stepsize": chosen[:, :, 0] if layout.num_hyperparameters == 1 else chosen}
     with np.errstate(invalid="ignore", over="ignore"):
         columns["reward"] = after["return"] - before["return"]
-    columns |= {f"next_{name}": array for name, array in after.items()}
-    return {name: _arrow(array) for name, array in columns.items()}
+    return columns | {f"next_{name}": array for name, array in after.items()}
 
 
-def _observed(
-    features: Mapping[str, NDArray[Any]], mean_return: NDArray[Any], flagged: NDArray[Any]
-) -> dict[str, NDArray[Any]]:
-    """What is seen of learners, by name; a feature of one number is a plain column."""
-    kept = {name: array[:, :, 0] if array.shape[2] == 1 else array for name, array in features.items()}
-    return {**kept, "return": mean_return, "flagged": flagged}
-
-
-def _arrow(array: NDArray[Any]) -> Any:
-    """(updates, learners) or (updates, learners, width) as one Arrow column, episode after episode."""
-    import pyarrow as pa
-
-    values = pa.array(np.swapaxes(array, 0, 1).reshape(-1))
-    return values if array.ndim == 2 else pa.FixedSizeListArray.from_arrays(values, array.shape[2])
+def _seen(record: History | Outcomes) -> dict[str, NDArray[Any]]:
+    """Return what is seen of learners, by name; a feature of one number is a plain column."""
+    kept = {name: array[:, :, 0] if array.shape[2] == 1 else array for name, array in record.features.items()}
+    return {**kept, "return": record.mean_return, "flagged": record.flagged}

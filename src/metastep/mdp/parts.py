@@ -5,10 +5,8 @@
 The parts of a block form a chain from its first batch; they are removed once the block itself is written.
 """
 
-import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -32,15 +30,10 @@ _PIECE, _LEARNERS = "piece.", "learners."
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts in the folder of a dataset.
-
-    Args:
-        folder: of the dataset.
-        identity: recorded in every part; parts of another identity are not used.
-    """
+    """The parts in the folder of a dataset."""
 
     folder: Path
-    identity: Mapping[str, Any]
+    identity: Mapping[str, Any]  # recorded in every part; parts of another identity are not used
 
     def write(self, block: int, growth: Growth, since: int) -> None:
         """Write what is new of a block since another halt, and its learners.
@@ -64,50 +57,49 @@ class Parts:
 
         Unusable parts are removed: they would be in the way of new ones.
         """
-        pieces: list[History] = []
-        updates, learners = 0, None
+        growth: Growth | None = None
         files = sorted((end, path) for (of, end), path in _found(self.folder).items() if of == block)
         for position, (end, path) in enumerate(files):
             try:
                 arrays, metadata = storage.read_tensors(path)
-                if metadata != self._metadata(block, updates, end):
+                if metadata != self._metadata(block, growth.updates if growth else 0, end):
                     raise InputError(
                         f"File {path} belongs to another dataset or block, or the part before it is missing."
                     )
-                piece, learners = _restored(arrays, mdp, tasks, f"File {path}")
+                piece, learners = _restored(arrays, mdp, tasks, path)
             except InputError as error:
                 _remove(path for _, path in files[position:])
-                return (Growth(updates, tuple(pieces), learners) if learners else None), str(error)
-            pieces.append(piece)
-            updates = end
-        return (Growth(updates, tuple(pieces), learners) if learners else None), None
+                return growth, str(error)
+            growth = Growth(end, (*(growth.pieces if growth else ()), piece), learners)
+        return growth, None
 
     def _metadata(self, block: int, since: int, updates: int) -> dict[str, Any]:
         return {**self.identity, "block": block, "since": since, "updates": updates}
 
 
-def _restored(arrays: Mapping[str, NDArray[Any]], mdp: MetaMDP, tasks: Tasks, where: str) -> tuple[History, Learners]:
+def _restored(arrays: Mapping[str, NDArray[Any]], mdp: MetaMDP, tasks: Tasks, path: Path) -> tuple[History, Learners]:
     blank = mdp.blank(tasks)
     kinds = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(blank).items()}
-    if {name: (a.shape, a.dtype) for name, a in arrays.items() if not name.startswith(_PIECE)} != kinds:
-        raise InputError(f"{where} does not hold what this version keeps.")
+    of_piece = {name.removeprefix(_PIECE): array for name, array in arrays.items() if name.startswith(_PIECE)}
+    try:
+        if {name: (a.shape, a.dtype) for name, a in arrays.items() if not name.startswith(_PIECE)} != kinds:
+            raise TypeError
+        piece = from_arrays(of_piece)
+    except TypeError:
+        raise InputError(f"File {path} does not hold what this version keeps.") from None
     # Copies: the files behind these arrays will be removed.
     leaves = [jnp.array(arrays[name]) for name in kinds]
-    kept = jax.tree.unflatten(jax.tree.structure(_without_key(blank)), leaves)
-    try:
-        piece = from_arrays({name.removeprefix(_PIECE): a for name, a in arrays.items() if name.startswith(_PIECE)})
-    except TypeError:
-        raise InputError(f"{where} does not hold what this version keeps.") from None
-    return piece, Learners(**kept, key=tasks.key)
+    kept: Learners = jax.tree.unflatten(jax.tree.structure(_without_key(blank)), leaves)
+    return piece, kept._replace(key=tasks.key)
 
 
-def _without_key(learners: Learners) -> dict[str, Any]:
+def _without_key(learners: Learners) -> Learners:
     """The key is the block's, which the seed gives again, and no array of numbers."""
-    return {name: value for name, value in learners._asdict().items() if name != "key"}
+    return learners._replace(key=None)  # type: ignore[arg-type]
 
 
 def _leaves(learners: Learners) -> dict[str, Array]:
-    """Every array of the learners, in the tree's order, by a name like learners.estimate.gradient."""
+    """Return every array of the learners, in the tree's order, by a name like learners.estimate.gradient."""
     leaves = jax.tree_util.tree_leaves_with_path(_without_key(learners))
     return {_LEARNERS + jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
@@ -121,13 +113,12 @@ def _remove(paths: Iterable[Path]) -> None:
     """Remove files that another process may have removed; a file that comes back after a crash is recognised again."""
     for path in paths:
         try:
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+            path.unlink(missing_ok=True)
         except OSError as error:
             raise InputError(f"File {path} cannot be removed: {error.strerror or error}.") from error
 
 
 def _found(folder: Path) -> dict[tuple[int, int], Path]:
     """The part files of a folder by block and number of updates."""
-    matches = (_NAME.fullmatch(name) for name in os.listdir(folder))
+    matches = (_NAME.fullmatch(path.name) for path in folder.iterdir())
     return {(int(match[1]), int(match[2])): folder / match[0] for match in matches if match}

@@ -2,8 +2,12 @@
 
 A plan is a generator that yields the blocks it wants and receives their results, as often as it likes: to tune a method first,
 then to test it. Blocks of several plans run side by side.
+
+A small block leaves most of a GPU idle, so that several are simulated there in one batch; all else is done block by block. Each
+keeps its tasks, first policies and random numbers, and gives what it would give alone, up to rounding.
 """
 
+import dataclasses
 import heapq
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -12,17 +16,21 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from numpy.typing import NDArray
 
 from metastep._core import parallel
 from metastep._core.progress import Tally
-from metastep.mdp import EpisodicMetaMDP, MetaMDP, Tasks, whole_episodes
-from metastep.mdp.batched_blocks import run_together, simulation_of
-from metastep.mdp.blocks import Stream, block_key
+from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, Tasks, whole_episodes
+from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.controller import Controller
+from metastep.mdp.episodes import before_updates, moved, observed, without_ranges
 from metastep.mdp.history import History
-from metastep.mdp.loop import run_through
-from metastep.simulation.engine import blocks_at_once, fills_batches, one_block_at_a_time
+from metastep.mdp.loop import Stretch, follow, following
+from metastep.simulation.engine import blocks_at_once, compiled, fills_batches, one_block_at_a_time
+from metastep.simulation.gradients import Batch, Estimator
+from metastep.simulation.rollouts import Trajectories
+from metastep.simulation.sums import sums_of
 
 Outcome = TypeVar("Outcome")
 _SECONDS_BETWEEN_REPORTS = 0.5
@@ -86,46 +94,88 @@ def run_blocks(asked: Sequence[BlockRun], tag: int) -> list[Ran]:
 
     with one_block_at_a_time(first.mdp.env):
         if len(asked) == 1:
-            ends = [run_through(*first[:2], first.start.tasks, first.num_updates, on_update=count_update)]
+            mdp, controller, start, num_updates, _ = first
+            learners = mdp.begin(start.tasks)
+            state = controller.init(mdp, learners)
+            ends = [follow(mdp, controller, learners, state, num_updates, count_update, from_start=True)]
         else:
-            blocks = [
-                (whole_episodes(block.mdp, "a batch of blocks"), block.controller, block.start.tasks) for block in asked
-            ]
-            ends = run_together(blocks, first.num_updates, count_update)
+            ends = _run_together(asked, count_update)
     results = []
     for block, end in zip(asked, ends, strict=True):
         num = len(end.piece.context) if block.num_valid is None else block.num_valid
         report = {name: array[:, :num] for name, array in jax.device_get(block.controller.report(end.state)).items()}
-        results.append(Ran(end.piece.first(num), np.asarray(end.learners.theta)[:num], report))
+        results.append(Ran(end.piece.part(0, num), np.asarray(end.learners.theta)[:num], report))
     return results
 
 
-class _Course:
-    """A running plan: the blocks that it waits for, and those that are done."""
+def _run_together(asked: Sequence[BlockRun], on_update: Callable[[], object]) -> list[Stretch]:
+    """Return what `metastep.mdp.loop.follow` gives for each block; all make their updates in lockstep."""
+    mdps = [without_ranges(whole_episodes(block.mdp, "a batch of blocks")) for block in asked]
+    tasks = [block.start.tasks for block in asked]
+    keeps = [block.controller.keeps_episodes for block in asked]
+    how = simulation_of(mdps[0]), any(keeps)
+    context, key = _stacked([each.context for each in tasks]), _stacked([each.key for each in tasks])
 
-    def __init__(self, plan: Plan[Any]) -> None:
-        self.plan = plan
-        self.outcome: Any = None
-        self.asked: list[BlockRun] = []
-        self.ran: dict[int, Ran] = {}
+    def next_batch(blocks: Sequence[Learners]) -> list[Learners]:
+        theta = _stacked([learners.theta for learners in blocks])
+        batch, episodes = compiled(_simulate)(how, theta, context, key, blocks[0].update)
+        found = []
+        for index, (mdp, learners) in enumerate(zip(mdps, blocks, strict=True)):
+            after: Learners = compiled(observed)(mdp, _part(batch, index), learners)
+            found.append(after._replace(episodes=_part(episodes, index) if keeps[index] else None))
+        return found
 
-    def go_on(self, ran: list[Ran] | None) -> list[tuple[int, BlockRun]]:
-        """Send the plan the results of its last blocks, and return what it asks for next; nothing at its end."""
-        self.ran = {}
-        try:
-            while not (asked := list(self.plan.send(ran))):  # type: ignore[arg-type]  # None begins
-                ran = []
-        except StopIteration as end:
-            asked, self.outcome = [], end.value
-        self.asked = asked
-        return list(enumerate(asked))
+    blocks = next_batch([compiled(before_updates)(mdp, each) for mdp, each in zip(mdps, tasks, strict=True)])
+    courses, chosen = [], []
+    for (mdp, controller, _, num_updates, _), learners in zip(asked, blocks, strict=True):
+        state = controller.init(mdp, learners)
+        courses.append(following(mdp, controller, learners, state, num_updates, from_start=True))
+        chosen.append(next(courses[-1]))
+    ends: list[Stretch] = []
+    while not ends:
+        blocks = next_batch([compiled(moved)(*each) for each in zip(mdps, blocks, chosen, strict=True)])
+        on_update()
+        chosen = []
+        for course, learners in zip(courses, blocks, strict=True):
+            try:
+                chosen.append(course.send(learners))
+            except StopIteration as end:
+                ends.append(end.value)
+    return ends
 
-    def take(self, place: int, ran: Ran) -> list[tuple[int, BlockRun]]:
-        """Take the results of a block; once all are there, return what the plan asks for next."""
-        self.ran[place] = ran
-        if len(self.ran) < len(self.asked):
-            return []
-        return self.go_on([self.ran[index] for index in range(len(self.asked))])
+
+def simulation_of(mdp: EpisodicMetaMDP) -> Estimator:
+    """Return what blocks must share to be simulated together: all of the estimator that a batch depends on."""
+    return dataclasses.replace(mdp.estimator, damping=None)
+
+
+def _simulate(
+    how: tuple[Estimator, bool], theta: Array, context: Array, key: Array, update: Array
+) -> tuple[Batch, Trajectories | None]:
+    """Simulate a batch of every block, and keep its episodes where a controller looks at them."""
+    estimator, keeps_episodes = how
+
+    def one(theta: Array, context: Array, key: Array) -> tuple[Batch, Trajectories | None]:
+        simulation_key = purpose_key(key, Purpose.SIMULATION, update)
+        if not keeps_episodes:
+            return estimator.batch(theta, context, simulation_key), None
+        episodes = estimator.engine.trajectories(estimator.rollout, theta, context, simulation_key)
+        return (episodes if estimator.solver == "cg" else sums_of(estimator.rollout, theta, episodes)), episodes
+
+    return jax.vmap(one)(theta, context, key)
+
+
+def _stacked(arrays: Sequence[Array]) -> Array:
+    """Stack blocks, padded to a power of two by repeating the last one.
+
+    Every other number would be a program of its own, and compiling one takes longer than simulating the padding.
+    """
+    missing = (1 << (len(arrays) - 1).bit_length()) - len(arrays)
+    return jnp.stack([*arrays, *[arrays[-1]] * missing])
+
+
+def _part(stacked: Any, index: int) -> Any:
+    return jax.tree.map(lambda array: array[index], stacked)
 
 
 def carry_out(
@@ -136,10 +186,23 @@ def carry_out(
     `advance` is called with the number of blocks done since the last call. A GPU simulates up to `together` blocks in one batch,
     rounded down to a power of two: other batches would be padded to one.
     """
-    courses = [_Course(plan) for plan in plans]
-    ready = [(index, place, block) for index, course in enumerate(courses) for place, block in course.go_on(None)]
+    asked: list[list[BlockRun]] = [[] for _ in plans]  # by each plan
+    done: list[dict[int, Ran]] = [{} for _ in plans]  # of what it asked for, by place
+    outcomes: list[Any] = [None for _ in plans]
+
+    def go_on(index: int, ran: list[Ran] | None) -> list[_Ready]:
+        """Send a plan the results of its last blocks, and return what it asks for next; nothing at its end."""
+        asked[index], done[index] = [], {}
+        try:
+            while not asked[index]:
+                asked[index], ran = list(plans[index].send(ran)), []  # type: ignore[arg-type]  # None begins
+        except StopIteration as end:
+            outcomes[index] = end.value
+        return [(index, place, block) for place, block in enumerate(asked[index])]
+
+    ready = [block for index in range(len(plans)) for block in go_on(index, None)]
     if not ready:
-        return [course.outcome for course in courses]
+        return outcomes
     env = ready[0][2].mdp.env
     here, most = blocks_at_once(env), 1 << together.bit_length() - 1 if fills_batches(env) else 1
     groups: list[list[_Ready]] = []
@@ -162,8 +225,10 @@ def carry_out(
         for number, results in parallel.completed(pool, next_call):
             note((number, float(len(results))))
             for (index, place, _), ran in zip(groups[number], results, strict=True):
-                ready += [(index, *block) for block in courses[index].take(place, ran)]
-    return [course.outcome for course in courses]
+                done[index][place] = ran
+                if len(done[index]) == len(asked[index]):
+                    ready += go_on(index, [found for _, found in sorted(done[index].items())])
+    return outcomes
 
 
 def _grouped(ready: list[_Ready], most: int, *, whole: bool) -> tuple[list[list[_Ready]], list[_Ready]]:

@@ -20,9 +20,7 @@ def load_tasks(
 ) -> NDArray[np.float32]:
     """Read contexts (tasks, coordinates) from a CSV file with a header, or from a JSON list of objects.
 
-    Args:
-        path: ends in `.csv` or `.json`; columns or keys are the context's names, in any order.
-        names, low, high: the context space; every value must lie within its bounds.
+    Columns or keys are the names of the context space, in any order; every value must lie within its bounds.
     """
     path = Path(path)
     where, kind = f"Task file {path}", path.suffix.lower()
@@ -40,7 +38,20 @@ def load_tasks(
         raise InputError(f"{where} holds a {type(rows).__name__}, allowed is a list of objects.")
     if not rows:
         raise InputError(f"{where} holds no tasks, at least one is needed.")
-    tasks = [_context(f"{where}, row {number}", row, names) for number, row in enumerate(rows, start=1)]
+    tasks = []
+    for number, row in enumerate(rows, start=1):
+        here = f"{where}, row {number}"
+        if not isinstance(row, Mapping):
+            raise InputError(f"{here} is {shown(row)}, allowed is an object with {', '.join(names)}.")
+        if unknown := [name for name in row if name not in names]:
+            nearest = difflib.get_close_matches(unknown[0], names, n=1, cutoff=0.0)
+            raise InputError(f"{here} has the unknown field {shown(unknown[0])}, did you mean {nearest[0]!r}?")
+        for name in names:
+            if name not in row:
+                raise InputError(f"{here} lacks the field {name!r}, needed are {', '.join(names)}.")
+            if not isinstance(row[name], float):
+                raise InputError(f"{here} has {name} = {shown(row[name])}, allowed is a number.")
+        tasks.append([row[name] for name in names])
     # Compared in float32, the simulation's type: 0.196 is within a bound that was itself rounded from 0.196.
     with np.errstate(over="ignore"):
         contexts, lowest, highest = (np.asarray(values, np.float32) for values in (tasks, low, high))
@@ -70,18 +81,3 @@ def _number(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
-
-
-def _context(where: str, row: Any, names: Sequence[str]) -> list[float]:
-    if not isinstance(row, Mapping):
-        raise InputError(f"{where} is {shown(row)}, allowed is an object with {', '.join(names)}.")
-    for name in row:
-        if name not in names:
-            nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-            raise InputError(f"{where} has the unknown field {shown(name)}, did you mean {nearest[0]!r}?")
-    for name in names:
-        if name not in row:
-            raise InputError(f"{where} lacks the field {name!r}, needed are {', '.join(names)}.")
-        if not isinstance(row[name], float):
-            raise InputError(f"{where} has {name} = {shown(row[name])}, allowed is a number.")
-    return [row[name] for name in names]

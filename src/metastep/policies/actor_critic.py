@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep._core.noise import to_uniform
+from metastep._core.numerics import to_uniform
 from metastep._core.settings import Count, Float, Layers, check_fields
 
 Parts = dict[str, Array]

@@ -31,24 +31,11 @@ from metastep.report.figures import (
     points,
     whiskers,
 )
-from metastep.report.findings import target_of
 from metastep.report.style import CONTRAST, MAIN, Ink, label_lines, plain, tint
-from metastep.report.tables import comparison_table, differences_table, interval, number, tuning_table
+from metastep.report.tables import comparison_table, differences_table, interval, number, target_of, tuning_table
 
 __all__ = ["Command", "Document", "Heading", "Paragraph", "Part", "Picture", "Table"]
 __all__ += ["to_html", "to_markdown", "write_document", "write_picture"]
 __all__ += ["CONTRAST", "MAIN", "Ink", "Layout", "Line", "Panel", "Shade"]
-__all__ += [
-    "alone",
-    "curves",
-    "in_rows",
-    "ink_of",
-    "label_lines",
-    "line_of",
-    "picture",
-    "plain",
-    "points",
-    "tint",
-    "whiskers",
-]
-__all__ += ["comparison_table", "differences_table", "interval", "number", "target_of", "tuning_table"]
+__all__ += ["alone", "curves", "in_rows", "ink_of", "label_lines", "line_of", "picture", "plain", "points", "tint"]
+__all__ += ["comparison_table", "differences_table", "interval", "number", "target_of", "tuning_table", "whiskers"]

@@ -5,13 +5,16 @@ import html
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from metastep._core import storage
-from metastep.report.style import Theme, extent, to_png, to_svg
+from metastep.report.style import Theme
 
 
 class Heading(NamedTuple):
@@ -71,16 +74,25 @@ class Drawing(NamedTuple):
 def draw(picture: Picture, *, is_for_files: bool = False) -> Drawing:
     """Draw a picture once in each theme, or, where it is for files, only in the light one; both have the same extent."""
     figure = picture.draw("light")
-    box = extent(figure)
-    dark = b"" if is_for_files else to_svg(picture.draw("dark"), box)
-    return Drawing(to_svg(figure, box), dark, to_png(figure, box))
+    # Measured once, labels included: to measure is as much work as to draw.
+    renderer: Any = FigureCanvasAgg(figure).get_renderer()
+    figure.draw_without_rendering()
+    box = figure.get_tightbbox(renderer).padded(0.1)
+
+    def saved(figure: Figure, **settings: Any) -> bytes:
+        buffer = BytesIO()
+        with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "metastep"}):
+            figure.savefig(buffer, bbox_inches=box, **settings)
+        return buffer.getvalue()
+
+    # Without the date, so that the same data gives the same bytes; the PNG is sharp enough for a slide.
+    svg = {"format": "svg", "metadata": {"Date": None}}
+    dark = b"" if is_for_files else saved(picture.draw("dark"), **svg)
+    return Drawing(saved(figure, **svg), dark, saved(figure, format="png", dpi=160, metadata={"Software": None}))
 
 
 def to_html(document: Document, drawings: Mapping[str, Drawing] | None = None) -> str:
-    """One file that needs nothing else: styles and figures are inside, nothing is fetched.
-
-    `drawings` are those pictures, by name, that were drawn already.
-    """
+    """Return one HTML file with styles and figures inside; `drawings` are pictures that were drawn already, by name."""
     drawn = drawings or {part.name: draw(part) for part in document.parts if isinstance(part, Picture)}
     style = resources.files("metastep.report").joinpath("page.css").read_text("utf-8")
     title, subtitle = html.escape(document.title), html.escape(document.subtitle)
@@ -103,42 +115,30 @@ def _html_part(part: Part, drawn: Mapping[str, Drawing]) -> str:
             return f"<p>{html.escape(text)}</p>"
         case Command(text):
             return f"<pre><code>{html.escape(text)}</code></pre>"
-        case Table():
-            return _html_table(part)
-        case Picture():
-            return _html_picture(part, drawn[part.name])
+        case Table(header, rows, numeric, name):
 
+            def row(cells: Sequence[str], tag: str) -> str:
+                marks = [" class=number" if index in numeric else "" for index in range(len(cells))]
+                each = (f"<{tag}{mark}>{html.escape(cell)}</{tag}>" for cell, mark in zip(cells, marks, strict=True))
+                return f"<tr>{''.join(each)}</tr>"
 
-def _html_table(table: Table) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        return "".join(
-            f"<{tag}{' class=number' if index in table.numeric else ''}>{html.escape(cell)}</{tag}>"
-            for index, cell in enumerate(cells)
-        )
-
-    identity = f' id="{html.escape(table.name)}"' if table.name else ""
-    rows = "\n".join(f"<tr>{row(cells, 'td')}</tr>" for cells in table.rows)
-    return (
-        f'<div class="scroll"><table{identity}>\n<thead><tr>{row(table.header, "th")}</tr></thead>\n'
-        f"<tbody>\n{rows}\n</tbody>\n</table></div>"
-    )
-
-
-def _html_picture(picture: Picture, drawing: Drawing) -> str:
-    def source(theme: Theme) -> str:
-        encoded = base64.b64encode(getattr(drawing, theme)).decode()
-        return f"data:image/svg+xml;base64,{encoded}"
-
-    caption = html.escape(picture.caption)
-    return (
-        f'<figure id="{html.escape(picture.name)}"><picture>'
-        f'<source media="(prefers-color-scheme: dark)" srcset="{source("dark")}">'
-        f'<img src="{source("light")}" alt="{caption}"></picture><figcaption>{caption}</figcaption></figure>'
-    )
+            identity = f' id="{html.escape(name)}"' if name else ""
+            body = "\n".join(row(cells, "td") for cells in rows)
+            head = f'<div class="scroll"><table{identity}>\n<thead>{row(header, "th")}</thead>\n'
+            return f"{head}<tbody>\n{body}\n</tbody>\n</table></div>"
+        case Picture(name, caption):
+            images = (drawn[name].dark, drawn[name].light)
+            dark, light = (f"data:image/svg+xml;base64,{base64.b64encode(image).decode()}" for image in images)
+            caption = html.escape(caption)
+            return (
+                f'<figure id="{html.escape(name)}"><picture>'
+                f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+                f'<img src="{light}" alt="{caption}"></picture><figcaption>{caption}</figcaption></figure>'
+            )
 
 
 def to_markdown(document: Document, figures: str) -> str:
-    """The same as Markdown; pictures refer to `<figures>/<name>.svg`. Emphasis and code are kept, HTML and links are not."""
+    """Return the document as Markdown; pictures refer to `<figures>/<name>.svg`. HTML and links are made inert."""
     lines = [f"# {_inert(document.title)}", "", _inert(document.subtitle)]
     for part in document.parts:
         lines.append("")
@@ -161,12 +161,12 @@ def to_markdown(document: Document, figures: str) -> str:
 
 
 def _inert(text: str) -> str:
-    """Text that neither HTML nor a link hides in: labels come from files that anybody may have written."""
+    """Escape HTML and links: labels may come from files of others."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("](", "]\\(")
 
 
 def write_picture(picture: Picture, folder: Path, drawing: Drawing | None = None) -> list[Path]:
-    """Write a picture as SVG and PNG; returns the files."""
+    """Write a picture as SVG and PNG; return the files."""
     storage.create_folder(folder)
     drawing = drawing or draw(picture, is_for_files=True)
     files = {folder / f"{picture.name}.svg": drawing.light, folder / f"{picture.name}.png": drawing.png}
@@ -176,13 +176,13 @@ def write_picture(picture: Picture, folder: Path, drawing: Drawing | None = None
 
 
 def write_document(document: Document, folder: Path) -> list[Path]:
-    """Write the pictures as SVG and PNG under `figures/`, `report.md` and last `report.html`; returns the files."""
+    """Write the pictures as SVG and PNG under `figures/`, `report.md` and last `report.html`; return the files."""
     pictures = [part for part in document.parts if isinstance(part, Picture)]
     drawings = {picture.name: draw(picture) for picture in pictures}
-    files = [
-        path for picture in pictures for path in write_picture(picture, folder / "figures", drawings[picture.name])
-    ]
     storage.create_folder(folder)
+    files: list[Path] = []
+    for picture in pictures:
+        files += write_picture(picture, folder / "figures", drawings[picture.name])
     for name, text in (("report.md", to_markdown(document, "figures")), ("report.html", to_html(document, drawings))):
         storage.write_atomically(folder / name, text.encode())
         files.append(folder / name)

@@ -1,7 +1,6 @@
 """Panels and the figures made of them: arrays in, figures out. Every band and bar is a 95 % interval over tasks."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
@@ -21,8 +20,6 @@ Values = NDArray[np.floating[Any]]
 Shade = str | tuple[Literal["warm", "cool"], float]
 
 _SCALES = {"warm": "YlOrBr", "cool": "YlGnBu"}
-WIDE = (8.2, 4.1)
-"""The size of a panel that stands alone, in inches."""
 
 
 class Line(NamedTuple):
@@ -54,11 +51,6 @@ class Layout(NamedTuple):
     share_x: bool | Literal["col", "all"] = False  # and at the bottom only
 
 
-SIDE_BY_SIDE = Layout()
-SMALL_MULTIPLES = Layout((2.75, 2.15), (0.1, 0.34), share_y="all", share_x="all")
-"""Many panels of one kind, that are compared with one another."""
-
-
 def colour_of(comparison: Comparison, name: str) -> str:
     """Return a method's colour: its own, else one of the palette that no other method has, the same in every figure."""
     own = [record.colour for record in comparison.methods]
@@ -75,50 +67,45 @@ def line_of(comparison: Comparison, name: str, values: Values | None = None, **c
     return line._replace(**changes)
 
 
-def picture(name: str, caption: str, rows: Sequence[Sequence[Panel]], layout: Layout = SIDE_BY_SIDE) -> Picture:
-    """Panels in rows as one picture."""
-    return Picture(name, caption, partial(_figure, rows, layout))
-
-
-def alone(name: str, caption: str, panel: Panel, size: tuple[float, float] = WIDE) -> Picture:
-    """One panel as a picture."""
+def alone(name: str, caption: str, panel: Panel, size: tuple[float, float] = (8.2, 4.1)) -> Picture:
+    """Make one panel a picture, of a size in inches."""
     return picture(name, caption, [[panel]], Layout(size))
 
 
 def in_rows(panels: Sequence[Panel], num_columns: int) -> list[Sequence[Panel]]:
-    """So many panels to a row."""
+    """Set so many panels to a row."""
     return [panels[first : first + num_columns] for first in range(0, len(panels), num_columns)]
 
 
-def _figure(rows: Sequence[Sequence[Panel]], layout: Layout, theme: Theme) -> Figure:
-    with themed(theme) as ink:
-        num_columns = max(map(len, rows))
-        figure = Figure(figsize=(layout.size[0] * num_columns, layout.size[1] * len(rows)))
-        figure.subplots_adjust(wspace=layout.gaps[0], hspace=layout.gaps[1])
-        grid = figure.subplots(
-            len(rows),
-            num_columns,
-            squeeze=False,
-            width_ratios=layout.widths,
-            height_ratios=layout.heights,
-            sharex=layout.share_x,
-            sharey=layout.share_y,
-        )
-        for row, line in zip(rows, grid, strict=True):
-            for axes in line[len(row) :]:
-                axes.set_visible(False)
-            for panel, axes in zip(row, line, strict=False):
-                axes.set_title(plain(panel.title))
-                panel.draw(axes, ink)
-        # Panels that share an axis have its name and numbers at the edge only, also where a last row is short.
-        for (index, column), axes in np.ndenumerate(grid):
-            if layout.share_y and column > 0:
-                axes.set_ylabel("")
-            if layout.share_x:
-                is_lowest = index + 1 == len(rows) or column >= len(rows[index + 1])
-                axes.tick_params(labelbottom=is_lowest)
-                axes.set_xlabel(axes.get_xlabel() if is_lowest else "")
-        return figure
+def picture(name: str, caption: str, rows: Sequence[Sequence[Panel]], layout: Layout | None = None) -> Picture:
+    """Make rows of panels one picture."""
+    layout = layout or Layout()
+
+    def draw(theme: Theme) -> Figure:
+        with themed(theme) as ink:
+            num_columns = max(map(len, rows))
+            figure = Figure(figsize=(layout.size[0] * num_columns, layout.size[1] * len(rows)))
+            figure.subplots_adjust(wspace=layout.gaps[0], hspace=layout.gaps[1])
+            options: dict[str, Any] = {"width_ratios": layout.widths, "height_ratios": layout.heights}
+            options |= {"sharex": layout.share_x, "sharey": layout.share_y}
+            grid = figure.subplots(len(rows), num_columns, squeeze=False, **options)
+            for row, line in zip(rows, grid, strict=True):
+                for axes in line[len(row) :]:
+                    axes.set_visible(False)
+                for panel, axes in zip(row, line, strict=False):
+                    axes.set_title(plain(panel.title))
+                    panel.draw(axes, ink)
+            # Panels that share an axis have its name and numbers at the edge only, also where a last row is short.
+            for (index, column), axes in np.ndenumerate(grid):
+                if layout.share_y and column > 0:
+                    axes.set_ylabel("")
+                if layout.share_x:
+                    is_lowest = index + 1 == len(rows) or column >= len(rows[index + 1])
+                    axes.tick_params(labelbottom=is_lowest)
+                    axes.set_xlabel(axes.get_xlabel() if is_lowest else "")
+            return figure
+
+    return Picture(name, caption, draw)
 
 
 def ink_of(shade: Shade, index: int, ink: Ink) -> Any:
@@ -163,8 +150,12 @@ def curves(
     def draw(axes: Axes, ink: Ink) -> None:
         ends = []
         for index, line in enumerate(lines):
-            mean, low, high = mean_and_interval(_logarithm(line.values) if is_log else line.values)
-            mean, low, high = (10.0**numbers if is_log else numbers for numbers in (mean, low, high))
+            values = line.values
+            if is_log:  # what is not positive is shown at the smallest number that is
+                positive = values[values > 0.0]
+                values = np.log10(np.maximum(values, positive.min() if positive.size else 1.0))
+            shown = mean_and_interval(values)
+            mean, low, high = (10.0**each for each in shown) if is_log else shown
             updates = first + np.arange(len(mean))
             shade = ink_of(line.shade, index, ink)
             width, order = (2.4, 4) if line.is_main else (1.5, 3) if line.label else (0.8, 2)
@@ -183,14 +174,6 @@ def curves(
         label_lines(axes, ends)
 
     return Panel(title, draw)
-
-
-def _logarithm(values: Values) -> Values:
-    """Decimal, with what is not positive at the smallest number that is, so that it is there to be seen."""
-    positive = values[values > 0.0]
-    smallest = float(positive.min()) if positive.size else 1.0
-    logs: Values = np.log10(np.maximum(values, smallest))
-    return logs
 
 
 def points(

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from metastep.evaluation import metric_values
 from metastep.fqi import Model
 from metastep.fqi.regressors import Head
-from metastep.report.choices import shade_of
 from metastep.report.document import Command, Heading, Paragraph, Part, Picture
-from metastep.report.figures import Layout, Panel, Values, alone, in_rows, picture, points
-from metastep.report.findings import Findings, Fitted
-from metastep.report.style import MAIN, Ink, label_lines, logarithmic, plain, tint
+from metastep.report.figures import Layout, Panel, alone, in_rows, picture, points
+from metastep.report.results import axis_of
+from metastep.report.style import MAIN, Ink, label_lines, logarithmic, plain, shade_of, tint
+from metastep.report.tables import Findings, Fitted
 from metastep.rules.spaces import Range
 
 _GRID = 41  # step sizes are mapped over this many values of each context coordinate
@@ -25,20 +25,8 @@ _MOST_KEYWORDS = 4  # of a call that fits into a line
 _STATES = 3  # learners whose values are drawn, at the start and on their way
 
 
-def branches_of(model: Model) -> dict[str, Range]:
-    """The range of the steps along each direction that a model chooses from; one without a name where there is no choice."""
-    return {branch.name: Range(branch.low, branch.high, branch.scale) for branch in model.record.branches}
-
-
-def chosen_by(model: Model, observation: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The position of the direction and the step that a model takes, (rows,) each."""
-    chosen = np.asarray(model.act(observation), np.float64).reshape(len(observation), -1)
-    position = chosen[:, 0] if chosen.shape[1] > 1 else np.zeros(len(chosen))
-    return position.astype(np.int64), chosen[:, -1]
-
-
 def usage(fitted: Fitted) -> list[Part]:
-    """How to use the model, in five lines that run."""
+    """Show how to use the model, in five lines that run."""
     record = fitted.model.record
     names = [part.name.rpartition(":")[2] for part in record.observation]
     # Many numbers, or one whose name is a word of the language, come in a dictionary.
@@ -75,56 +63,44 @@ def usage(fitted: Fitted) -> list[Part]:
 
 
 def about_the_model(findings: Findings, name: str) -> list[Part]:
-    """Every figure of a method's model; iterations are those of all models."""
+    """Show the model of a method, and the FQI iterations of all models."""
     fitted, shade = findings.fitted[name], findings.comparison.record(name).colour or MAIN
-    parts: list[Part] = [Heading("Validation by iteration"), _iterations(findings)]
-    if (shares := importance_shares(fitted.model)) is not None:
-        names = (*fitted.model.record.feature_names, "step size")
-        caption = "Share of the variance reduction by input, mean over the forests of the selected iteration."
-        size = (6.4, 0.8 + 0.25 * min(len(names), _MOST_BARS + 1))
-        parts += [Heading("What the model looks at"), alone("importances", caption, _bars(names, shares, shade), size)]
-    parts += [Heading("What the model expects of a step"), _values(fitted, shade)]
-    seen = {part.name for part in fitted.model.record.observation}
-    # A run in one task has nothing to map.
-    if "context" in seen and findings.config["env"]["fixed_context"] is None:
-        parts += _map(findings, fitted, shade)
-    return parts
-
-
-def _iterations(findings: Findings) -> Picture:
+    record = fitted.model.record
     panels = []
-    for name, fitted in findings.fitted.items():
-        scores = metric_values(fitted.validation, "auc")
-        record = findings.comparison.record(name)
+    for label, one in findings.fitted.items():
+        method, scores = findings.comparison.record(label), metric_values(one.validation, "auc")
         panel = points(
-            record.label if len(findings.fitted) > 1 else "",
+            method.label if len(findings.fitted) > 1 else "",
             scores,
             list(range(1, len(scores) + 1)),
             xlabel="FQI iteration N",
             ylabel="mean return over updates",
-            shade=record.colour or MAIN,
-            ring=(fitted.model.record.selected_iteration - 1, "selected"),
+            shade=method.colour or MAIN,
+            ring=(one.model.record.selected_iteration - 1, "selected"),
         )
         panels.append(panel)
     caption = (
         "AUC on the validation tasks by FQI iteration, with 95 % intervals over tasks: N updates are planned ahead."
     )
-    return picture("iterations", caption, in_rows(panels, 2), Layout((5.0, 2.8), (0.24, 0.4)))
-
-
-def importance_shares(model: Model) -> NDArray[np.float64] | None:
-    """Importance of every input, mean over the heads; None where the regressor does not tell."""
-    return mean_importances(model.q_functions[model.record.selected_iteration - 1].heads)
+    iterations = picture("iterations", caption, in_rows(panels, 2), Layout((5.0, 2.8), (0.24, 0.4)))
+    parts: list[Part] = [Heading("Validation by iteration"), iterations]
+    shares = mean_importances(fitted.model.q_functions[record.selected_iteration - 1].heads)
+    if shares is not None:
+        parts += [Heading("What the model looks at"), _importances((*record.feature_names, "step size"), shares, shade)]
+    parts += [Heading("What the model expects of a step"), _values(fitted, shade)]
+    # A run in one task has nothing to map.
+    if "context" in {part.name for part in record.observation} and findings.config["env"]["fixed_context"] is None:
+        parts += _map(findings, fitted, shade)
+    return parts
 
 
 def mean_importances(heads: Sequence[Head]) -> NDArray[np.float64] | None:
-    """The same of these heads."""
+    """Return the importance of every input, mean over the heads; None where the regressor has none."""
     shares = [head.importances for head in heads if head.importances is not None]
     return np.asarray(np.mean(shares, axis=0)) if len(shares) == len(heads) else None
 
 
-def _bars(names: Sequence[str], shares: Values, shade: str) -> Panel:
-    """Which inputs the forests split on, largest first; at most twelve bars, the rest summed up."""
+def _importances(names: Sequence[str], shares: NDArray[np.float64], shade: str) -> Picture:
     order = np.argsort(shares)[::-1]
     shown = [(names[i], float(shares[i])) for i in order[:_MOST_BARS]]
     if len(order) > _MOST_BARS:
@@ -137,18 +113,19 @@ def _bars(names: Sequence[str], shares: Values, shade: str) -> Panel:
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("share of variance reduction")
 
-    return Panel("", draw)
+    caption = "Share of the variance reduction by input, mean over the forests of the selected iteration."
+    return alone("importances", caption, Panel("", draw), (6.4, 0.8 + 0.25 * len(shown)))
 
 
 def _values(fitted: Fitted, shade: str) -> Picture:
-    """Q(x, h) of some states, a line for each direction, with the step that is chosen."""
-    model, branches = fitted.model, branches_of(fitted.model)
+    """Draw Q(x, h) of some states, a line for each direction, with the step that is chosen."""
+    model, branches = fitted.model, fitted.model.record.branches
     groups = {"first update": fitted.starts[:_STATES], f"after {fitted.updates} updates": fitted.later[:_STATES]}
     titles = [f"learner {i + 1}, {when}" for when, rows in groups.items() for i in range(len(rows))]
     states = np.concatenate(list(groups.values()))
     values = np.asarray(model.values(states)).reshape(len(states), len(branches), -1)
-    positions, chosen = chosen_by(model, states)
-    scales = {bounds.scale for bounds in branches.values()}
+    chosen = np.asarray(model.act(states), np.float64).reshape(len(states), -1)  # (states, direction and step)
+    scales = {branch.scale for branch in branches}
     by_share = len(scales) > 1  # steps of different meanings have in common where they lie in their ranges
     named = min(2, len(titles) - 1) if len(branches) > 1 else None  # once is enough, where there is room
 
@@ -156,21 +133,21 @@ def _values(fitted: Fitted, shade: str) -> Picture:
         def draw(axes: Axes, ink: Ink) -> None:
             axes.set_title(plain(titles[state]), fontsize=9.0, fontweight="normal")
             ends = []
-            for index, ((name, bounds), row) in enumerate(zip(branches.items(), values[state], strict=True)):
+            for index, (branch, row) in enumerate(zip(branches, values[state], strict=True)):
                 colour = shade_of(index) if len(branches) > 1 else tint(shade, 0, ink)
-                steps = bounds.grid(len(row))
+                steps = Range(branch.low, branch.high, branch.scale).grid(len(row))
                 grid = np.linspace(0.0, 1.0, len(row)) if by_share else steps
-                is_chosen = index == positions[state]
+                is_chosen = len(branches) == 1 or index == chosen[state, 0]
                 axes.plot(grid, row, color=colour, linewidth=2.0 if is_chosen else 1.1, zorder=3 if is_chosen else 2)
-                ends.append((name, float(row[-1]), colour))
+                ends.append((branch.name, float(row[-1]), colour))
                 if is_chosen:
-                    place = int(np.argmin(np.abs(steps - chosen[state])))
+                    place = int(np.argmin(np.abs(steps - chosen[state, -1])))
                     at = grid[place], row[place]
                     axes.plot(*at, "o", color=ink.text, markerfacecolor="none", markersize=9, zorder=4)
             if not by_share and scales != {"linear"}:
                 logarithmic(axes, "x")
-            kind = {"divergence": "KL divergence of the step"}.get(next(iter(scales)), "step size")
-            axes.set(xlabel="place in the range of steps" if by_share else kind, ylabel="Q")
+            xlabel = "place in the range of steps" if by_share else axis_of(branches[0].scale)
+            axes.set(xlabel=xlabel, ylabel="Q")
             if state == named:
                 label_lines(axes, ends)
 
@@ -186,46 +163,34 @@ def _values(fitted: Fitted, shade: str) -> Picture:
 
 
 def proposals(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """What the model chooses at each start with the context of each point of the grid: (points, starts, coordinates).
+    """Return what the model chooses at each start with the context of each grid point: (points, starts, coordinates).
 
     Coordinates of the context beyond the grid's keep the values they have in `starts`.
     """
-    first = 0
-    for part in model.record.observation:
-        if part.name == "context":
-            break
-        first += part.size
+    observed = model.record.observation
+    first = sum(part.size for part in observed[: [part.name for part in observed].index("context")])
     mesh = np.stack(np.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, len(grid))
     rows = np.repeat(starts[None], len(mesh), axis=0)
     rows[:, :, first : first + len(grid)] = mesh[:, None, :]
     return model.act(rows.reshape(-1, starts.shape[1])).reshape(len(mesh), len(starts), -1)
 
 
-def recommend(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
-    """Mean greedy step over the given starts, with the context set to each point of the grid in turn: (*grid).
-
-    The mean is the geometric one where steps are not linear.
-    """
-    steps = proposals(model, starts, grid)[..., -1].astype(np.float64)
-    is_linear = all(bounds.scale == "linear" for bounds in branches_of(model).values())
-    means = steps.mean(axis=1) if is_linear else 10.0 ** np.log10(steps).mean(axis=1)
-    return np.asarray(means.reshape([len(axis) for axis in grid]))
-
-
 def _map(findings: Findings, fitted: Fitted, shade: str) -> list[Part]:
-    """The recommended first step over one or two coordinates of the context.
+    """Draw the mean greedy step of the first policies over one or two coordinates of the context.
 
     Steps along different directions have a mean only where they are divergences; else there is nothing to show.
     """
     model, space = fitted.model, findings.context_space
-    scales = {bounds.scale for bounds in branches_of(model).values()}
+    scales = {branch.scale for branch in model.record.branches}
     if model.record.directions and scales != {"divergence"}:
         return []
     shown = min(2, space.num_coordinates)
     grid = [np.linspace(space.low[i], space.high[i], _GRID, dtype=np.float32) for i in range(shown)]
     name = "KL divergence" if scales == {"divergence"} else "step size"
     labels = [plain(label) for label in findings.labels_of_context()]
-    steps, is_log = recommend(model, fitted.starts, grid), scales != {"linear"}
+    steps, is_log = proposals(model, fitted.starts, grid)[..., -1].astype(np.float64), scales != {"linear"}
+    steps = 10.0 ** np.log10(steps).mean(axis=1) if is_log else steps.mean(axis=1)
+    steps = steps.reshape([len(axis) for axis in grid])
 
     def line(axes: Axes, ink: Ink) -> None:
         axes.plot(grid[0], steps, color=tint(shade, 0, ink), drawstyle="steps-mid")

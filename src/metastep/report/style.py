@@ -2,16 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from io import BytesIO
 from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-from matplotlib.transforms import Bbox
 
 Theme = Literal["light", "dark"]
 
@@ -21,9 +17,8 @@ SPARE = ("#AA3377", "#117733", "#332288", "#882255", "#44AA99", "#999933")  # To
 MAIN, CONTRAST = PALETTE[0], PALETTE[4]
 """Colours of what a figure is about, and of what it is compared with."""
 
-
 # Tol's bright palette, safe as well, for directions: not a colour of it stands for a method.
-DIRECTIONS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#999933", "#BBBBBB")
+_DIRECTIONS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#999933", "#BBBBBB")
 
 _LEAST_BRIGHTNESS = 0.48  # of a line on a dark page
 
@@ -43,6 +38,11 @@ INKS: dict[Theme, Ink] = {
 }
 
 
+def shade_of(direction: int) -> str:
+    """Return the colour of a direction, by its position among the directions."""
+    return _DIRECTIONS[direction % len(_DIRECTIONS)]
+
+
 def tint(colour: str, index: int, ink: Ink) -> str:
     """Return a colour as it is drawn, mixed with white on a dark page.
 
@@ -56,8 +56,7 @@ def tint(colour: str, index: int, ink: Ink) -> str:
     parts = np.array(mpl.colors.to_rgb(colour))
     brightness = float(parts @ (0.2126, 0.7152, 0.0722))
     share = max(0.0, (_LEAST_BRIGHTNESS - brightness) / (1.0 - brightness))
-    red, green, blue = (float(part) for part in parts + share * (1.0 - parts))
-    return mpl.colors.to_hex((red, green, blue))
+    return mpl.colors.to_hex(tuple(parts + share * (1.0 - parts)))
 
 
 @contextmanager
@@ -90,7 +89,7 @@ def themed(theme: Theme) -> Iterator[Ink]:
 
 
 def logarithmic(axes: Axes, which: Literal["x", "y"]) -> None:
-    """Make an axis logarithmic, its numbers written out; to be called once everything is drawn."""
+    """Make an axis logarithmic, with numbers written out; call it once everything is drawn."""
     getattr(axes, f"set_{which}scale")("log")
     axis = getattr(axes, f"{which}axis")
     low, high = axis.get_view_interval()
@@ -101,38 +100,14 @@ def logarithmic(axes: Axes, which: Literal["x", "y"]) -> None:
 
 
 def plain(text: str) -> str:
-    """Text as it stands: between two dollar signs a figure would read a formula."""
+    """Escape dollar signs: matplotlib reads what is between two of them as a formula."""
     return text.replace("$", r"\$")
-
-
-def extent(figure: Figure) -> Bbox:
-    """What the figure covers, labels included, in inches. Measured once: to measure is as much work as to draw."""
-    renderer: Any = FigureCanvasAgg(figure).get_renderer()
-    figure.draw_without_rendering()
-    return figure.get_tightbbox(renderer).padded(0.1)
-
-
-def to_svg(figure: Figure, box: Bbox) -> bytes:
-    """The figure as SVG, without the date, so that the same data gives the same bytes."""
-    buffer = BytesIO()
-    with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "metastep"}):
-        figure.savefig(buffer, format="svg", bbox_inches=box, metadata={"Date": None})
-    return buffer.getvalue()
-
-
-def to_png(figure: Figure, box: Bbox) -> bytes:
-    """The figure as PNG, sharp enough for a slide."""
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=160, bbox_inches=box, metadata={"Software": None})
-    return buffer.getvalue()
 
 
 def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
     """Write each line's name at its right end, pushed apart where they would overlap.
 
-    Args:
-        axes: already holding its lines, with final limits.
-        ends: (label, y of the last point, colour) of each line.
+    The limits of the axes must be final; `ends` are (label, y of the last point, colour) of each line.
     """
     assert axes.figure is not None
     spacing = 0.165 * axes.figure.dpi / axes.bbox.height  # a line of text, in shares of the axes

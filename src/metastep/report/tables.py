@@ -1,16 +1,106 @@
-"""The tables of a report: what was compared, what was tuned, and the bookkeeping."""
+"""What a report is made from, which methods it is about, and its tables."""
 
+import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metastep._core.progress import human
-from metastep.evaluation import Comparison, Difference, OracleScore, oracle_scores, summary
+from metastep.envs.contexts import ContextSpace
+from metastep.evaluation import Comparison, Difference, MethodRecord, metric_values, oracle_scores, summary
+from metastep.fqi import Model
 from metastep.mdp.dataset import Counts
 from metastep.report.document import Table
 
+_LEARNED = "metafqi"  # the controller that follows a model
 _ORACLES = {"oracle": "oracle score", "menu-oracle": "score by the oracle over the menu"}
+
+
+class Fitted(NamedTuple):
+    """A fitted model and the data to show it with."""
+
+    model: Model  # the selected one
+    validation: Comparison  # every FQI iteration on the validation tasks; the method N=i is iteration i
+    counts: Counts  # of the training data
+    starts: NDArray[np.float32]  # meta-observations of learners before their first update, (learners, columns)
+    later: NDArray[np.float32]  # meta-observations of learners after some updates, (learners, columns)
+    updates: int  # how many
+    config: Mapping[str, Any]  # the resolved experiment of the model
+    file: str = "model.safetensors"  # in the folder of the run
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """Everything a report shows."""
+
+    name: str  # of the experiment
+    command: str  # that repeats it; empty where it is unknown
+    config: dict[str, Any]  # resolved
+    comparison: Comparison  # every method on the test tasks
+    context_space: ContextSpace
+    fitted: Mapping[str, Fitted] = field(default_factory=dict)  # models by the name of the method that follows them
+
+    @property
+    def target(self) -> str:
+        """The method that the others are compared with."""
+        return target_of(self.comparison)
+
+    @property
+    def model(self) -> Fitted | None:
+        """The model that the report is about: the target's, or the first there is."""
+        return self.fitted.get(self.target) or next(iter(self.fitted.values()), None)
+
+    @property
+    def resampling(self) -> dict[str, Any]:
+        """The seed and the number of resamples of intervals."""
+        return {"seed": int(self.config["seed"]), "num_resamples": int(self.config["compare"]["num_resamples"])}
+
+    def labels_of_context(self) -> list[str]:
+        """The coordinates of a task with their units."""
+        space = self.context_space
+        return [f"{name} ({unit})" if unit else name for name, unit in zip(space.names, space.units, strict=True)]
+
+
+def target_of(comparison: Comparison) -> str:
+    """Return the method to compare the others with.
+
+    The learned one that chooses a direction and a step, else the learned one, else the first that is not a yardstick.
+    """
+    contenders = [record for record in comparison.methods if not record.is_yardstick] or list(comparison.methods)
+
+    def rank(record: MethodRecord) -> int:
+        return (record.name == "metastep") * 4 + (record.controller == _LEARNED) * (2 + bool(record.directions))
+
+    return max(contenders, key=rank).name  # of equals the first
+
+
+def best_baseline(comparison: Comparison, target: str) -> str | None:
+    """Return the contender with the highest mean AUC, learned methods aside; None where the target is alone."""
+    others = [
+        record.name
+        for record in comparison.methods
+        if record.name != target and not record.is_yardstick and record.controller != _LEARNED
+    ]
+    if not others:
+        return None
+    means = dict(zip(comparison.names, metric_values(comparison, "auc").mean(axis=1), strict=True))
+    return max(others, key=means.__getitem__)
+
+
+def yardstick_of(comparison: Comparison, target: str) -> str | None:
+    """Return the yardstick with the target's choice of directions, else the first."""
+    same = comparison.record(target).directions
+    found = [record for record in comparison.methods if record.is_yardstick]
+    return min(found, key=lambda record: record.directions != same).name if found else None
+
+
+def listed(words: Sequence[str]) -> str:
+    """Join words as in "a, b and c"."""
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
 
 
 def number(value: float) -> str:
@@ -34,9 +124,11 @@ def comparison_table(comparison: Comparison, seed: int, num_resamples: int) -> T
     diverged = any(comparison.num_diverged().values())
     rows = []
     for row in summary(comparison, seed=seed, num_resamples=num_resamples):
-        measured = [interval(*each) for each in (row.auc, row.auc_middle, row.final)]
-        scored = [_percent(by_method[row.method]) for by_method in scores]
-        rows.append([comparison.label(row.method), *measured, *scored, *([str(row.num_diverged)] if diverged else [])])
+        cells = [comparison.label(row.method), *(interval(*each) for each in (row.auc, row.auc_middle, row.final))]
+        for _, score, low, high in (by_method[row.method] for by_method in scores):
+            text = "" if np.isnan(score) else f"{score:.0f} % [{low:.0f}, {high:.0f}]"
+            cells.append(text.replace("-", "\N{MINUS SIGN}"))
+        rows.append([*cells, *([str(row.num_diverged)] if diverged else [])])
     header = ["method", "AUC", "AUC, interquartile mean", "final return"]
     header += [_ORACLES[name] for name in oracles(comparison)] + (["diverged tasks"] if diverged else [])
     return Table(header, rows, numeric=range(1, len(header)), name="comparison")
@@ -47,27 +139,24 @@ def oracles(comparison: Comparison) -> list[str]:
     return [name for name in _ORACLES if {"fixed", name} <= set(comparison.names)]
 
 
-def _percent(score: OracleScore) -> str:
-    if np.isnan(score.score):
-        return ""
-    return f"{score.score:.0f} % [{score.low:.0f}, {score.high:.0f}]".replace("-", "\N{MINUS SIGN}")
-
-
 def differences_table(
     comparison: Comparison, target: str, auc: Sequence[Difference], final: Sequence[Difference] = ()
 ) -> Table:
-    """The target minus each method that it is tested against; the final return only where it is given.
-
-    What was tuned at an edge of its grid is there if anything was.
-    """
+    """Return the target minus each method that it is tested against; the final return only where it is given."""
     edges = {table.method: ", ".join(table.at_edge) for table in comparison.tuning if table.at_edge}
     name = comparison.label(target)
     by_final = {row.baseline: row for row in final}
+
+    def noted(row: Difference) -> str:
+        return interval(row.mean, row.low, row.high) + (f" ({row.note})" if row.note else "")
+
     rows = []
     for row in auc:
-        cells = [comparison.label(row.baseline), _noted(row), row.verdict, _probability(row)]
+        share, low, high = (100 * each for each in (row.probability, row.probability_low, row.probability_high))
+        better = f"{share:.0f} % [{low:.0f}, {high:.0f}]"
+        cells = [comparison.label(row.baseline), noted(row), row.verdict, better]
         if last := by_final.get(row.baseline):
-            cells += [_noted(last), last.verdict]
+            cells += [noted(last), last.verdict]
         rows.append([*cells, *([edges.get(row.baseline, "")] if edges else [])])
     header = ["method", f"{name} minus it, AUC", f"{name} is", f"tasks on which {name} is better"]
     header += [f"{name} minus it, final return", f"{name} is"] if final else []
@@ -75,17 +164,8 @@ def differences_table(
     return Table(header, rows, numeric=(1, 3, 4) if final else (1, 3), name="differences")
 
 
-def _noted(row: Difference) -> str:
-    """The interval of a difference, with how many tasks differ where they are few."""
-    return interval(row.mean, row.low, row.high) + (f" ({row.note})" if row.note else "")
-
-
-def _probability(row: Difference) -> str:
-    return f"{100 * row.probability:.0f} % [{100 * row.probability_low:.0f}, {100 * row.probability_high:.0f}]"
-
-
 def tuning_table(comparison: Comparison) -> Table:
-    """The tuned values, and how they were found."""
+    """Return the tuned values, and how they were found."""
     rows = []
     for table in comparison.tuning:
         chosen = ", ".join(f"{name} {value:g}" for name, value in table.chosen.items())
@@ -97,10 +177,9 @@ def tuning_table(comparison: Comparison) -> Table:
 
 
 def cost_table(comparison: Comparison, trained: Mapping[str, tuple[float, float]]) -> Table:
-    """Environment steps that each method took: to learn and to be selected, to be tuned, and on the test tasks.
+    """Return the environment steps of each method; `trained` has those of training data and selection, by method.
 
-    `trained` has the steps of the training data and of the selection, by method; those of a controller that trains itself are
-    in its record. Trials of a controller are taken to be as long as the batches.
+    Those of a controller that trains itself are in its record. Trials of a controller are taken to be as long as the batches.
     """
     tuned = {table.method: table.num_steps for table in comparison.tuning}
     num_updates = comparison.hyperparameters.shape[2]
@@ -128,46 +207,51 @@ FLAGGED = (
 def bookkeeping_table(
     comparison: Comparison, models: Mapping[str, tuple[Counts, str]], config: Mapping[str, Any]
 ) -> Table:
-    """What was flagged, what choices rested on, versions and seeds; `models` are counts and fingerprint of training data."""
-    trained = []
+    """Return flags, effective sample sizes, versions and seed; `models` are counts and fingerprint of training data."""
+    rows = []
     for name, (counts, fingerprint) in models.items():
         of = f", {comparison.label(name)}" if len(models) > 1 else ""
-        trained += [
+        rows += [
             (f"flagged training tuples{of}", f"{counts.flagged} of {counts.transitions}"),
             (f"training tuples excluded as not finite{of}", f"{counts.excluded} of {counts.transitions}"),
             (f"training data{of}", fingerprint[:16]),
         ]
     estimates = comparison.flagged[0].size
-    rows = [
-        *trained,
-        *(
-            (f"flagged estimates, {comparison.label(name)}", f"{count} of {estimates}")
-            for name, count in comparison.num_flagged().items()
-        ),
-        *_sample_sizes(comparison, config["rollout"]["num_episodes"]),
-        *((name, str(value)) for name, value in comparison.settings.get("versions", {}).items()),
-        ("seed", str(config["seed"])),
-    ]
-    return Table(("what", "value"), rows, name="bookkeeping")
-
-
-def _sample_sizes(comparison: Comparison, num_episodes: int | None) -> list[tuple[str, str]]:
-    """Of methods that price step sizes by importance sampling; what is not finite is left out and counted."""
-    rows = []
+    for name, count in comparison.num_flagged().items():
+        rows.append((f"flagged estimates, {comparison.label(name)}", f"{count} of {estimates}"))
     for key, sizes in comparison.diagnostics.items():
         method, _, quantity = key.rpartition("/")
-        if quantity != "effective_sample_size":
+        if quantity != "effective_sample_size":  # of methods that price step sizes by importance sampling
             continue
         finite = sizes[np.isfinite(sizes)]
         median = number(float(np.median(finite))) if finite.size else "unknown"
         missing = f", {sizes.size - finite.size} not finite" if finite.size < sizes.size else ""
-        found = f"{median} of {num_episodes} episodes, median over tasks and updates{missing}"
+        found = f"{median} of {config['rollout']['num_episodes']} episodes, median over tasks and updates{missing}"
         rows.append((f"effective sample size, {comparison.label(method)}", found))
-    return rows
+    rows += [(name, str(value)) for name, value in comparison.settings.get("versions", {}).items()]
+    return Table(("what", "value"), [*rows, ("seed", str(config["seed"]))], name="bookkeeping")
+
+
+def methods_table(comparison: Comparison) -> Table:
+    """Return a paragraph on each method, with where it comes from."""
+    rows = [(record.label, about(record)) for record in comparison.methods]
+    return Table(("method", "what it is"), rows, name="methods")
+
+
+def about(record: MethodRecord) -> str:
+    """Return the paragraph on a method, or its parts where there is none."""
+    known = tomllib.loads(resources.files("metastep.report").joinpath("methods.toml").read_text("utf-8"))
+    own, paper = record.name.rpartition(":")[2], known.pop("paper")
+    controller = {"single-action": "single", "greedy-oracle": "oracle"}.get(record.controller, record.controller)
+    # A baseline's rule is part of its name; under another name, only the parts are known.
+    if own not in known and controller not in known:
+        return f"The controller {record.controller} with the update rule {record.rule}."
+    text = known[own] if own in known else f"{known[controller]} Here with the update rule {record.rule}."
+    return text.replace("{paper}", paper)
 
 
 def nothing_learned(comparison: Comparison, trained: Sequence[Counts]) -> str:
-    """A sentence where there is no result: every training tuple is flagged, or every estimate of every method; else nothing."""
+    """Return a sentence where every training tuple or every estimate of every method is flagged, else an empty one."""
     remedy = "look at the policy's sigma, the first policies and the step sizes"
     if trained and all(counts.flagged == counts.transitions for counts in trained):
         return (

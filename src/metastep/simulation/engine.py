@@ -18,7 +18,7 @@ from jax import Array, lax
 
 from metastep._core.parallel import count_threads
 from metastep.envs.base import Env
-from metastep.envs.host.base import HostEnv
+from metastep.envs.host import HostEnv
 from metastep.simulation import host, rollouts, sums
 from metastep.simulation.rollouts import Rollout, Trajectories
 from metastep.simulation.sums import Sums

@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array
 
 from metastep._core.errors import InputError
-from metastep._core.noise import standard_normals
+from metastep._core.numerics import standard_normals
 from metastep.envs.base import Env
-from metastep.envs.host.base import HostEnv
+from metastep.envs.host import HostEnv
 from metastep.policies import Pieces
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, keys_of
 from metastep.simulation.sums import Accumulator, Sums, accumulate, empty, finish

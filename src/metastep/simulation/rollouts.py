@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from metastep._core.errors import InputError
-from metastep._core.noise import standard_normals
+from metastep._core.numerics import standard_normals
 from metastep._core.settings import Count, Share, check_fields
 from metastep.envs.base import Env, choices_of
-from metastep.envs.host.base import HostEnv
+from metastep.envs.host import HostEnv
 from metastep.policies import ActorCritic, Pieces, Policy
 
 Baseline = Literal["none", "mean", "optimal"]

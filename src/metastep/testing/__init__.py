@@ -6,12 +6,9 @@
 A check that fails raises `InputError` with one sentence that names what is wrong.
 """
 
-from metastep.testing.controllers import check_controller
 from metastep.testing.envs import check_env, check_host_env
-from metastep.testing.features import check_feature
-from metastep.testing.policies import check_policy
-from metastep.testing.regressors import check_regressor
-from metastep.testing.rules import check_rule
+from metastep.testing.learners import check_controller, check_feature
+from metastep.testing.parts import check_policy, check_regressor, check_rule
 
 __all__ = ["check_controller", "check_env", "check_feature", "check_host_env"]
 __all__ += ["check_policy", "check_regressor", "check_rule"]

@@ -11,11 +11,10 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from metastep._core.noise import to_uniform
-from metastep.envs.base import Context, Env, State, Step, choices_of, range_of
+from metastep._core.numerics import to_uniform
+from metastep.envs.base import Context, Env, State, Step, Wrapper, choices_of, range_of
 from metastep.envs.contexts import ContextSpace
-from metastep.envs.host.base import Bools, HostEnv, HostStep
-from metastep.envs.wrapper import Wrapper
+from metastep.envs.host import Bools, HostEnv, HostStep
 from metastep.policies import LinearGaussian
 from metastep.simulation.engine import engine_of
 from metastep.simulation.rollouts import Rollout, trajectories
@@ -39,21 +38,15 @@ class Driven(Wrapper):
     """An environment driven by a standard normal policy: draws discrete actions with equal chances, clips others."""
 
     env: Env
-
-    @property
-    def num_choices(self) -> None:
-        """None: the actions are normals."""
+    num_choices = None
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> State:
-        """Reset the environment inside."""
         return self.env.reset(context, noise)
 
     def observe(self, context: Context, state: State) -> tuple[Array, ...]:
-        """Observe the environment inside."""
         return self.env.observe(context, state)
 
     def step(self, context: Context, state: State, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
-        """Turn the normals into actions, and move."""
         if (choices := choices_of(self.env)) is not None:
             index = jnp.floor(to_uniform(action[0], 0.0, float(choices)))
             action = (jnp.clip(index, 0.0, choices - 1.0).astype(jnp.int32),)
@@ -70,8 +63,8 @@ def declared(env: Any) -> Subject:
     subject.declares(num_observations=1, num_actions=1, reset_noise=0, step_noise=0)
     if choices_of(env) is not None:
         subject.declares(num_choices=2)
-        one = env.num_actions == 1
-        subject.require(one, f"`num_actions` is {env.num_actions}, it must be 1 where `num_choices` is declared")
+        wrong = f"`num_actions` is {env.num_actions}, it must be 1 where `num_choices` is declared"
+        subject.require(env.num_actions == 1, wrong)
     subject.declares(packages=tuple)
     subject.is_hashable()
     return subject
@@ -95,10 +88,8 @@ def check_env(
 
     Args:
         env: the environment.
-        num_episodes, horizon: size of the simulations; longer ones where the context matters late in an episode. On the host
-            two episodes for each task are enough (see `check_host_env`).
-        sigma: standard deviation of the random actions, around a mean of zero; choose it to match the actions' scale. Discrete
-            actions are equally likely.
+        num_episodes, horizon: size of the simulations; longer ones where the context matters late in an episode.
+        sigma: standard deviation of the random actions, around a mean of zero; discrete actions are equally likely.
         seed: of the simulations.
         thorough: False skips repeating inputs and looking for effects of all that is declared, and clips actions to their
             declared range. `metastep run` and `metastep collect` check environments of your own this way.
@@ -110,8 +101,7 @@ def check_env(
     subject.has_methods("reset", "observe", "step")
     driven: Env = subject.part
     _check_shapes(subject, driven)
-    is_discrete = choices_of(env) is not None
-    if is_discrete or not thorough:
+    if (is_discrete := choices_of(env) is not None) or not thorough:
         driven, sigma = Driven(driven), 1.0 if is_discrete else sigma
     if thorough:
         _check_moves(subject, driven, sigma, seed)
@@ -134,16 +124,13 @@ def _check_shapes(subject: Subject, env: Env) -> None:
 
     context = env.context_space.unpack(jnp.asarray(env.context_space.low, jnp.float32))
     state = subject.trace(f"reset with {env.reset_noise} normals", env.reset, context, scalars(env.reset_noise))
-    subject.require(jax.tree.leaves(state), "the state that `reset` returns holds no numbers")
     for leaf in jax.tree.leaves(state):
-        is_number = isinstance(leaf.dtype, np.dtype)
-        key = "the state that `reset` returns holds a random key; random numbers come from the normals"
-        subject.require(is_number, key)
         subject.is_array("a field of the state that `reset` returns", leaf, (), leaf.dtype)
-    seen, num_seen = subject.trace("observe", env.observe, context, state), env.num_observations
-    subject.is_tuple("observe", seen, "scalars")
-    right = len(seen) == num_seen
-    subject.require(right, f"`observe` returns {len(seen)} numbers, but num_observations is {num_seen}")
+    seen = subject.trace("observe", env.observe, context, state)
+    kind = type(seen).__name__
+    subject.require(isinstance(seen, tuple), f"`observe` returns a {kind}, it must return a tuple of scalars")
+    wrong = f"`observe` returns {len(seen)} numbers, but num_observations is {env.num_observations}"
+    subject.require(len(seen) == env.num_observations, wrong)
     for index, value in enumerate(seen):
         subject.is_array(f"observation {index}", value, ())
     what = f"step with {env.num_actions} actions and {env.step_noise} normals"
@@ -164,21 +151,22 @@ def _check_moves(subject: Subject, env: Env, sigma: float, seed: int) -> None:
         after = env.step(task, start, tuple(action), tuple(step_noise))
         return start, env.observe(task, start), after
 
-    sizes = {"num_actions": env.num_actions, "reset_noise": env.reset_noise, "step_noise": env.step_noise}
+    names = {"num_actions": "action", "reset_noise": "normal of the reset", "step_noise": "normal of the step"}
     first, *keys = jax.random.split(jax.random.key(seed), 4)
     context = env.context_space.sample(first, _NUM_PROBES)
     inputs = {
-        field: (sigma if field == "num_actions" else 1.0) * jax.random.normal(key, (_NUM_PROBES, size), jnp.float32)
-        for key, (field, size) in zip(keys, sizes.items(), strict=True)
+        field: (sigma if field == "num_actions" else 1.0)
+        * jax.random.normal(key, (_NUM_PROBES, getattr(env, field)), jnp.float32)
+        for key, field in zip(keys, names, strict=True)
     }
     usual = subject.repeat(("reset", "observe", "step"), jax.vmap(move), context, *inputs.values())
     program = jax.jit(jax.vmap(move))
-    names = ("action", "normal of the reset", "normal of the step")
-    for what, (field, values) in zip(names, inputs.items(), strict=True):
-        for index in range(sizes[field]):
+    for field, values in inputs.items():
+        for index in range(values.shape[1]):
             changed = values.at[:, index].set(jnp.roll(values[:, index], 1))
             matters = not same(usual, program(context, *(inputs | {field: changed}).values()))
-            subject.require(matters, f"{field} is {sizes[field]}, but {what} number {index} changes nothing")
+            what = f"{names[field]} number {index}"
+            subject.require(matters, f"{field} is {values.shape[1]}, but {what} changes nothing")
 
 
 def check_host_env(
@@ -186,17 +174,9 @@ def check_host_env(
 ) -> None:
     """Raise `InputError` with one sentence unless `env` keeps the contract of `metastep.envs.HostEnv`.
 
-    Checked: the declared fields; that it is hashable and equal to its copies; shapes and values of observations, rewards and
-    `terminated`; that it does not write to its arguments (they are read-only, here as in a run); that the same seeds, noise and
-    actions give the same episodes; that an episode depends on no other episode or learner; that an ended episode stays; that
-    every coordinate of the context changes the episodes; and, where episodes have `restart`, that it restarts those it should,
-    also after their end, and no others.
-
-    Args:
-        env: the environment.
-        horizon: steps of the episodes; more where the context matters late.
-        sigma, seed: as of `check_env`.
-        thorough: as of `check_env`; False also skips neighbours and `restart`.
+    Checked, with the arguments of `check_env`: what that checks of episodes; that the arguments are not written to (they are
+    read-only, here as in a run); that an episode depends on no other episode or learner; and, where episodes have `restart`,
+    that it restarts those it should, also after their end, and no others. Not `thorough`, neighbours and `restart` are left out.
     """
     subject = declared(env)
     subject.has_methods("start_episodes")
@@ -204,14 +184,13 @@ def check_host_env(
     shape = (horizon, _HOST_EPISODES, len(tasks), env.num_actions)
     rng, choices = np.random.default_rng(seed), choices_of(env)
     actions: NDArray[Any]
-    if choices is None:
-        actions = (sigma * rng.standard_normal(shape)).astype(np.float32)
-        opposite = -actions
-    else:
+    if choices is not None:
         actions = rng.integers(choices, size=shape, dtype=np.int32)
         opposite = np.int32(choices - 1) - actions
-    if not thorough and choices is None:
-        actions = np.clip(actions, *(range_of(env) or (-np.inf, np.inf)))
+    else:
+        actions = (sigma * rng.standard_normal(shape)).astype(np.float32)
+        opposite = -actions
+        actions = actions if thorough else np.clip(actions, *(range_of(env) or (-np.inf, np.inf)))
 
     def play(tasks: Contexts, actions: NDArray[Any] = actions, alive: Bools | None = None) -> Played:
         return _HostPlay(subject, tasks, seed).played(actions, alive)
@@ -220,15 +199,15 @@ def check_host_env(
     if not thorough:
         return
     # Other neighbours; the shapes stay, so that an environment that ignores neighbours computes the same bits.
-    usual, others = play(tasks), actions.copy()
-    others[:, 1:] = opposite[:, 1:]
-    alone = all(same(a[..., 0, :], b[..., 0, :]) for a, b in zip(usual, play(tasks, others), strict=True))
-    subject.require(alone, "an episode changes with the actions of another one")
-    others = actions.copy()
-    others[:, :, 1:] = opposite[:, :, 1:]
-    beside = play(np.repeat(tasks[:1], len(tasks), axis=0), others)
-    alone = all(same(a[..., 0], b[..., 0]) for a, b in zip(usual, beside, strict=True))
-    subject.require(alone, "an episode changes with the task or the actions of another learner")
+    usual, alike = play(tasks), np.repeat(tasks[:1], len(tasks), axis=0)
+    for given, own, wrong in (
+        (tasks, np.s_[..., :1, :], "an episode changes with the actions of another one"),
+        (alike, np.s_[..., :1], "an episode changes with the task or the actions of another learner"),
+    ):
+        others = opposite.copy()
+        others[(*own, np.s_[:])] = actions[(*own, np.s_[:])]
+        beside = play(given, others)
+        subject.require(same([each[own] for each in usual], [each[own] for each in beside]), wrong)
     # One episode of each learner has ended before it begins, so that the others cannot.
     alive = np.arange(_HOST_EPISODES)[:, None].repeat(len(tasks), axis=1) > 0
     _check_frozen(subject, play(tasks, np.ones_like(actions[:2]), alive))
@@ -245,8 +224,8 @@ class _HostPlay:
         num = math.prod(self.shape)
         self.noise = self.rng.standard_normal((*self.shape, self.env.reset_noise), np.float32)
         self.seeds = np.arange(seed, seed + num, dtype=np.uint32).reshape(self.shape)
-        start = self.env.start_episodes
-        self.episodes = subject.call("start_episodes", start, *read_only(tasks, self.noise, self.seeds))
+        given = read_only(tasks, self.noise, self.seeds)
+        self.episodes = subject.call("start_episodes", self.env.start_episodes, *given)
         for method in ("observe", "step"):
             there = callable(getattr(self.episodes, method, None))
             subject.require(there, f"what `start_episodes` returns has no method `{method}`")
@@ -275,20 +254,10 @@ class _HostPlay:
 def _check_restart(subject: Subject, tasks: Contexts, actions: NDArray[Any], seed: int) -> None:
     """Play until an episode ends, restart the ended ones (every other one where none ends), and play on.
 
-    Restarted ones must be like ones that start with the same numbers, the others as if nothing had happened.
+    Restarted ones must be like ones that start with the same numbers, the others as if nothing had happened. A simulator may
+    know one batch only: none is played beside another.
     """
-
-    def begin(num_steps: int, seed: int = seed) -> _HostPlay:
-        begun = _HostPlay(subject, tasks, seed)  # a simulator may know one batch only: none is played beside another
-        if num_steps:
-            begun.played(actions[:num_steps])
-        return begun
-
-    def play_on(begun: _HostPlay, alive: Bools) -> Played:
-        begun.rng = np.random.default_rng([seed, 1])
-        return begun.played(actions, alive)
-
-    first = begin(0)
+    first = _HostPlay(subject, tasks, seed)
     if not callable(getattr(first.episodes, "restart", None)):
         return  # whole episodes do without it
     num_steps = 0
@@ -296,18 +265,23 @@ def _check_restart(subject: Subject, tasks: Contexts, actions: NDArray[Any], see
         first.played(actions[num_steps : num_steps + 1])
         num_steps += 1
     which = np.indices(first.shape).sum(axis=0) % 2 == 0 if first.alive.all() else ~first.alive
+
+    def play_on(begun: _HostPlay, alive: Bools) -> Played:
+        begun.rng = np.random.default_rng([seed, 1])
+        return begun.played(actions, alive)
+
     usual = play_on(first, first.alive)
-    fresh = begin(0, seed + 2)
-    begins = play_on(fresh, fresh.alive)
-    restarted = begin(num_steps)
+    fresh = _HostPlay(subject, tasks, seed + 2)
+    begins = play_on(fresh, np.ones_like(which))
+    restarted = _HostPlay(subject, tasks, seed)
+    restarted.played(actions[:num_steps])
     subject.call("restart", restarted.episodes.restart, *read_only(which, fresh.noise, fresh.seeds))
     mixed = play_on(restarted, restarted.alive | which)
-    for lanes, expected, message in (
+    for lanes, expected, wrong in (
         (~which, usual, "`restart` changes episodes that should go on"),
         (which, begins, "an episode that `restart` begins differs from one that starts with the same seed and noise"),
     ):
-        found, right = (jax.tree.map(lambda array, lanes=lanes: array[..., lanes], each) for each in (mixed, expected))
-        subject.require(same(found, right), message)
+        subject.require(same([each[..., lanes] for each in mixed], [each[..., lanes] for each in expected]), wrong)
 
 
 def _corners(space: ContextSpace) -> tuple[Contexts, Contexts]:
@@ -329,20 +303,23 @@ def _check_episodes(subject: Subject, play: Callable[[Contexts], Played], seed: 
     """
     space: ContextSpace = subject.part.context_space
     lower, upper = _corners(space)
-    drawn = np.asarray(space.sample(jax.random.key(seed), len(lower)))
     played = []
-    for tasks in (lower, drawn, upper):
-        played.append(play(tasks))
-        _check_finite(subject, space, tasks, played[-1])
-        _check_frozen(subject, played[-1])
+    for tasks in (lower, np.asarray(space.sample(jax.random.key(seed), len(lower))), upper):
+        seen, reward, _ = episodes = play(tasks)
+        # All numbers must be finite, also of the state that ends an episode: it stays in the batch, with weight zero.
+        named_values = [("the reward", reward), *((f"observation {i}", seen[:, i]) for i in range(seen.shape[1]))]
+        for what, values in named_values:
+            for step, episode, learner in np.argwhere(~np.isfinite(values))[:1]:
+                task = ", ".join(f"{name} = {value:g}" for name, value in zip(space.names, tasks[learner], strict=True))
+                value = values[step, episode, learner]
+                subject.require(False, f"{what} is {value} at step {step} of an episode in the task {task}")
+        _check_frozen(subject, episodes)
+        played.append(episodes)
     if not thorough:
         return
     left, _, right = played
-    subject.require(
-        same(play(upper), right),
-        "the same seeds, noise and actions give different episodes; randomness must come from the seeds and normals it is "
-        "given",
-    )
+    wrong = "the same seeds, noise and actions give different episodes; randomness must come from what it is given"
+    subject.require(same(play(upper), right), wrong)
     for index, (name, low, high) in enumerate(zip(space.names, space.low, space.high, strict=True)):
         # A fixed task has nothing to vary.
         matters = low == high or any(not same(a[..., index], b[..., index]) for a, b in zip(left, right, strict=True))
@@ -351,16 +328,6 @@ def _check_episodes(subject: Subject, play: Callable[[Contexts], Played], seed: 
             f"{name} = {low:g} and {name} = {high:g} give the same episodes over {len(left.alive)} steps; every coordinate "
             "of the context must matter",
         )
-
-
-def _check_finite(subject: Subject, space: ContextSpace, tasks: Contexts, episodes: Played) -> None:
-    """Check all numbers, also of the state that ends an episode: it stays in the batch, with weight zero."""
-    seen = np.moveaxis(episodes.observation, 1, 0)
-    for what, values in (("the reward", episodes.reward), *((f"observation {i}", each) for i, each in enumerate(seen))):
-        for step, episode, learner in np.argwhere(~np.isfinite(values))[:1]:
-            task = ", ".join(f"{name} = {value:g}" for name, value in zip(space.names, tasks[learner], strict=True))
-            value = values[step, episode, learner]
-            subject.require(False, f"{what} is {value} at step {step} of an episode in the task {task}")
 
 
 def _check_frozen(subject: Subject, episodes: Played) -> None:

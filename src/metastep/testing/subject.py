@@ -51,35 +51,31 @@ class Subject:
         except TypeError as error:
             advice = "make it a frozen dataclass with tuples for lists"
             self.require(False, f"it must be hashable to select a compiled program, but {error}; {advice}")
-        twin = copy.copy(self.part)
-        self.require(
-            twin == self.part and hash(twin) == hash(self.part),
-            "a copy is not equal to the original, so every new object would compile again; make it a frozen dataclass",
+        twin, wrong = (
+            copy.copy(self.part),
+            "a copy is not equal to the original, so every new object would compile again",
         )
+        self.require(twin == self.part and hash(twin) == hash(self.part), f"{wrong}; make it a frozen dataclass")
 
     def call(self, what: str, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
         """Call a method of the part; any exception becomes a sentence."""
         try:
             return function(*arguments, **settings)
-        except jax.errors.ConcretizationTypeError:
-            raise InputError(
-                f"{self.title}: `{what}` depends on a value in Python (an `if`, `float()` or `int()`); use jnp.where."
-            ) from None
         except InputError:
             raise
         except Exception as error:
-            text = str(error).split("\n", maxsplit=1)[0]
-            raise InputError(f"{self.title}: `{what}` fails with {type(error).__name__}: {text}") from error
+            text = f"fails with {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            if isinstance(error, jax.errors.ConcretizationTypeError):
+                text = "depends on a value in Python (an `if`, `float()` or `int()`); use jnp.where."
+            raise InputError(f"{self.title}: `{what}` {text}") from error
 
     def trace(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return shapes and dtypes of a function's result; nothing is computed."""
         return self.call(what, jax.eval_shape, function, *arguments)
 
     def repeat(self, methods: tuple[str, ...], function: Callable[..., Any], *inputs: Any) -> Any:
-        """Return the results of a compiled function, one per method, after checking that the same input gives the same bits.
-
-        The same program runs twice, to find callbacks to Python; it is traced twice, to find numbers drawn while tracing.
-        """
+        """Return the results of a compiled function, one per method, after checking that the same input gives the same bits."""
+        # The same program runs twice, to find callbacks to Python; it is traced twice, to find numbers drawn while tracing.
         program, again = (jax.jit(lambda *given: function(*given)) for _ in range(2))
         first, *others = (self.call("jax.jit", each, *inputs) for each in (program, program, again))
         for index, method in enumerate(methods):
@@ -111,11 +107,6 @@ class Subject:
         self.require(value.shape == shape, f"{what} has shape {value.shape}, it must be {shape or 'a scalar'}")
         wanted = "a number" if dtype is np.number else jnp.dtype(dtype).name
         self.require(jnp.issubdtype(value.dtype, dtype), f"{what} has dtype {value.dtype}, it must be {wanted}")
-
-    def is_tuple(self, method: str, value: Any, of: str) -> None:
-        """Check that a method returned a tuple."""
-        kind = type(value).__name__
-        self.require(isinstance(value, tuple), f"`{method}` returns a {kind}, it must return a tuple of {of}")
 
     def same_state(self, what: str, after: Any, before: Any) -> None:
         """Check that a state keeps its structure, shapes and dtypes."""

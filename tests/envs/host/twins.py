@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from metastep.envs.base import Wrapper
 from metastep.envs.host import HostStep
-from metastep.envs.wrapper import Wrapper
 
 
 @partial(jax.jit, static_argnums=0)

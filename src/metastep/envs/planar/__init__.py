@@ -5,12 +5,11 @@ elementwise programs over all episodes, which is what compilers and GPUs are goo
 
 - `model`: the constants, read from MuJoCo's model.
 - `chain`: positions, motions, forces and inertia of the bodies; sparse factorisation.
-- `constraints`: contacts with the floor and limits of the joints.
-- `engine`: the constraint solver and the integrator.
+- `engine`: contacts with the floor, limits of the joints, the constraint solver and the integrator.
 """
 
 from metastep.envs.planar.chain import Scalars
 from metastep.envs.planar.engine import CheetahState, advance
-from metastep.envs.planar.model import Cheetah, read_model
+from metastep.envs.planar.model import load_model, read_model
 
-__all__ = ["Cheetah", "CheetahState", "Scalars", "advance", "read_model"]
+__all__ = ["CheetahState", "Scalars", "advance", "load_model", "read_model"]

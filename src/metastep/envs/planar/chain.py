@@ -82,10 +82,6 @@ class Pose(NamedTuple):
         return Point(cos * point.x + sin * point.z, cos * point.z - sin * point.x)
 
 
-def _sincos(angle: Array) -> tuple[Array, Array]:
-    return sincos(angle) if angle.dtype == jnp.float32 else (jnp.sin(angle), jnp.cos(angle))
-
-
 def pose_of(cheetah: Cheetah, position: Scalars) -> Pose:
     """Where the bodies are."""
     pose = Pose((), (), (), (), ())
@@ -98,7 +94,7 @@ def pose_of(cheetah: Cheetah, position: Scalars) -> Pose:
             angle = angle + angles[body.parent]
             hinge = pose.turned(body.parent, body.hinge)
             height = pose.height[body.parent] + hinge.z
-        sin, cos = _sincos(angle)
+        sin, cos = sincos(angle) if angle.dtype == jnp.float32 else (jnp.sin(angle), jnp.cos(angle))
         angles.append(angle)
         pose = Pose((*pose.sin, sin), (*pose.cos, cos), (*pose.hinge, hinge), pose.centre, (*pose.height, height))
         pose = pose._replace(centre=(*pose.centre, pose.turned(index, body.centre)))
@@ -162,7 +158,7 @@ def _carriers(matrix: Matrix, row: int) -> list[int]:
 def factorise(cheetah: Cheetah, matrix: Matrix) -> Matrix:
     """L and the inverse of D with matrix = L' D L, L of unit diagonal."""
     left, factors = dict(matrix), {}
-    for row in reversed(range(cheetah.num_joints)):
+    for row in reversed(range(NUM_SLIDES + len(cheetah.bodies))):
         columns = _carriers(matrix, row)
         factors[row, row] = 1.0 / left[row, row]
         for column in columns:
@@ -174,14 +170,14 @@ def factorise(cheetah: Cheetah, matrix: Matrix) -> Matrix:
     return factors
 
 
-def solve(cheetah: Cheetah, factors: Matrix, right: Sequence[Scalar]) -> list[Scalar]:
+def solve(factors: Matrix, right: Sequence[Scalar]) -> Scalars:
     """The solution of a linear system whose matrix is factorised."""
     found = list(right)
-    for row in reversed(range(cheetah.num_joints)):
+    for row in reversed(range(len(found))):
         for column in _carriers(factors, row):
             found[column] = found[column] - factors[row, column] * found[row]
-    for row in range(cheetah.num_joints):
+    for row in range(len(found)):
         found[row] = found[row] * factors[row, row]
         for column in _carriers(factors, row):
             found[row] = found[row] - factors[row, column] * found[column]
-    return found
+    return tuple(found)

@@ -1,5 +1,12 @@
-"""One physics step: smooth forces, constraint forces by Newton's method, and Euler's method with implicit damping."""
+"""One physics step: smooth forces, constraint forces by Newton's method, and Euler's method with implicit damping.
 
+Contacts with the floor and limits of the hinges are soft constraints, as MuJoCo has them. Every row of a constraint wants its
+residual, an acceleration, to be at least zero, and pays weight * residual^2 / 2 where it is not. A contact has four rows, the
+sides of its friction pyramid: normal ± friction * tangent for the tangents within and across the plane. Nothing moves across
+the plane, so that the last two are the normal's row, twice.
+"""
+
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -7,21 +14,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from metastep.envs.planar.chain import (
-    Load,
-    Pose,
-    Scalar,
-    Scalars,
-    assemble,
-    factorise,
-    inertias,
-    joint_forces,
-    motions,
-    pose_of,
-    solve,
-)
-from metastep.envs.planar.constraints import Constraints, active_at, constraints_of
-from metastep.envs.planar.model import NUM_SLIDES, Cheetah, Point
+from metastep.envs.planar import chain
+from metastep.envs.planar.chain import Load, Motion, Pose, Scalar, Scalars, Stiffness, joint_forces, motions
+from metastep.envs.planar.model import NUM_SLIDES, Cheetah, Impedance, Point
 
 
 class CheetahState(NamedTuple):
@@ -32,16 +27,95 @@ class CheetahState(NamedTuple):
     warmstart: Scalars  # the last accelerations, where the constraint solver begins
 
 
-class Problem(NamedTuple):
-    """All that the accelerations of one step depend on."""
+class Contact(NamedTuple):
+    """A sphere and the floor; where they do not touch, the weight is zero."""
 
-    pose: Pose
-    constraints: Constraints
-    smooth: list[Scalar]  # forces but for those of the constraints
+    lever: Point  # of the middle of the overlap, from the body's hinge
+    normal: Scalar  # residual of a body that is not accelerated
+    tangent: Scalar  # the same of the tangent, times the friction
+    weight: Scalar
 
 
-def bias_forces(cheetah: Cheetah, pose: Pose, velocity: Scalars) -> list[Scalar]:
-    """What it takes to move on with no acceleration of slides and hinges: against gravity, and round the curves."""
+class Limit(NamedTuple):
+    """The limit of a hinge that is nearest; within it, the weight is zero."""
+
+    side: Scalar  # 1 at the lower limit, -1 at the upper one
+    residual: Scalar  # of a hinge that is not accelerated
+    weight: Scalar
+
+
+Constraints = tuple[list[Contact], dict[int, Limit]]  # limits by their bodies
+
+
+def _weigh(kind: Impedance, inverse_weight: float, distance: Scalar) -> tuple[Scalar, Scalar]:
+    """The acceleration that pushes back, negative, and the weight."""
+    x = jnp.clip(-distance * (1.0 / kind.width), 0.0, 1.0)
+    rising = x**kind.power * kind.middle ** (1.0 - kind.power)
+    falling = 1.0 - (1.0 - x) ** kind.power * (1.0 - kind.middle) ** (1.0 - kind.power)
+    impedance = kind.least + jnp.where(x <= kind.middle, rising, falling) * (kind.most - kind.least)
+    weight = impedance / (inverse_weight - inverse_weight * impedance)
+    return kind.stiffness * impedance * distance, jnp.where(distance < 0.0, weight, 0.0)
+
+
+def constraints_of(cheetah: Cheetah, pose: Pose, position: Scalars, velocity: Scalars) -> Constraints:
+    """What may act in a state."""
+    bodies = motions(cheetah, pose, velocity)
+    contacts, limits = [], {}
+    for sphere in cheetah.spheres:
+        centre = pose.turned(sphere.body, sphere.centre)
+        distance = pose.height[sphere.body] + centre.z - sphere.radius
+        lever = Point(centre.x, centre.z - sphere.radius - 0.5 * distance)
+        speed = bodies[sphere.body].at(lever)
+        push, weight = _weigh(sphere.impedance, sphere.inverse_weight, distance)
+        damping = sphere.impedance.damping
+        contacts.append(Contact(lever, damping * speed.z + push, sphere.friction * damping * speed.x, weight))
+    for index, body in enumerate(cheetah.bodies):
+        if body.limits is None:
+            continue
+        joint = NUM_SLIDES + index
+        above, below = position[joint] - body.limits[0], body.limits[1] - position[joint]
+        side = jnp.where(above < below, 1.0, -1.0).astype(above.dtype)
+        push, weight = _weigh(body.impedance, body.inverse_weight, jnp.minimum(above, below))
+        limits[index] = Limit(side, side * body.impedance.damping * velocity[joint] + push, weight)
+    return contacts, limits
+
+
+def active_at(
+    cheetah: Cheetah, constraints: Constraints, bodies: Sequence[Motion], rates: Sequence[Scalar]
+) -> tuple[list[Stiffness], list[Load], list[Scalar], list[Scalar]]:
+    """The quadratic that the rows pay whose residuals are negative at an acceleration, given for bodies and for hinges.
+
+    It is a curvature (of bodies, then of hinges) and minus the slope where nothing is accelerated; returned are the curvature
+    of the bodies, the loads on them, and the curvature of the hinges and the torques about them.
+    """
+    contacts, limits = constraints
+    parts = [Stiffness(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)] * len(cheetah.bodies)
+    loads = [Load(0.0, 0.0, 0.0)] * len(cheetah.bodies)
+    for sphere, contact in zip(cheetah.spheres, contacts, strict=True):
+        moved = bodies[sphere.body].at(contact.lever)
+        normal, tangent = moved.z + contact.normal, sphere.friction * moved.x + contact.tangent
+        ahead, behind, straight = (
+            jnp.where(row < 0.0, contact.weight, 0.0) for row in (normal + tangent, normal - tangent, normal)
+        )
+        friction, both, uneven = sphere.friction, ahead + behind, ahead - behind
+        upright = both + 2.0 * straight
+        own = Stiffness(friction**2 * both, friction * uneven, upright, 0.0, 0.0, 0.0)
+        push = -upright * contact.normal - uneven * contact.tangent
+        drag = -friction * (uneven * contact.normal + both * contact.tangent)
+        parts[sphere.body] += own.moved(contact.lever)
+        loads[sphere.body] += Load(drag, push, 0.0).moved(contact.lever)
+    diagonal: list[Scalar] = [0.0] * len(cheetah.bodies)
+    torques: list[Scalar] = [0.0] * len(cheetah.bodies)
+    for index, limit in limits.items():
+        residual = limit.side * rates[NUM_SLIDES + index] + limit.residual
+        diagonal[index] = jnp.where(residual < 0.0, limit.weight, 0.0)
+        torques[index] = -diagonal[index] * limit.side * limit.residual
+    return parts, loads, diagonal, torques
+
+
+def smooth_forces(cheetah: Cheetah, pose: Pose, position: Scalars, velocity: Scalars, action: Scalars) -> list[Scalar]:
+    """All forces on slides and hinges but those of the constraints."""
+    # What it takes to move on with no acceleration of slides and hinges: against gravity, and round the curves.
     loads: list[Load] = []
     hinges: list[Point] = []  # their accelerations
     spins = [motion.spin**2 for motion in motions(cheetah, pose, velocity)]
@@ -55,59 +129,46 @@ def bias_forces(cheetah: Cheetah, pose: Pose, velocity: Scalars) -> list[Scalar]
         centre = pose.centre[index]
         x, z = at.x - spins[index] * centre.x, at.z - spins[index] * centre.z
         loads.append(Load(body.mass * x, body.mass * z, 0.0).moved(centre))
-    return joint_forces(cheetah, pose, loads)
-
-
-def own_forces(cheetah: Cheetah, position: Scalars, velocity: Scalars, action: Scalars) -> list[Scalar]:
-    """Springs, dampers and motors of the hinges."""
-    torques: list[Scalar] = []
+    smooth = [-force for force in joint_forces(cheetah, pose, loads)]
     motors = iter(action)
-    for body, angle, speed in zip(cheetah.bodies, position[NUM_SLIDES:], velocity[NUM_SLIDES:], strict=True):
+    for joint, body in enumerate(cheetah.bodies, NUM_SLIDES):
         torque: Scalar = 0.0 if body.gear is None else body.gear * next(motors)
         if body.stiffness or body.damping:
-            torque = torque - body.stiffness * (angle - body.rest) - body.damping * speed
-        torques.append(torque)
-    return torques
-
-
-def problem_of(cheetah: Cheetah, position: Scalars, velocity: Scalars, action: Scalars) -> Problem:
-    """What is to be solved in a state."""
-    pose = pose_of(cheetah, position)
-    smooth = [-force for force in bias_forces(cheetah, pose, velocity)]
-    for index, torque in enumerate(own_forces(cheetah, position, velocity, action)):
-        smooth[NUM_SLIDES + index] += torque
-    return Problem(pose, constraints_of(cheetah, pose, position, velocity), smooth)
-
-
-def improve(cheetah: Cheetah, problem: Problem, acceleration: Scalars) -> Scalars:
-    """One iteration of Newton's method: the minimum, were the rows that act now those that act there.
-
-    What is minimised is the square of the difference from the smooth acceleration, measured by the mass matrix, plus what the
-    rows of the constraints pay. Full steps need no line search here: of a million physics steps with random torques, six of
-    them leave one in which the accelerations would still move by a thousandth, and eight none.
-    """
-    pose = problem.pose
-    bodies = motions(cheetah, pose, acceleration)
-    parts, loads, diagonal, torques = active_at(cheetah, problem.constraints, bodies, acceleration)
-    force = [a + b for a, b in zip(problem.smooth, joint_forces(cheetah, pose, loads), strict=True)]
-    for index, torque in enumerate(torques):
-        force[NUM_SLIDES + index] += torque
-    stiffness = [a + b for a, b in zip(inertias(cheetah, pose), parts, strict=True)]
-    armature = [a + body.armature for a, body in zip(diagonal, cheetah.bodies, strict=True)]
-    return tuple(solve(cheetah, factorise(cheetah, assemble(cheetah, pose, stiffness, armature)), force))
+            torque = torque - body.stiffness * (position[joint] - body.rest) - body.damping * velocity[joint]
+        smooth[joint] += torque
+    return smooth
 
 
 def step(cheetah: Cheetah, state: CheetahState, action: Scalars, iterations: int) -> CheetahState:
-    """One physics step."""
+    """One physics step.
+
+    The accelerations minimise the square of the difference from the smooth acceleration, measured by the mass matrix, plus what
+    the rows of the constraints pay. Full steps of Newton's method need no line search here: of a million physics steps with
+    random torques, six of them leave one in which the accelerations would still move by a thousandth, and eight none.
+    """
     position, velocity, start = state
-    problem = problem_of(cheetah, position, velocity, action)
-    acceleration = lax.fori_loop(0, iterations, lambda _, best: improve(cheetah, problem, best), start)
+    pose = chain.pose_of(cheetah, position)
+    constraints = constraints_of(cheetah, pose, position, velocity)
+    smooth = smooth_forces(cheetah, pose, position, velocity, action)
+
+    def solve(parts: Sequence[Stiffness], diagonal: Sequence[Scalar], force: Sequence[Scalar]) -> Scalars:
+        armature = [a + body.armature for a, body in zip(diagonal, cheetah.bodies, strict=True)]
+        return chain.solve(chain.factorise(cheetah, chain.assemble(cheetah, pose, parts, armature)), force)
+
+    def improve(_: int, acceleration: Scalars) -> Scalars:
+        """Move to the minimum, were the rows that act now those that act there."""
+        bodies = motions(cheetah, pose, acceleration)
+        parts, loads, diagonal, torques = active_at(cheetah, constraints, bodies, acceleration)
+        force = [a + b for a, b in zip(smooth, joint_forces(cheetah, pose, loads), strict=True)]
+        for joint, torque in enumerate(torques, NUM_SLIDES):
+            force[joint] += torque
+        return solve([a + b for a, b in zip(chain.inertias(cheetah, pose), parts, strict=True)], diagonal, force)
+
+    acceleration = lax.fori_loop(0, iterations, improve, start)
     # Dampers see the velocity after the step: (M + hD) rates = M acceleration, which is all forces.
     dampers = [cheetah.timestep * body.damping for body in cheetah.bodies]
     braked = [0.0] * NUM_SLIDES + [a * b for a, b in zip(dampers, acceleration[NUM_SLIDES:], strict=True)]
-    damped = [a + body.armature for a, body in zip(dampers, cheetah.bodies, strict=True)]
-    matrix = assemble(cheetah, problem.pose, inertias(cheetah, problem.pose), damped)
-    saved = solve(cheetah, factorise(cheetah, matrix), braked)
+    saved = solve(chain.inertias(cheetah, pose), dampers, braked)
     after = tuple(v + cheetah.timestep * (a - b) for v, a, b in zip(velocity, acceleration, saved, strict=True))
     moved = tuple(a + cheetah.timestep * b for a, b in zip(position, after, strict=True))
     return CheetahState(moved, after, acceleration)

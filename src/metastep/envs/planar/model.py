@@ -1,12 +1,14 @@
 """The constants of HalfCheetah, as Python numbers."""
 
+import importlib.util
+import warnings
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from metastep._core.errors import InputError
-from metastep.envs.host.halfcheetah import load_model
 
 NUM_SLIDES = 2  # forward and up; the torso's hinge and six more follow, one for each body
 _SMALLEST_IMPEDANCE, _LARGEST_IMPEDANCE = 0.0001, 0.9999  # MuJoCo's mjMINIMP and mjMAXIMP
@@ -71,10 +73,26 @@ class Cheetah(NamedTuple):
     timestep: float
     gravity: float
 
-    @property
-    def num_joints(self) -> int:
-        """Slides and hinges."""
-        return NUM_SLIDES + len(self.bodies)
+
+@cache
+def load_model() -> Any:
+    """The MuJoCo model (`mujoco.MjModel`) of Gymnasium's HalfCheetah-v5, or one sentence about what is not installed."""
+    missing = InputError(
+        'env: halfcheetah needs MuJoCo and Gymnasium, install them with pip install "metastep[mujoco]".'
+    )
+    try:
+        import mujoco
+
+        package = importlib.util.find_spec("gymnasium")
+    except (ImportError, ValueError):  # a module without a specification
+        raise missing from None
+    if package is None or package.origin is None:
+        raise missing
+    path = Path(package.origin).parent / "envs" / "mujoco" / "assets" / "half_cheetah.xml"
+    with warnings.catch_warnings():
+        # Through MjSpec, because MjModel.from_xml_path writes the same warning into a log file in the working directory.
+        warnings.filterwarnings("ignore", message=".*settotalmass.*")
+        return mujoco.MjSpec.from_file(str(path)).compile()
 
 
 def _impedance(solref: Any, solimp: Any, timestep: float) -> Impedance:
@@ -134,32 +152,12 @@ def _require_planar(model: Any) -> None:
             )
 
 
-def _spheres(model: Any) -> list[Sphere]:
-    spheres = []
-    for geom in range(1, model.ngeom):
-        axis = _rotation(model.geom_quat[geom])[:, 2] * model.geom_size[geom, 1]
-        friction = float(max(model.geom_friction[[_FLOOR, geom], 0]))
-        body = int(model.geom_bodyid[geom])
-        inverse_weight = float(model.body_invweight0[[0, body], 0].sum())
-        # The four rows of a pyramid have the regularisation of its first row times 2 mu^2.
-        weight = 2.0 * friction**2 * (1.0 + friction**2) * inverse_weight
-        solref, solimp = (mix[[_FLOOR, geom]].mean(axis=0) for mix in (model.geom_solref, model.geom_solimp))
-        impedance = _impedance(solref, solimp, model.opt.timestep)
-        for sign in (1.0, -1.0):
-            centre = _point(model.geom_pos[geom] + sign * axis)
-            spheres.append(Sphere(body - 1, centre, float(model.geom_size[geom, 0]), friction, weight, impedance))
-    return spheres
-
-
 @cache
 def read_model() -> Cheetah:
-    """The model of Gymnasium's HalfCheetah-v5, as MuJoCo compiles it."""
+    """The constants of the model as MuJoCo compiles it."""
     model = load_model()
     _require_planar(model)
-    gears = {
-        int(joint): float(gear)
-        for joint, gear in zip(model.actuator_trnid[:, 0], model.actuator_gear[:, 0], strict=True)
-    }
+    gears = dict(zip(model.actuator_trnid[:, 0].tolist(), model.actuator_gear[:, 0].tolist(), strict=True))
     bodies = []
     for index in range(1, model.nbody):
         joint = index - 1 + NUM_SLIDES
@@ -182,7 +180,18 @@ def read_model() -> Cheetah:
                 impedance=_impedance(model.jnt_solref[joint], model.jnt_solimp[joint], model.opt.timestep),
             )
         )
+    spheres = []
+    for geom in range(1, model.ngeom):
+        axis = _rotation(model.geom_quat[geom])[:, 2] * model.geom_size[geom, 1]
+        friction = float(max(model.geom_friction[[_FLOOR, geom], 0]))
+        body = int(model.geom_bodyid[geom])
+        inverse_weight = float(model.body_invweight0[[0, body], 0].sum())
+        # The four rows of a pyramid have the regularisation of its first row times 2 mu^2.
+        weight = 2.0 * friction**2 * (1.0 + friction**2) * inverse_weight
+        solref, solimp = (mix[[_FLOOR, geom]].mean(axis=0) for mix in (model.geom_solref, model.geom_solimp))
+        impedance = _impedance(solref, solimp, model.opt.timestep)
+        for sign in (1.0, -1.0):
+            centre = _point(model.geom_pos[geom] + sign * axis)
+            spheres.append(Sphere(body - 1, centre, float(model.geom_size[geom, 0]), friction, weight, impedance))
     start = tuple(map(float, model.qpos0))
-    return Cheetah(
-        tuple(bodies), tuple(_spheres(model)), start, float(model.opt.timestep), -float(model.opt.gravity[2])
-    )
+    return Cheetah(tuple(bodies), tuple(spheres), start, float(model.opt.timestep), -float(model.opt.gravity[2]))

@@ -16,10 +16,10 @@ from jax import Array, lax
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
-from metastep._core.noise import standard_normals
+from metastep._core.numerics import standard_normals
 from metastep._core.settings import Count, Share, check_fields
 from metastep.envs.base import Env, State, range_of
-from metastep.envs.host.base import Episodes, HostEnv, Restartable
+from metastep.envs.host import Episodes, HostEnv, Restartable
 from metastep.policies.actor_critic import ActorCritic, Parts
 from metastep.rules.actor_critic.experience import (
     Experience,

@@ -1,4 +1,13 @@
-"""Any Gymnasium environment as a family of tasks: a factory `make(context)` and a context space.
+"""Simulators that are not JAX: their protocol, a batch of episodes stepped together in C or Python, and Gymnasium's.
+
+Arrays are NumPy, (episodes, learners, numbers); learners of the same column share a task and a policy. The random numbers come
+from the same key as those of a JAX environment: standard normals for the policy and for whatever the environment declares,
+and a seed for every episode for simulators that bring a generator of their own. So a result depends on the key alone.
+
+Simulation happens outside compiled functions, not in a callback from within one: XLA's CPU runtime deadlocks when the
+threads it waits for are the ones that serve the callback, and an exception in a callback loses its type.
+
+A factory `make(context)` and a context space turn any Gymnasium environment into a family of tasks:
 
     def make(context):
         env = gymnasium.make("Pendulum-v1")
@@ -7,41 +16,78 @@
 
     env = GymnasiumEnv(make, ContextSpace(("mass",), (0.5,), (2.0,), ("kg",)), name="gym_pendulum")
 
-The environments run in Python, one object for each episode, all episodes in lockstep so that the policies are evaluated
-together: a run has `num_episodes` times `block_size` of them open; `num_envs` times `block_size` where a rule learns from steps.
+These run in Python, one object for each episode, all episodes in lockstep so that the policies are evaluated together: a run
+has `num_episodes` times `block_size` of them open; `num_envs` times `block_size` where a rule learns from steps.
 """
 
 import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
+from metastep.envs.base import TaskFamily
 from metastep.envs.contexts import ContextSpace
-from metastep.envs.host.base import Bools, Floats, HostStep, Seeds
+
+Floats = NDArray[np.floating[Any]]
+Bools = NDArray[np.bool_]
+Seeds = NDArray[np.uint32]
 
 
-class _Sizes(NamedTuple):
-    """What the spaces of an environment amount to."""
+class HostStep(NamedTuple):
+    """What one move of every episode leads to."""
 
-    num_observations: int
-    num_actions: int
-    num_choices: int | None
-
-    @classmethod
-    def of(cls, env: Any) -> "_Sizes":
-        observations, actions = (int(np.prod(space.shape)) for space in (env.observation_space, env.action_space))
-        choices = getattr(env.action_space, "n", None)
-        return cls(observations, actions, None if choices is None else int(choices))
+    reward: Floats  # (episodes, learners)
+    terminated: Bools  # (episodes, learners): there is no future
+    truncated: Bools | None = None  # (episodes, learners): the simulator itself cuts an episode off, which has a future
 
     @property
-    def in_words(self) -> str:
-        actions = f"{self.num_actions} actions" if self.num_choices is None else f"{self.num_choices} discrete actions"
-        return f"{self.num_observations} observations and {actions}"
+    def over(self) -> Bools:
+        """Whether an episode cannot go on, (episodes, learners)."""
+        return self.terminated if self.truncated is None else self.terminated | self.truncated
+
+
+class Episodes(Protocol):
+    """A batch of episodes under way."""
+
+    def observe(self) -> Floats:
+        """What the policies see: (episodes, learners, observations)."""
+
+    def step(self, action: NDArray[Any], noise: Floats, alive: Bools) -> HostStep:
+        """Move the episodes that are alive; the others keep their state, and what is returned for them is ignored.
+
+        Args:
+            action: (episodes, learners, actions), float32; (episodes, learners, 1), int32 where the environment has
+                `num_choices`.
+            noise: (episodes, learners, step_noise) standard normals, float32.
+            alive: (episodes, learners).
+        """
+
+
+@runtime_checkable
+class Restartable(Episodes, Protocol):
+    """Episodes that give way to new ones, for rules that learn from batches of steps, such as PPO."""
+
+    def restart(self, which: Bools, noise: NDArray[np.float32], seeds: Seeds) -> None:
+        """Restart the episodes `which`, (episodes, learners), in the same tasks; noise and seeds as in `start_episodes`."""
+
+
+@runtime_checkable
+class HostEnv(TaskFamily, Protocol):
+    """A contextual MDP on the host: the counterpart of `metastep.envs.Env`."""
+
+    def start_episodes(self, context: NDArray[np.float32], noise: NDArray[np.float32], seeds: Seeds) -> Episodes:
+        """Begin episodes; those for rules that learn from batches of steps must be `Restartable`.
+
+        Args:
+            context: (learners, coordinates).
+            noise: (episodes, learners, reset_noise) standard normals.
+            seeds: (episodes, learners) below 2^31, for environments with random generators of their own.
+        """
 
 
 @dataclass(frozen=True)
@@ -80,7 +126,7 @@ class GymnasiumEnv:
             raise InputError(f"env.make: {self.make!r} must be a function of a context.")
         centre = np.mean([self.context_space.low, self.context_space.high], axis=0)
         probe = self.build(centre.astype(np.float32))
-        for declared, value in _Sizes.of(probe)._asdict().items():
+        for declared, value in _sizes(probe).items():
             object.__setattr__(self, declared, value)
         probe.close()
         try:
@@ -99,13 +145,11 @@ class GymnasiumEnv:
         env = self.make(type(task)(*map(float, task)))
         if not isinstance(env, gymnasium.Env):
             raise InputError(f"env.make: the factory gave a {type(env).__name__}, expected a gymnasium.Env.")
-        for role, allowed in (
-            ("observation_space", "a Box of floats"),
-            ("action_space", "a Box of floats or Discrete"),
-        ):
+        for role, other in (("observation_space", ()), ("action_space", gymnasium.spaces.Discrete)):
             space = getattr(env, role)
             is_box = isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating)
-            if not is_box and not (role == "action_space" and isinstance(space, gymnasium.spaces.Discrete)):
+            if not is_box and not isinstance(space, other):
+                allowed = "a Box of floats" + (" or Discrete" if other else "")
                 raise InputError(
                     f"env.make: the {role} of {self.name!r} is {space}, allowed is {allowed}; wrap the environment."
                 )
@@ -116,15 +160,23 @@ class GymnasiumEnv:
             layer = layer.env
         return env
 
-    def start_episodes(
-        self, context: NDArray[np.float32], noise: NDArray[np.float32], seeds: Seeds
-    ) -> "_GymnasiumEpisodes":
+    def start_episodes(self, context: NDArray[np.float32], noise: NDArray[np.float32], seeds: Seeds) -> Restartable:
         """Reset every lane with its seed; episodes of an earlier call cannot be continued."""
         return _GymnasiumEpisodes(self._lanes, self._lanes.serve(self, context, len(seeds)), seeds)
 
     def close(self) -> None:
         """Close the environments of all lanes; episodes under way end, and new ones build what they need."""
         self._lanes.close()
+
+
+def _sizes(env: Any) -> dict[str, int | None]:
+    """What the spaces of an environment amount to."""
+    spaces, choices = (
+        {"observations": env.observation_space, "actions": env.action_space},
+        getattr(env.action_space, "n", None),
+    )
+    sizes = {f"num_{name}": int(np.prod(space.shape)) for name, space in spaces.items()}
+    return sizes | {"num_choices": None if choices is None else int(choices)}
 
 
 class _Lanes:
@@ -147,27 +199,23 @@ class _Lanes:
         if tasks != self._tasks:
             self.close()
             try:
-                self._build(owner, context, num_episodes)
+                for row in np.tile(context, (num_episodes, 1)):
+                    self.envs.append(owner.build(row))
+                if len({id(env) for env in self.envs}) < len(self.envs):
+                    raise InputError(
+                        "env.make: the factory gave the same environment twice; every call must make a new one."
+                    )
+                for task, sizes in enumerate(map(_sizes, self.envs[: len(context)])):
+                    if sizes != (usual := {name: getattr(owner, name) for name in sizes}):
+                        raise InputError(
+                            f"env.make: task {task} has {sizes}, the others {usual}; they must not differ."
+                        )
             except BaseException:  # what a factory may raise, or an impatient user; half of the lanes are of no use
                 self.close()
                 raise
             self._tasks = tasks
         self.ticket += 1
         return self.ticket
-
-    def _build(self, owner: GymnasiumEnv, context: NDArray[np.float32], num_episodes: int) -> None:
-        for _ in range(num_episodes):
-            for row in context:
-                self.envs.append(owner.build(row))
-        if len({id(env) for env in self.envs}) < len(self.envs):
-            raise InputError("env.make: the factory gave the same environment twice, every call must make a new one.")
-        usual = _Sizes(owner.num_observations, owner.num_actions, owner.num_choices)
-        for lane, env in enumerate(self.envs[: len(context)]):
-            if (sizes := _Sizes.of(env)) != usual:
-                raise InputError(
-                    f"env.make: task {lane} has {sizes.in_words}, the others {usual.in_words}; the context must not change "
-                    "their number."
-                )
 
 
 # The compiled programs keep the first of equal environments alive; later ones find its lanes here.
@@ -183,11 +231,13 @@ class _GymnasiumEpisodes:
     def __init__(self, lanes: _Lanes, ticket: int, seeds: Seeds) -> None:
         self._lanes, self._ticket, self._shape = lanes, ticket, seeds.shape
         self._spaces = [env.action_space for env in lanes.envs]
-        # (lanes, actions): the context may change the bounds. The numbers of discrete actions need not begin at 0.
-        low, high, zero = zip(*map(_bounds, self._spaces), strict=True)
-        self._low, self._high, self._zero = np.stack(low), np.stack(high), np.stack(zero)
-        starts = [self._reset(lane, seed) for lane, seed in enumerate(seeds.flat)]
-        self._observation = np.stack(starts)
+        # (lanes, actions): the context may change the bounds. Discrete actions need not begin at 0.
+        is_discrete = hasattr(self._spaces[0], "n")
+        low = [[space.start] if is_discrete else space.low.ravel() for space in self._spaces]
+        high = [[space.start + space.n - 1] if is_discrete else space.high.ravel() for space in self._spaces]
+        self._low, self._high = np.stack(low), np.stack(high)
+        self._zero = self._low if is_discrete else 0
+        self._observation = np.stack([self._reset(lane, seed) for lane, seed in enumerate(seeds.flat)])
 
     def _reset(self, lane: int, seed: np.uint32) -> Floats:
         return np.asarray(self._lanes.envs[lane].reset(seed=int(seed))[0], np.float64).ravel()
@@ -215,11 +265,3 @@ class _GymnasiumEpisodes:
     def _require_newest(self) -> None:
         if self._ticket != self._lanes.ticket:
             raise RuntimeError("These episodes ended when newer ones were started or the environment was closed.")
-
-
-def _bounds(space: Any) -> tuple[NDArray[Any], ...]:
-    """The smallest and the largest action, and the one that 0 stands for."""
-    if hasattr(space, "n"):
-        return np.asarray([space.start]), np.asarray([space.start + space.n - 1]), np.asarray([space.start])
-    low = space.low.ravel()
-    return low, space.high.ravel(), np.zeros_like(low)

@@ -1,0 +1,348 @@
+"""Figures of a comparison: learning curves, the spread over tasks, chosen directions and steps, single tasks."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from metastep.evaluation import Comparison, MethodRecord, filled_returns, metric_values, summary
+from metastep.report.document import Picture
+from metastep.report.figures import Layout, Panel, alone, colour_of, curves, in_rows, line_of, picture
+from metastep.report.style import MAIN, Ink, label_lines, logarithmic, plain, shade_of, tint
+from metastep.report.tables import Findings, best_baseline, listed, number, yardstick_of
+
+_LEVELS = 400  # points of a profile
+_SHOWN = 0.98  # a profile is drawn until this share of the tasks is within it: the last few may be far away
+_MOST_COORDINATES = 3  # of a task, in figures
+_SINGLE = 6  # tasks shown one by one
+_NEVER = 0.005  # a direction chosen less often than that is not named
+
+
+def learning_curves(findings: Findings) -> Picture:
+    """Draw the mean of every method, with bands of the target and the best baseline."""
+    comparison, target = findings.comparison, findings.target
+    banded = [target, *([best] if (best := best_baseline(comparison, target)) else [])]
+    lines = [
+        line_of(comparison, name, values, is_main=name == target, has_band=name in banded)
+        for name, values in zip(comparison.names, filled_returns(comparison), strict=True)
+    ]
+    caption = (
+        "Mean return over the test tasks; higher is better. Bands are 95 % intervals, of "
+        f"{listed([comparison.label(name) for name in banded])}"
+        f"{' (the best baseline) only' if best else ''}."
+    )
+    return alone("learning-curves", caption, curves("", lines))
+
+
+def one_by_one(findings: Findings) -> list[Picture]:
+    """Draw the target against each other method, with both bands; nothing where there are fewer than two others."""
+    comparison, target = findings.comparison, findings.target
+    others = [name for name in comparison.names if name != target]
+    if len(others) < 2:
+        return []
+    filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
+    panels = []
+    for name in others:
+        # The others stay in sight, so that the panels are seen to show the same thing.
+        quiet = [
+            line_of(comparison, other, filled[other], label="", shade="quiet", has_band=False, is_dashed=False)
+            for other in others
+            if other != name
+        ]
+        own = [line_of(comparison, method, filled[method], label="", is_main=True) for method in (target, name)]
+        panels.append(curves(comparison.label(name), [*quiet, *own]))
+    label = comparison.label(target)
+    caption = (
+        f"{label} beside each other method, both with 95 % intervals; the grey lines are the remaining methods. {label} has the "
+        "same colour in every panel."
+    )
+    layout = Layout((2.75, 2.15), (0.1, 0.34), share_y="all", share_x="all")
+    return [picture("one-by-one", caption, in_rows(panels, 4), layout)]
+
+
+def spread(findings: Findings) -> Picture:
+    """Draw means and interquartile means side by side, and the shares of tasks behind them."""
+    comparison, target = findings.comparison, findings.target
+    best, rows = best_baseline(comparison, target), summary(comparison, **findings.resampling)
+    auc = metric_values(comparison, "auc")
+    contenders = [index for index, record in enumerate(comparison.methods) if not record.is_yardstick]
+    yardsticks = [record.label for record in comparison.methods if record.is_yardstick]
+    spared = f", {listed(yardsticks)} apart" if yardsticks else ""
+    low, high = np.quantile(auc, 1.0 - _SHOWN), auc.max()
+    levels = np.linspace(low, high if high > low else low + 1.0, _LEVELS)  # all may be equal
+    behind = auc[contenders].max(axis=0) - auc[contenders]
+    reach = max(float(np.quantile(behind.min(axis=0), _SHOWN)), float(np.quantile(behind, 0.9)), 1e-12)
+    gaps = np.linspace(0.0, reach, _LEVELS)
+    within = 1.0 - performance_profile(behind, np.nextafter(gaps, np.inf))
+
+    def means(axes: Axes, ink: Ink) -> None:
+        for index, row in enumerate(rows):
+            height = len(rows) - 1 - index
+            shade = tint(colour_of(comparison, row.method), index, ink)
+            for interval, mark, shift in ((row.auc, "o", 0.14), (row.auc_middle, "D", -0.14)):
+                axes.plot([interval.low, interval.high], [height + shift] * 2, color=shade, linewidth=1.4)
+                face = shade if mark == "o" else ink.paper
+                axes.plot(interval.mean, height + shift, mark, color=shade, markersize=5.0, markerfacecolor=face)
+        axes.set_yticks(range(len(rows)), [plain(comparison.label(row.method)) for row in reversed(rows)])
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("AUC")
+
+    def profile(title: str, xlabel: str, methods: Sequence[int], shares: Any, levels: Any) -> Panel:
+        """Draw the target and the best baseline in their colours and with their names, the others in grey."""
+
+        def draw(axes: Axes, ink: Ink) -> None:
+            for index, row in zip(methods, shares, strict=True):
+                record = comparison.methods[index]
+                is_named = record.name in (target, best)
+                is_coloured = is_named or record.is_yardstick
+                shade = tint(colour_of(comparison, record.name), index, ink) if is_coloured else ink.quiet
+                width = 2.2 if record.name == target else 1.5 if is_named else 1.0
+                label, style = plain(record.label) if is_coloured else None, "--" if record.is_yardstick else "-"
+                axes.plot(levels, row, style, color=shade, linewidth=width, zorder=4 if is_named else 2, label=label)
+            axes.set(ylim=(0.0, 1.02), xlim=(levels[0], levels[-1]), xlabel=xlabel)
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+            axes.legend(frameon=False, fontsize=8.0, loc="best", handlelength=1.6)
+
+        return Panel(title, draw)
+
+    panels = [
+        Panel("Mean and interquartile mean", means),
+        profile("Tasks that reach an AUC", "AUC", range(len(auc)), performance_profile(auc, levels), levels),
+        profile("Tasks within a gap to the best", "gap in AUC", contenders, within, gaps),
+    ]
+    caption = (
+        "Left: mean AUC (dot) and its interquartile mean (diamond), with 95 % intervals; where they differ, few tasks make the "
+        "mean. Middle: the share of tasks on which a method reaches an AUC. Right: the share of tasks on which it is at most so "
+        f"far behind the best method of the task{spared}; at 0, the share of tasks on which it is the best. Higher is better."
+    )
+    return picture("spread", caption, [panels], Layout((3.4, 3.2), (0.42, 0.3)))
+
+
+def performance_profile(values: NDArray[np.float64], levels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the share of tasks on which each row of (rows, tasks) reaches each level: (rows, levels), from 1 to 0."""
+    below = np.stack([np.searchsorted(np.sort(row), levels, side="left") for row in values])
+    return np.asarray(1.0 - below / values.shape[-1])
+
+
+def is_log(record: MethodRecord) -> bool:
+    """Return whether the steps of a method are shown on a logarithmic axis."""
+    return record.scale in ("divergence", "log")
+
+
+def directions(findings: Findings, names: Sequence[str]) -> Picture:
+    """Draw which directions methods followed, over the updates and by task, a row for each method."""
+    comparison, labels = findings.comparison, [plain(label) for label in findings.labels_of_context()]
+    is_map = findings.context_space.num_coordinates > 1
+
+    def row(name: str) -> list[Panel]:
+        chosen, known = comparison.direction[comparison.index(name)], comparison.record(name).directions
+        shares = np.stack([(chosen == position).mean(axis=0) for position in range(len(known))])
+        updates = np.arange(1, chosen.shape[1] + 1)
+
+        def over_updates(axes: Axes, ink: Ink) -> None:
+            colours = [shade_of(position) for position in range(len(known))]
+            axes.stackplot(updates, shares, colors=colours, edgecolor=ink.paper, linewidth=0.7)
+            axes.set_ylim(0.0, 1.0)
+            axes.margins(x=0.0)
+            axes.grid(visible=False)
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+            axes.set_xlabel("update")
+            middles = np.cumsum(shares[:, -1]) - shares[:, -1] / 2.0
+            named = [position for position in range(len(known)) if shares[position].mean() >= _NEVER]
+            label_lines(axes, [(known[p], float(middles[p]), colours[p]) for p in named])
+
+        def by_task(axes: Axes, ink: Ink) -> None:
+            if is_map:
+                colours = [shade_of(int(position)) for position in most_followed(comparison, name)]
+                first, second = comparison.context[:, :2].T
+                axes.scatter(first, second, c=colours, s=30, edgecolors=ink.paper, linewidths=0.6)
+                axes.set(xlabel=labels[0], ylabel=labels[1])
+            else:
+                colours = [shade_of(int(position)) for position in chosen.ravel()]
+                context, update = np.broadcast_arrays(comparison.context[:, :1], updates)
+                axes.scatter(context.ravel(), update.ravel(), c=colours, s=9, linewidths=0.0, rasterized=True)
+                axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+                axes.set(xlabel=labels[0], ylabel="update")
+
+        label = comparison.label(name)
+        return [Panel(f"{label}: share of tasks", over_updates), Panel(f"{label}: by task", by_task)]
+
+    caption = "Directions that were followed. Left: the share of the test tasks, update by update. Right: " + (
+        "the direction followed most often, by task." if is_map else "the direction of every update, by task."
+    )
+    layout = Layout((4.9, 3.2), (0.75, 0.42), widths=(1.25, 1.0))
+    return picture("directions", caption, [row(name) for name in names], layout)
+
+
+def most_followed(comparison: Comparison, name: str) -> NDArray[np.int64]:
+    """Return the position of the direction followed most often in each task, of equals the first: (tasks,)."""
+    index = comparison.index(name)
+    num = max(1, len(comparison.methods[index].directions))
+    counts = np.stack([(comparison.direction[index] == position).sum(axis=1) for position in range(num)])
+    return np.asarray(counts.argmax(axis=0))
+
+
+def steps(findings: Findings) -> list[Picture]:
+    """Draw steps over the updates: a panel for each kind that can share an axis, the target's first."""
+    comparison, target = findings.comparison, findings.target
+
+    def kind_of(record: MethodRecord) -> str:
+        """Divergences, and lengths of the same rule, can share an axis; lengths along several directions cannot."""
+        if record.scale == "divergence":
+            return "divergence"
+        return "" if record.directions or record.scale == "mixed" else f"length, {record.rule}"
+
+    kinds: dict[str, list[MethodRecord]] = {}
+    for record in sorted(comparison.methods, key=lambda record: record.name != target):
+        if kind := kind_of(record):
+            kinds.setdefault(kind, []).append(record)
+    # A length is comparable within its rule: that of the target, or, where the target has none, the most common one.
+    lengths = sorted((kind for kind in kinds if kind != "divergence"), key=lambda kind: -len(kinds[kind]))
+    if (own := kind_of(comparison.record(target))) in lengths:
+        lengths = [own]
+    panels = []
+    for kind in kinds:
+        if kind != "divergence" and kind not in lengths[:1]:
+            continue
+        order = [record for record in comparison.methods if record in kinds[kind]]
+        lines = [
+            line_of(
+                comparison,
+                record.name,
+                comparison.hyperparameters[comparison.index(record.name), :, :, 0],
+                is_main=record.name == target,
+                has_band=record.name == target or record.is_yardstick,
+            )
+            for record in order
+        ]
+        title = "Divergence" if kind == "divergence" else f"Length ({order[0].rule})"
+        # A schedule that leaves the range of steps would press the others together.
+        top = 1.2 * float(findings.config["meta"]["stepsize_high"])
+        ylabel = axis_of(order[0].scale)
+        panels.append(curves(title, lines, ylabel=ylabel, first=1, is_log=any(map(is_log, order)), top=top))
+    caption = (
+        f"Step of each update, mean over the test tasks; bands are 95 % intervals, of {comparison.label(target)} and yardsticks. "
+        + ("A divergence (geometric mean) and a length are different things. " if len(panels) > 1 else "")
+        + "Steps of rules that are not shown mean something else again; lengths beyond the range of steps are cut off."
+    )
+    if len(panels) > 1:
+        return [picture("step-sizes", caption, [panels], Layout((4.9, 3.3), (0.62, 0.3)))]
+    return [alone("step-sizes", caption, panel) for panel in panels]
+
+
+def axis_of(scale: str) -> str:
+    """Return the label of an axis of steps."""
+    return "KL divergence of the step" if scale == "divergence" else "step size"
+
+
+def steps_by_task(findings: Findings) -> Picture:
+    """Draw the target's steps against each coordinate of the context."""
+    comparison, target = findings.comparison, findings.target
+    record = comparison.record(target)
+    chosen = comparison.hyperparameters[comparison.index(target), :, :, 0].astype(np.float64)
+    low, middle, high = np.quantile(np.where(np.isfinite(chosen), chosen, 0.0), (0.25, 0.5, 0.75), axis=1)
+    followed = most_followed(comparison, target)
+
+    def panel(index: int, label: str) -> Panel:
+        def draw(axes: Axes, ink: Ink) -> None:
+            colours = _colours(record, followed, ink)
+            context = comparison.context[:, index]
+            axes.vlines(context, low, high, colors=colours, linewidth=0.8, alpha=0.45)
+            axes.scatter(context, middle, c=colours, s=20, edgecolors=ink.paper, linewidths=0.5, zorder=3)
+            if is_log(record):
+                logarithmic(axes, "y")
+            axes.set(xlabel=plain(label), ylabel=axis_of(record.scale))
+
+        return Panel("", draw)
+
+    labels = findings.labels_of_context()[:_MOST_COORDINATES]
+    coloured = ", in the colour of the direction followed most often" if record.directions else ""
+    caption = (
+        f"Steps of {comparison.label(target)} by task: the median over the updates (dot) and the middle half of them (line)"
+        f"{coloured}."
+    )
+    layout = Layout(((5.4, 4.2, 3.4)[len(labels) - 1], 2.9), (0.1, 0.3), share_y="all")
+    return picture("steps-by-task", caption, [[panel(*numbered) for numbered in enumerate(labels)]], layout)
+
+
+def _colours(record: MethodRecord, positions: NDArray[Any], ink: Ink) -> list[str]:
+    """Return the colour of each direction, or that of the method where it has no choice."""
+    if not record.directions:
+        return [tint(record.colour or MAIN, 0, ink)] * len(positions)
+    return [shade_of(int(position)) for position in positions]
+
+
+def some_tasks(comparison: Comparison, target: str) -> list[int]:
+    """Return a few tasks, evenly from where the target is furthest behind the best baseline to where it is furthest ahead."""
+    auc = dict(zip(comparison.names, metric_values(comparison, "auc"), strict=True))
+    best = best_baseline(comparison, target)
+    order = np.argsort(auc[target] - auc[best] if best else auc[target], kind="stable")
+    return order[np.linspace(0, len(order) - 1, min(_SINGLE, len(order))).round().astype(int)].tolist()
+
+
+def single_tasks(findings: Findings) -> Picture:
+    """Draw returns in a few tasks and under each the steps that the target chose there."""
+    comparison, target = findings.comparison, findings.target
+    best, index = best_baseline(comparison, target), comparison.index(target)
+    record, tasks = comparison.methods[index], some_tasks(comparison, target)
+    shown = [name for name in (yardstick_of(comparison, target), best, target) if name]
+    filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
+
+    def title_of(task: int) -> str:
+        if findings.config["env"]["fixed_context"] is not None:
+            return f"learner {task + 1}"
+        values = list(zip(findings.context_space.names, comparison.context[task], strict=True))[:2]
+        return ", ".join(f"{name} {number(float(value))}" for name, value in values)
+
+    def returns(task: int) -> Callable[[Axes, Ink], None]:
+        def draw(axes: Axes, ink: Ink) -> None:
+            axes.set_title(plain(title_of(task)), fontsize=9.0, fontweight="normal")
+            ends = []
+            for name in shown:
+                style = "--" if comparison.record(name).is_yardstick else "-"
+                shade, width = tint(colour_of(comparison, name), 0, ink), 2.2 if name == target else 1.3
+                axes.plot(filled[name][task], style, color=shade, linewidth=width)
+                ends.append((comparison.label(name), float(filled[name][task, -1]), shade))
+            axes.margins(x=0.03)
+            axes.set_ylabel("return")
+            if task == tasks[:3][-1]:  # methods are named once, where there is room beside the panel
+                label_lines(axes, ends)
+
+        return draw
+
+    def chosen_steps(task: int) -> Callable[[Axes, Ink], None]:
+        def draw(axes: Axes, ink: Ink) -> None:
+            chosen = comparison.hyperparameters[index, task, :, 0]
+            updates = np.arange(1, len(chosen) + 1)
+            axes.plot(updates, chosen, color=ink.quiet, linewidth=1.0)
+            colours = _colours(record, comparison.direction[index, task], ink)
+            axes.scatter(updates, chosen, c=colours, s=14, zorder=3)
+            if is_log(record):
+                logarithmic(axes, "y")
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            axes.set(xlabel="update", ylabel="KL" if record.scale == "divergence" else "step")
+
+        return draw
+
+    rows: list[Sequence[Panel]] = []
+    for first in range(0, len(tasks), 3):
+        group = tasks[first : first + 3]
+        rows += [[]] if rows else []  # some room between the groups
+        rows.append([Panel(title_of(task), returns(task)) for task in group])
+        rows.append([Panel("", chosen_steps(task)) for task in group])
+    coloured = " in the colours of the directions" if record.directions else ""
+    against = (
+        f", from where it is furthest behind {comparison.label(best)} to where it is furthest ahead" if best else ""
+    )
+    caption = (
+        f"Single tasks{against}: returns, and below them the steps of {record.label}{coloured}. Each curve is one "
+        "learner, with the noise of its batches."
+    )
+    heights = [0.62 if not row else 1.35 if row[0].title else 1.0 for row in rows]
+    layout = Layout((3.5, 1.45), (0.12, 0.14), heights=heights, share_x="all", share_y="row")
+    return picture("single-tasks", caption, rows, layout)
