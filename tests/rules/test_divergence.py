@@ -7,7 +7,7 @@ import pytest
 from metastep import features
 from metastep._core.errors import InputError
 from metastep.controllers import GreedyOracle, KLAdaptive
-from metastep.controllers.greedy_oracle import line_search
+from metastep.controllers.search import line_search
 from metastep.mdp import divergence, updated
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration

@@ -16,7 +16,7 @@ from metastep import features
 from metastep._core.errors import shown
 from metastep._core.settings import Count, Float, Positive, Several, Share, settings_of
 from metastep.fqi import MetaFQI
-from metastep.fqi.qfunction import Stepsizes
+from metastep.fqi.iteration import Stepsizes
 from metastep.mdp import EpisodicMetaMDP, InitialPolicy
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.spaces import Range, Scale, Space, space_for
