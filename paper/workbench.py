@@ -10,16 +10,9 @@ from typing import Any, Literal
 from metastep import Comparison, Experiment, Method, MethodSpec, Model, Run, Tracker, envs, load_experiment
 from metastep.controllers import MetaFQIController
 from metastep.evaluation import TuningTable, join
+from metastep.experiments import stages
 from metastep.experiments.provenance import read_comparison, write_comparison
-from metastep.experiments.stages import (
-    fit_model,
-    method_results,
-    prepare_method,
-    select,
-    some_controller,
-    unlisted_spec,
-    validate,
-)
+from metastep.experiments.schema import MethodSection
 from metastep.mdp.dataset import Dataset
 from paper.environments import ENVIRONMENTS, USUAL, Environment
 
@@ -76,13 +69,13 @@ class PresetRun(Run):
         """Return methods on the test tasks; one that the configuration does not list is taken as it is registered."""
         listed = [name for name in names if name in self.methods]
         for spec in (self.methods[name] for name in listed if not self.result_file(name).exists()):
-            if some_controller(spec).needs_model:
+            if stages.some_controller(spec).needs_model:
                 self.learn(spec.model)
-        results = dict(zip(listed, method_results(self, listed, tracker=self.tracker), strict=True))
+        results = dict(zip(listed, stages.method_results(self, listed, tracker=self.tracker), strict=True))
         return join([results[name] if name in results else self._unlisted(name) for name in names])
 
     def _unlisted(self, name: str) -> Comparison:
-        spec = unlisted_spec(self.config, name)
+        spec = stages.method_spec(self.config, MethodSection(name=name))
 
         def make() -> Comparison:
             if not spec.grid:
@@ -104,7 +97,7 @@ class PresetRun(Run):
 
     def prepared(self, spec: MethodSpec) -> Method:
         """Return a method that has nothing to tune."""
-        return prepare_method(self, spec, tracker=self.tracker)
+        return stages.prepare_method(self, spec, tracker=self.tracker)
 
     def with_values(self, method: str, values: Mapping[str, float], name: str) -> Method:
         """Return a method of the configuration with given values, under another name."""
@@ -116,9 +109,9 @@ class PresetRun(Run):
 
         Its iteration is selected on validation tasks, or, with a random state of its own, the last one.
         """
-        model = fit_model(other, self.collect(), tracker=self.tracker, random_state=random_state)
+        model = stages.fit_model(other, self.collect(), tracker=self.tracker, random_state=random_state)
         if random_state is None:
-            model = select(model, validate(other, model, tracker=self.tracker))
+            model = stages.select(model, stages.validate(other, model, tracker=self.tracker))
         return Method(name, self.mdp.rule, MetaFQIController(model), label=label)
 
     def changed(self, section: str, **changes: Any) -> Run:

@@ -172,5 +172,4 @@ def test_parquet_lists_several_hyperparameters(comparison: Comparison, tmp_path:
     pairs = np.concatenate([comparison.hyperparameters, 2.0 * comparison.hyperparameters], axis=3).astype(np.float32)
     to_parquet(dataclasses.replace(comparison, hyperparameters=pairs), tmp_path / "curves.parquet")
     rows = pq.read_table(tmp_path / "curves.parquet").to_pylist()
-    assert rows[0]["stepsize"] is None
-    assert rows[1]["stepsize"] == pairs[0, 0, 0].tolist()
+    assert [rows[0]["stepsize"], rows[1]["stepsize"]] == [None, pairs[0, 0, 0].tolist()]

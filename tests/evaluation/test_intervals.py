@@ -34,7 +34,6 @@ HARD = {
     "90 % zeros, rest exponential": 0.79,
     "90 % zeros, rest normal": 0.83,
 }
-FEW_DIFFER = np.array([0.2, -0.3, 0.1, 0.4, -0.2, 0.0, 0.3, -0.1, 0.2] * 2 + [112.0, -36.0])
 
 
 @pytest.mark.parametrize("name", NULLS)
@@ -43,15 +42,6 @@ def test_95_percent_intervals_cover_as_the_docs_say(name: str) -> None:
     for num in NUMS:
         covered = covers(mean_interval(samples(null, num, 10_000)), null.mean).mean()
         assert HARD.get(name, 0.94) <= covered <= 0.98, num
-
-
-@pytest.mark.parametrize("confidence", [0.9, 0.99])
-def test_other_levels_are_kept_too(confidence: float) -> None:
-    for name in ("normal", "exponential"):
-        null = NULLS[name]
-        for num in NUMS:
-            covered = covers(mean_interval(samples(null, num, 5000), confidence=confidence), null.mean).mean()
-            assert abs(covered - confidence) < 0.3 * (1.0 - confidence) + 0.005, (name, num)
 
 
 @pytest.mark.parametrize("name", ["normal", "Student's t, 3 degrees", "exponential", "90 % zeros, rest normal"])
@@ -79,16 +69,14 @@ def test_p_values_agree_with_the_interval_where_flips_do(name: str) -> None:
         assert not (~excluded & significant).any()
 
 
-def test_a_mean_near_a_bound_has_hardly_any_interval_beyond_it() -> None:
+def test_a_mean_near_a_bound_or_of_few_tasks_that_differ_has_a_sane_interval() -> None:
     near = np.array([63.4] * 17 + [62.9, 60.5, 53.0])
     (low,), (high,) = mean_interval(near[None])
     assert 58.0 < low < near.mean() < high < 63.45  # Student's interval ends at 63.8
-
-
-def test_a_mean_of_few_tasks_that_differ_has_a_sane_interval() -> None:
-    (low,), (high,) = mean_interval(FEW_DIFFER[None])
-    student = stats.ttest_1samp(FEW_DIFFER, 0.0).confidence_interval()
-    assert student.low < low < FEW_DIFFER.mean() < student.high < high
+    few = np.array([0.2, -0.3, 0.1, 0.4, -0.2, 0.0, 0.3, -0.1, 0.2] * 2 + [112.0, -36.0])
+    (low,), (high,) = mean_interval(few[None])
+    student = stats.ttest_1samp(few, 0.0).confidence_interval()
+    assert student.low < low < few.mean() < student.high < high
     assert high - low < 2.5 * (student.high - student.low)
 
 
@@ -113,10 +101,7 @@ def test_a_single_task_that_differs_decides_nothing() -> None:
     values[0, 7] = 5.0
     test = paired_test(values)
     assert verdict(test.low[0], test.high[0], test.p_value[0], 0.95) == "not distinguishable"
-
-
-def test_equal_differences_have_an_interval_without_length() -> None:
-    np.testing.assert_allclose(mean_interval(np.full((1, 30), 0.1)), 0.1, rtol=1e-12)
+    np.testing.assert_allclose(mean_interval(np.full((1, 30), 0.1)), 0.1, rtol=1e-12)  # equal: without length
 
 
 @pytest.mark.parametrize("make", [mean_interval, paired_test, improvement_probability])

@@ -80,9 +80,13 @@ def test_every_baseline_can_be_tuned(name: str) -> None:
     assert method.name == name
 
 
-def test_a_value_at_the_edge_of_its_grid_is_noticed() -> None:
-    mdp = make_mdp()
-    _, edge = tune(spec("fixed", stepsize=(0.0, 0.001)), mdp, seed=0, num_tasks=4, num_updates=2)
+def test_a_value_at_the_edge_of_its_grid_is_noticed_and_listed_tasks_are_remembered() -> None:
+    goals = np.array([[0.1, 0.2], [0.3, 0.4]], np.float32)
+    grid = spec("fixed", stepsize=(0.0, 0.001))
+    method, edge = tune(grid, make_mdp(), seed=0, num_tasks=4, num_updates=2, contexts=goals)
+    with pytest.raises(InputError, match=r"\(0.3, 0.4\)"):
+        refuse_overlap([method], Stream.TEST, goals[1:])
+    refuse_overlap([method], Stream.TEST, -goals)
     assert edge.at_edge == ("stepsize",)
     inside = edge._replace(points=np.array([[1.0], [2.0], [3.0]]), mean=np.array([0.0, 1.0, 0.5]))
     assert inside.at_edge == ()
@@ -95,14 +99,6 @@ def test_a_point_that_diverges_is_never_chosen() -> None:
     assert table.mean[0] == -np.inf
     assert table.num_diverged.tolist() == [4, 0]
     assert table.chosen == {"stepsize": 0.01}
-
-
-def test_listed_tasks_are_remembered() -> None:
-    goals = np.array([[0.1, 0.2], [0.3, 0.4]], np.float32)
-    method, _ = tune(spec("fixed", stepsize=(0.1,)), make_mdp(), seed=0, num_tasks=2, num_updates=1, contexts=goals)
-    with pytest.raises(InputError, match=r"\(0.3, 0.4\)"):
-        refuse_overlap([method], Stream.TEST, goals[1:])
-    refuse_overlap([method], Stream.TEST, -goals)
 
 
 @pytest.mark.parametrize(

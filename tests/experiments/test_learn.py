@@ -1,8 +1,10 @@
 """`metastep learn` and `metastep evaluate`: a policy for a new task, resumed, evaluated, refused."""
 
+import contextlib
 import csv
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +18,6 @@ from metastep.envs.contexts import ContextSpace
 from metastep.experiments import learn
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
-from metastep.experiments.stages import learn as fit_run
 from metastep.fqi import load_model
 from tests.rules.test_learning import TINY
 
@@ -25,7 +26,7 @@ from tests.rules.test_learning import TINY
 def fitted(tmp_path_factory) -> Path:
     """The folder of a tiny run with a model of PPO's learning rate."""
     folder = Run.create(tmp_path_factory.mktemp("ppo") / "run", load("pendulum-ppo", "quick", TINY))
-    fit_run(folder)
+    folder.learn()
     return folder.path
 
 
@@ -51,7 +52,9 @@ def test_a_policy_is_learned_evaluated_and_made_again(fitted, tmp_path):
     arrays, metadata = storage.read_tensors(out / "policy.safetensors")
     task = metadata["learned"]["task"]
     assert task["mass"] == pytest.approx(1.2)
-    assert task["gravity"] == pytest.approx(sum(_gravity()) / 2)
+    space = pendulum.Pendulum().context_space
+    middle = dict(zip(space.names, np.add(space.low, space.high) / 2, strict=True))
+    assert task["gravity"] == pytest.approx(middle["gravity"])
     assert np.concatenate([arrays[name].ravel() for name in arrays if name != "theta"]).size == arrays["theta"].size
 
     printed = run.invoke(app, ["evaluate", str(out), "--episodes", "5", "--device", "cpu"], catch_exceptions=False)
@@ -63,39 +66,20 @@ def test_a_policy_is_learned_evaluated_and_made_again(fitted, tmp_path):
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.name in before} == before
 
 
-def _gravity() -> tuple[float, float]:
-    from metastep.envs import Pendulum
-
-    space = Pendulum().context_space
-    index = space.names.index("gravity")
-    return space.low[index], space.high[index]
-
-
 def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
     model = load_model(fitted)
     learn.learn(model, "", tmp_path / "whole")
     monkeypatch.setattr(learn, "_SECONDS_BETWEEN_PARTS", 0.0)
 
-    class Stop:
-        def __init__(self):
-            self.left = 2
+    left = iter([1, 0])
 
-        def stage(self, *_):
-            return self
+    def advance(_):
+        if not next(left):
+            raise KeyboardInterrupt
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return None
-
-        def advance(self, _):
-            self.left -= 1
-            if not self.left:
-                raise KeyboardInterrupt
-
+    tracker = SimpleNamespace(stage=lambda *_: contextlib.nullcontext(SimpleNamespace(advance=advance)))
     with pytest.raises(KeyboardInterrupt):
-        learn.learn(model, "", tmp_path / "stopped", tracker=Stop())
+        learn.learn(model, "", tmp_path / "stopped", tracker=tracker)
     assert list((tmp_path / "stopped").glob("part-*"))
     learn.learn(model, "", tmp_path / "stopped")
     assert not list((tmp_path / "stopped").glob("part-*"))
@@ -108,13 +92,10 @@ def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
 def test_the_model_sees_how_many_updates_there_are(fitted, tmp_path, monkeypatch):
     budgets, grow = [], learn.grow
     monkeypatch.setattr(
-        learn, "grow", lambda mdp, *args, **kwargs: budgets.append(mdp.budget) or grow(mdp, *args, **kwargs)
+        learn, "grow", lambda mdp, *args, **more: budgets.append(mdp.budget) or grow(mdp, *args, **more)
     )
     learn.learn(load_model(fitted), "", tmp_path / "short", num_updates=1, family="pendulum")
     assert budgets == [1]
-    with pytest.raises(InputError, match="--family: 'acrobot' is not one of the model's, allowed are pendulum"):
-        learn.learn(load_model(fitted), "", tmp_path / "other", family="acrobot")
-    assert not (tmp_path / "other").exists()
 
 
 def test_families_are_named_with_or_without_their_module(fitted):
@@ -130,13 +111,9 @@ def test_families_are_named_with_or_without_their_module(fitted):
     for family in ("pendulum", own["env"]["name"]):
         assert experiment_of(family, families=families) == experiment_of(family, experiment=own) == own["env"]["name"]
     assert experiment_of("", experiment=own) == own["env"]["name"]
-    for family in ("junk:pendulum", "junk:mountaincar", "acrobot", ""):
-        with pytest.raises(
-            InputError, match=f"^--family: '{family}' is not one of the model's, allowed are .*:pendulum"
-        ):
+    for family in ("junk:pendulum", "acrobot", ""):
+        with pytest.raises(InputError, match=f"^--family: '{family}' is not one of the model's, allowed are .*:pend"):
             experiment_of(family, families=families)
-    with pytest.raises(InputError, match=r"^--family: 'junk:pendulum' is not one of the model's"):
-        experiment_of("junk:pendulum", experiment=own)
 
 
 def test_models_of_whole_episodes_learn_too(whole, tmp_path):
@@ -152,11 +129,10 @@ def test_files_that_are_not_policies_are_refused(fitted, tmp_path):
         learn.evaluate(fitted / "model.safetensors")
     arrays, stamp = {"theta": np.zeros(3, np.float32)}, storage.stamp("policy")
     experiment = load("pendulum-ppo", "quick", TINY).to_dict()
-    for metadata, sentence in {
-        "nothing": ({}, "does not hold what this version keeps"),
-        "text": ({"experiment": experiment, "learned": {"task": {"mass": "heavy"}}}, "does not hold what this"),
-        "short": ({"experiment": experiment, "learned": {"task": {"mass": 1.0}}}, "does not hold a policy of its"),
-    }.values():
+    for metadata, sentence in (
+        ({"experiment": experiment, "learned": {"task": {"mass": "heavy"}}}, "does not hold what this version keeps"),
+        ({"experiment": experiment, "learned": {"task": {"mass": 1.0}}}, "does not hold a policy of its"),
+    ):
         storage.write_tensors(tmp_path / "policy.safetensors", arrays, stamp | metadata)
         with pytest.raises(InputError, match=sentence):
             learn.evaluate(tmp_path)

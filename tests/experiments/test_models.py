@@ -13,10 +13,9 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.experiments import run as run_module
 from metastep.experiments import stages
-from metastep.experiments.config import build_mdp, load, variant
+from metastep.experiments.config import load
 from metastep.experiments.publishing import publish
 from metastep.experiments.run import Run
-from metastep.experiments.stages import learn
 from metastep.fqi import load_model
 from metastep.mdp.blocks import Stream
 from tests.cli.test_cli import invoke
@@ -42,46 +41,28 @@ def contents(folder) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory) -> Run:
-    folder = make(tmp_path_factory.mktemp("models") / "run")
-    folder.run_all()
-    return folder
-
-
 _opened: list[str] = []
 sys.addaudithook(lambda event, args: _opened.append(str(args[0])) if event == "open" else None)
 
 
-def test_a_run_reads_its_configuration_once_and_builds_one_meta_mdp_for_each_model(tmp_path, monkeypatch):
-    built = []
-
-    def counted(config):
-        built.append(config)
-        return build_mdp(config)
-
-    monkeypatch.setattr(run_module, "build_mdp", counted)
-    _opened.clear()
-    metastep.run("nav2d", tmp_path / "run", scale="quick", overrides=[*TINY, *SMALL])
-    read = [path.removeprefix(f"{tmp_path}/") for path in _opened if path.endswith("config.json")]
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> Run:
+    """A run that read each config.json once and built one meta-MDP for each model."""
+    path, built, build = tmp_path_factory.mktemp("models"), [], run_module.configs.build_mdp
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module.configs, "build_mdp", lambda config: built.append(config) or build(config))
+        _opened.clear()
+        run = metastep.run("nav2d", path / "run", scale="quick", overrides=[*TINY, *SMALL])
+    read = [name.removeprefix(f"{path}/") for name in _opened if name.endswith("config.json")]
     assert sorted(read) == ["run/config.json", "run/models/metastep/config.json"]
     assert len(built) == 2
-
-
-def test_a_model_has_the_settings_that_are_different_for_it():
-    config = load("nav2d", "quick", [*TINY, *SMALL])
-    own = variant(config, "metastep")
-    assert (own.meta.rule.name, own.meta.stepsize_scale, own.collect.rounds) == ("menu", "divergence", 3)
-    assert own.env == config.env
-    assert (own.models, [method.name for method in own.compare.methods]) == ({}, ["metafqi"])
-    assert variant(config, "") is config
+    return run
 
 
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
         ("models.metastep.meta.stepsize_hihg=1", r"models\.metastep\.meta\.stepsize_hihg: is not a setting, did you"),
-        ("models.metastep.fqi.iterations=0", r"models\.metastep\.fqi\.iterations: 0 must be"),
         (
             "models.metastep.meta.stepsize_low=0.0",
             r"models\.metastep\.meta\.stepsize_low: 0.0 must be positive on a di",
@@ -107,26 +88,29 @@ def test_a_run_holds_the_model_within_it_and_check_knows_every_file(done):
     names = contents(done.path)
     assert {"models/metastep/model.safetensors", "models/metastep/rounds/2.safetensors"} <= set(names)
     assert "model.safetensors" not in names  # no method follows one
+    own = done.of_model("metastep").config
+    assert (own.meta.rule.name, own.meta.stepsize_scale, own.env) == ("menu", "divergence", done.config.env)
+    assert (own.models, own.compare.names) == ({}, ("metafqi",))
     assert problems(done.path) == {}
     model = load_model(done.path / "models" / "metastep")
     directions = done.of_model("metastep").config.meta.rule.options["directions"]
     assert [branch.name for branch in model.record.branches] == list(directions)
-    seen, parts = iter(model.record.feature_low), model.record.observation
-    proposal = model.propose(**{part.name: [next(seen) for _ in range(part.size)] for part in parts})
-    assert proposal.direction in model.record.directions
 
 
 def test_what_is_published_of_a_run_is_the_model_whose_scores_the_card_shows(done, tmp_path):
     found = publish([done], "tiny", tmp_path, command="metastep publish run")
-    whole = load_model(done.path / "models" / "metastep").record
-    assert load_model(found.model).record.training_data == whole.training_data
+    whole = load_model(done.path / "models" / "metastep")
+    assert load_model(found.model).record.training_data == whole.record.training_data
     card = found.card.read_text()
     assert "| method | mean return | tiny minus it |" in card
     assert "| metastep | " in card  # the whole model, beside what was published of it
     assert "# the run in run\nmetastep publish run\n" in card
+    few = publish([done], "few", tmp_path, trees=1)
+    assert "1 of 3 trees of each forest" in few.card.read_text()
+    assert few.num_bytes < found.num_bytes
 
 
-def test_fewer_trees_are_the_first_of_each_kind(done, tmp_path):
+def test_fewer_trees_are_the_first_of_each_kind(done):
     whole = load_model(done.path / "models" / "metastep").only_selected()
     few = whole.with_trees(1)
     assert few.record.regressor.options["trees"] == 1
@@ -138,9 +122,6 @@ def test_fewer_trees_are_the_first_of_each_kind(done, tmp_path):
     np.testing.assert_array_equal(whole.with_trees(3).act(rows[:, :-1]), whole.act(rows[:, :-1]))
     with pytest.raises(InputError, match="trees: 4 must be 1 to 3"):
         whole.with_trees(4)
-    found = publish([done], "few", tmp_path, trees=1)
-    assert "1 of 3 trees of each forest" in found.card.read_text()
-    assert found.num_bytes < publish([done], "all", tmp_path).num_bytes
 
 
 def test_later_rounds_follow_the_model_of_the_rounds_before(done):
@@ -178,9 +159,9 @@ def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatc
     monkeypatch.setattr(run_module, "save_model", counted(save))
     monkeypatch.setattr(run_module.collection.BlockFiles, "add", counted(write))
     with pytest.raises(KeyboardInterrupt):
-        learn(folder, "metastep")
+        folder.learn("metastep")
     monkeypatch.undo()
-    learn(folder, "metastep")
+    folder.learn("metastep")
     found, whole = (contents(each.path / "models") for each in (folder, done))
     assert found == whole
 
@@ -201,7 +182,6 @@ def test_a_model_of_another_round_or_run_is_found(done, tmp_path):
     "settings",
     [
         {"models": {"metastep": {"meta": {"rule": {"name": "menu", "directions": ["planted_module:x"]}}}}},
-        {"models": {"metastep": {"meta": {"rule": "planted_module:x"}}}},
         {"models": {"metastep": {"meta": {"observation": ["planted_module:x"]}}}},
         {"models": {"metastep": {"fqi": {"regressor": {"name": "planted_module:x"}}}}},
         {"meta": {"rule": {"name": "menu", "directions": ["adam", "planted_module:x damping=0.1"]}}},

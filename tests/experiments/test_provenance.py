@@ -1,4 +1,4 @@
-"""Files of another run, or in another file's place, are refused by every stage that reads them."""
+"""Data, models and results of other settings, another run or another place are refused by every stage that reads them."""
 
 import dataclasses
 import json
@@ -12,17 +12,16 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.evaluation import load, save
 from metastep.experiments.checking import inspect_path
+from metastep.experiments.config import load as load_config
+from metastep.experiments.provenance import copy_data, data_settings, find_data, recorded_with_data
 from metastep.experiments.reporting import write_report
 from metastep.experiments.run import Run
-from metastep.experiments.stages import compare_methods, fit_and_select
-from tests.experiments.tiny import make_run
+from metastep.experiments.stages import fit_and_select
+from tests.experiments.tiny import TASKS, make_run
 
 
-def fitted(path: Path, *changes: str) -> Run:
-    folder = make_run(path, *changes)
-    folder.collect()
-    fit_and_select(folder)
-    return folder
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def every_stage(folder: Run) -> list[Callable[[], object]]:
@@ -30,8 +29,62 @@ def every_stage(folder: Run) -> list[Callable[[], object]]:
         lambda: fit_and_select(folder),
         lambda: write_report(folder),
         lambda: inspect_path(folder.path),
-        lambda: compare_methods(folder),
+        lambda: folder.compare(),
     ]
+
+
+def test_data_of_other_later_settings_are_taken_over(whole: Run, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other", "fqi.regressor.trees=7", "meta.meta_discount=0.5", "compare.num_tasks=3")
+    copy_data(find_data(whole.path, other.config, None), other)
+    other.collect()
+    copy_data(find_data(whole.data_folder, other.config, None), other)  # the data folder itself; there already
+    assert files(other.data_folder) == files(whole.data_folder)  # nothing was collected or rewritten
+    assert recorded_with_data(other)["fqi"] == whole.config.to_dict()["fqi"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("seed=1", r"seed = 0, which is now 1"),
+        ("meta.rule.damping=0.1", r"meta\.rule\.damping = 0\.01, which is now 0\.1"),
+        ("meta.rule=rmsprop", r"meta\.rule\.damping = 0\.01, which is now not set"),
+        ("meta.stepsize_high=3.0", r"meta\.stepsize_high = 8\.0, which is now 3\.0"),
+        ("rollout.block_size=4", r"collect\.block_size = 8, which is now 4"),
+        ("env.fixed_context=[0.1, 0.2]", r"env\.fixed_context = null, which is now \[0\.1, 0\.2\]"),
+    ],
+)
+def test_data_of_other_settings_that_shape_them_are_not(whole: Run, tmp_path: Path, change: str, words: str) -> None:
+    other = make_run(tmp_path / "run", change)
+    with pytest.raises(InputError, match=rf"^--data: .* was collected with {words}; collect new data\.$"):
+        find_data(whole.path, other.config, None)
+    shutil.copytree(whole.data_folder, other.data_folder)  # by hand
+    with pytest.raises(InputError, match=r"Dataset .* was started with "):
+        other.collect()
+    with pytest.raises(InputError, match=r"^Dataset .*/data was collected with .*, but in this run it is .*; put back"):
+        fit_and_select(other)
+    with pytest.raises(InputError, match="but in this run it is"):
+        inspect_path(other.path)
+
+
+def test_folders_without_usable_data_are_refused(whole: Run, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"was collected with tasks = null, which is now \[\["):
+        find_data(whole.path, whole.config, TASKS)
+    with pytest.raises(InputError, match=r"--data: .* holds no training data; name a run folder"):
+        find_data(tmp_path, whole.config, None)
+    content = json.loads((whole.data_folder / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps(content | {"seed": 5}))
+    with pytest.raises(InputError, match=r"manifest\.json is damaged or was edited"):
+        find_data(tmp_path, whole.config, None)
+
+
+def test_every_section_is_either_of_the_data_or_not() -> None:
+    """A new section must be put on one side: silently leaving it out would mix data."""
+    config = load_config("nav2d")
+    assert set(data_settings(config)) | {"fqi", "selection", "compare", "models"} == set(config.to_dict())
+    ours, all_of_meta = set(data_settings(config)["meta"]), set(config.to_dict()["meta"])
+    assert all_of_meta - ours == {"meta_discount", "observation"}
+    own = load_config("nav2d", "quick", ["collect.block_size=32", "rollout.block_size=4"])
+    assert data_settings(own) == data_settings(load_config("nav2d", "quick", ["rollout.block_size=32"]))
 
 
 @pytest.mark.parametrize(
@@ -39,11 +92,11 @@ def every_stage(folder: Run) -> list[Callable[[], object]]:
     [
         ("seed=1", "was fitted with seed = 1, but in this run it is 0"),
         ("fqi.regressor.trees=2", r"was fitted with fqi\.regressor\.trees = 2, but in this run it is 3"),
-        ("meta.meta_discount=0.5", r"was fitted with meta\.meta_discount = 0\.5, but in this run it is 1\.0"),
     ],
 )
 def test_a_model_of_another_run_is_refused(run: Run, tmp_path: Path, change: str, words: str) -> None:
-    other = fitted(tmp_path / "other", change)
+    other = make_run(tmp_path / "other", change)
+    other.learn()
     for file in (other.model_file, other.validation_file):
         shutil.copy(file, run.path)
     for file in (run.comparison_file, run.result_file("metafqi")):
@@ -63,89 +116,65 @@ def test_a_model_of_other_data_is_refused(run: Run) -> None:
             stage()
 
 
-@pytest.mark.parametrize("change", ["seed=1", "rollout.horizon=5"])
-def test_data_of_another_run_are_refused(run: Run, tmp_path: Path, change: str) -> None:
-    other = make_run(tmp_path / "other", change)
-    other.collect()
-    shutil.rmtree(run.data_folder)
-    shutil.copytree(other.data_folder, run.data_folder)
-    run.model_file.unlink()
-    with pytest.raises(InputError, match=r"^Dataset .*/data was collected with .*, but in this run it is .*; put back"):
-        fit_and_select(run)
-    with pytest.raises(InputError, match="but in this run it is"):
-        inspect_path(run.path)
-
-
-@pytest.mark.parametrize("name", ["comparison.safetensors", "validation.safetensors", "results/fixed.safetensors"])
-def test_comparisons_of_another_run_are_refused(run: Run, whole: Run, tmp_path: Path, name: str) -> None:
-    other = make_run(tmp_path / "other", "fqi.regressor.trees=2")
-    ours = load(whole.path / name)
-    save(run.path / name, dataclasses.replace(ours, made_from=ours.made_from | {"run": other.identity}))
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [("comparison", 3), ("comparison", 1), ("validation", 0), ("validation", 1), ("results/fixed", 3)],
+)
+def test_comparisons_of_another_run_are_refused(run: Run, tmp_path: Path, name: str, stage: int) -> None:
+    file, other = run.path / f"{name}.safetensors", make_run(tmp_path / "other", "fqi.regressor.trees=2")
+    ours = load(file)
+    save(file, dataclasses.replace(ours, made_from=ours.made_from | {"run": other.identity}))
     if name.startswith("results"):
         run.comparison_file.unlink()
-    stage = {"comparison": 3, "validation": 0, "results/fixed": 3}[name.removesuffix(".safetensors")]
-    with pytest.raises(InputError, match=rf"^File .*/{name} was made from another run \("):
+    with pytest.raises(InputError, match=rf"^File {file} was made from another run \("):
         every_stage(run)[stage]()
-    if not name.startswith("results"):
-        with pytest.raises(InputError, match="was made from another run"):
-            write_report(run)
 
 
 def test_swapped_and_copied_results_are_not_joined(run: Run) -> None:
     run.comparison_file.unlink()
-    fixed, adam = run.result_file("fixed"), run.result_file("adam")
-    shutil.copy(fixed, run.path / "spare")
-    shutil.copy(adam, fixed)
+    fixed, before = run.result_file("fixed"), load(run.result_file("metafqi"))
+    shutil.copy(run.result_file("adam"), fixed)
     with pytest.raises(
         InputError, match=r"fixed\.safetensors was written as 'results/adam' and is not in its own place"
     ):
-        compare_methods(run)
-    shutil.move(run.path / "spare", adam)
-    with pytest.raises(InputError, match="is not in its own place"):
-        compare_methods(run)
-    adam.unlink()
+        run.compare()
     fixed.unlink()
-    before = load(run.result_file("metafqi"))
     save(fixed, dataclasses.replace(before, made_from=before.made_from | {"file": "results/fixed"}))
     with pytest.raises(InputError, match=r"fixed\.safetensors holds the results of metafqi, not those of fixed"):
-        compare_methods(run)
+        run.compare()
 
 
 def test_a_comparison_is_the_join_of_the_results(run: Run) -> None:
     before = load(run.result_file("fixed"))
     save(run.result_file("fixed"), dataclasses.replace(before, returns=before.returns + 1))
-    for stage in (compare_methods, write_report):
+    for stage in (Run.compare, write_report):
         with pytest.raises(InputError, match=r"comparison\.safetensors was made from another results/fixed \("):
             stage(run)
     whole = load(run.comparison_file)
     run.result_file("fixed").unlink()
     save(run.comparison_file, dataclasses.replace(whole, made_from=whole.made_from | {"secret": "x"}))
     with pytest.raises(InputError, match="nothing there is known as 'secret'"):
-        compare_methods(run)
+        run.compare()
 
 
-def test_a_result_belongs_to_the_model_it_followed(run: Run) -> None:
-    run.comparison_file.unlink()
-    run.model_file.unlink()
-    run.validation_file.unlink()
+def test_models_results_and_validations_belong_together(run: Run) -> None:
+    for file in (run.comparison_file, run.model_file, run.validation_file):
+        file.unlink()
     fit_and_select(run)  # the same bytes: what followed it stays valid
-    compare_methods(run)
-    run.comparison_file.unlink()
-    with run.model_file.open("ab") as file:
-        file.write(b"\0")
-    with pytest.raises(InputError, match=r"metafqi\.safetensors was made from another model \("):
-        compare_methods(run)
-
-
-def test_a_model_and_its_validation_belong_together(run: Run) -> None:
+    run.compare()
     before = load(run.validation_file)
     save(run.validation_file, dataclasses.replace(before, returns=before.returns + 1))
     for stage in (fit_and_select, write_report):
         with pytest.raises(InputError, match=r"model\.safetensors was not selected on what validation\.safetensors"):
-            stage(run)
+            stage(Run.open(run.path))
+    run.comparison_file.unlink()
+    with run.model_file.open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(InputError, match=r"metafqi\.safetensors was made from another model \("):
+        run.compare()
 
 
-def test_a_resumed_run_has_the_same_bytes_wherever_it_lies(whole: Run, tmp_path: Path) -> None:
+def test_a_run_has_the_same_bytes_wherever_it_lies(whole: Run, tmp_path: Path) -> None:
     other = make_run(tmp_path / "elsewhere" / "run")
     other.run_all()
     for path in [whole.model_file, whole.validation_file, whole.comparison_file, *(whole.path / "results").iterdir()]:

@@ -1,16 +1,20 @@
-"""Run folders: which runs may resume in them, and what their files may hold."""
+"""Run folders: which runs may resume in them, what their files may hold, and the time that stages take."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from metastep._core import storage
 from metastep._core.errors import InputError
+from metastep.experiments import stages
+from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load
+from metastep.experiments.reporting import in_words, print_outcome, times_of, write_report
 from metastep.experiments.run import Run
-from tests.experiments.test_stages import TASKS
-from tests.experiments.tiny import TINY
+from metastep.experiments.stages import Timed, add_time, read_times
+from tests.experiments.tiny import TASKS, TINY
 
 
 def config(*overrides):
@@ -25,45 +29,39 @@ def edit(path, change):
     (path / "config.json").write_text(json.dumps(storage.sealed(record)))
 
 
-def forget_a_setting(record):
-    """As a version wrote it that did not know this optional setting."""
-    del record["experiment"]["collect"]["block_size"]
-
-
 def test_a_folder_from_before_an_optional_setting_is_resumed(tmp_path):
     Run.create(tmp_path, config())
-    edit(tmp_path, forget_a_setting)
+    edit(tmp_path, lambda record: record["experiment"]["collect"].pop("block_size"))
     before = (tmp_path / "config.json").read_bytes()
-    Run.create(tmp_path, config())
+    Run.create(tmp_path, config()).collect()
     assert (tmp_path / "config.json").read_bytes() == before
     with pytest.raises(InputError, match=r"started with collect.block_size = null, which is now 12"):
         Run.create(tmp_path, config("collect.block_size=12"))
-
-
-def test_its_data_too(tmp_path):
-    Run.create(tmp_path, config())
-    edit(tmp_path, forget_a_setting)
-    Run.create(tmp_path, config()).collect()
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
     assert "block_size" not in manifest["config"]["collect"]
     assert Run.open(tmp_path).collect() is not None
 
 
-def test_a_setting_that_is_gone_is_named_with_the_file(tmp_path):
+def test_settings_that_are_gone_or_edited_are_refused(tmp_path):
     Run.create(tmp_path, config())
-    edit(tmp_path, lambda record: record["experiment"]["fqi"].update(tree=3))
-    for resume in (lambda: Run.open(tmp_path), lambda: Run.create(tmp_path, config())):
-        with pytest.raises(
-            InputError, match=r"config.json: fqi.tree: is not a setting, did you mean 'fqi.regressor.trees'\?"
-        ):
-            resume()
+    text = (tmp_path / "config.json").read_text()
+    gone = r"config.json: fqi.tree: is not a setting, did you mean 'fqi.regressor.trees'\?"
+    edited = r"config.json is damaged or was edited: its content does not match"
+    for words in (gone, edited):
+        if words is gone:
+            edit(tmp_path, lambda record: record["experiment"]["fqi"].update(tree=3))
+        else:
+            (tmp_path / "config.json").write_text(text.replace('"meta_discount": 1.0', '"meta_discount": 0.9'))
+        for resume in (lambda: Run.open(tmp_path), lambda: Run.create(tmp_path, config())):
+            with pytest.raises(InputError, match=words):
+                resume()
 
 
 NO_TABLES = ["all", 3, [], {"goal_x": 0.1}, [0.1, 0.2], [[]], [[0.1, 0.2], [0.3]]]
 NO_NUMBERS = ["0.1", None, True, [0.2], 1e300, 10**400]
 
 
-@pytest.mark.parametrize("tasks", [*NO_TABLES, *([[0.1, value]] for value in NO_NUMBERS)])
+@pytest.mark.parametrize("tasks", [*NO_TABLES, *([[0.1, value]] for value in NO_NUMBERS)], ids=lambda it: str(it)[:20])
 def test_listed_tasks_must_be_a_table_of_numbers(tmp_path, tasks):
     Run.create(tmp_path, config(), TASKS)
     edit(tmp_path, lambda record: record.update(tasks=tasks))
@@ -85,30 +83,48 @@ def test_listed_tasks_must_be_tasks_of_the_environment(tmp_path):
 
 
 def test_the_first_command_is_kept(tmp_path):
+    (tmp_path / ".config.json.0123456789abcdef.tmp").write_text("half")  # of a start that was killed
     assert Run.create(tmp_path, config()).command() == ""
     Run.create(tmp_path, config(), command="metastep run nav2d")
     Run.create(tmp_path, config(), command="metastep run nav2d --device cpu")
     assert Run.open(tmp_path).command() == "metastep run nav2d"
-
-
-def test_an_edited_configuration_is_refused(tmp_path):
-    Run.create(tmp_path, config())
-    text = (tmp_path / "config.json").read_text()
-    assert '"meta_discount": 1.0' in text
-    (tmp_path / "config.json").write_text(text.replace('"meta_discount": 1.0', '"meta_discount": 0.9'))
-    for resume in (lambda: Run.open(tmp_path), lambda: Run.create(tmp_path, config())):
-        with pytest.raises(InputError, match=r"config.json is damaged or was edited: its content does not match"):
-            resume()
-
-
-def test_a_folder_of_another_program_is_left_alone(tmp_path):
-    (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(InputError, match=r"--out: .* holds thesis.tex and is not a folder of this command"):
-        Run.create(tmp_path, config())
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_what_a_killed_start_left_is_not_in_the_way(tmp_path):
-    (tmp_path / ".config.json.0123456789abcdef.tmp").write_text("half")
-    Run.create(tmp_path, config())
     assert Run.open(tmp_path).config == config()
+
+
+def test_stages_are_timed_without_those_within_them(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def spend(tracker, name, seconds, error=None):
+        with tracker.stage(name, 1, "s"):
+            now[0] += seconds
+            if error is not None:
+                raise error
+
+    tracker = Timed(tmp_path, None)
+    with tracker.stage("collect", 1, "steps"):
+        now[0] += 3.0
+        spend(tracker, "fit", 5.0)
+    spend(tracker, "fit", 1.0)
+    assert read_times(tmp_path) == {"fit": 6.0, "collect": 3.0}
+    with pytest.raises(KeyboardInterrupt):
+        spend(Timed(tmp_path, None), "collect", 0.5, KeyboardInterrupt())  # a run that resumes and is stopped again
+    assert in_words(read_times(tmp_path)) == "collect 3.5 s, fit 6.0 s; 9.5 s in all"
+
+
+def test_a_run_prints_its_times_and_its_report_does_not(run: Run, capsys):
+    seconds = times_of(run)
+    assert set(seconds) == {"collect", "fit", "validate", "compare 3 methods"}
+    assert all(value > 0.0 for value in seconds.values())
+    before = run.report_file.read_bytes()
+    print_outcome(run)
+    assert f"time: {in_words(seconds)}\n" in capsys.readouterr().out
+    add_time(run.path, "fit", 1000.0)
+    write_report(run)
+    assert run.report_file.read_bytes() == before
+    assert [problem for _, problem in check_folder(run.path) if problem] == []
+    for content in ("{", '{"format": "metastep times", "seconds": {"fit": "x"}, "version": 2}'):
+        (run.path / "times.json").write_text(content)  # damaged times are found and replaced
+        assert [path.name for path, problem in check_folder(run.path) if problem] == ["times.json"]
+        add_time(run.path, "fit", 2.0)
+        assert json.loads((run.path / "times.json").read_text())["seconds"] == {"fit": 2.0}

@@ -12,7 +12,7 @@ from metastep._core.errors import InputError
 from metastep.controllers import Fixed, single_action
 from metastep.evaluation import Comparison, Method, compare, join
 from metastep.experiments import stages
-from metastep.experiments.config import build_fqi, build_mdp, load
+from metastep.experiments.config import build_fqi, build_mdp
 from metastep.experiments.reporting import print_outcome
 from metastep.experiments.run import Run
 from metastep.experiments.stages import fit_and_select, method_results
@@ -20,9 +20,7 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.runs import Plan
 from metastep.rules import NGA
-from tests.experiments.tiny import TINY, make_folder
-
-TASKS = np.array([[0.1, 0.2], [-0.3, 0.4]], np.float32)
+from tests.experiments.tiny import TASKS, make_folder
 
 
 @pytest.fixture(scope="module")
@@ -35,19 +33,20 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_both_learned_methods_train_on_the_listed_tasks_only(listed: Run, monkeypatch: Any) -> None:
-    seen = {}
+    seen, given, planned, fit = {}, [], stages.comparing, single_action.fit_single_action
 
     def watched(methods: list[Method], *args: Any) -> Plan[Comparison]:
         seen[methods[0].name] = methods[0]
         return planned(methods, *args)
 
-    planned = stages.comparing
     monkeypatch.setattr(stages, "comparing", watched)
+    monkeypatch.setattr(single_action, "fit_single_action", lambda run: given.append(run.task_list) or fit(run))
     for name in ("metafqi", "single"):
         method_results(listed, [name])
         sources = {source.use: source for source in seen[name].shaped_by}
         np.testing.assert_array_equal(sources["trained"].contexts, TASKS)
         assert "selected" not in sources or sources["selected"].contexts is None
+    np.testing.assert_array_equal(given[0], TASKS)
     contexts = np.concatenate([block.context for block in Dataset.open(listed.data_folder).blocks()])
     assert {tuple(row) for row in contexts.tolist()} == {tuple(row) for row in TASKS.tolist()}
 
@@ -62,32 +61,6 @@ def test_a_listed_task_is_not_a_test_task(listed: Run) -> None:
             method_results(folder, [name])
 
 
-def test_single_action_is_fitted_on_the_listed_tasks(listed: Run, monkeypatch: Any) -> None:
-    given = []
-    fit = single_action.fit_single_action
-    monkeypatch.setattr(single_action, "fit_single_action", lambda run: given.append(run.task_list) or fit(run))
-    listed.result_file("single").unlink(missing_ok=True)
-    method_results(listed, ["single"])
-    np.testing.assert_array_equal(given[0], TASKS)
-
-
-def test_the_record_counts_the_tuples_fitted(listed: Run, monkeypatch: Any) -> None:
-    dataset = Dataset.open(listed.data_folder)
-    transitions = dataset.transitions
-    monkeypatch.setattr(
-        Dataset, "transitions", lambda self, parts: type(all_ := transitions(parts))(*(a[3:] for a in all_))
-    )
-    model = stages.fit_model(listed, dataset)
-    assert model.record.training_data.tuples == dataset.num_transitions - 3
-    assert model.record.setting["env"] == "nav2d"
-
-
-def test_geometric_decay_can_be_compared(listed: Run) -> None:
-    result = method_results(listed, ["geometric-decay"])[0]
-    assert result.names == ("geometric-decay",)
-    np.testing.assert_allclose(result.hyperparameters[0, :, :, 0], np.tile([1.0, 0.5], (4, 1)))
-
-
 def changed(part: Comparison, **settings: Any) -> Comparison:
     renamed = part.methods[0]._replace(name="other")
     return dataclasses.replace(part, methods=(renamed,), settings=part.settings | settings)
@@ -100,7 +73,6 @@ def test_only_results_of_the_same_settings_are_joined(listed: Run) -> None:
     longer = settings["mdp"] | {"estimator": settings["mdp"]["estimator"] | {"damping": 0.5}}
     for change, words in (
         ({"num_updates": 3}, "num_updates = 2, other with 3"),
-        ({"seed": 1}, "seed = 0, other with 1"),
         ({"mdp": longer}, "mdp.estimator.damping = "),
         ({"versions": settings["versions"] | {"device": "gpu"}}, "versions.device = "),
     ):
@@ -114,28 +86,15 @@ def test_only_results_of_the_same_settings_are_joined(listed: Run) -> None:
     assert join([first, changed(first, mdp=blind)]).names == ("fixed", "other")
 
 
-@pytest.mark.parametrize("scale", ["linear", "log"])
-def test_steps_are_fitted_on_their_scale(scale: str) -> None:
-    settings = [f"meta.stepsize_scale={scale}", "meta.stepsize_low=0.1"]
-    config = load("nav2d", "quick", [*TINY, *settings])
-    fqi = build_fqi(config, build_mdp(config).space)
-    assert (fqi.stepsize_low, fqi.stepsize_high, fqi.stepsize_scale, fqi.menu) == (0.1, 8.0, scale, None)
-
-
 def test_without_a_learned_method_nothing_is_collected(tmp_path: Path) -> None:
     log = ["meta.stepsize_scale=log", "meta.stepsize_low=0.1"]
     folder = make_folder(tmp_path / "run", *log, 'compare.methods=["fixed", "adam"]')
+    fqi = build_fqi(folder.config, folder.mdp.space)
+    assert (fqi.stepsize_low, fqi.stepsize_high, fqi.stepsize_scale, fqi.menu) == (0.1, 8.0, "log", None)
     folder.run_all()
     assert folder.report_file.exists()
     assert not folder.data_folder.exists()
     assert not folder.model_file.exists()
-
-
-def test_collecting_has_a_block_size_of_its_own(tmp_path: Path) -> None:
-    default = make_folder(tmp_path / "default").collect()
-    own = make_folder(tmp_path / "own", "collect.block_size=12").collect()
-    assert (default.layout.block_size, own.layout.block_size) == (8, 12)
-    assert (default.layout.num_learners, own.layout.num_learners) == (24, 24)
 
 
 def test_no_byte_of_a_run_depends_on_the_number_of_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,5 +125,5 @@ def test_data_without_a_finite_tuple_are_not_fitted(tmp_path: Path) -> None:
     # The square of so small a sigma is zero in float32, so that no natural gradient is finite.
     folder = make_folder(tmp_path / "run", "policy.sigma=1e-30")
     folder.collect()
-    with pytest.raises(InputError, match="each of its tuples holds a number that is not finite"):
+    with pytest.raises(InputError, match="each of the tuples holds a number that is not finite"):
         fit_and_select(folder)

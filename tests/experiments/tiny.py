@@ -7,21 +7,10 @@ import numpy as np
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
 
-TINY = [
-    "collect.num_meta_episodes=24",
-    "meta.num_updates=2",
-    "rollout.num_episodes=8",
-    "rollout.horizon=4",
-    "rollout.block_size=8",
-    "fqi.iterations=1",
-    "fqi.regressor.trees=3",
-    "fqi.num_stepsizes=11",
-    "selection.num_tasks=4",
-    "compare.num_tasks=4",
-    "compare.num_updates=2",
-    "compare.num_tuning_tasks=2",
-    "compare.methods.geometric-decay.grid={stepsize = [1.0], alpha = [0.5]}",
-]
+TINY = ["collect.num_meta_episodes=24", "meta.num_updates=2", "rollout.num_episodes=8", "rollout.horizon=4"]
+TINY += ["rollout.block_size=8", "fqi.iterations=1", "fqi.regressor.trees=3", "fqi.num_stepsizes=11"]
+TINY += ["selection.num_tasks=4", "compare.num_tasks=4", "compare.num_updates=2", "compare.num_tuning_tasks=2"]
+TASKS = np.array([[0.1, 0.2], [-0.3, 0.4]], np.float32)
 METHODS = 'compare.methods=["metafqi", "fixed", "adam"]'
 FEW = ["compare.methods.fixed.grid={stepsize = [0.5, 1.0]}", "compare.methods.adam.grid={stepsize = [0.5, 1.0]}"]
 

@@ -168,9 +168,7 @@ def test_resuming_something_else_is_refused(tmp_path, change, message):
 
 
 def test_other_versions_do_not_matter_once_the_data_are_complete(dataset):
-    before = files(dataset.folder)
     assert start(dataset.folder, device="gpu").finish() == dataset
-    assert files(dataset.folder) == before
 
 
 @pytest.mark.parametrize("how", ["flipped bit", "truncated", "empty", "missing"])
@@ -206,20 +204,15 @@ def test_a_block_of_another_dataset_or_place_is_not_accepted(tmp_path, dataset):
         writer.finish()
 
 
-@pytest.mark.parametrize("complete", [False, True])
-def test_a_manifest_edited_by_hand_is_refused(tmp_path, complete):
-    writer = start(tmp_path)
-    if complete:
-        collect(tmp_path)
-    path = tmp_path / "manifest.json"
+def test_a_manifest_edited_by_hand_is_refused(dataset):
+    writer, path = start(dataset.folder), dataset.folder / "manifest.json"
     good = path.read_text()
     edits = [good.replace('"trees": 50', '"trees": 51'), good[:-20], "{}", "null"]
     for edited in [*edits, good.replace('"version": 2', '"version": 1')]:
         path.write_text(edited)
-        for use in (lambda: Dataset.open(tmp_path), lambda: start(tmp_path), writer.finish):
-            with pytest.raises(InputError) as error:
+        for use in (lambda: Dataset.open(dataset.folder), lambda: start(dataset.folder), writer.finish):
+            with pytest.raises(InputError, match=re.escape(str(path))):
                 use()
-            assert (str(path) in str(error.value)) or (not complete and "block-00000" in str(error.value))
 
 
 def test_what_is_no_whole_dataset_is_refused(tmp_path, dataset):
@@ -250,10 +243,9 @@ def test_space_on_disk_is_checked_before_the_start_and_for_what_is_left(tmp_path
     monkeypatch.setattr(storage, "require_free_space", lambda folder, num_bytes: asked.append(num_bytes))
     start(tmp_path).add(0, make_block(0))
     start(tmp_path)
-    written = (tmp_path / "block-00000.safetensors").stat().st_size
-    assert asked[0] == asked[1] == sum(LAYOUT.num_bytes(index) for index in range(3))
-    assert asked[2] == asked[0] - LAYOUT.num_bytes(0)
-    assert written <= LAYOUT.num_bytes(0)
+    first, *others = map(LAYOUT.num_bytes, range(3))
+    assert asked == [first + sum(others), first + sum(others), sum(others)]
+    assert (tmp_path / "block-00000.safetensors").stat().st_size <= first
     monkeypatch.undo()
     huge = LAYOUT._replace(num_learners=10**9, features={"theta": 10**6}, block_size=10**8)
     with pytest.raises(InputError, match=r"needs .* MB of free disk space"):
@@ -261,9 +253,7 @@ def test_space_on_disk_is_checked_before_the_start_and_for_what_is_left(tmp_path
     assert not (tmp_path / "huge").exists()
 
 
-def test_the_first_difference_is_dotted_and_enters_lists_of_named_tables():
-    assert first_difference({"a": 1, "b": {"c": [1]}}, {"a": 1, "b": {"c": [1]}}) is None
-    assert first_difference({"b": {"c": [1], "d": 0}}, {"b": {"c": [2], "d": 1}}) == ("b.c", "[1]", "[2]")
+def test_the_first_difference_enters_lists_of_named_tables():
     adam, slower = ({"name": "adam", "grid": {"stepsize": steps}} for steps in ([1, 2], [1]))
     fixed = {"name": "fixed"}
     assert first_difference({"m": [fixed, adam]}, {"m": [fixed, slower]}) == ("m.adam.grid.stepsize", "[1, 2]", "[1]")
@@ -278,7 +268,7 @@ def test_parquet_holds_every_tuple(tmp_path, monkeypatch, hyperparameters, at_on
     to_parquet(dataset.folder, tmp_path / "data.parquet")
     table = pq.read_table(tmp_path / "data.parquet").to_pydict()
     pieces = pq.ParquetFile(tmp_path / "data.parquet").num_row_groups
-    assert pieces == len(dataset.layout.blocks) if at_once > 3000 else pieces > 2 * len(dataset.layout.blocks)
+    assert pieces == 3 if at_once > 3000 else pieces > 6
     tuples = dataset.transitions(OBSERVATION)
     assert table["learner"] == [learner for learner in range(22) for _ in range(4)]
     assert table["update"] == list(range(4)) * 22

@@ -153,8 +153,7 @@ def test_only_a_family_has_tasks_never_seen() -> None:
 
 
 def test_effective_sample_sizes_are_in_the_bookkeeping() -> None:
-    sizes = np.full((30, 4), 17.0, np.float32)
-    sizes[0, 0], sizes[1, 1] = np.nan, 90.0
+    sizes = np.array([[17.0] * 5 + [90.0, np.nan]], np.float32)
     comparison = dataclasses.replace(compared(), diagnostics={"hoof/effective_sample_size": sizes})
     rows = dict(table(compose(findings(comparison, rollout__num_episodes=200)), "bookkeeping").rows)
     assert rows["effective sample size, HOOF"] == "17.0 of 200 episodes, median over tasks and updates, 1 not finite"

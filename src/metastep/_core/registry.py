@@ -14,6 +14,7 @@ from metastep._core.errors import InputError, not_registered
 from metastep._core.settings import check_values
 
 Part = TypeVar("Part")
+_NONE = inspect.Parameter.empty
 
 
 class Entry(NamedTuple, Generic[Part]):
@@ -68,7 +69,8 @@ class Registry(Generic[Part]):
 
     def required(self, name: str) -> list[str]:
         """Return the options that a registered part cannot be built without."""
-        return [option for option in _required(self.entry(name).factory) if option not in self.hidden]
+        needed = _parameters(self.entry(name).factory) or {}
+        return [option for option, default in needed.items() if default is _NONE and option not in self.hidden]
 
     def make(self, name: str, /, *given: Any, **options: Any) -> Part:
         """Build a registered part; the options are the fields of its class."""
@@ -76,10 +78,10 @@ class Registry(Generic[Part]):
 
     def build(self, name: str, options: Mapping[str, Any], given: tuple[Any, ...] = (), field: str = "") -> Part:
         """Build a part of a configuration: `given` goes to the factory first, `field` is what sentences name."""
-        factory = self.entry(name, field).factory
-        place = field or self.options_field
+        factory, place = self.entry(name, field).factory, field or self.options_field
         check_options(name, options, factory, skip=len(given), hidden=self.hidden, field=place)
-        for missing in _required(factory)[len(given) :]:
+        needed = [option for option, default in (_parameters(factory) or {}).items() if default is _NONE]
+        for missing in needed[len(given) :]:
             if missing not in options:
                 raise InputError(f"{place}.{missing}: is missing, {name} cannot be built without it.")
         try:
@@ -102,26 +104,22 @@ def check_options(
     parameters = _parameters(factory)
     if parameters is None:
         return
-    known = [parameter for parameter in (*more, *parameters[skip:]) if parameter not in hidden]
+    known = [parameter for parameter in (*more, *[*parameters][skip:]) if parameter not in hidden]
     for option in options:
         if option not in known:
             raise not_registered(field, option, known, f"is not an option of {name}")
     check_values(factory, options, field)
 
 
-def _parameters(factory: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Return the names of a factory's parameters; None where it takes any keyword, or has no signature."""
+def _parameters(factory: Callable[..., Any]) -> dict[str, Any] | None:
+    """Return a factory's parameters with their defaults; None where it takes any keyword, or has no signature."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):
         return None
-    return None if any(one.kind is one.VAR_KEYWORD for one in parameters.values()) else tuple(parameters)
-
-
-def _required(factory: Callable[..., Any]) -> tuple[str, ...]:
-    names = _parameters(factory)
-    found = {} if names is None else inspect.signature(factory).parameters
-    return tuple(name for name, parameter in found.items() if parameter.default is parameter.empty)
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return None
+    return {name: parameter.default for name, parameter in parameters.items()}
 
 
 def require_modules(names: Iterable[str], where: str, *, allow_imports: bool) -> None:

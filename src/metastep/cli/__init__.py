@@ -2,37 +2,20 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from metastep import __version__
 from metastep._core.errors import InputError
 from metastep._core.parallel import prepare_jax
-from metastep.cli.frame import app, finish_run, main, start_run, this_command, verb, watch
-from metastep.cli.options import (
-    CoresOption,
-    Device,
-    DeviceOption,
-    FolderArgument,
-    ForceOption,
-    ImportsOption,
-    OutOption,
-    PresetArgument,
-    ScaleOption,
-    SchedulerOption,
-    SeedOption,
-    SetOption,
-    TasksOption,
-    WorkersOption,
-    YesOption,
-)
+from metastep.cli import options as given
+from metastep.cli.frame import app, main, this_command, verb, watch
 
 __all__ = ["app", "main"]
 
 
-def print_version(wanted: bool) -> None:
-    """Print the version and exit."""
+def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"metastep {__version__}")
         raise typer.Exit
@@ -41,27 +24,40 @@ def print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=print_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Learn how policy gradients should be updated, over families of related tasks."""
 
 
+def _start(source: str, out: Path | None, scale: given.Scale | None = None, **settings: Any) -> Any:
+    """Create or resume a run, and record the command."""
+    from metastep.experiments.run import start_run
+
+    path = out or Path("runs") / "-".join([Path(source).stem, *([scale.value] if scale else [])])
+    return start_run(source, scale.value if scale else None, path, command=this_command(), **settings)
+
+
+def _finish(run: Any, terminal: Any) -> None:
+    from metastep.experiments.reporting import print_outcome
+
+    run.run_all(tracker=terminal)
+    print_outcome(run)
+
+
 @verb
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
-    device: DeviceOption = None,
-    cores: CoresOption = None,
-    workers: WorkersOption = None,
-    scheduler: SchedulerOption = None,
+    device: given.DeviceOption = None,
+    cores: given.CoresOption = None,
+    workers: given.WorkersOption = None,
+    scheduler: given.SchedulerOption = None,
 ) -> None:
     """Run the main job on Minigolf in a minute or two. It goes from collecting to a report."""
     terminal = watch(device, cores, workers, scheduler)
     terminal.note(
-        "Minigolf: learn from simulated updates which step to take when (metaFQI), and in which direction (metastep), then "
-        "compare on new tasks."
+        "Learn which step to take when (metaFQI), and in which direction (metastep), then compare on new tasks."
     )
-
     smaller = [
         "collect.num_meta_episodes=2048",
         "fqi.iterations=3",
@@ -73,51 +69,50 @@ def demo(
         "compare.methods.adam.grid.stepsize=[0.08, 0.2, 0.5]",
     ]
     methods = ["metastep", "metafqi", "fixed", "fixed-kl", "rmsprop", "adam", "menu-oracle"]
-    folder = start_run("minigolf", out, overrides=[*smaller, f"compare.methods={methods}"])
-    finish_run(folder, terminal)
+    _finish(_start("minigolf", out, overrides=[*smaller, f"compare.methods={methods}"]), terminal)
 
 
 @verb
 def run(
-    preset: PresetArgument,
-    out: OutOption = None,
-    scale: ScaleOption = None,
-    seed: SeedOption = None,
-    overrides: SetOption = None,
-    tasks: TasksOption = None,
+    preset: given.PresetArgument,
+    out: given.OutOption = None,
+    scale: given.ScaleOption = None,
+    seed: given.SeedOption = None,
+    overrides: given.SetOption = None,
+    tasks: given.TasksOption = None,
     data: Annotated[
         Path | None, typer.Option(help="A run whose training data to use, where only later settings differ.")
     ] = None,
-    device: DeviceOption = None,
-    cores: CoresOption = None,
-    workers: WorkersOption = None,
-    scheduler: SchedulerOption = None,
-    yes: YesOption = False,
+    device: given.DeviceOption = None,
+    cores: given.CoresOption = None,
+    workers: given.WorkersOption = None,
+    scheduler: given.SchedulerOption = None,
+    yes: given.YesOption = False,
 ) -> None:
     """Collect, fit, select, tune, compare and report. A stopped run resumes."""
     terminal = watch(device, cores, workers, scheduler)
-    folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, data=data, anyway=yes)
+    folder = _start(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, data=data, anyway=yes)
     terminal.note(f"{preset} in {folder.path}")
-    finish_run(folder, terminal)
+    _finish(folder, terminal)
 
 
 @verb
 def collect(
-    preset: PresetArgument,
+    preset: given.PresetArgument,
     out: Annotated[Path, typer.Option(help="Folder of the run; the dataset goes to its subfolder data.")],
-    scale: ScaleOption = None,
-    seed: SeedOption = None,
-    overrides: SetOption = None,
-    tasks: TasksOption = None,
-    device: DeviceOption = None,
-    cores: CoresOption = None,
-    workers: WorkersOption = None,
-    scheduler: SchedulerOption = None,
-    yes: YesOption = False,
+    scale: given.ScaleOption = None,
+    seed: given.SeedOption = None,
+    overrides: given.SetOption = None,
+    tasks: given.TasksOption = None,
+    device: given.DeviceOption = None,
+    cores: given.CoresOption = None,
+    workers: given.WorkersOption = None,
+    scheduler: given.SchedulerOption = None,
+    yes: given.YesOption = False,
 ) -> None:
     """Collect training data. A stopped collection resumes."""
     terminal = watch(device, cores, workers, scheduler)
-    folder = start_run(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
+    folder = _start(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
     dataset = folder.collect(tracker=terminal)
     counts = dataset.counts()
     print(
@@ -130,20 +125,23 @@ def collect(
 
 @verb
 def fit(
-    folder: FolderArgument,
-    device: DeviceOption = None,
-    cores: CoresOption = None,
-    workers: WorkersOption = None,
-    scheduler: SchedulerOption = None,
-    allow_imports: ImportsOption = False,
+    folder: given.FolderArgument,
+    device: given.DeviceOption = None,
+    cores: given.CoresOption = None,
+    workers: given.WorkersOption = None,
+    scheduler: given.SchedulerOption = None,
+    allow_imports: given.ImportsOption = False,
 ) -> None:
     """Fit the models of a run and select their iterations. Validation tasks decide; further models collect their data here."""
     terminal = watch(device, cores, workers, scheduler)
     from metastep.experiments.run import Run
-    from metastep.experiments.stages import fit_all
+    from metastep.experiments.stages import fit_and_select
 
     opened = Run.open(folder).importing(allow_imports)
-    for name, model in fit_all(opened, tracker=terminal).items():
+    found = {"": fit_and_select(opened, tracker=terminal)}
+    # Rounds collect with models: data and fits of further models belong together.
+    found |= {name: opened.learn(name, tracker=terminal) for name in opened.models_needed if name}
+    for name, model in found.items():
         if name:
             print(f"{name}:")
         for curve in model.record.validation:
@@ -153,12 +151,12 @@ def fit(
 
 @verb
 def compare(
-    folder: FolderArgument,
-    device: DeviceOption = None,
-    cores: CoresOption = None,
-    workers: WorkersOption = None,
-    scheduler: SchedulerOption = None,
-    allow_imports: ImportsOption = False,
+    folder: given.FolderArgument,
+    device: given.DeviceOption = None,
+    cores: given.CoresOption = None,
+    workers: given.WorkersOption = None,
+    scheduler: given.SchedulerOption = None,
+    allow_imports: given.ImportsOption = False,
 ) -> None:
     """Tune the baselines and compare all methods of a run. All run on the same test tasks."""
     terminal = watch(device, cores, workers, scheduler)
@@ -170,7 +168,7 @@ def compare(
 
 
 @verb
-def report(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
+def report(folder: given.FolderArgument, allow_imports: given.ImportsOption = False) -> None:
     """Write a run's report from the results of its stages."""
     prepare_jax(None)
     from metastep.experiments.run import Run
@@ -180,12 +178,12 @@ def report(folder: FolderArgument, allow_imports: ImportsOption = False) -> None
 
 @verb
 def export(
-    folder: FolderArgument,
+    folder: given.FolderArgument,
     parquet: Annotated[Path | None, typer.Option(help="Write the training tuples to this Parquet file.")] = None,
     minari: Annotated[
         str | None, typer.Option(help="Write them as this Minari dataset, like metastep/golf-v0.")
     ] = None,
-    force: ForceOption = False,
+    force: given.ForceOption = False,
 ) -> None:
     """Export a run's training data for other tools, to a new file."""
     from metastep.experiments.run import Run
@@ -212,10 +210,10 @@ def inspect(
     coverage: Annotated[
         Path | None, typer.Option(help="CSV or JSON file of test contexts: how far are they from training?")
     ] = None,
-    allow_imports: ImportsOption = False,
+    allow_imports: given.ImportsOption = False,
 ) -> None:
     """Describe a model, a dataset or a run. Every file is verified."""
-    prepare_jax(Device.cpu)
+    prepare_jax(given.Device.cpu)
     from metastep.experiments.checking import inspect_path
     from metastep.experiments.coverage import inspect_coverage
 
@@ -227,9 +225,9 @@ def inspect(
 
 
 @verb
-def check(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
+def check(folder: given.FolderArgument, allow_imports: given.ImportsOption = False) -> None:
     """Verify every file of a run. The exit code is 1 if one is damaged, missing, of another run or not ours."""
-    prepare_jax(Device.cpu)
+    prepare_jax(given.Device.cpu)
     from metastep.experiments.checking import busy_in, check_folder
 
     busy = busy_in(folder)
@@ -246,9 +244,9 @@ def check(folder: FolderArgument, allow_imports: ImportsOption = False) -> None:
 
 
 @verb
-def config(preset: PresetArgument, scale: ScaleOption = None, overrides: SetOption = None) -> None:
+def config(preset: given.PresetArgument, scale: given.ScaleOption = None, overrides: given.SetOption = None) -> None:
     """Print every setting of a preset as TOML, each with a sentence. A start for a file of your own."""
-    prepare_jax(Device.cpu)
+    prepare_jax(given.Device.cpu)
     from metastep.experiments.config import load
     from metastep.experiments.reference import to_toml
     from metastep.experiments.run import Run
@@ -261,7 +259,7 @@ def config(preset: PresetArgument, scale: ScaleOption = None, overrides: SetOpti
 @verb
 def envs() -> None:
     """List the environments, their contexts and the presets."""
-    prepare_jax(Device.cpu)
+    prepare_jax(given.Device.cpu)
     from rich.console import Console
     from rich.table import Table
 
@@ -274,8 +272,7 @@ def envs() -> None:
     table = Table(title="Environments", title_justify="left")
     for heading in ("name", "context (uniform over)", "observations", "actions", "presets"):
         table.add_column(heading)
-    for name in environments.names():
-        env = environments.make(name)
+    for name, env in ((name, environments.make(name)) for name in environments.names()):
         space, choices = env.context_space, environments.choices_of(env)
         bounds = zip(space.names, space.low, space.high, space.units, strict=True)
         contexts = (f"{coordinate} [{low:g}, {high:g}] {unit}".rstrip() for coordinate, low, high, unit in bounds)
@@ -285,42 +282,26 @@ def envs() -> None:
     print("Run a preset with: metastep run PRESET --scale quick")
 
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(help="A model that comes with the library (see `metastep models`), a file or the folder of a run."),
-]
-_TASK_HELP = "The task: NAME=VALUE,...; what is not named is in the middle of its range."
-
-
 @verb
 def learn(
-    model: ModelArgument,
-    task: Annotated[str, typer.Option(help=_TASK_HELP)] = "",
+    model: given.ModelArgument,
+    task: Annotated[str, typer.Option(help=given.TASK_HELP)] = "",
     family: Annotated[str, typer.Option(help="Of the task; to be named where the model was fitted on several.")] = "",
     out: Annotated[Path, typer.Option(help="Folder of policy, curve and report.")] = Path("runs/learned"),
     updates: Annotated[
         int | None, typer.Option(help="Updates to make; default: as many as the model's experiment compares.", min=1)
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
-    device: DeviceOption = None,
-    allow_imports: ImportsOption = False,
+    device: given.DeviceOption = None,
+    allow_imports: given.ImportsOption = False,
 ) -> None:
     """Train a policy on a new task with a fitted model. Nothing is left to tune; a stopped training resumes."""
     terminal = watch(device)
     from metastep.experiments.learn import learn as learn_policy
     from metastep.pretrained import load
 
-    learned = learn_policy(
-        load(model),
-        task,
-        out,
-        family=family,
-        seed=seed,
-        num_updates=updates,
-        command=this_command(),
-        tracker=terminal,
-        allow_imports=allow_imports,
-    )
+    settings: dict[str, Any] = {"family": family, "seed": seed, "num_updates": updates, "allow_imports": allow_imports}
+    learned = learn_policy(load(model), task, out, command=this_command(), tracker=terminal, **settings)
     print(f"mean return {learned.first:.4g} before the first update, {learned.last:.4g} after the last.")
     print(f"policy: {out / 'policy.safetensors'}\ncurve: {out / 'curve.csv'}\nreport: {out / 'report.html'}")
 
@@ -328,11 +309,11 @@ def learn(
 @verb
 def evaluate(
     policy: Annotated[Path, typer.Argument(help="A policy file, or the folder that `metastep learn` wrote.")],
-    task: Annotated[str | None, typer.Option(help=f"Another task. {_TASK_HELP}")] = None,
+    task: Annotated[str | None, typer.Option(help=f"Another task. {given.TASK_HELP}")] = None,
     episodes: Annotated[int, typer.Option(help="Fresh episodes to simulate.", min=2)] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the episodes.", min=0, max=2**32 - 1)] = 1,
-    device: DeviceOption = None,
-    allow_imports: ImportsOption = False,
+    device: given.DeviceOption = None,
+    allow_imports: given.ImportsOption = False,
 ) -> None:
     """Simulate fresh episodes of a learned policy. Their mean return is printed."""
     watch(device)
@@ -351,10 +332,10 @@ def publish(
     name: Annotated[str, typer.Option(help="Name of the model.")],
     out: Annotated[Path, typer.Option(help="Folder of the model file and its card.")] = Path("models"),
     trees: Annotated[int | None, typer.Option(min=1, help="Trees of every forest to keep; default: all.")] = None,
-    device: DeviceOption = None,
-    cores: CoresOption = None,
-    allow_imports: ImportsOption = False,
-    force: ForceOption = False,
+    device: given.DeviceOption = None,
+    cores: given.CoresOption = None,
+    allow_imports: given.ImportsOption = False,
+    force: given.ForceOption = False,
 ) -> None:
     """Write the model of a run as a small file with a card. Several runs give one model for all their families."""
     terminal = watch(device, cores)

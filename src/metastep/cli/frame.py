@@ -7,28 +7,21 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Any
 
 import typer
 
 from metastep._core.errors import InputError
 from metastep._core.parallel import prepare_jax, use_cores
-from metastep.cli.options import Device, Scale
+from metastep.cli.options import Device
 
 app = typer.Typer(
     name="metastep", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 
-
-STOPPED = 130
-"""Exit code after Ctrl-C, as shells have it."""
-
-_WORKERS = ("--cores", "--workers", "--scheduler")
-"""Options that change no result, so that a recorded command leaves them out."""
-
-_AT_THE_END = ExitStack()
-"""What to close when a verb ends."""
+STOPPED = 130  # exit code after Ctrl-C, as shells have it
+_WORKERS = ("--cores", "--workers", "--scheduler")  # they change no result, so that a recorded command leaves them out
+_AT_THE_END = ExitStack()  # what to close when a verb ends
 
 
 def verb(function: Callable[..., None]) -> Callable[..., None]:
@@ -76,22 +69,6 @@ def drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def start_run(source: str, out: Path | None, scale: Scale | None = None, **settings: Any) -> Any:
-    """Create or resume a run, and record the command."""
-    from metastep.experiments.run import start_run as started
-
-    path = out or Path("runs") / "-".join([Path(source).stem, *([scale.value] if scale else [])])
-    return started(source, scale.value if scale else None, path, command=this_command(), **settings)
-
-
-def finish_run(folder: Any, terminal: Any) -> None:
-    """Run every stage and print the outcome."""
-    from metastep.experiments.reporting import print_outcome
-
-    folder.run_all(tracker=terminal)
-    print_outcome(folder)
-
-
 def watch(
     device: Device | None, cores: int | None = None, workers: int | None = None, scheduler: str | None = None
 ) -> Any:
@@ -130,37 +107,28 @@ def this_command() -> str:
     return os.fsencode(line).decode("utf-8", "backslashreplace")  # a path need not be UTF-8, the file it goes to is
 
 
-def prepare_streams() -> None:
-    """Let paths of any bytes be printed, and replace closed streams, whose numbers other files would take."""
+def main(program: typer.Typer = app) -> None:
+    """Run the command line of a program."""
+    # Replace closed streams, whose numbers other files would take, and let paths of any bytes be printed.
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            mode = "w" if number else "r"
             descriptor = os.open(os.devnull, os.O_RDWR)
             if descriptor != number:
                 os.dup2(descriptor, number)
                 os.close(descriptor)
-            setattr(sys, name, os.fdopen(number, mode))
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def main(program: typer.Typer = app) -> None:
-    """Run the command line of a program."""
-    prepare_streams()
     try:
         program()
     except OSError as error:  # outside the verbs: `--help` onto a full disk
         raise SystemExit(refused(error).exit_code) from None
     except SystemExit as end:
         if end.code == STOPPED:
-            _leave_at_once()
+            # Without the interpreter's cleanup, in which threads that compile or simulate would crash; files are whole.
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError):
+                    stream.flush()
+            os._exit(STOPPED)
         raise
-
-
-def _leave_at_once() -> None:
-    """Exit without the interpreter's cleanup, in which threads that compile or simulate would crash; files are always whole."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
-            stream.flush()
-    os._exit(STOPPED)

@@ -41,3 +41,6 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file whe
 YesOption = Annotated[bool, typer.Option("--yes", help="Start even what would take weeks.")]
 _IMPORTS_HELP = "Import the modules that the folder's configuration names: this runs their code."
 ImportsOption = Annotated[bool, typer.Option("--allow-imports", help=_IMPORTS_HELP)]
+_MODEL_HELP = "A model that comes with the library (see `metastep models`), a file or the folder of a run."
+ModelArgument = Annotated[str, typer.Argument(help=_MODEL_HELP)]
+TASK_HELP = "The task: NAME=VALUE,...; what is not named is in the middle of its range."

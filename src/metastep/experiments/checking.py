@@ -17,13 +17,12 @@ from metastep._core.errors import InputError
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import LOCK, writer
-from metastep.experiments.provenance import read_comparison, read_dataset, read_report, read_result, read_round_model
+from metastep.experiments import provenance
 from metastep.experiments.reporting import observations
-from metastep.experiments.run import Run, lock_folder
+from metastep.experiments.run import Run
 from metastep.experiments.schema import EnvSection
-from metastep.experiments.stages import read_compared, read_fitted, read_times
+from metastep.experiments.stages import read_fitted, read_times
 from metastep.fqi import Model, load_model
-from metastep.fqi.qfunction import MenuQ
 from metastep.mdp.dataset import Dataset, block_checksums
 from metastep.report.model import mean_importances, proposals
 
@@ -53,7 +52,8 @@ def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
     for file, check in checks.items():
         problem = "is a link, a plain file is needed." if file.is_symlink() else "" if file.exists() else "is missing."
         try:
-            problem or check()
+            if not problem:
+                check()
         except InputError as error:
             problem = str(error)
         findings.append(Finding(file, problem))
@@ -65,7 +65,7 @@ def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
 
 def busy_in(path: Path) -> str:
     """Return which process writes in a folder now; what it has not finished is not damaged."""
-    return writer(lock_folder(path)) if path.is_dir() else ""
+    return writer(provenance.lock_folder(path)) if path.is_dir() else ""
 
 
 def _files(folder: Path) -> list[Path]:
@@ -93,19 +93,30 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
     try:
         run = Run.open(path)
     except InputError:
-        return dict.fromkeys(_files(path), _refuse_without_config) | checks
+
+        def refuse() -> None:
+            raise InputError("cannot be verified without a sound config.json.")
+
+        return dict.fromkeys(_files(path), refuse) | checks
     run.importing(allow_imports)  # whose refusal says nothing of the files
     is_compared, is_reported = run.comparison_file.exists(), run.report_file.exists()
     optional: _Checks = {
         path / "command.txt": partial(_require_command, path / "command.txt"),
         path / "times.json": partial(read_times, path),
-        **{run.round_file(i): partial(read_round_model, run, i) for i in range(1, run.config.collect.rounds)},
-        **{file: partial(read_comparison, run, file) for file in sorted((path / "extra").glob("*.safetensors"))},
+        **{
+            run.round_file(i): partial(provenance.read_round_model, run, i) for i in range(1, run.config.collect.rounds)
+        },
+        **{
+            file: partial(provenance.read_comparison, run, file)
+            for file in sorted((path / "extra").glob("*.safetensors"))
+        },
     }
-    results: _Checks = {run.result_file(name): partial(read_result, run, name) for name in run.config.compare.names}
+    results: _Checks = {
+        run.result_file(name): partial(provenance.read_result, run, name) for name in run.config.compare.names
+    }
     checks |= {file: check for file, check in (optional | results).items() if file.exists()}
     if is_compared or is_reported:
-        checks[run.comparison_file] = partial(read_compared, run)
+        checks[run.comparison_file] = lambda: run.comparison
     checks |= results if is_compared else {}
     followed = run.models_needed if is_compared or is_reported else ()
     for name in ("", *run.config.models):
@@ -115,13 +126,13 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
         is_fitted = name in followed or (not name and (own.model_file.exists() or own.validation_file.exists()))
         if is_fitted:
             checks[own.model_file] = partial(read_fitted, own)
-            checks[own.validation_file] = partial(read_comparison, own, own.validation_file)
+            checks[own.validation_file] = partial(provenance.read_comparison, own, own.validation_file)
         if is_fitted or own.data_folder.exists():
-            checks |= _data(own.data_folder, partial(read_dataset, own, verify=False))
+            checks |= _data(own.data_folder, partial(provenance.read_dataset, own, verify=False))
     if is_reported or (path / "report.json").exists():
-        checks[path / "report.json"] = partial(read_report, run)
+        checks[path / "report.json"] = partial(provenance.read_report, run)
         try:
-            listed = read_report(run)["files"]
+            listed = provenance.read_report(run)["files"]
         except InputError:
             listed = {}
         checks |= {path / name: partial(_require_checksum, path / name, checksum) for name, checksum in listed.items()}
@@ -144,9 +155,9 @@ def _data(folder: Path, opened: Callable[[], object]) -> _Checks:
 
 def _require_model(own: Run) -> None:
     """Refuse the run of a model within a run whose configuration is not what the whole says."""
-    if difference := first_difference(Run.open(own.path).config.to_dict(), own.config.to_dict()):
-        key, before, now = difference
-        raise InputError(f"File {own.path / 'config.json'} has {key} = {before}, but in this run it is {now}.")
+    found = first_difference(Run.open(own.path).config.to_dict(), own.config.to_dict())
+    place = f"File {own.path / 'config.json'} has"
+    provenance.refuse_difference(found, place, "but in this run it is", "remove the model")
 
 
 def _require_command(path: Path) -> None:
@@ -158,10 +169,6 @@ def _require_command(path: Path) -> None:
 def _require_checksum(file: Path, checksum: str) -> None:
     if (found := storage.sha256_of(file)) != checksum:
         raise InputError(f"File {file} is damaged or was edited: its SHA-256 is {found}, expected is {checksum}.")
-
-
-def _refuse_without_config() -> None:
-    raise InputError("cannot be verified without a sound config.json.")
 
 
 def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
@@ -208,9 +215,8 @@ def _describe_model(model: Model, dataset: Dataset | None) -> Iterator[str]:
     for curve in record.validation:
         mark = "  selected" if curve.iteration == record.selected_iteration else ""
         yield f"  validation N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}"
-    parts = function.functions if isinstance(function, MenuQ) else (function,)
-    for branch, part in zip(record.branches, parts, strict=True):
-        if (shares := mean_importances(part.heads)) is not None:
+    for branch, own in zip(record.branches, function.by_branch, strict=True):
+        if (shares := mean_importances(own)) is not None:
             names = (*record.feature_names, "step size")
             top = [f"{_printable(names[i])} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]
             of = f" for {_printable(branch.name)}" if branch.name else ""
@@ -241,21 +247,19 @@ def _first_steps(model: Model, dataset: Dataset | None) -> Iterator[str]:
     else:
         num = size.get("natural_gradient", 0)
         unit = np.eye(min(num, _STARTS // 2), num, dtype=np.float32)
-        columns = {"natural_gradient": np.vstack([unit, -unit]) if num else np.zeros((1, 0), np.float32)}
-        rows = len(columns["natural_gradient"])
-        starts = np.hstack([columns.get(name, np.zeros((rows, num), np.float32)) for name, num in size.items()])
+        units = np.vstack([unit, -unit]) if num else np.zeros((1, 0), np.float32)
+        columns = {name: np.zeros((len(units), width), np.float32) for name, width in size.items()}
+        starts = np.hstack([*(columns | {"natural_gradient": units} if num else columns).values()])
     middle = [np.asarray([(low + high) / 2], np.float32) for low, high in zip(space.low, space.high, strict=True)]
     for index, name in enumerate(space.names):
         axis, shown = np.linspace(space.low[index], space.high[index], _SLICE, dtype=np.float32), []
-        for value, chosen in zip(
-            axis, proposals(model, starts, [*middle[:index], axis, *middle[index + 1 :]]), strict=True
-        ):
-            if not record.directions:
-                shown.append(f"{value:g}: {chosen[:, 0].mean():.3g}")
-                continue
-            direction = int(np.bincount(chosen[:, 0].astype(np.int64)).argmax())
-            steps = chosen[chosen[:, 0] == direction, 1]
-            shown.append(f"{value:g}: {_printable(record.directions[direction])} {steps.mean():.3g}")
+        rows = proposals(model, starts, [*middle[:index], axis, *middle[index + 1 :]])
+        for value, chosen in zip(axis, rows, strict=True):
+            direction = ""
+            if record.directions:
+                usual = int(np.bincount(chosen[:, 0].astype(np.int64)).argmax())
+                direction, chosen = f"{_printable(record.directions[usual])} ", chosen[chosen[:, 0] == usual]
+            shown.append(f"{value:g}: {direction}{chosen[:, -1].mean():.3g}")
         others = "others at their middle; " if len(middle) > 1 else ""
         yield f"  first step by {name} ({others}step size): {', '.join(shown)}"
 

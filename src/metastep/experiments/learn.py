@@ -28,6 +28,7 @@ from metastep._core.storage import writing
 from metastep.controllers import MetaFQIController
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments.config import build_mdp, parse, require_available
+from metastep.experiments.provenance import refuse_difference
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
 from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
@@ -40,7 +41,7 @@ from metastep.report.document import Command, Document, Heading, Paragraph, Tabl
 from metastep.report.figures import Line, Panel, curves, picture
 from metastep.report.style import Ink
 from metastep.rules.actor_critic import Sampler
-from metastep.rules.actor_critic.steps import in_first_episode
+from metastep.rules.actor_critic.experience import in_first_episode
 from metastep.simulation.engine import engine_of
 
 _SECONDS_BETWEEN_PARTS = 20.0
@@ -84,11 +85,9 @@ def learn(
         task: like `"mass=1.2,length=0.7"`; a coordinate that is not named is in the middle of its range.
         folder: for the results; new, empty or of the same call.
         family: of the task, needed where the model was fitted on several.
-        seed: of the first policy and the simulation.
+        seed, tracker: of the first policy and the simulation; receives progress.
         num_updates: updates to make; by default as many as the model's experiment compares methods over.
-        command: that was typed, for the report.
-        tracker: receives progress.
-        allow_imports: whether modules that the model's record names may be imported.
+        command, allow_imports: for the report; whether modules that the model's record names may be imported.
     """
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates
@@ -106,9 +105,8 @@ def learn(
     marker = storage.claim(folder, "learning.json")
     storage.write_atomically(marker, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
     there = storage.read_sealed(marker, "learning", "use another folder")
-    if difference := first_difference({name: there.get(name) for name in wanted}, wanted):
-        key, before, now = difference
-        raise InputError(f"--out: {folder} was started with {key} = {before}, which is now {now}; use another folder.")
+    found = first_difference({name: there.get(name) for name in wanted}, wanted)
+    refuse_difference(found, f"--out: {folder} was started with", "which is now", "use another folder")
     with writing(folder):
         parts = Parts(folder, {**storage.stamp("part"), "learning": str(there["checksum"])})
         tasks = mdp.tasks(seed, Stream.TEST, 0, context[None, :])

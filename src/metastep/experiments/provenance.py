@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, TypeAdapter
 
 from metastep._core import storage
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, shown
 from metastep._core.provenance import first_difference
+from metastep._core.settings import Float
 from metastep.evaluation import Comparison, load, save
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment
@@ -26,9 +29,55 @@ from metastep.mdp.dataset import Dataset, block_checksums
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
 
+_HERE = "but in this run it is"
 _AGAIN = "put back the file of this run, or remove it to compute it again"
+_TABLE = TypeAdapter(list[list[Float]], config=ConfigDict(strict=True, allow_inf_nan=False))
 _SECTIONS = ("seed", "env", "policy", "initial", "rollout", "meta", "collect")
 _OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_scale", "ranges")
+
+
+def lock_folder(path: Path) -> Path:
+    """Return the folder whose lock a writer of a run, of a model within it or of its data holds."""
+    place = path.resolve()
+    if place.name == "data" and (place.parent / "config.json").exists():
+        place = place.parent
+    if place.parent.name == "models" and (place.parent.parent / "config.json").exists():
+        place = place.parent.parent
+    return place
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Read the config.json of a run."""
+    record = storage.read_sealed(file, "run", "start it again in another folder")
+    keys = {*storage.stamp("run"), "experiment", "tasks", "checksum"}
+    if set(record) != keys or not isinstance(record["experiment"], dict):
+        raise InputError(f"File {file} was not written by metastep: it must hold the keys experiment and tasks.")
+    return record
+
+
+def parsed(file: Path, record: dict[str, Any]) -> Experiment:
+    """Return the configuration in a config.json."""
+    try:
+        return parse(record["experiment"])
+    except InputError as error:
+        raise InputError(f"File {file}: {error}") from None
+
+
+def listed_tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
+    """Return the training tasks listed in a config.json, which may have been edited."""
+    with suppress(ValueError):  # of which pydantic's errors are a kind, as are those of rows of different lengths
+        tasks = None if listed is None else np.array(_TABLE.validate_python(listed), np.float32)
+        if tasks is None or (tasks.ndim == 2 and tasks.size):
+            return tasks
+    raise InputError(
+        f"File {file}: tasks = {shown(listed)} must be null or a list of tasks, each a list of equally many finite numbers."
+    )
+
+
+def refuse_difference(found: tuple[str, str, str] | None, place: str, now: str, remedy: str) -> None:
+    """Refuse a setting that differs, as `first_difference` returns it."""
+    if found is not None:
+        raise InputError(f"{place} {found[0]} = {found[1]}, {now} {found[2]}; {remedy}.")
 
 
 def data_settings(config: Experiment) -> dict[str, Any]:
@@ -56,11 +105,7 @@ def difference_in_data(
     except InputError as error:
         return "configuration", f"one that this version cannot read ({error})", "another"
     before = data_settings(theirs) | {"tasks": recorded.get("tasks")}
-    return first_difference(before, data_settings(config) | {"tasks": _listed(tasks)})
-
-
-def _listed(tasks: NDArray[np.float32] | None) -> list[Any] | None:
-    return None if tasks is None else tasks.tolist()
+    return first_difference(before, data_settings(config) | {"tasks": None if tasks is None else tasks.tolist()})
 
 
 def recorded_with_data(run: Run) -> dict[str, Any]:
@@ -68,7 +113,7 @@ def recorded_with_data(run: Run) -> dict[str, Any]:
 
     The configuration of other data is not passed on: the dataset's own check then says what differs.
     """
-    own: dict[str, Any] = run.record["experiment"] | {"tasks": _listed(run.tasks)}
+    own: dict[str, Any] = run.record["experiment"] | {"tasks": run.record["tasks"]}
     if not (run.data_folder / "manifest.json").exists():
         return own
     there = storage.read_json(run.data_folder / "manifest.json")
@@ -84,9 +129,8 @@ def find_data(source: Path, config: Experiment, tasks: NDArray[np.float32] | Non
     if not (folder / "manifest.json").exists():
         raise InputError(f"--data: {source} holds no training data; name a run folder or its subfolder data.")
     dataset = Dataset.open(folder)
-    if difference := difference_in_data(dataset.config, config, tasks):
-        key, before, now = difference
-        raise InputError(f"--data: {source} was collected with {key} = {before}, which is now {now}; collect new data.")
+    found = difference_in_data(dataset.config, config, tasks)
+    refuse_difference(found, f"--data: {source} was collected with", "which is now", "collect new data")
     return dataset
 
 
@@ -103,12 +147,9 @@ def copy_data(dataset: Dataset, run: Run) -> None:
 def read_dataset(run: Run, *, verify: bool = True) -> Dataset:
     """Open the training data of a run, if its configuration asks for such data."""
     dataset = Dataset.open(run.data_folder, verify=verify)
-    if difference := difference_in_data(dataset.config, run.config, run.tasks):
-        key, before, now = difference
-        raise InputError(
-            f"Dataset {run.data_folder} was collected with {key} = {before}, but in this run it is {now}; put back the data "
-            "of this run, or remove it to collect it again."
-        )
+    remedy = "put back the data of this run, or remove it to collect it again"
+    found = difference_in_data(dataset.config, run.config, run.tasks)
+    refuse_difference(found, f"Dataset {run.data_folder} was collected with", _HERE, remedy)
     return dataset
 
 
@@ -137,9 +178,7 @@ def _fitted_here(run: Run, path: Path, data: str | None) -> Model:
         theirs = parse(recorded).to_dict() if isinstance(recorded, dict) else {}
     except InputError as error:
         raise InputError(f"File {path} was fitted with a configuration that is not this run's: {error}") from None
-    if difference := first_difference(theirs, run.config.to_dict()):
-        key, before, now = difference
-        raise InputError(f"File {path} was fitted with {key} = {before}, but in this run it is {now}; {_AGAIN}.")
+    refuse_difference(first_difference(theirs, run.config.to_dict()), f"File {path} was fitted with", _HERE, _AGAIN)
     _require(path, "data", model.record.training_data.fingerprint, data)
     return model
 
@@ -173,12 +212,10 @@ def read_comparison(run: Run, path: Path) -> Comparison:
 
 def read_result(run: Run, method: str) -> Comparison:
     """Read one method on the test tasks."""
-    path = run.result_file(method)
-    result = read_comparison(run, path)
+    result = read_comparison(run, path := run.result_file(method))
     if result.names != (method,):
-        raise InputError(
-            f"File {path} holds the results of {', '.join(result.names)}, not those of {method}; {_AGAIN}."
-        )
+        held = ", ".join(result.names)
+        raise InputError(f"File {path} holds the results of {held}, not those of {method}; {_AGAIN}.")
     return result
 
 

@@ -2,36 +2,26 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from metastep import features
+from metastep import features, fqi
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.progress import Silent, Tracker
+from metastep._core.progress import Tracker
 from metastep._core.storage import require_new, write_new
 from metastep.controllers import MetaFQIController
 from metastep.evaluation import Comparison, Method, differences, join, summary
-from metastep.experiments.config import build_fqi, build_mdp, parse
+from metastep.experiments.config import build_mdp, parse
 from metastep.experiments.provenance import read_dataset
 from metastep.experiments.run import Run
 from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import read_fitted, validate
-from metastep.fqi import (
-    Model,
-    ObservationPart,
-    TrainingData,
-    ValidationCurve,
-    branches_of,
-    load_model,
-    model_from,
-    model_of_heads,
-    save_model,
-)
+from metastep.experiments.stages import fit_on, read_fitted, validate
+from metastep.fqi import Model
 from metastep.fqi.forest import Forest
 from metastep.mdp.history import Transitions
 from metastep.report.tables import target_of
@@ -59,18 +49,10 @@ def publish(
     force: bool = False,
     tracker: Tracker | None = None,
 ) -> Published:
-    """Write the model of a run, or one fitted on the data of several runs, with its card.
+    """Write the model of a run, or one fitted on the data of several runs, and its card, to `NAME.safetensors` and `NAME.md`.
 
-    Of a run with several models it is that of the method which the others are compared with.
-
-    Args:
-        runs: finished runs.
-        name: of the model.
-        out: the folder that `NAME.safetensors` and `NAME.md` go to.
-        trees: of every forest that are kept, the first ones; by default all.
-        command: that was typed, for the card.
-        force: whether files there are replaced.
-        tracker: receives progress.
+    Of a run with several models it is that of the method which the others are compared with. Of every forest the first `trees`
+    are kept, by default all; the command is for the card; with `force`, files there are replaced.
     """
     if not name.replace("-", "").isalnum():
         raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
@@ -88,9 +70,9 @@ def publish(
     small = whole.only_selected() if trees is None else whole.only_selected().with_trees(trees)
     storage.create_folder(out)
     with TemporaryDirectory() as aside:
-        save_model(small, Path(aside, file.name), packed=True)
+        fqi.save_model(small, Path(aside, file.name), packed=True)
         content = storage.read_bytes(Path(aside, file.name))
-        small = load_model(Path(aside, file.name))
+        small = fqi.load_model(Path(aside, file.name))
     names = [part.name for part in whole.record.observation]
     seen = np.concatenate([read_dataset(run, verify=False).transitions(names).observation for run in learned])
     seen = seen[:: max(1, len(seen) // _ROWS)]
@@ -187,14 +169,9 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
     """Fit one model on the training data of several runs, and select its iteration on the validation tasks of all of them.
 
     It observes the features of the runs that have no unit; these, space and rule must be the same in all runs. The first run
-    says how Q is fitted.
-
-    Args:
-        runs: one for each family.
-        known: whether the family is known where the model is used (`for_family`). Then it also sees the return, as a share of
-            the range of the family's returns; proposals stay within the family's own range of steps (but values of later
-            updates are maxima over the longest), and nodes are as small as in forests of one family.
-        tracker: receives progress.
+    says how Q is fitted. If the family is `known` where the model is used (`for_family`), it also sees the return, as a share
+    of the range of the family's returns; proposals stay within the family's own range of steps (but values of later updates are
+    maxima over the longest), and nodes are as small as in forests of one family.
     """
     families = {run.config.env.name: run for run in runs}
     if len(families) < len(runs) or len(families) < 2:
@@ -205,15 +182,11 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
     config, mdps = next(iter(fitting.values())), [build_mdp(each) for each in fitting.values()]
     first, *others = mdps
     for other in others:
-        for what in ("observation", "space"):
-            if getattr(first, what) != getattr(other, what):
+        for what in ("observation", "space", "rule.name"):
+            if attrgetter(what)(first) != attrgetter(what)(other):
                 raise InputError(
                     f"publish: {other.env.name} has another {what} than {first.env.name}; it must be the same."
                 )
-        if first.rule.name != other.rule.name:
-            raise InputError(
-                f"publish: {other.env.name} has the rule {other.rule.name}, {first.env.name} has {first.rule.name}."
-            )
     columns, parts, reaches = features.columns(first, first.observation), [], {}
     for name, run in families.items():
         # Rewards are shares of the range of a family's returns, so that no family counts more than another.
@@ -226,24 +199,21 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
         reaches[name] = (low, high - low)
         parts.append(_in_units(run.dataset.transitions(first.observation), columns, *reaches[name]))
     everything = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-    estimator = build_fqi(config, first.space)
-    with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
-        estimator.fit(everything, progress=lambda *_: stage.advance(1))
 
     def shared(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {name: value for name, value in tables[0].items() if all(t.get(name) == value for t in tables)}
 
     settings = [mdp.setting for mdp in mdps]
     rule, units = shared([setting["rule"] for setting in settings]), {name: unit for name, (_, unit) in reaches.items()}
-    model = model_from(
-        estimator,
+    model = fit_on(
+        config,
+        first,
+        everything,
+        data_of(runs),
+        tracker=tracker,
         setting=shared(settings) | {"rule": rule, "env": "several", "families": [*families]},
-        observation=[ObservationPart(name, size) for name, size in features.sizes(first, first.observation).items()],
-        training_data=TrainingData(len(everything.reward), config.seed, data_of(runs)),
-        feature_names=columns,
         configuration={"families": {name: each.to_dict() for name, each in configs.items()}}
         | ({"reaches": reaches} if known else {"reward_units": units}),
-        branches=branches_of(first.space),
     )
     # Iterations are scored by the mean over families of their mean return, in the family's units.
     scores: list[list[float]] = []
@@ -256,7 +226,7 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
     if not len(finite):
         raise InputError("selection: every iteration diverged on validation tasks.")
     return model.with_validation(
-        [ValidationCurve(int(i) + 1, float(table[:, i].mean()), tuple(table[:, i].tolist())) for i in finite]
+        [fqi.ValidationCurve(int(i) + 1, float(table[:, i].mean()), tuple(table[:, i].tolist())) for i in finite]
     )
 
 
@@ -272,12 +242,12 @@ def for_family(model: Model, config: Experiment) -> Model:
     own = replace(
         record,
         setting=mdp.setting,
-        branches=branches_of(mdp.space),
+        branches=fqi.branches_of(mdp.space),
         feature_low=moved(record.feature_low),
         feature_high=moved(record.feature_high),
     )
     heads = [[cast(Forest, head).in_unit(column, zero, unit) for head in q.heads] for q in model.q_functions]
-    return model_of_heads(own, heads)
+    return fqi.model_of_heads(own, heads)
 
 
 def data_of(runs: Sequence[Run]) -> str:
@@ -311,14 +281,9 @@ def _without_units(config: Experiment, known: bool) -> Experiment:
 
 def _in_units(transitions: Transitions, columns: Sequence[str], zero: float, unit: float) -> Transitions:
     rewards = (transitions.reward / np.float32(unit)).astype(np.float32)
-    if "return" not in columns:
-        return transitions._replace(reward=rewards)
-    column = [*columns].index("return")
-
-    def share(seen: NDArray[np.float32]) -> NDArray[np.float32]:
-        seen = seen.copy()
-        seen[:, column] = (seen[:, column] - zero) / unit
-        return seen
-
-    observation, following = share(transitions.observation), share(transitions.next_observation)
+    observation, following = transitions.observation.copy(), transitions.next_observation.copy()
+    if "return" in columns:
+        for seen in (observation, following):
+            column = seen[:, [*columns].index("return")]
+            column[:] = (column - zero) / unit
     return transitions._replace(observation=observation, reward=rewards, next_observation=following)

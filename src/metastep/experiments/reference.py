@@ -103,25 +103,17 @@ def sentence(error: ValidationError) -> str:
         (near,) = difflib.get_close_matches(dotted, elsewhere or words, n=1, cutoff=0.0)
         return f"{dotted}: is not a setting, did you mean {near!r}?"
     if problem["type"] == "missing":
-        return f"{dotted}: is missing, it must be {_what_is_needed(dotted)}."
+        field = Experiment.model_fields.get(dotted)  # a section names its keys
+        section = None if field is None else section_in(field.annotation)
+        if section is None:
+            return f"{dotted}: is missing, it must be set."
+        needed = [key for key, inner in section.model_fields.items() if inner.is_required()]
+        registry, name = _REGISTRIES.get(section.__name__), section.model_fields.get("name")
+        needed += registry.required(name.default) if registry is not None and name is not None else []
+        return f"{dotted}: is missing, it must be a table [{dotted}]{' with ' * bool(needed)}{', '.join(needed)}."
     if problem["type"] == "value_error" and not message.startswith("must"):  # a section's own check names the field
         return f"{dotted}.{message.rstrip('.')}.".removeprefix(".")
     return f"{dotted or 'configuration'}: {shown(problem['input'])} {message}."
-
-
-def _what_is_needed(name: str) -> str:
-    """Return how to set what is missing: a section names its keys."""
-    section: Any = Experiment
-    for part in name.split("."):
-        field = section.model_fields.get(part)
-        section = None if field is None else field.annotation
-        if not (isinstance(section, type) and issubclass(section, BaseModel)):
-            return "set"
-    needed = [key for key, field in section.model_fields.items() if field.is_required()]
-    registry, default = _REGISTRIES.get(section.__name__), section.model_fields.get("name")
-    if registry is not None and default is not None and isinstance(default.default, str):
-        needed += registry.required(default.default)
-    return f"a table [{name}]" + (f" with {', '.join(needed)}" if needed else "")
 
 
 def _all_settings(section: type[BaseModel], prefix: str = "") -> Iterator[str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
@@ -25,27 +25,16 @@ from numpy.typing import NDArray
 
 from metastep import policies
 from metastep._core import storage
-from metastep._core.errors import InputError, shown
-from metastep._core.progress import Tracker
+from metastep._core.errors import InputError
+from metastep._core.progress import Named, Silent, Tracker
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import writing
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
-from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, tune
+from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
+from metastep.experiments import config as configs
 from metastep.experiments import provenance, reporting, stages
 from metastep.experiments.budget import require_affordable
-from metastep.experiments.config import (
-    Scale,
-    build_env,
-    build_fqi,
-    build_mdp,
-    learners_collected,
-    load,
-    parse,
-    require_available,
-    updates_collected,
-    variant,
-)
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model, save_model
 from metastep.mdp import MetaMDP, collection
@@ -88,8 +77,8 @@ class Run:
         file = Path(path) / "config.json"
         if not file.exists():
             raise InputError(f"Folder {path} holds no config.json; `metastep collect` or `metastep run` creates one.")
-        record = _read(file)
-        run = cls(path, _parsed(file, record), _tasks(file, record["tasks"]))
+        record = provenance.read_config(file)
+        run = cls(path, provenance.parsed(file, record), provenance.listed_tasks(file, record["tasks"]))
         run.record = record
         return run
 
@@ -101,7 +90,9 @@ class Run:
         # Of several processes that start at the same time one writes; all compare with what is there then.
         storage.write_atomically(file, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
         # Parsing fills in settings that are newer than the folder, so that they do not count as a difference.
-        there = {name: self.record[name] for name in wanted} | {"experiment": _parsed(file, self.record).to_dict()}
+        there = {name: self.record[name] for name in wanted} | {
+            "experiment": provenance.parsed(file, self.record).to_dict()
+        }
         if difference := first_difference(there, wanted):
             key, before, now = difference
             raise InputError(
@@ -116,14 +107,14 @@ class Run:
         """Import the modules that the configuration names, or refuse; check the listed tasks."""
         require_modules(self.config.part_names(), f"File {self.path / 'config.json'}", allow_imports=allow_imports)
         if self.tasks is not None:
-            space = build_env(self.config).context_space
+            space = configs.build_env(self.config).context_space
             space.validate(self.tasks, f"File {self.path / 'config.json'}, tasks")
         return self
 
     def require_buildable(self) -> Self:
         """Refuse a configuration whose meta-MDPs, estimators or methods cannot be built."""
         for own in map(self.of_model, ("", *self.config.models)):
-            build_fqi(own.config, own.mdp.space)
+            configs.build_fqi(own.config, own.mdp.space)
         assert self.methods is not None
         return self
 
@@ -136,19 +127,19 @@ class Run:
         if not name:
             return self
         if name not in self._models:
-            self._models[name] = Run(self.path / "models" / name, variant(self.config, name), self.tasks)
+            self._models[name] = Run(self.path / "models" / name, configs.variant(self.config, name), self.tasks)
         return self._models[name]
 
     def writing(self) -> AbstractContextManager[None]:
         """Lock the folder against other writers."""
-        return writing(lock_folder(self.path))
+        return writing(provenance.lock_folder(self.path))
 
     # What the run consists of, built or read on first use.
 
     @cached_property
     def record(self) -> dict[str, Any]:
         """The content of config.json."""
-        return _read(self.path / "config.json")
+        return provenance.read_config(self.path / "config.json")
 
     @property
     def identity(self) -> str:
@@ -158,7 +149,7 @@ class Run:
     @cached_property
     def mdp(self) -> MetaMDP:
         """The meta-MDP."""
-        return build_mdp(self.config)
+        return configs.build_mdp(self.config)
 
     @cached_property
     def methods(self) -> dict[str, MethodSpec]:
@@ -192,8 +183,13 @@ class Run:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """All methods on the test tasks."""
-        return stages.read_compared(self)
+        """All methods on the test tasks, joined from the results there."""
+        comparison = provenance.read_comparison(self, self.comparison_file)
+        if comparison.names != self.config.compare.names:
+            raise InputError(
+                f"File {self.comparison_file} compares other methods than this run; remove it to compare again."
+            )
+        return comparison
 
     def command(self) -> str:
         """Return the command that created the folder, as far as it is known."""
@@ -217,11 +213,11 @@ class Run:
             self.dataset = collection.collect(
                 dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
                 self.data_folder,
-                num_episodes=learners_collected(config),
+                num_episodes=configs.learners_collected(config),
                 labels=config.collect.labels,
                 rounds=config.collect.rounds,
                 follow=None if config.collect.rounds == 1 else partial(self._controller_of_round, timed),
-                num_updates=updates_collected(config),
+                num_updates=configs.updates_collected(config),
                 seed=config.seed,
                 config=provenance.recorded_with_data(self),
                 task_list=self.tasks,
@@ -240,19 +236,33 @@ class Run:
             model = provenance.read_round_model(self, index, fingerprint)
         else:
             transitions = all_transitions(map(writer.block, blocks), config.meta.observation)
-            model = stages.fit_on(self, transitions, fingerprint, self.data_folder, tracker=tracker)
+            model = stages.fit_on(config, self.mdp, transitions, fingerprint, tracker=tracker)
             model = stages.select(model, stages.validate(self, model, tracker=tracker)).only_selected()
             storage.create_folder(path.parent)
             save_model(model, path)
         return Exploring(MetaFQIController(model), config.collect.exploration, config.collect.near)
 
     def learn(self, model: str = "", *, tracker: Tracker | None = None) -> Model:
-        """Collect, fit and select one of the experiment's models."""
-        return stages.learn(self, model, tracker=tracker)
+        """Collect, fit and select one of the experiment's models, or continue where it was stopped."""
+        own = self.of_model(model)
+        if model:
+            own.prepare_folder()
+            tracker = Named(tracker or Silent(), model)
+        if not (own.model_file.exists() and own.validation_file.exists()):
+            own.collect(tracker=tracker)
+        return stages.fit_and_select(own, tracker=tracker)
 
     def compare(self, *, tracker: Tracker | None = None) -> Comparison:
-        """Tune the baselines and run every method on the test tasks."""
-        return stages.compare_methods(self, tracker=tracker)
+        """Tune the baselines and run every method on the test tasks; each result is written as soon as it is complete."""
+        if not self.comparison_file.exists():
+            names = self.config.compare.names
+            with self.writing():
+                joined, uses = (
+                    join(stages.method_results(self, names, tracker=tracker)),
+                    [f"results/{n}" for n in names],
+                )
+                self.comparison = provenance.write_comparison(self, self.comparison_file, joined, uses)
+        return self.comparison
 
     def run_all(self, *, tracker: Tracker | None = None) -> Path:
         """Run every stage and write the report; return the path of its page."""
@@ -303,7 +313,7 @@ def run(
     source: str | Path,
     out: str | Path,
     *,
-    scale: Scale | None = None,
+    scale: configs.Scale | None = None,
     seed: int | None = None,
     overrides: Sequence[str] = (),
     tracker: Tracker | None = None,
@@ -330,7 +340,7 @@ def run(
 
 def start_run(
     source: str | Path,
-    scale: Scale | None,
+    scale: configs.Scale | None,
     out: Path,
     *,
     command: str = "",
@@ -345,8 +355,8 @@ def start_run(
     Besides the arguments of `run` there are the command that was typed, for the report, a file of contexts to train on, and
     another run, or its data, to copy the training data from.
     """
-    config = load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
-    env = build_env(config)
+    config = configs.load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
+    env = configs.build_env(config)
     if ":" in config.env.name:  # a user's, which may break the contract: later it would fail, or give wrong numbers
         declared(env)  # the policy is built from it
         policy = policies.build(config.policy.name, config.policy.options, env)
@@ -355,7 +365,7 @@ def start_run(
     space = env.context_space
     listed = None if tasks is None else load_tasks(tasks, space.names, space.low, space.high)
     new = Run(out, config, listed).require_buildable()
-    require_available(new.mdp)
+    configs.require_available(new.mdp)
     require_affordable(new, anyway=anyway)
     dataset = None if data is None else provenance.find_data(data, config, listed)
     new.prepare_folder(command)
@@ -363,45 +373,3 @@ def start_run(
         with new.writing():
             provenance.copy_data(dataset, new)
     return new
-
-
-def lock_folder(path: Path) -> Path:
-    """Return the folder whose lock a writer of a run, of a model within it or of its data holds."""
-    place = path.resolve()
-    if place.name == "data" and (place.parent / "config.json").exists():
-        place = place.parent
-    if place.parent.name == "models" and (place.parent.parent / "config.json").exists():
-        place = place.parent.parent
-    return place
-
-
-def _read(file: Path) -> dict[str, Any]:
-    record = storage.read_sealed(file, "run", "start it again in another folder")
-    keys = {*storage.stamp("run"), "experiment", "tasks", "checksum"}
-    if set(record) != keys or not isinstance(record["experiment"], dict):
-        raise InputError(f"File {file} was not written by metastep: it must hold the keys experiment and tasks.")
-    return record
-
-
-def _parsed(file: Path, record: dict[str, Any]) -> Experiment:
-    try:
-        return parse(record["experiment"])
-    except InputError as error:
-        raise InputError(f"File {file}: {error}") from None
-
-
-def _tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
-    """Return the recorded tasks as an array; the file may have been edited."""
-    if listed is None:
-        return None
-    rows = listed if isinstance(listed, list) and all(isinstance(row, list) for row in listed) else []
-    numbers = all(type(number) in (int, float) for row in rows for number in row)
-    if numbers and len({len(row) for row in rows}) == 1 and rows[0]:
-        # A whole number may be too long for a float, a float too large for one of 32 bits.
-        with suppress(OverflowError), np.errstate(over="ignore"):
-            tasks = np.asarray(rows, np.float32)
-            if np.isfinite(tasks).all():
-                return tasks
-    raise InputError(
-        f"File {file}: tasks = {shown(listed)} must be null or a list of tasks, each a list of equally many finite numbers."
-    )

@@ -12,22 +12,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from metastep import controllers, features
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.progress import Named, Silent, Stage, Tracker
+from metastep._core.progress import Silent, Stage, Tracker
 from metastep.controllers import Controller, MetaFQIController
-from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, baselines, compare, join
+from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, baselines, compare
 from metastep.evaluation.comparison import Asked, comparing
 from metastep.evaluation.tuning import num_blocks, tuning
 from metastep.experiments import provenance
 from metastep.experiments.config import build_fqi, build_regressor, build_rule
 from metastep.experiments.schema import Experiment, MethodSection
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, save_model
+from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.history import Transitions
@@ -41,35 +42,36 @@ if TYPE_CHECKING:
 def fit_model(run: Run, dataset: Dataset, *, tracker: Tracker | None = None, random_state: int | None = None) -> Model:
     """Fit metaFQI on a dataset; every iteration is kept, the last one counts as selected until `select`."""
     transitions = dataset.transitions(run.config.meta.observation)
-    return fit_on(run, transitions, dataset.checksum, dataset.folder, tracker=tracker, random_state=random_state)
+    return fit_on(run.config, run.mdp, transitions, dataset.checksum, tracker=tracker, random_state=random_state)
 
 
 def fit_on(
-    run: Run,
+    config: Experiment,
+    mdp: MetaMDP,
     transitions: Transitions,
     fingerprint: str,
-    source: Path,
     *,
     tracker: Tracker | None,
     random_state: int | None = None,
+    setting: dict[str, Any] | None = None,
+    configuration: dict[str, Any] | None = None,
 ) -> Model:
-    """Fit metaFQI on transitions from `source`; `fingerprint` identifies them."""
-    config, mdp, observation = run.config, run.mdp, run.config.meta.observation
+    """Fit metaFQI on transitions that `fingerprint` identifies; `setting` and `configuration` replace the experiment's own."""
     estimator = build_fqi(config, mdp.space, random_state)
     with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
         if not len(transitions.reward):
             raise InputError(
-                f"Dataset {source}: each of its tuples holds a number that is not finite, so there is nothing to fit; look at "
-                "the policy's sigma, the first policies and the step sizes."
+                "fit: each of the tuples holds a number that is not finite, so there is nothing to fit; look at the policy's "
+                "sigma, the first policies and the step sizes."
             )
         estimator.fit(transitions, progress=lambda *_: stage.advance(1))
     model = model_from(
         estimator,
-        setting=mdp.setting,
-        observation=[ObservationPart(name, size) for name, size in features.sizes(mdp, observation).items()],
+        setting=setting or mdp.setting,
+        observation=[ObservationPart(name, size) for name, size in features.sizes(mdp, mdp.observation).items()],
         training_data=TrainingData(len(transitions.reward), config.seed, fingerprint),
-        feature_names=features.columns(mdp, observation),
-        configuration={"experiment": config.to_dict()},
+        feature_names=features.columns(mdp, mdp.observation),
+        configuration=configuration or {"experiment": config.to_dict()},
         branches=branches_of(mdp.space),
     )
     # As in the configuration: `module:name` says where a user's own regressor comes from.
@@ -111,12 +113,10 @@ def select(model: Model, validation: Comparison) -> Model:
     A diverged task makes an iteration's mean return minus infinity, so it cannot be selected; its curve is not kept.
     """
     curves = []
-    for index, record in enumerate(validation.methods):
-        returns = validation.returns[index].astype(np.float64).mean(axis=0)
+    for record, tasks in zip(validation.methods, validation.returns, strict=True):
+        returns, iteration = tasks.astype(np.float64).mean(axis=0), int(record.values["iteration"])
         if np.isfinite(returns).all():
-            curves.append(
-                ValidationCurve(int(record.values["iteration"]), float(returns[1:].mean()), tuple(returns.tolist()))
-            )
+            curves.append(ValidationCurve(iteration, float(returns[1:].mean()), tuple(returns.tolist())))
     if not curves:
         raise InputError("selection: every iteration diverged on the validation tasks.")
     return model.with_validation(curves)
@@ -145,50 +145,7 @@ def read_fitted(run: Run) -> tuple[Model, Comparison]:
     return run.model, run.validation
 
 
-def learn(run: Run, model: str = "", *, tracker: Tracker | None = None) -> Model:
-    """Collect, fit and select one of an experiment's models, or continue where it was stopped."""
-    own = run.of_model(model)
-    if model:
-        own.prepare_folder()
-        tracker = Named(tracker or Silent(), model)
-    if not (own.model_file.exists() and own.validation_file.exists()):
-        own.collect(tracker=tracker)
-    return fit_and_select(own, tracker=tracker)
-
-
-def fit_all(run: Run, *, tracker: Tracker | None = None) -> dict[str, Model]:
-    """Fit and select the experiment's own model and the others that methods follow, whose data are collected here.
-
-    Rounds collect with models: their data and their fits belong together.
-    """
-    found = {"": fit_and_select(run, tracker=tracker)}
-    return found | {name: learn(run, name, tracker=tracker) for name in run.models_needed if name}
-
-
-def compare_methods(run: Run, *, tracker: Tracker | None = None) -> Comparison:
-    """Run every method on the test tasks, the baselines tuned; each result is written as soon as it is complete."""
-    if not run.comparison_file.exists():
-        names = run.config.compare.names
-        with run.writing():
-            joined = join(method_results(run, names, tracker=tracker))
-            uses = [f"results/{name}" for name in names]
-            run.comparison = provenance.write_comparison(run, run.comparison_file, joined, uses)
-    return run.comparison
-
-
-def read_compared(run: Run) -> Comparison:
-    """Read the comparison of a run, if it is the join of the results there."""
-    comparison = provenance.read_comparison(run, run.comparison_file)
-    if comparison.names != run.config.compare.names:
-        raise InputError(
-            f"File {run.comparison_file} compares other methods than this run; remove it to compare again."
-        )
-    return comparison
-
-
 class _Work(NamedTuple):
-    """The work of one method's result."""
-
     blocks: int  # of learners
     plan: Plan[None]
     is_tuned: bool
@@ -265,15 +222,11 @@ def prepare_method(
 
 def method_specs(config: Experiment) -> dict[str, MethodSpec]:
     """Return the methods of the comparison by name, as data; `Run.methods` also checks that they can be built."""
-    return {method.own_name: _spec(config, method) for method in config.compare.methods}
+    return {method.own_name: method_spec(config, method) for method in config.compare.methods}
 
 
-def unlisted_spec(config: Experiment, name: str) -> MethodSpec:
-    """Return a registered method that the comparison does not list, with its registered grid."""
-    return _spec(config, MethodSection(name=name))
-
-
-def _spec(config: Experiment, method: MethodSection) -> MethodSpec:
+def method_spec(config: Experiment, method: MethodSection) -> MethodSpec:
+    """Return a method as data, its grid and steps filled in from the configuration."""
     if method.controller is None:
         spec = baselines.make(method.name)
     else:
@@ -357,7 +310,7 @@ def read_times(folder: Path) -> dict[str, float]:
         return {}
     found = storage.read_json(file)
     storage.require_stamp(found, "times", file, "remove it")
-    seconds = found.get("seconds")
-    if not isinstance(seconds, dict) or not all(type(value) in (int, float) for value in seconds.values()):
-        raise InputError(f"File {file} was not written by metastep: it must hold seconds by stage; remove it.")
-    return {name: float(value) for name, value in seconds.items()}
+    try:
+        return {name: float(value) for name, value in found["seconds"].items()}
+    except (KeyError, AttributeError, TypeError, ValueError):
+        raise InputError(f"File {file} was not written by metastep: it must hold seconds by stage.") from None

@@ -32,15 +32,8 @@ PART_SECONDS = 2.0
 
 def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int, labels: int = 1) -> Layout:
     """Return the shape of the dataset that `collect` writes."""
-    return Layout(
-        context_names=mdp.env.context_space.names,
-        features=features.sizes(mdp, recorded_features(mdp)),
-        num_updates=num_updates,
-        num_learners=num_episodes,
-        block_size=mdp.block_size,
-        num_hyperparameters=mdp.space.num_coordinates,
-        labels=labels,
-    )
+    names, sizes = mdp.env.context_space.names, features.sizes(mdp, recorded_features(mdp))
+    return Layout(names, sizes, num_updates, num_episodes, mdp.block_size, mdp.space.num_coordinates, labels)
 
 
 def recorded_features(mdp: MetaMDP) -> tuple[str, ...]:
@@ -102,8 +95,7 @@ def collect(
         follow: gives the memoryless controller of each round in place of `controller`, once the rounds before it are there.
         tracker: shows the environment steps simulated.
     """
-    layout = layout_of(mdp, num_episodes, num_updates, labels)
-    controller = controller or Exploration()
+    layout, controller = layout_of(mdp, num_episodes, num_updates, labels), controller or Exploration()
     tasks_digest = None if task_list is None else storage.sha256_of_json(np.asarray(task_list).tolist())
     recorded = {**config, "collected_with": {"controller": controller.name, "task_list": tasks_digest}}
     writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name(), packages=mdp.env.packages)
@@ -156,11 +148,10 @@ def _marked(work: Collected, pool: parallel.Pool) -> Iterator[Collected]:
 def make_block(work: Collected, controller: Controller, block: int) -> History | None:
     """Collect one block from where it was interrupted; return it to be written, unless this process writes it itself."""
     files, mdp, labels = work.files, work.mdp, work.files.layout.labels
-    is_elsewhere = work.mark is not None
-    can_write = work.mark is None or work.mark.exists()
-    if is_elsewhere and can_write and not files.problem(block):
+    writes_itself = work.mark is not None and work.mark.exists()
+    if writes_itself and not files.problem(block):
         return None  # by a worker that was killed before it could say so
-    resumes = can_write and controller.is_memoryless
+    resumes = (work.mark is None or writes_itself) and controller.is_memoryless
     begun = work.begun(block)[0] if resumes else None
     steps = mdp.block_size * mdp.batch_steps * labels  # of an update
     stretch = max(1, engine_of(mdp.env).steps_between_halts // steps) if controller.is_memoryless else work.num_updates
@@ -176,7 +167,7 @@ def make_block(work: Collected, controller: Controller, block: int) -> History |
                 files.parts.write(block, growth, saved)
                 saved, last_saved = growth.updates, time.monotonic()
             parallel.report(block, work.steps_of(growth.updates))
-    if is_elsewhere and can_write:
-        files.add(block, joined(pieces))
-        return None
-    return joined(pieces)
+    if not writes_itself:
+        return joined(pieces)
+    files.add(block, joined(pieces))
+    return None

@@ -49,20 +49,16 @@ class Layout(NamedTuple):
 
     def shapes(self, block: int) -> dict[str, tuple[int, ...]]:
         """Return the shape of every array of one block."""
-        observations, learners = self.num_updates + 1, self.blocks.num_valid(block)
-        after = (self.num_updates, self.labels - 1, learners)  # of what was tried besides
-        tried = {
-            **dict.fromkeys(("tried/mean_return", "tried/flagged", "tried/num_steps"), after),
-            "tried/hyperparameters": (*after, self.num_hyperparameters),
-            **{f"tried/feature/{name}": (*after, size) for name, size in self.features.items()},
-        }
-        return {
-            "context": (learners, len(self.context_names)),
-            **dict.fromkeys(("mean_return", "flagged", "num_steps"), (observations, learners)),
-            "hyperparameters": (self.num_updates, learners, self.num_hyperparameters),
-            **{f"feature/{name}": (observations, learners, size) for name, size in self.features.items()},
-            **(tried if self.labels > 1 else {}),
-        }
+        learners, updates = self.blocks.num_valid(block), self.num_updates
+        moments: dict[str, tuple[int, ...]] = {"": (updates + 1, learners)}
+        if self.labels > 1:  # of what was tried besides
+            moments["tried/"] = (updates, self.labels - 1, learners)
+        shapes: dict[str, tuple[int, ...]] = {"context": (learners, len(self.context_names))}
+        for prefix, seen in moments.items():
+            shapes |= {f"{prefix}{name}": seen for name in ("mean_return", "flagged", "num_steps")}
+            shapes |= {f"{prefix}feature/{name}": (*seen, size) for name, size in self.features.items()}
+            shapes[f"{prefix}hyperparameters"] = (updates, *seen[1:], self.num_hyperparameters)
+        return shapes
 
     def num_bytes(self, block: int) -> int:
         """Return the disk space that one block takes at most."""
@@ -189,11 +185,8 @@ class DatasetWriter:
             # Nothing is left to compute. Should a block be damaged, its new version must match the checksum anyway.
             self._identity["environment"] = manifest["environment"]
         if difference := first_difference({key: manifest[key] for key in self._identity}, self._identity):
-            key, before, now = difference
-            raise InputError(
-                f"Dataset {self.folder} was started with {key} = {before}, which is now {now}; "
-                "resume with the same setting or use another folder."
-            )
+            started = "was started with {} = {}, which is now {}".format(*difference)
+            raise InputError(f"Dataset {self.folder} {started}; resume with the same setting or use another folder.")
         digest = storage.sha256_of_json(self._identity)
         # The last bits of a block come from one environment, also where that of a complete dataset is not asked for.
         parts = Parts(self.folder, {"dataset": digest, "environment": environment})
@@ -268,11 +261,8 @@ class Dataset:
         checksums, layout = manifest["blocks"], manifest["layout"]
         layout = Layout(**(layout | {"context_names": tuple(layout["context_names"])}))
         if checksums is None:
-            there = len(list(folder.glob("block-*.safetensors")))
-            raise InputError(
-                f"Dataset {folder} is not complete: {there} of {len(layout.blocks)} blocks are there; "
-                "run the command that collects it again."
-            )
+            blocks = f"{len(list(folder.glob('block-*.safetensors')))} of {len(layout.blocks)} blocks are there"
+            raise InputError(f"Dataset {folder} is not complete: {blocks}; run the command that collects it again.")
         for index, checksum in enumerate(checksums if verify else ()):
             storage.read_tensors(_block_path(folder, index), checksum)
         kept = {key: manifest[key] for key in ("config", "seed", "environment", "checksum")}

@@ -8,7 +8,6 @@ from metastep.evaluation.statistics import Metric
 from metastep.report import tables
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table
 from metastep.report.figures import alone, whiskers
-from metastep.report.methods import about
 from metastep.report.model import about_the_model, usage
 from metastep.report.results import directions, learning_curves, one_by_one, single_tasks, spread, steps, steps_by_task
 from metastep.report.tables import Findings, listed
@@ -51,8 +50,7 @@ def compose(findings: Findings) -> Document:
     parts += [Heading("What it cost"), *_costs(findings)]
     if fitted:
         parts += about_the_model(findings, target if target in fitted else next(iter(fitted)))
-    about_methods = [(record.label, about(record)) for record in comparison.methods]
-    parts += [Heading("The methods"), Table(("method", "what it is"), about_methods, name="methods")]
+    parts += [Heading("The methods"), tables.methods_table(comparison)]
     models = {name: (one.counts, one.model.record.training_data.fingerprint) for name, one in fitted.items()}
     parts += [Heading("Flags, versions and seeds"), Paragraph(tables.FLAGGED)]
     parts.append(tables.bookkeeping_table(comparison, models, findings.config))

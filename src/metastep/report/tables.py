@@ -1,7 +1,9 @@
 """What a report is made from, which methods it is about, and its tables."""
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -228,6 +230,24 @@ def bookkeeping_table(
         rows.append((f"effective sample size, {comparison.label(method)}", found))
     rows += [(name, str(value)) for name, value in comparison.settings.get("versions", {}).items()]
     return Table(("what", "value"), [*rows, ("seed", str(config["seed"]))], name="bookkeeping")
+
+
+def methods_table(comparison: Comparison) -> Table:
+    """Return a paragraph on each method, with where it comes from."""
+    rows = [(record.label, about(record)) for record in comparison.methods]
+    return Table(("method", "what it is"), rows, name="methods")
+
+
+def about(record: MethodRecord) -> str:
+    """Return the paragraph on a method, or its parts where there is none."""
+    known = tomllib.loads(resources.files("metastep.report").joinpath("methods.toml").read_text("utf-8"))
+    own, paper = record.name.rpartition(":")[2], known.pop("paper")
+    controller = {"single-action": "single", "greedy-oracle": "oracle"}.get(record.controller, record.controller)
+    # A baseline's rule is part of its name; under another name, only the parts are known.
+    if own not in known and controller not in known:
+        return f"The controller {record.controller} with the update rule {record.rule}."
+    text = known[own] if own in known else f"{known[controller]} Here with the update rule {record.rule}."
+    return text.replace("{paper}", paper)
 
 
 def nothing_learned(comparison: Comparison, trained: Sequence[Counts]) -> str:
