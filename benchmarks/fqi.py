@@ -52,10 +52,10 @@ def measure_metastep(size: Size, data: Data, threads: int) -> Record:
     """Measure the second iteration of `MetaFQI`, stage by stage."""
     from metastep import __version__
     from metastep.fqi import ExtraTrees
-    from metastep.fqi.qfunction import QFunction, Stepsizes
+    from metastep.fqi.iteration import QFunction, Stepsizes
 
     inputs = np.column_stack([data.observation, data.stepsize])
-    regressor, stepsizes = ExtraTrees(size.trees, size.min_split), Stepsizes(0.0, size.high, NUM_STEPSIZES)
+    regressor, stepsizes = ExtraTrees(size.trees, size.min_split), {"": Stepsizes(0.0, size.high, NUM_STEPSIZES)}
 
     def fit(rows: Any, targets: Any, seed: int) -> QFunction:
         return QFunction((regressor.fit(rows, targets, seed=seed, threads=threads),), stepsizes)

@@ -39,12 +39,10 @@ def make_model(rows: int, trees: int) -> Model:
 def by_gathers(model: Model) -> Callable[[Any], Any]:
     """Return the proposal as a program of arrays and gathers."""
     function: Any = model.q_functions[0]
-    plan = function._grid_plan
-    feature, threshold, left, right, steps = map(
-        jnp.asarray, (plan.feature, plan.threshold, plan.left, plan.right, plan.stepsizes)
-    )
+    plan = function._grid_plans[0]
+    feature, threshold, left, right, steps = map(jnp.asarray, (*plan.trees[:4], plan.stepsizes))
     value = jnp.asarray(np.concatenate([head.value for head in function.heads]).astype(np.float32))
-    roots, last = jnp.asarray(plan.roots.astype(np.int32)), len(NAMES)
+    roots, last = jnp.asarray(plan.trees.offsets[:-1].astype(np.int32)), len(NAMES)
 
     @jax.jit
     def proposed(row: Any) -> Any:

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metastep.controllers import GreedyOracle
-from metastep.controllers.greedy_oracle import line_search
+from metastep.controllers.search import line_search
 from metastep.mdp.blocks import Stream
 from tests.controllers.problems import BLOCK, make_mdp
 
@@ -19,7 +19,7 @@ def test_the_search_prices_each_step_with_the_estimator_on_the_controllers_episo
         np.testing.assert_allclose(row, expected, rtol=1e-4)
 
 
-def test_the_proposal_is_the_best_step_of_the_search() -> None:
+def test_the_proposal_is_the_best_step_of_the_search_and_finite() -> None:
     mdp = make_mdp("cartpole")
     learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     controller = GreedyOracle(num_stepsizes=21)
@@ -27,6 +27,8 @@ def test_the_proposal_is_the_best_step_of_the_search() -> None:
     grid = mdp.space.candidates(21)[:, 0]
     returns = np.asarray(line_search(mdp, learners, jnp.asarray(grid)[:, None]))
     np.testing.assert_array_equal(proposal, grid[returns.argmax(axis=0)])
+    broken = learners._replace(context=learners.context.at[0].set(jnp.nan))
+    assert np.all(np.isfinite(controller.propose(controller.init(mdp, broken), broken)))
 
 
 def test_the_episodes_are_neither_the_current_nor_the_next_batch() -> None:
@@ -36,11 +38,3 @@ def test_the_episodes_are_neither_the_current_nor_the_next_batch() -> None:
     fresh = np.asarray(line_search(mdp, learners, jnp.zeros((2, 1), jnp.float32)))[0]
     assert not np.any(fresh == np.asarray(learners.estimate.mean_return))
     assert not np.any(fresh == np.asarray(mdp.advance(learners, still).estimate.mean_return))
-
-
-def test_a_return_that_is_not_finite_is_never_the_best() -> None:
-    mdp = make_mdp("cartpole")
-    learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
-    broken = learners._replace(context=learners.context.at[0].set(jnp.nan))
-    controller = GreedyOracle(num_stepsizes=21)
-    assert np.all(np.isfinite(controller.propose(controller.init(mdp, broken), broken)))

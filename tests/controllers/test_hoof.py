@@ -8,9 +8,8 @@ import pytest
 from jax import Array
 from numpy.typing import NDArray
 
-from metastep._core.errors import InputError
 from metastep.controllers import Fixed
-from metastep.controllers.hoof import HOOF, Prices, choose, price
+from metastep.controllers.search import HOOF, Prices, choose, price
 from metastep.evaluation import Method, compare
 from metastep.mdp import EpisodicMetaMDP, Learners
 from metastep.mdp.blocks import Stream
@@ -128,31 +127,20 @@ def test_a_candidate_that_changes_nothing_has_the_value_of_the_batch() -> None:
     np.testing.assert_allclose(huge.sample_size[0], 1.0, rtol=0.1)
 
 
-def random_prices(seed: int, num_candidates: int, num_learners: int) -> tuple[Array, Prices]:
-    rng = np.random.default_rng(seed)
-    shape = (num_candidates, num_learners)
-    value = np.where(rng.random(shape) < 0.1, np.nan, rng.normal(size=shape))
-    candidates = rng.uniform(0.0, 2.0, (*shape, 1))
-    prices = Prices(*(jnp.asarray(a, jnp.float32) for a in (value, rng.exponential(size=shape), np.ones(shape))))
-    return jnp.asarray(candidates, jnp.float32), prices
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_choice_is_the_best_feasible_candidate(seed: int) -> None:
     """400 learners with bounds from very tight (often nothing is feasible) to loose."""
-    candidates, prices = random_prices(seed, 6, 400)
-    bound = jnp.asarray(np.geomspace(1e-2, 10.0, 400), jnp.float32)
-    chosen = np.asarray(choose(candidates, prices, bound))
-    value, divergence = np.asarray(prices.value), np.asarray(prices.divergence)
-    num_without = 0
-    for learner in range(400):
-        feasible = [z for z in range(6) if divergence[z, learner] <= bound[learner] and np.isfinite(value[z, learner])]
-        if feasible:
-            assert chosen[learner] == max(feasible, key=lambda z: value[z, learner])
-        else:
-            num_without += 1
-            assert chosen[learner] == np.argmin(np.asarray(candidates)[:, learner, 0])
-    assert 20 < num_without < 380  # both cases occur
+    rng, shape = np.random.default_rng(seed), (6, 400)
+    value = np.where(rng.random(shape) < 0.1, np.nan, rng.normal(size=shape))
+    candidates, divergence = rng.uniform(0.0, 2.0, (*shape, 1)), rng.exponential(size=shape)
+    bound = np.geomspace(1e-2, 10.0, 400)
+    prices = Prices(jnp.asarray(value), jnp.asarray(divergence), jnp.ones(shape))
+    chosen = np.asarray(choose(jnp.asarray(candidates), prices, jnp.asarray(bound)))
+    feasible = (divergence <= bound) & np.isfinite(value)
+    best = np.where(feasible, value, -np.inf).argmax(axis=0)
+    some = feasible.any(axis=0)
+    np.testing.assert_array_equal(chosen, np.where(some, best, candidates[:, :, 0].argmin(axis=0)))
+    assert 20 < some.sum() < 380  # both cases occur
 
 
 def test_the_proposal_respects_the_bound_of_each_learner() -> None:
@@ -177,21 +165,11 @@ def test_effective_sample_sizes_are_reported() -> None:
     controller = HOOF(0.05, num_candidates=10)
     learners, _ = current_batch(mdp)
     state = controller.init(mdp, learners)
-    assert controller.report(state) == {}
     proposal = controller.propose(state, learners)
     sizes = controller.report(controller.observe(state, learners, proposal, learners))["effective_sample_size"]
-    assert sizes.shape == (1, BLOCK)
-    np.testing.assert_allclose(sizes[0], price(mdp, learners, proposal[None]).sample_size[0], rtol=1e-6)
+    np.testing.assert_allclose(sizes, price(mdp, learners, proposal[None]).sample_size, rtol=1e-6)
     silent = HOOF(0.05, num_candidates=10, records_sample_size=False)
     assert silent.report(silent.observe(state, learners, proposal, learners)) == {}
-
-
-@pytest.mark.parametrize(
-    ("bound", "num", "field"), [(-1.0, 1, "max_divergence"), (np.nan, 1, "max_div"), (1.0, 0, "num_candid")]
-)
-def test_bad_settings_are_refused(bound: float, num: int, field: str) -> None:
-    with pytest.raises(InputError, match=field):
-        HOOF(bound, num_candidates=num)
 
 
 def test_a_comparison_keeps_what_a_controller_reports() -> None:

@@ -9,12 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
 from metastep.controllers import Fixed, MetaFQIController, Run, SingleAction
-from metastep.controllers.single_action import constant_runs
+from metastep.controllers.learned import constant_runs
 from metastep.features import meta_observation
-from metastep.fqi import ExtraTrees, MetaFQI
-from metastep.fqi.qfunction import QFunction, Stepsizes
+from metastep.fqi import ExtraTrees
+from metastep.fqi.iteration import QFunction, Stepsizes
 from metastep.mdp.blocks import Stream
-from metastep.mdp.history import Transitions
 from metastep.mdp.loop import run
 from tests.controllers.problems import BLOCK, make_mdp
 
@@ -52,21 +51,6 @@ def test_metafqi_sees_the_meta_observation_and_passes_the_iteration_on() -> None
     assert model.asked == [None, 3]
 
 
-def test_metafqi_acts_as_the_fitted_model_does() -> None:
-    mdp = make_mdp()
-    tasks = mdp.tasks(0, Stream.TUNING, 0)
-    rng = np.random.default_rng(0)
-    size = 2 * mdp.num_parameters + 2
-    stepsize = rng.uniform(0.0, 2.0, 300).astype(np.float32)
-    seen, reward, after = (rng.normal(size=shape).astype(np.float32) for shape in ((300, size), (300,), (300, size)))
-    data = Transitions(seen, stepsize, reward, after)
-    fitted = MetaFQI(2, ExtraTrees(5, 0.1), stepsize_high=2.0).fit(data)
-    for iteration in (1, 2):
-        episode, _ = run(mdp, MetaFQIController(fitted, iteration), tasks, 2)
-        first = np.asarray(meta_observation(mdp, mdp.begin(tasks)))
-        np.testing.assert_array_equal(episode.hyperparameters[0, :, 0], fitted.act(first, iteration))
-
-
 def test_metafqi_takes_the_experiments_model_unless_it_has_one() -> None:
     model, mdp, listed = LastCoordinate(), make_mdp(), np.zeros((1, 2), np.float32)
     prepared = MetaFQIController().prepared(make_run(4, model=lambda: model, task_list=listed))
@@ -86,7 +70,7 @@ def test_single_action_finds_the_best_step_of_each_task() -> None:
     forest = ExtraTrees(30, 5).fit(inputs, returns, seed=0)
     mdp = make_mdp()
     tasks = mdp.tasks(0, Stream.TUNING, 0)
-    episode, _ = run(mdp, SingleAction(QFunction((forest,), Stepsizes(0.0, 2.0, 101))), tasks, 2)
+    episode, _ = run(mdp, SingleAction(QFunction((forest,), {"": Stepsizes(0.0, 2.0, 101)})), tasks, 2)
     chosen = episode.hyperparameters[:, :, 0]
     np.testing.assert_array_equal(chosen[0], chosen[1])
     np.testing.assert_allclose(chosen[0], 2.0 * np.abs(episode.context[:, 0]), atol=0.25)
@@ -99,22 +83,19 @@ def test_constant_runs_are_the_loop_with_constant_steps() -> None:
     episode, _ = run(mdp, Fixed(inputs[:BLOCK, 2]), mdp.tasks(3, Stream.TRAIN, 0), 2)
     np.testing.assert_array_equal(inputs[:BLOCK, :2], episode.context)
     np.testing.assert_array_equal(targets[:BLOCK], episode.mean_return[-1])
-    np.testing.assert_array_equal(constant_runs(make_run(4)).inputs, inputs[:4])
+    np.testing.assert_array_equal(constant_runs(make_run(4))[0], inputs[:4])
+    listed = np.array([[0.1, 0.2], [-0.3, 0.4], [0.0, 0.5]], np.float32)
+    held = constant_runs(make_run(BLOCK + 3, num_updates=1, task_list=listed))[0]
+    np.testing.assert_array_equal(held[:, :2], listed[np.arange(BLOCK + 3) % 3])
     whole = mdp.estimator.rollout.num_episodes * mdp.estimator.rollout.horizon * 3 * (BLOCK + 3)
     assert 0.9 * whole < num_steps <= whole  # an episode may reach its goal before its end
-
-
-def test_constant_runs_can_be_held_to_a_list_of_tasks() -> None:
-    listed = np.array([[0.1, 0.2], [-0.3, 0.4], [0.0, 0.5]], np.float32)
-    inputs, *_ = constant_runs(make_run(BLOCK + 3, num_updates=1, task_list=listed))
-    np.testing.assert_array_equal(inputs[:, :2], listed[np.arange(BLOCK + 3) % 3])
 
 
 def test_learning_gives_a_controller_that_stays_on_the_grid() -> None:
     mdp = make_mdp()
     controller = SingleAction().prepared(make_run(64, seed=0))
     assert controller.prepared(make_run(64)) is controller
-    assert controller.training_steps == constant_runs(make_run(64, seed=0)).num_steps
+    assert controller.training_steps == constant_runs(make_run(64, seed=0))[2]
     learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     proposal = np.asarray(controller.propose(controller.init(mdp, learners), learners))[:, 0]
     assert set(proposal) <= set(mdp.space.candidates(11)[:, 0])
@@ -124,6 +105,6 @@ def test_learning_gives_a_controller_that_stays_on_the_grid() -> None:
 
 def test_too_few_finite_returns_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     results = np.zeros((3, 3), np.float32), np.array([1.0, np.nan, np.inf], np.float32), 0.0
-    monkeypatch.setattr("metastep.controllers.single_action.constant_runs", lambda run: results)
+    monkeypatch.setattr("metastep.controllers.learned.constant_runs", lambda run: results)
     with pytest.raises(InputError, match="only 1 of 3 runs ended with a finite return"):
         SingleAction().prepared(make_run(3))

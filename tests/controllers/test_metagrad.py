@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metastep.controllers import Metagrad
-from metastep.controllers.metagrad import cosine
+from metastep.controllers.schedules import cosine
 from metastep.mdp import Learners
 from metastep.mdp.blocks import Stream
 from tests.controllers.problems import BLOCK, make_mdp

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from metastep.controllers import HOOF, GreedyOracle
-from metastep.controllers.greedy_oracle import line_search
-from metastep.controllers.hoof import price
+from metastep.controllers.search import line_search, price
 from metastep.mdp import EpisodicMetaMDP, Learners
 from metastep.mdp.blocks import Stream
 from metastep.testing import check_controller

@@ -3,6 +3,7 @@ import pytest
 
 from metastep._core.errors import InputError
 from metastep.controllers import (
+    HOOF,
     Controller,
     Decay,
     Exploration,
@@ -55,13 +56,12 @@ def test_random_constants_are_uniform_draws_that_stay() -> None:
     ("build", "field"),
     [
         (lambda: Fixed(float("nan")), "fixed.stepsize"),
-        (lambda: Fixed(np.zeros((2, 2))), "fixed.stepsize"),
-        (lambda: Decay(float("inf")), "decay.alpha"),
         (lambda: GeometricDecay(1.0, -0.5), "geometric_decay.alpha"),
         (lambda: Metagrad(1.0, float("nan")), "metagrad.beta"),
         (lambda: GreedyOracle(1), "num_stepsizes"),
+        (lambda: HOOF(-1.0), "max_divergence"),
+        (lambda: HOOF(1.0, num_candidates=0), "num_candidates"),
         (lambda: KLAdaptive(1.0, 0.1, lowest=0.5, highest=0.1), "kl_adaptive.lowest: 0.5 must not exceed highest"),
-        (lambda: KLAdaptive(1.0, 0.1, lowest=np.array([0.0, 0.5]), highest=0.1), "kl_adaptive.lowest: 0.5 must not"),
     ],
 )
 def test_bad_settings_are_refused(build, field) -> None:
@@ -77,13 +77,6 @@ def test_the_first_adaptive_step_lies_within_its_bounds_too() -> None:
     np.testing.assert_array_equal(np.asarray(first)[:, 0], np.clip(steps, np.float32(0.2), np.float32(0.5)))
     with pytest.raises(InputError, match=r"kl_adaptive.lowest: 3 numbers, but a block has 8 learners"):
         KLAdaptive(steps, 0.1, lowest=np.zeros(3)).init(mdp, learners)
-
-
-def test_a_setting_for_the_wrong_number_of_learners_is_refused() -> None:
-    mdp = make_mdp()
-    learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
-    with pytest.raises(InputError, match="3 numbers, but a block has 8 learners"):
-        Fixed(np.ones(3)).init(mdp, learners)
 
 
 def test_a_space_of_two_hyperparameters_is_refused() -> None:

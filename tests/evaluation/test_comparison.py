@@ -13,7 +13,7 @@ from metastep.controllers import HOOF, Controller, Decay, Exploration, Fixed, Me
 from metastep.evaluation import Method, MethodSpec, baselines, compare, join
 from metastep.evaluation.comparison import Asked, comparing
 from metastep.evaluation.tuning import tuning
-from metastep.fqi.qfunction import QFunction, Stepsizes
+from metastep.fqi.iteration import QFunction, Stepsizes
 from metastep.fqi.regressors import ExtraTrees
 from metastep.mdp import EpisodicMetaMDP, Learners
 from metastep.mdp.blocks import Stream
@@ -181,7 +181,7 @@ def test_learned_methods_know_what_shaped_them() -> None:
     rng = np.random.default_rng(0)
     inputs, targets = rng.uniform(size=(50, 3)).astype(np.float32), rng.uniform(size=50)
     head = ExtraTrees(trees=2, min_samples_split=5).fit(inputs, targets, seed=0, threads=1)
-    regression = QFunction((head,), Stepsizes(0.0, 1.0, 5))
+    regression = QFunction((head,), {"": Stepsizes(0.0, 1.0, 5)})
     single = Method("single", NGA(), SingleAction(regression))
     metafqi = Method("metafqi", NGA(), MetaFQIController(Model()), values={"iteration": 2})
     oracle = baselines.make("oracle").method(make_mdp(), {"num_stepsizes": 5})

@@ -105,7 +105,7 @@ def test_a_package_or_a_method_that_is_missing_is_one_sentence(tmp_path, monkeyp
         require_available(SimpleNamespace(env=HalfCheetahVel()))
     monkeypatch.setattr(HalfCheetahVel, "start_episodes", without_restart)
     settings = ["env.name=halfcheetah", 'env.options={engine="c"}', "rollout.horizon=64"]
-    with pytest.raises(InputError, match=r"^env\.name: 'halfcheetah' has episodes without a method `restart`, which"):
+    with pytest.raises(InputError, match=r"^env\.name: 'halfcheetah' has episodes without `restart`, which"):
         start_run("pendulum-ppo", "quick", tmp_path / "run", overrides=settings, anyway=True)
     assert not (tmp_path / "run").exists()
 

@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 
 from metastep._core.errors import InputError
 from metastep.fqi import ExtraTrees, load_model, save_model
 from metastep.fqi.forest import Forest, check_structure, depth, join, load_forest, pack
-from metastep.fqi.regressors import floor_to_float32, from_sklearn
+from metastep.fqi.regressors import from_sklearn
 from tests.fqi.problems import leaf_counts, regression
 from tests.steppers import tiny_model
 
@@ -46,12 +44,6 @@ def test_predictions_and_structure_are_scikit_learns(fitted, forest):
         forest.predict(np.zeros((3, 4)))
 
 
-@given(st.floats(-1e30, 1e30))
-def test_floor_is_the_largest_float32_not_above(value):
-    floor = floor_to_float32(value)
-    assert float(floor) <= value < float(np.nextafter(floor, np.float32(np.inf)))
-
-
 def test_a_forest_of_single_leaves():
     leaves = from_sklearn(ExtraTreesRegressor(3, random_state=0).fit(np.zeros((4, 2)), [1.0, 2.0, 3.0, 4.0]))
     check_structure(leaves)
@@ -63,17 +55,13 @@ def test_a_forest_of_single_leaves():
     [
         ("offsets", 0, 1, "offsets"),
         ("offsets", 1, 10**15, "offsets"),
-        ("offsets", -1, 3, "offsets"),
         ("feature", 0, 5, "feature must"),
-        ("feature", 0, -2, "feature must"),
         ("feature", 0, -1, "left and right must be -1"),
         ("left", 0, 0, "later nodes"),
-        ("left", 0, 10**9, "later nodes"),
         ("right", 0, -1, "later nodes"),
         ("right", 0, 1, "exactly one parent"),
         ("threshold", 0, np.nan, "threshold must be finite"),
         ("value", 2, np.inf, "value must be finite"),
-        ("importances", 0, np.nan, "importances must be finite"),
     ],
 )
 def test_broken_structure_is_named(forest, name, index, value, problem):
@@ -105,8 +93,7 @@ def test_trees_are_joined_in_order_and_loaded_from_their_arrays(forest):
     for change, sentence in (
         ({"extra": forest.left}, "has the arrays .*, allowed are feature, threshold"),
         ({"left": forest.left.astype(np.int64)}, r"left is int64 of shape .*, allowed is a list of int32"),
-        ({"value": forest.value[None]}, r"value is float64 of shape \(1, "),
-        ({"right": forest.right[:-1]}, "right has"),
+        ({"right": forest.right[:-1]}, "arrays of as many nodes"),
     ):
         with pytest.raises(InputError, match=sentence):
             load_forest(arrays | change)
@@ -128,11 +115,11 @@ def test_packed_forests_are_the_same_trees_in_an_eighth_of_the_space(tmp_path):
 @pytest.mark.parametrize(
     ("name", "spoil", "sentence"),
     [
-        ("feature", lambda array: array[:-1], "packed_code has"),
+        ("feature", lambda array: array[:-1], "lengths that do not fit"),
         ("feature", lambda array: np.r_[array[:-1], array[:1] * 0], "ends within a tree"),
         ("feature", lambda array: np.where(array == 0, np.int8(90), array), "below the number of features"),
         ("high", lambda array: np.full_like(array, np.nan), "must be finite"),
-        ("low", lambda array: array[1:], "packed_low has"),
+        ("low", lambda array: array[1:], "lengths that do not fit"),
         ("code", lambda array: array.astype(np.float64), "is float64 of shape"),
         ("offsets", lambda array: array + 1, "offsets must start at 0"),
     ],

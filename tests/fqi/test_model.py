@@ -5,7 +5,6 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from metastep._core.errors import InputError
 from metastep._core.storage import read_tensors, write_tensors
@@ -23,7 +22,6 @@ from metastep.fqi import (
     model_from,
     save_model,
 )
-from metastep.fqi.qfunction import MenuQ
 from metastep.fqi.record import record_from_json, record_to_json
 from tests.fqi.problems import HIGH, MENU, menu_transitions, transitions
 
@@ -70,15 +68,8 @@ def test_acts_as_the_estimator_does(fitted, model):
     assert np.array_equal(model.act(observation), fitted.act(observation))
     assert np.array_equal(model.act(observation, iteration=1), fitted.act(observation, 1))
     assert np.array_equal(model.values(observation, iteration=2), fitted.values(observation, 2))
-
-
-def test_rows_that_are_not_finite_get_the_smallest_step_size(model):
-    observation = transitions(4, 5, seed=6).observation
-    broken = observation.astype(float)
-    broken[0, 0], broken[2, 4], broken[3, 1] = np.nan, np.inf, 1e300
-    chosen = model.act(broken)
-    assert list(chosen[[0, 2, 3]]) == [0.0, 0.0, 0.0]
-    assert chosen[1] == model.act(observation)[1]
+    with pytest.raises(InputError, match=r"observation has shape \(1, 4\), allowed is \(rows, 5\)"):
+        model.act(np.zeros((1, 4)))
 
 
 def test_one_learner_in_a_plain_loop(model):
@@ -119,16 +110,15 @@ def test_the_first_number_outside_of_the_training_data_is_warned_of(model):
 
 
 def test_missing_or_wrong_parts_are_one_sentence(model):
-    with pytest.raises(InputError, match="context is missing, allowed is 1 numbers"):
-        model.stepsize(theta=[0.0, 0.0], natural_gradient=[0.0, 0.0])
-    with pytest.raises(InputError, match="natural_gradient has 3 numbers, allowed is 2"):
-        model.stepsize(theta=[0.0, 0.0], natural_gradient=[0.0, 0.0, 0.0], context=[0.0])
-    with pytest.raises(InputError, match="theta is 'far', allowed is 2 numbers"):
-        model.stepsize(theta="far", natural_gradient=[0.0, 0.0], context=[0.0])
-    with pytest.raises(InputError, match=r"'gradient' is not what the model .* Did you mean 'natural_gradient'\?"):
-        model.stepsize(theta=[0.0, 0.0], gradient=[0.0, 0.0], context=[0.0])
-    with pytest.raises(InputError, match=r"observation has shape \(1, 4\), allowed is \(rows, 5\)"):
-        model.act(np.zeros((1, 4)))
+    good = {"theta": [0.0, 0.0], "natural_gradient": [0.0, 0.0], "context": 0.0}
+    for change, sentence in (
+        ({"context": None}, "context is missing, allowed is 1 numbers"),
+        ({"natural_gradient": [0.0, 0.0, 0.0]}, "natural_gradient has 3 numbers, allowed is 2"),
+        ({"theta": "far"}, "theta is 'far', allowed are numbers"),
+        ({"gradient": [0.0]}, r"features: 'gradient' is not what the model .* Did you mean 'natural_gradient'\?"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            model.stepsize(**good | change)
 
 
 def test_validation_selects_the_best_iteration(model):
@@ -157,29 +147,32 @@ def test_to_another_process_goes_only_the_iteration_that_acts(model, iteration):
     ]
 
 
-def test_inconsistent_records_are_refused(model):
-    def with_record(**change: object) -> Model:
-        return replace(model, record=replace(model.record, **change))
-
-    with pytest.raises(InputError, match="selected_iteration is 9"):
-        with_record(selected_iteration=9)
-    with pytest.raises(InputError, match="feature_names has 1 entries, allowed is 5"):
-        with_record(feature_names=("theta",))
-    with pytest.raises(InputError, match="feature_high has 2 entries, allowed is 5"):
-        with_record(feature_high=(1.0, 2.0))
-    with pytest.raises(InputError, match="named twice"):
-        with_record(observation=(ObservationPart("mine:theta", 2), PARTS[0], PARTS[2]))
-    with pytest.raises(InputError, match="named twice"):
-        with_record(observation=(PARTS[0], PARTS[0], PARTS[2]))
-    with pytest.raises(InputError, match="a head has 6 features, allowed is 3"):
-        with_record(observation=PARTS[:1], feature_names=("a", "b"), feature_low=(0.0, 0.0), feature_high=(1.0, 1.0))
-    with pytest.raises(ValidationError):
-        ObservationPart("velocity", 0)
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"selected_iteration": 9}, "selected_iteration is 9"),
+        ({"feature_names": ("theta",)}, "feature_names has 1 entries, allowed is 5"),
+        ({"observation": (ObservationPart("mine:theta", 2), PARTS[0], PARTS[2])}, "named twice"),
+        (
+            {
+                "observation": PARTS[:1],
+                "feature_names": ("a", "b"),
+                "feature_low": (0.0, 0.0),
+                "feature_high": (1.0, 1.0),
+            },
+            "a head has 6 features, allowed is 3",
+        ),
+        ({"branches": (Branch("a", 0.0, 1.0, "linear"),)}, "a Q function has 0 directions, allowed is 1"),
+    ],
+)
+def test_inconsistent_records_are_refused(model, change, sentence):
+    with pytest.raises(InputError, match=sentence):
+        replace(model, record=replace(model.record, **change))
 
 
 def test_wrong_json_is_one_sentence(model):
     good = record_to_json(model.record)
-    for change in ({"lam": 2.0}, {"lam": "1"}, {"num_stepsizes": 10**9}, {"surprise": 1}, {"observation": 3}):
+    for change in ({"lam": 2.0}, {"lam": "1"}, {"surprise": 1}, {"observation": 3}):
         with pytest.raises(InputError, match=f"model record: {next(iter(change))}") as caught:
             record_from_json(good | change)
         assert "\n" not in str(caught.value)
@@ -211,21 +204,15 @@ def test_a_model_proposes_direction_and_step(menu_model):
         InputError, match=r"^stepsize: the model chooses among natural, plain, adam as well; use propose\.$"
     ):
         menu_model.stepsize(theta=row[:2], gain=row[2:])
-    with pytest.raises(InputError, match="propose: 'gains' is not what the model looks at"):
-        menu_model.propose(theta=row[:2], gains=row[2:])
     with pytest.warns(UserWarning, match=r"gain\[0\] is 70, outside") as caught:
         menu_model.propose(theta=row[:2], gain=[70.0, 0.0])
     assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        menu_model.propose(theta=row[:2], gain=[70.0, 0.0])
 
 
 def test_files_keep_the_bits(menu_model, tmp_path):
     save_model(menu_model, tmp_path / "m")
     loaded = load_model(tmp_path / "m")
     assert loaded.record == menu_model.record
-    assert isinstance(loaded.q_functions[0], MenuQ)
     for iteration in (1, 3):
         for answer in ("act", "values"):
             rows = menu_transitions(200, 4, seed=1).observation
@@ -234,7 +221,7 @@ def test_files_keep_the_bits(menu_model, tmp_path):
             )
     arrays, _ = read_tensors(tmp_path / "m")
     assert len(arrays) == 3 * 6 * 7
-    np.testing.assert_array_equal(arrays["2/5/value"], menu_model.q_functions[1].functions[2].heads[1].value)
+    np.testing.assert_array_equal(arrays["2/5/value"], menu_model.q_functions[1].heads[5].value)
     save_model(loaded, tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
 
@@ -243,18 +230,14 @@ def test_files_keep_the_bits(menu_model, tmp_path):
     ("change", "sentence"),
     [
         (lambda found: found["branches"].pop(), "heads, allowed are 4 of every iteration"),
-        (lambda found: found["branches"].append(found["branches"][0] | {"name": "more"}), "allowed are 8 of every"),
         (
             lambda found: found["branches"][1].update(name="adam"),
             r"branches: \['natural', 'adam', 'adam'\] must have a name",
         ),
         (lambda found: found["branches"][1].update(name=""), "must have a name each, given once"),
-        (lambda found: found["branches"][1].update(name=3), r"model record: branches\.1\.name"),
         (lambda found: found["branches"][1].update(low="0"), r"model record: branches\.1\.low"),
-        (lambda found: found["branches"][1].update(surprise=0), r"model record: branches\.1\.surprise"),
         (lambda found: found["branches"][1].update(scale="log"), "must be positive on a log scale"),
         (lambda found: found["branches"][2].update(high=0.001), "low is 0.01 and high 0.001"),
-        (lambda found: found.update(branches={}), "model record: branches"),
     ],
 )
 def test_impossible_branches_in_a_file_are_named(menu_model, tmp_path, change, sentence):
@@ -266,10 +249,3 @@ def test_impossible_branches_in_a_file_are_named(menu_model, tmp_path, change, s
         load_model(tmp_path / "m")
     assert str(caught.value).startswith("File ")
     assert "\n" not in str(caught.value)
-
-
-def test_records_of_other_directions_are_refused(menu_model):
-    with pytest.raises(InputError, match="a Q function has 3 directions, allowed is 2"):
-        replace(menu_model, record=replace(menu_model.record, branches=menu_model.record.branches[:2]))
-    with pytest.raises(InputError, match="a Q function has 3 directions, allowed is 0"):
-        replace(menu_model, record=replace(menu_model.record, branches=(Branch("", 0.0, 1.0, "linear"),)))

@@ -1,6 +1,7 @@
 import json
 import os
 import tracemalloc
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -44,25 +45,6 @@ def content(model, tmp_path_factory) -> bytes:
     return path.read_bytes()
 
 
-def _signed(content: bytes) -> bytes:
-    """The same content with the checksum it would have if it had been written like this."""
-    try:
-        found = decode(np.frombuffer(content, np.uint8), verify=False)
-    except ValueError:
-        return content
-    return encode(*found)
-
-
-def _parts(content: bytes) -> tuple[dict, bytes]:
-    length = int.from_bytes(content[:8], "little")
-    return json.loads(content[8 : 8 + length]), content[8 + length :]
-
-
-def _joined(header: dict | str, data: bytes) -> bytes:
-    raw = (header if isinstance(header, str) else json.dumps(header)).encode()
-    return len(raw).to_bytes(8, "little") + raw + data
-
-
 def test_same_predictions_bit_for_bit(model, content, tmp_path):
     path = tmp_path / "m.safetensors"
     path.write_bytes(content)
@@ -70,6 +52,7 @@ def test_same_predictions_bit_for_bit(model, content, tmp_path):
     assert load_model(tmp_path).record == model.record  # that of a run's folder
     loaded = load_model(path)
     assert loaded.record == model.record
+    assert np.array_equal(load_file(path)["2/0/value"], model.q_functions[1].heads[0].value)  # any reader opens it
     observation = transitions(200, 5, seed=6).observation
     for iteration in (None, 1, 2, 3):
         assert np.array_equal(loaded.values(observation, iteration), model.values(observation, iteration))
@@ -77,6 +60,7 @@ def test_same_predictions_bit_for_bit(model, content, tmp_path):
     for function, original in zip(loaded.q_functions, model.q_functions, strict=True):
         for head, expected in zip(function.heads, original.heads, strict=True):
             assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(head, expected, strict=True))
+            assert all(isinstance(array.base, np.memmap) for array in head)  # mapped, not copied
 
 
 def test_writing_again_gives_the_same_bytes_and_leaves_nothing_else(model, content, tmp_path):
@@ -87,21 +71,6 @@ def test_writing_again_gives_the_same_bytes_and_leaves_nothing_else(model, conte
     assert os.listdir(tmp_path) == ["m.safetensors"]
     save_model(load_model(path), path)
     assert path.read_bytes() == content
-
-
-def test_any_safetensors_reader_can_open_it(model, content, tmp_path):
-    path = tmp_path / "m.safetensors"
-    path.write_bytes(content)
-    tensors = load_file(path)
-    assert len(tensors) == 3 * 2 * 7
-    assert tensors["3/1/offsets"].shape == (21,)
-    assert np.array_equal(tensors["2/0/value"], model.q_functions[1].heads[0].value)
-
-
-def test_loaded_arrays_are_mapped_not_copied(content, tmp_path):
-    (tmp_path / "m").write_bytes(content)
-    head = load_model(tmp_path / "m").q_functions[0].heads[0]
-    assert all(isinstance(array.base, np.memmap) for array in head)
 
 
 def _corrupted(content: bytes, draw: np.random.Generator) -> bytes:
@@ -142,41 +111,37 @@ def _survives(path, content: bytes) -> str:
         assert peak <= 2 * len(content) + 65_536
 
 
-def _campaign(content: bytes, path, num: int, seed: int) -> None:
-    draw = np.random.default_rng(seed)
+@pytest.mark.parametrize("num", [200, pytest.param(2000, marks=pytest.mark.soak)])
+def test_every_random_corruption_is_detected(content, tmp_path, num):
+    assert len(content) > 200_000
+    assert _survives(tmp_path / "m", content) == ""
+    draw = np.random.default_rng(num)
     for _ in range(num):
         damaged = _corrupted(content, draw)
         if damaged != content:
-            assert _survives(path, damaged).startswith("File ")
+            assert _survives(tmp_path / "m", damaged).startswith("File ")
 
 
-def _hostile_campaign(content: bytes, path, num: int, seed: int) -> None:
-    """Corruptions with a mended checksum: refused, or a model whose walks end."""
-    draw = np.random.default_rng(seed)
+@pytest.mark.parametrize("num", [200, pytest.param(2000, marks=pytest.mark.soak)])
+def test_corruptions_with_a_right_checksum_are_refused_or_give_a_model_whose_walks_end(content, tmp_path, num):
+    draw = np.random.default_rng(num)
     observation = transitions(5, 5, seed=6).observation
-    length = 8 + int.from_bytes(content[:8], "little")
-    refused = 0
+    length, refused = 8 + int.from_bytes(content[:8], "little"), 0
     for _ in range(num):
         # Half of them in the header, which is a small part of the file.
         size = length if draw.integers(2) else len(content)
         damaged = _corrupted(content[:size], draw) + content[size:]
-        path.write_bytes(_signed(damaged))
+        with suppress(ValueError):  # what cannot be read cannot be signed
+            damaged = encode(*decode(np.frombuffer(damaged, np.uint8), verify=False))
+        (tmp_path / "m").write_bytes(damaged)
         try:
-            loaded = load_model(path)
+            loaded = load_model(tmp_path / "m")
         except InputError:
             refused += 1
             continue
         with np.errstate(all="ignore"):  # a mended file may hold any numbers
             assert loaded.act(observation).shape == (5,)
     assert refused > num / 4
-
-
-@pytest.mark.parametrize("num", [200, pytest.param(2000, marks=pytest.mark.soak)])
-def test_every_random_corruption_is_detected(content, tmp_path, num):
-    assert len(content) > 200_000
-    assert _survives(tmp_path / "m", content) == ""
-    _campaign(content, tmp_path / "m", num, seed=num)
-    _hostile_campaign(content, tmp_path / "m", num, seed=num)
 
 
 def _set(path: tuple, value: object):
@@ -194,12 +159,8 @@ def _set(path: tuple, value: object):
     ("change", "sentence"),
     [
         (_set(("__metadata__",), 3), "header is not one of ours"),
-        (_set(("__metadata__", "metastep"), "{}"), "header is not one of ours"),
-        (
-            _set(("__metadata__", "metastep"), '{"checksum": "", "metadata": NaN}'),
-            "damaged or was not written by metastep",
-        ),
-        (_set(("extra",), {}), "header is not one of ours"),
+        (_set(("__metadata__", "metastep"), '{"checksum": "", "metadata": NaN}'), "damaged or was not written by"),
+        (_set(("__metadata__", "metastep"), '{"checksum": "", "metadata": {"a": "\\ud800"}}'), "damaged"),
         (_set(("1/0/value", "dtype"), "F16"), "do not fit"),
         (_set(("1/0/value", "shape"), [2**40]), "do not fit"),
         (_set(("1/0/value", "shape"), 3), "header is not one of ours"),
@@ -209,16 +170,15 @@ def _set(path: tuple, value: object):
         (lambda header: '{"a":' + "[" * 5000, "nested too deeply"),
         (lambda header: '{"a":[' + "[]," * 250_000 + "1]}", "header is not one of ours"),
         (lambda header: "{}" + " " * (17 << 20), "its header would end at byte"),
-        (lambda header: '{"\\ud800é":1}', "damaged or was not written by metastep"),
-        (_set(("__metadata__", "metastep"), '{"checksum": "", "metadata": {"a": "\\ud800"}}'), "damaged"),
     ],
 )
 def test_hostile_headers_are_named(content, tmp_path, change, sentence):
-    header, data = _parts(content)
-    path = tmp_path / "m"
-    path.write_bytes(_joined(change(header), data))
+    length = int.from_bytes(content[:8], "little")
+    changed = change(json.loads(content[8 : 8 + length]))
+    raw = (changed if isinstance(changed, str) else json.dumps(changed)).encode()
+    (tmp_path / "m").write_bytes(len(raw).to_bytes(8, "little") + raw + content[8 + length :])
     with pytest.raises(InputError, match=sentence):
-        load_model(path)
+        load_model(tmp_path / "m")
 
 
 @pytest.mark.parametrize(
@@ -226,17 +186,13 @@ def test_hostile_headers_are_named(content, tmp_path, change, sentence):
     [
         (_set(("version",), 2), "is a model of version 2, this metastep reads version 3: fit it again"),
         (_set(("format",), "other"), "is not a metastep model"),
-        (_set(("record",), 3), "model record: record"),
         (_set(("record",), {}), "model record: setting: Field required"),
         (_set(("record", "regressor", "name"), "os:system"), "'os:system' is not registered"),
         (_set(("record", "regressor", "options"), {"trees": "many"}), "trees: 'many' must be a whole number"),
         (_set(("record", "regressor", "options"), {"surprise": 1}), "'surprise' is not an option of extra-trees"),
         (_set(("record", "num_stepsizes"), 10**9), "model record: num_stepsizes"),
-        (_set(("record", "branches", 0, "high"), -1.0), "step sizes: low is 0.0 and high -1.0"),
-        (_set(("record", "branches", 0, "scale"), "log"), "must be positive on a log scale"),
         (_set(("record", "branches", 0, "scale"), "cubic"), "model record: branches.0.scale"),
         (_set(("record", "branches"), []), "model record: branches"),
-        (_set(("record", "feature_low"), [0.0]), "feature_low has 1 entries, allowed is 5"),
     ],
 )
 def test_hostile_metadata_is_named(content, tmp_path, change, sentence):
@@ -252,12 +208,9 @@ def test_hostile_metadata_is_named(content, tmp_path, change, sentence):
     ("change", "sentence"),
     [
         ({"1/0/left": None}, "has the arrays"),
-        ({"1/0/more": np.zeros(2)}, "has the arrays"),
         ({"1/2/left": np.zeros(2)}, "7 heads, allowed are 2 of every iteration from 1 on"),
         ({"1/02/left": np.zeros(2)}, "is not named iteration/head/array"),
-        ({"left": np.zeros(2)}, "is not named iteration/head/array"),
         ({"9/0/left": np.zeros(2)}, "allowed are 2 of every iteration from 1 on"),
-        ({"4/0/left": np.zeros(2)}, "allowed are 2 of every iteration from 1 on"),
         ({"1/0/left": np.zeros(2)}, "left is float64 of shape"),
         ({f"{n}/{h}/importances": np.ones(9) for n in (1, 2, 3) for h in (0, 1)}, "a head has 9 features"),
         ({f"3/{h}/{name}": None for h in (0, 1) for name in Forest._fields}, "selected_iteration|validation"),

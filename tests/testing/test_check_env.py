@@ -133,13 +133,11 @@ def end_in_infinity(after: Any) -> Any:
     [
         (variant(Walk, name=None), r"^env: Broken must have a `name`, a non-empty string, got None"),
         (variant(Walk, packages="mujoco"), r"^env 'walk': `packages` must be a tuple of strings, got 'mujoco'"),
-        (variant(Walk, start_episodes=lambda *_: 1 / 0), r"`start_episodes` fails with ZeroDivisionError"),
         (replace(Walk(), context_space=None), r"`context_space` must be a metastep.envs.contexts.ContextSpace"),
         (Walk(num_actions=0), r"`num_actions` must be a whole number of at least 1, got 0"),
         (variant(Hop, num_choices=1), r"`num_choices` must be a whole number of at least 2, got 1"),
         (Hop(num_actions=2), r"`num_actions` is 2, it must be 1 where `num_choices` is declared"),
         (variant(Hop, step=Walk.step), r"`step with 1 actions and 1 normals` fails with TypePromotionError"),
-        (Walk(step_noise=1.0), r"`step_noise` must be a whole number of at least 0, got 1.0"),  # type: ignore
         (HoldsList(), r"it must be hashable .* unhashable type: 'list'; make it a frozen dataclass"),
         (PlainClass(), r"env 'plain': a copy is not equal to the original"),
         (
@@ -150,7 +148,6 @@ def end_in_infinity(after: Any) -> Any:
         (sees(lambda seen: (*seen, seen[0])), r"`observe` returns 3 numbers, but num_observations is 2"),
         (sees(lambda seen: (seen[0], seen[1].astype(jnp.int32))), r"observation 1 has dtype int32, it must be float32"),
         (steps(tuple), r"`step` must return a metastep.envs.Step, its result has no `state`"),
-        (rewards(lambda after: jnp.zeros(3, jnp.float32)), r"the reward has shape \(3,\), it must be a scalar"),
         (
             rewards(lambda after: jnp.sqrt(1.5 - after.state.position)),  # only now and then of a negative number
             r"the reward is nan at step \d+ of an episode in the task slope = .*, goal = ",
@@ -164,12 +161,7 @@ def end_in_infinity(after: Any) -> Any:
             steps(lambda after: after._replace(state=tuple(after.state))),
             r"what `step` returns is the state PyTreeDef.*, but the first state is PyTreeDef",
         ),
-        (
-            steps(lambda after: after._replace(state=after.state._replace(steps=jnp.float32(1.0)))),
-            r"a field of what `step` returns has dtype float32, it must be int32",
-        ),
         (Branches(), r"`step with 1 actions and 1 normals` depends on a value in Python .*; use jnp.where"),
-        (Walk(reset_noise=0), r"`reset with 0 normals` fails with IndexError"),
         (Walk(reset_noise=2), r"reset_noise is 2, but normal of the reset number 1 changes nothing"),
         (Walk(step_noise=3), r"step_noise is 3, but normal of the step number 1 changes nothing"),
         (

@@ -1,10 +1,7 @@
 """Controllers, which propose the step size of the next update, and the registry that names them."""
 
 from metastep._core.registry import Registry
-from metastep.controllers.greedy_oracle import GreedyOracle
-from metastep.controllers.hoof import HOOF
-from metastep.controllers.learned import Exploring, MetaFQIController
-from metastep.controllers.metagrad import Metagrad
+from metastep.controllers.learned import Exploring, MetaFQIController, SingleAction
 from metastep.controllers.schedules import (
     CosineAnnealing,
     Decay,
@@ -12,9 +9,10 @@ from metastep.controllers.schedules import (
     GeometricDecay,
     KLAdaptive,
     LinearAnnealing,
+    Metagrad,
     RandomConstant,
 )
-from metastep.controllers.single_action import SingleAction
+from metastep.controllers.search import HOOF, GreedyOracle
 from metastep.mdp.controller import Controller, Exploration, Run
 
 REGISTRY: Registry[Controller] = Registry("controller")

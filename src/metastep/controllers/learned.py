@@ -1,4 +1,4 @@
-"""Controllers that follow a learned Q function: greedy (metaFQI), or with exploration to collect more data."""
+"""Controllers that act on what was learned before: metaFQI, metaFQI with exploration, and one step size for each task."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 from metastep._core.provenance import first_difference
+from metastep.controllers.schedules import RandomConstant
 from metastep.features import meta_observation
 from metastep.fqi import MetaFQI, Model
+from metastep.fqi.iteration import QFunction, Stepsizes
 from metastep.mdp import Learners, MetaMDP
-from metastep.mdp.blocks import Stream
-from metastep.mdp.controller import Controller, Exploration, Run, TaskSource, attempt_keys
+from metastep.mdp.blocks import Blocks, Stream
+from metastep.mdp.controller import Controller, Exploration, Run, TaskSource, attempt_keys, require_one_coordinate
+from metastep.mdp.history import History
+from metastep.mdp.runs import BlockRun, Plan, carry_out, start_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +64,17 @@ class MetaFQIController(Controller):
     def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
         if self.model is None:
             raise InputError("controller: 'metafqi' needs a fitted model.")
-        record = self.model.record
-        if record is not None and (difference := _difference(record.setting, mdp.setting)):
-            key, fitted, wanted = difference
-            raise InputError(f"model: it was fitted for {key} = {fitted}, but the meta-MDP has {wanted}.")
+        if (record := self.model.record) is None:
+            return mdp
+        fitted, wanted = record.setting, mdp.setting
+        if "families" in fitted:  # such a model fits all families with the same observation, space and rule
+            fitted, wanted = (
+                {"observation": each["observation"], "space": each["space"], "rule.name": each["rule"]["name"]}
+                for each in (fitted, wanted)
+            )
+        if difference := first_difference(fitted, wanted):
+            key, old, new = difference
+            raise InputError(f"model: it was fitted for {key} = {old}, but the meta-MDP has {new}.")
         return mdp
 
     def propose(self, state: MetaMDP, learners: Learners) -> Array:
@@ -71,17 +82,6 @@ class MetaFQIController(Controller):
         assert self.model is not None  # `init` refuses that
         best = self.model.act(np.asarray(meta_observation(state, learners)), self.iteration)
         return jnp.asarray(best, jnp.float32).reshape(-1, state.space.num_coordinates)
-
-
-def _difference(fitted: dict[str, Any], wanted: dict[str, Any]) -> tuple[str, str, str] | None:
-    """Return where a model does not fit; one of several families fits all with the same observation, space and rule."""
-    if "families" not in fitted:
-        return first_difference(fitted, wanted)
-
-    def shared(setting: dict[str, Any]) -> dict[str, Any]:
-        return {name: setting[name] for name in ("observation", "space")} | {"rule.name": setting["rule"]["name"]}
-
-    return first_difference(shared(fitted), shared(wanted))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,3 +117,77 @@ class Exploring(Controller):
         best = self.greedy.propose(self.greedy.init(mdp, learners), learners)
         near = [mdp.space.near(key, best) for key in attempt_keys(learners, num_near)]
         return near + drawn[num_near:]
+
+
+@dataclass(frozen=True, eq=False)
+class SingleAction(Controller):
+    """h(omega) = argmax_h of a regression of the final return on (omega, h), constant over the updates of a task.
+
+    This is the paper's appendix on the selection of a single learning rate.
+
+    Args:
+        regression: Q function of the context's coordinates and the step size; None learns it first.
+        contexts: the task list that it was learned on, if any.
+        num_steps: environment steps of its training.
+    """
+
+    regression: QFunction | None = None
+    contexts: NDArray[np.float32] | None = None
+    num_steps: float = 0.0
+
+    name: ClassVar[str] = "single-action"
+
+    @property
+    def shaped_by(self) -> tuple[TaskSource, ...]:
+        return (TaskSource("trained", Stream.TRAIN, self.contexts),)
+
+    def prepared(self, run: Run) -> "SingleAction":
+        """Learn the regression from as many learners as the training data has; leave out returns that are not finite."""
+        if self.regression is not None:
+            return self
+        inputs, targets, num_steps = constant_runs(run)
+        usable = np.isfinite(targets)
+        if usable.sum() < 2:
+            raise InputError(f"single-action: only {usable.sum()} of {len(targets)} runs ended with a finite return.")
+        regressor: Any = run.regressor()
+        head = regressor.fit(inputs[usable], targets[usable].astype(np.float64), seed=run.seed, threads=None)
+        steps = run.mdp.space.branches[""]
+        stepsizes = {"": Stepsizes(steps.low, steps.high, run.num_stepsizes, scale=steps.scale)}
+        return replace(self, regression=QFunction((head,), stepsizes), contexts=run.task_list, num_steps=num_steps)
+
+    @property
+    def training_steps(self) -> float:
+        return self.num_steps
+
+    def init(self, mdp: MetaMDP, learners: Learners) -> Array:
+        require_one_coordinate(self.name, mdp)
+        if self.regression is None:
+            raise InputError("controller: 'single-action' has not been trained.")
+        return jnp.asarray(self.regression.maximum(np.asarray(learners.context)).stepsize)[:, None]
+
+    def propose(self, state: Array, learners: Learners) -> Array:
+        return state
+
+
+def constant_runs(run: Run) -> tuple[NDArray[np.float32], NDArray[np.float32], float]:
+    """Train learners with a random constant step size each.
+
+    Return their tasks and step sizes (runs, coordinates + 1), their final returns (runs,), and all environment steps.
+    """
+    mdp = run.mdp
+    require_one_coordinate("single-action", mdp)
+    blocks = Blocks(run.num_training_episodes, mdp.block_size)
+
+    def plan() -> Plan[list[History]]:
+        asked = []
+        for block in blocks:
+            start = start_of(mdp, run.seed, Stream.TRAIN, block, run.task_list)
+            asked.append(BlockRun(mdp, RandomConstant(), start, run.num_updates, num_valid=blocks.num_valid(block)))
+        return [ran.history for ran in (yield asked)]
+
+    with run.tracker.stage("single step size: runs", len(blocks), "blocks") as stage:
+        histories = carry_out([plan()], stage.advance)[0]
+    axis = mdp.space.branches[""]
+    inputs = [np.concatenate([own.context, axis.to_axis(own.hyperparameters[0])], axis=1) for own in histories]
+    num_steps = sum(float(history.num_steps.sum(dtype=np.float64)) for history in histories)
+    return np.concatenate(inputs), np.concatenate([history.mean_return[-1] for history in histories]), num_steps

@@ -1,11 +1,11 @@
-"""Step sizes without a model: constant, decaying (paper, appendix: comparison with schedules) or adapted to the KL divergence.
+"""Step sizes without a model: constant, decaying (paper, appendix: comparison with schedules) or adapted as they go.
 
 A setting is one number for all learners, or one for each, so that a whole grid runs in lockstep.
 """
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 from metastep._core.settings import FLOAT32, fits_float32
-from metastep.mdp import Learners, MetaMDP
+from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, whole_episodes
 from metastep.mdp.controller import Controller, require_one_coordinate
+from metastep.rules import Rule, unusable
 
 PerLearner = float | NDArray[np.floating[Any]]
 
@@ -49,11 +50,11 @@ class _Schedule(Controller):
         for entry in fields(self):  # type: ignore[arg-type]  # those that have settings are dataclasses
             check(self._field(entry.name), getattr(self, entry.name), least=self.least.get(entry.name))
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> Array:
+    def init(self, mdp: MetaMDP, learners: Learners) -> Any:
         require_one_coordinate(self.name, mdp)
         return self._column(self.first, learners)
 
-    def propose(self, state: Array, learners: Learners) -> Array:
+    def propose(self, state: Any, learners: Learners) -> Array:
         return state
 
     def _field(self, name: str) -> str:
@@ -191,7 +192,7 @@ class KLAdaptive(_Schedule):
                     raise InputError(f"kl_adaptive.lowest: {low:g} must not exceed highest, which is {high:g}.")
 
     def init(self, mdp: MetaMDP, learners: Learners) -> Array:
-        if not mdp.rule.tells_divergence:
+        if isinstance(mdp.rule, Rule) and not mdp.rule.is_along_a_line:
             raise InputError(
                 f"controller: {self.name!r} needs a rule that reports the divergence of an update, {mdp.rule.name!r} does not."
             )
@@ -206,3 +207,56 @@ class KLAdaptive(_Schedule):
 
     def _clipped(self, stepsize: Array, learners: Learners) -> Array:
         return jnp.clip(stepsize, self._column("lowest", learners), self._column("highest", learners))
+
+
+class MetagradState(NamedTuple):
+    """The next step size."""
+
+    mdp: EpisodicMetaMDP
+    stepsize: Array  # (learners, 1)
+
+
+def cosine(first: Array, second: Array) -> Array:
+    """Return the cosine of the angle between rows (learners, parameters), 0 where one has no direction: (learners, 1)."""
+
+    def unit(direction: Array) -> Array:
+        usable = ~unusable(direction)[:, None]
+        safe = jnp.where(usable, direction, 1.0)
+        scaled = safe / jnp.max(jnp.abs(safe), axis=-1, keepdims=True)  # squares of large numbers would overflow
+        return jnp.where(usable, scaled / jnp.sqrt(jnp.sum(scaled * scaled, axis=-1, keepdims=True)), 0.0)
+
+    return jnp.clip(jnp.sum(unit(first) * unit(second), axis=-1, keepdims=True), -1.0, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Metagrad(_Schedule):
+    """Meta-gradient on the step size (paper, appendix; after Xu, van Hasselt and Silver 2018).
+
+    h' = clip(h + beta cos(g', g), H), g the direction of the rule: the trace mu is 0, as in the paper.
+
+    dj(theta + h g/||g||)/dh is the component of the next gradient along g. The paper prints a minus sign, the convention of
+    descent; returns are maximised here.
+
+    Args:
+        stepsize: h of the first update, clipped to H like all others.
+        beta: the meta step size.
+    """
+
+    stepsize: PerLearner
+    beta: PerLearner
+
+    name: ClassVar[str] = "metagrad"
+
+    def init(self, mdp: MetaMDP, learners: Learners) -> MetagradState:
+        first = super().init(mdp, learners)
+        return MetagradState(whole_episodes(mdp, "controller: 'metagrad'"), mdp.space.clip(first))
+
+    def propose(self, state: MetagradState, learners: Learners) -> Array:
+        return state.stepsize
+
+    def observe(self, state: MetagradState, before: Learners, hyperparameters: Array, after: Learners) -> MetagradState:
+        """Grow while successive directions agree, shrink when they oppose."""
+        direction = state.mdp.rule.direction
+        agreement = cosine(direction(before.estimate), direction(after.estimate))
+        stepsize = state.stepsize + self._column("beta", before) * agreement
+        return state._replace(stepsize=state.mdp.space.clip(stepsize))

@@ -16,7 +16,7 @@ register, names = REGISTRY.register, REGISTRY.names
 
 
 def make(name: str) -> MethodSpec:
-    """A registered method as data, under its own name."""
+    """Return a registered method as data, under its own name."""
     entry = REGISTRY.entry(name)
     spec = entry.factory(name.rpartition(":")[2])
     return MethodSpec(**{**vars(spec), "label": spec.label or entry.label, "colour": spec.colour or entry.colour})
@@ -53,12 +53,5 @@ _add("hoof", "HOOF", "#D55E00", controller="hoof", grid={"max_divergence": _boun
 _add("metagrad", "metagrad", "#56B4E9", controller="metagrad", needs_grid=("stepsize", "beta"))
 _add("single", "single step size", "#7A7A7A", controller="single-action")
 _add("oracle", "greedy oracle", "text", controller="greedy-oracle", controller_options={"num_stepsizes": 0})
-_few = {"num_stepsizes": 25}  # along each direction
-_add(
-    "menu-oracle",
-    "oracle over the menu",
-    "#444444",
-    controller="greedy-oracle",
-    controller_options=_few,
-    model="metastep",
-)
+_menu = {"controller_options": {"num_stepsizes": 25}, "model": "metastep"}  # steps along each direction
+_add("menu-oracle", "oracle over the menu", "#444444", controller="greedy-oracle", **_menu)

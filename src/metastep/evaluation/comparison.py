@@ -146,7 +146,6 @@ def compare(
 
     Args:
         methods: each replaces the meta-MDP's rule by its own.
-        mdp: everything but the rule.
         seed: of tasks, initial policies and simulations.
         num_updates: T.
         num_tasks: how many tasks of the stream; with `contexts`, their number is the default.

@@ -60,17 +60,7 @@ def tune(
 
     Grid points and tasks share the lanes of blocks: lane `p * num_tasks + t` is point p on task t, so a grid costs as
     many blocks as its learners fill. The points differ in their simulation noise, which is small against the
-    differences between tasks.
-
-    Args:
-        spec: what to tune; all combinations of its grid are tried.
-        mdp: everything but the rule, where the method has its own.
-        seed: of tasks, initial policies and simulations.
-        num_tasks: tuning tasks.
-        num_updates: T.
-        contexts: an explicit task list in place of sampled tasks.
-        blocks_together: blocks that a GPU simulates in one batch.
-        tracker: receives progress in blocks.
+    differences between tasks. All combinations of the grid are tried; the arguments are those of `compare`.
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
@@ -115,24 +105,12 @@ def tuning(
     histories = [ran.history for ran in (yield asked)]
     scores = np.concatenate([history.mean_return[1:].mean(axis=0, dtype=np.float64) for history in histories])
     num_steps = sum(float(history.num_steps.sum(dtype=np.float64)) for history in histories)
-    table = _table(spec, points, scores.reshape(len(points), num_tasks), seed, num_steps)
-    return spec.method(mdp, table.chosen, tuned_on=TaskSource("tuned", Stream.TUNING, contexts)), table
-
-
-def _points(spec: MethodSpec) -> NDArray[np.float64]:
-    return np.array(list(product(*spec.grid.values())), np.float64)
-
-
-def _table(
-    spec: MethodSpec, points: NDArray[np.float64], scores: NDArray[np.float64], seed: int, num_steps: float
-) -> TuningTable:
+    scores = scores.reshape(len(points), num_tasks)
     finite = np.isfinite(scores)
-    whole = finite.all(axis=1)
-    safe = np.where(finite, scores, 0.0)
-    num_tasks = scores.shape[1]
-    return TuningTable(
+    whole, safe = finite.all(axis=1), np.where(finite, scores, 0.0)
+    table = TuningTable(
         method=spec.name,
-        parameters=tuple(spec.grid),
+        parameters=parameters,
         points=points,
         mean=np.where(whole, safe.mean(axis=1), -np.inf),
         standard_error=np.where(whole, safe.std(axis=1, ddof=1) / np.sqrt(num_tasks), np.inf),
@@ -141,3 +119,8 @@ def _table(
         seed=seed,
         num_steps=num_steps,
     )
+    return spec.method(mdp, table.chosen, tuned_on=TaskSource("tuned", Stream.TUNING, contexts)), table
+
+
+def _points(spec: MethodSpec) -> NDArray[np.float64]:
+    return np.array(list(product(*spec.grid.values())), np.float64)

@@ -23,7 +23,6 @@ from metastep.experiments.run import Run
 from metastep.experiments.schema import EnvSection
 from metastep.experiments.stages import read_fitted, read_times
 from metastep.fqi import Model, load_model
-from metastep.fqi.qfunction import MenuQ
 from metastep.mdp.dataset import Dataset, block_checksums
 from metastep.report.model import mean_importances, proposals
 
@@ -216,9 +215,8 @@ def _describe_model(model: Model, dataset: Dataset | None) -> Iterator[str]:
     for curve in record.validation:
         mark = "  selected" if curve.iteration == record.selected_iteration else ""
         yield f"  validation N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}"
-    parts = function.functions if isinstance(function, MenuQ) else (function,)
-    for branch, part in zip(record.branches, parts, strict=True):
-        if (shares := mean_importances(part.heads)) is not None:
+    for branch, own in zip(record.branches, function.by_branch, strict=True):
+        if (shares := mean_importances(own)) is not None:
             names = (*record.feature_names, "step size")
             top = [f"{_printable(names[i])} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]
             of = f" for {_printable(branch.name)}" if branch.name else ""

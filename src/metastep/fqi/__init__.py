@@ -6,15 +6,6 @@ from metastep.fqi.record import Branch, ModelRecord, ObservationPart, TrainingDa
 from metastep.fqi.regressors import ExtraTrees, SklearnExtraTrees
 from metastep.fqi.stepper import Proposal, Stepper
 
-__all__ = [
-    "Branch",
-    "ExtraTrees",
-    "MetaFQI",
-    "Model",
-    "ModelRecord",
-    "ObservationPart",
-    "Proposal",
-    "SklearnExtraTrees",
-]
-__all__ += ["Stepper", "TrainingData", "ValidationCurve"]
+__all__ = ["Branch", "ExtraTrees", "MetaFQI", "Model", "ModelRecord", "ObservationPart", "Proposal"]
+__all__ += ["SklearnExtraTrees", "Stepper", "TrainingData", "ValidationCurve"]
 __all__ += ["branches_of", "load_model", "model_from", "model_of_heads", "save_model"]

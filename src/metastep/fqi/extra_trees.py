@@ -2,8 +2,8 @@
 
 The algorithm is Geurts, Ernst and Wehenkel's with scikit-learn's conventions: every node draws one uniform threshold
 between the minimum and the maximum of each feature and keeps the one with the largest variance reduction; constant
-features are skipped; all rows are used (no bootstrap); a node with fewer rows than the minimum, or with constant
-targets, is a leaf. Random numbers differ from scikit-learn's, so forests agree in distribution, not tree by tree.
+features are skipped; all rows are used (no bootstrap). Random numbers differ from scikit-learn's, so forests agree in
+distribution, not tree by tree.
 
 Speed comes from the layout: a row's features are contiguous and padded to whole SIMD registers, so one pass over the
 rows of a node updates the statistics of all its features at once, without a sort and without a gather.
@@ -22,12 +22,9 @@ from metastep._core.parallel import map_threads
 from metastep._core.settings import check_fields
 from metastep.fqi.forest import LEAF, Forest, join, kernel, load_forest
 
-_LANES = 16
-"""Features are padded to a multiple of this many float32: the compiled loops handle 16 at once, fewer one by one."""
-_PIECES = 64
-"""Number of pieces in which threads predict the rows."""
-_CONSTANT = np.float32(1e-7)
-"""A feature whose range in a node is at most this is constant there, as in scikit-learn."""
+_LANES = 16  # features are padded to a multiple: compiled loops handle 16 float32 at once, fewer one by one
+_PIECES = 64  # of the rows that threads predict
+_CONSTANT = np.float32(1e-7)  # largest range of a feature that is constant in a node, as in scikit-learn
 
 
 @dataclass(frozen=True)
@@ -63,54 +60,44 @@ class ExtraTrees:
         num_rows, num_features = matrix.shape
         padded = np.zeros((num_rows, -(-num_features // _LANES) * _LANES), dtype=np.float32)
         padded[:, :num_features] = matrix
+        is_number = isinstance(self.min_samples_split, int | np.integer)
+        fewest = max(2, int(self.min_samples_split if is_number else np.ceil(self.min_samples_split * num_rows)))
+
+        def forest(data: NDArray[np.float32], y: NDArray[np.float64], seeds: NDArray[Any]) -> tuple[Forest, float]:
+            """Return a forest, and the variance of the targets, times the number of rows, that its splits remove."""
+            # Sums of squares lose digits when the mean is large against the spread.
+            mean, low, high = float(y.mean()), data.min(axis=0), data.max(axis=0)
+            centred = y - mean
+
+            def tree(seed: np.uint64) -> tuple[Forest, float]:
+                state = np.array([seed], dtype=np.uint64)
+                nodes, *arrays, importances = _grow(
+                    data, centred.copy(), num_features, fewest, state, low.copy(), high.copy()
+                )
+                feature, threshold, right, value = (array[:nodes].copy() for array in arrays)
+                left = np.where(feature >= 0, np.arange(1, nodes + 1), LEAF).astype(np.int32)  # the next node
+                removed = float(importances.sum())
+                shares = importances / removed if removed > 0 else importances
+                return Forest(feature, threshold, left, right, value, np.array([0, nodes]), shares), removed
+
+            trees, removed = zip(*map_threads(tree, seeds, threads), strict=True)
+            joined = join(trees)
+            return joined._replace(value=joined.value + mean), sum(removed)
+
         number = 2 * self.trees if self.state_first else self.trees
         seeds: NDArray[Any] = np.random.SeedSequence(seed).generate_state(number, np.uint64)
         if not self.state_first:
-            return self._grow(padded, y, num_features, seeds, threads)[0]
-        last = num_features - 1
+            return forest(padded, y, seeds)[0]
         blind = padded.copy()
-        blind[:, last] = 0.0  # what does not vary is never split
-        first, by_first = self._grow(blind, y, num_features, seeds[: self.trees], threads)
+        blind[:, num_features - 1] = 0.0  # what does not vary is never split
+        first, by_first = forest(blind, y, seeds[: self.trees])
         left = y - np.concatenate(map_threads(first.predict, np.array_split(matrix, _PIECES), threads))
-        rest, by_rest = self._grow(padded, left, num_features, seeds[self.trees :], threads)
+        rest, by_rest = forest(padded, left, seeds[self.trees :])
         # A forest is the mean of its trees; here it is the sum of two such means, each with its own importances.
         halves = ((first, by_first), (rest, by_rest))
         return join(
             [half._replace(value=2.0 * half.value, importances=removed * half.importances) for half, removed in halves]
         )
-
-    def _grow(
-        self,
-        padded: NDArray[np.float32],
-        y: NDArray[np.float64],
-        num_features: int,
-        seeds: NDArray[Any],
-        threads: int | None,
-    ) -> tuple[Forest, float]:
-        """Return a forest, and the variance of the targets, times the number of rows, that its splits remove."""
-        # Sums of squares lose digits when the mean is large against the spread.
-        mean, fewest = float(y.mean()), self.fewest_rows(len(y))
-        centred, low, high = y - mean, padded.min(axis=0), padded.max(axis=0)
-
-        def grow(seed: np.uint64) -> tuple[Forest, float]:
-            state = np.array([seed], dtype=np.uint64)
-            nodes, *arrays, importances = _grow(
-                padded, centred.copy(), num_features, fewest, state, low.copy(), high.copy()
-            )
-            feature, threshold, right, value = (array[:nodes].copy() for array in arrays)
-            left = np.where(feature >= 0, np.arange(1, nodes + 1), LEAF).astype(np.int32)  # the next node
-            removed = float(importances.sum())
-            shares = importances / removed if removed > 0 else importances
-            return Forest(feature, threshold, left, right, value, np.array([0, nodes]), shares), removed
-
-        trees, removed = zip(*map_threads(grow, seeds, threads), strict=True)
-        forest = join(trees)
-        return forest._replace(value=forest.value + mean), sum(removed)
-
-    def fewest_rows(self, num_rows: int) -> int:
-        """Return the fewest rows of a node that is split, as scikit-learn counts them: at least 2."""
-        is_number = isinstance(self.min_samples_split, int | np.integer)
-        return max(2, int(self.min_samples_split if is_number else np.ceil(self.min_samples_split * num_rows)))
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> Forest:
         """Return a forest that was fitted before, packed or not."""
@@ -119,9 +106,7 @@ class ExtraTrees:
 
 @kernel
 def _grow(data, y, num_features, fewest, state, low, high):  # type: ignore[no-untyped-def]
-    """Grow one tree, depth first, left before right; nodes of at least `fewest` rows are split.
-
-    Return the number of nodes, their features, thresholds, right children and values, and the importance of each feature.
+    """Grow one tree, depth first, left before right, and return its number of nodes, their arrays, and importances.
 
     A node is a range of `ids`, and of the targets `y`, which are kept in the same order; `low` and `high` are the ranges of
     the features in the current node. Plain loops instead of array expressions, here and below: the latter take several times
@@ -162,8 +147,19 @@ def _grow(data, y, num_features, fewest, state, low, high):  # type: ignore[no-u
                 draw = np.float32(low[f] + _uniform(state) * (np.float64(high[f]) - low[f]))
                 drawn[f] = low[f] if draw >= high[f] else draw
             _left_statistics(data, ids, y, start, stop, drawn, count, left_sum)
-            best = _best_feature(low, high, count, left_sum, total, size, num_features, state)
-            if best < 0:
+            best, best_score, ties = -1, -np.inf, 0  # the largest variance reduction; ties are drawn evenly
+            for f in range(num_features):
+                if high[f] <= low[f] + _CONSTANT:
+                    continue
+                right_sum = total - left_sum[f]
+                score = left_sum[f] * left_sum[f] / count[f] + right_sum * right_sum / (size - count[f])
+                if score > best_score:
+                    best, best_score, ties = f, score, 1
+                elif score == best_score:
+                    ties += 1
+                    if _uniform(state) * ties < 1.0:
+                        best = f
+            if best < 0:  # all features are constant
                 break
             difference = left_sum[best] / count[best] - (total - left_sum[best]) / (size - count[best])
             importances[best] += difference * difference * count[best] * (size - count[best]) / size
@@ -268,24 +264,6 @@ def _left_statistics(data, ids, y, start, stop, threshold, count, left_sum):  # 
             inside = a[f] <= threshold[f]
             count[f] += one if inside else none
             left_sum[f] += ya if inside else 0.0
-
-
-@kernel
-def _best_feature(low, high, count, left_sum, total, size, num_features, state):  # type: ignore[no-untyped-def]
-    """Return the feature whose split reduces the variance most, -1 when all are constant; ties are drawn evenly."""
-    best, best_score, ties = -1, -np.inf, 0
-    for f in range(num_features):
-        if high[f] <= low[f] + _CONSTANT:
-            continue
-        right_sum = total - left_sum[f]
-        score = left_sum[f] * left_sum[f] / count[f] + right_sum * right_sum / (size - count[f])
-        if score > best_score:
-            best, best_score, ties = f, score, 1
-        elif score == best_score:
-            ties += 1
-            if _uniform(state) * ties < 1.0:
-                best = f
-    return best
 
 
 @kernel

@@ -94,7 +94,7 @@ def load_forest(arrays: Mapping[str, NDArray[Any]]) -> Forest:
         if array.dtype not in types[name] or array.ndim != 1:
             allowed = types[name][0]
             raise InputError(f"forest: {name} is {array.dtype} of shape {array.shape}, allowed is a list of {allowed}.")
-    forest = Forest(**arrays) if types is _TYPES else _unpack(*(np.asarray(arrays[name]) for name in types))
+    forest = Forest(**arrays) if types is _TYPES else _unpack(arrays)
     check_structure(forest)
     return forest
 
@@ -105,24 +105,14 @@ def join(forests: Sequence[Forest]) -> Forest:
     Importances are added and scaled to shares again: those of a forest that never split count nothing, as in scikit-learn.
     """
     starts = np.cumsum([0] + [len(forest.feature) for forest in forests])
-
-    def joined(name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(forest, name) for forest in forests])
-
-    def children(name: str) -> NDArray[np.int32]:
-        shift = np.repeat(starts[:-1], np.diff(starts))
-        return np.where((own := joined(name)) >= 0, own + shift, LEAF).astype(np.int32)
-
+    columns = zip(*(forest[:5] for forest in forests), strict=True)
+    feature, threshold, left, right, value = (np.concatenate(column) for column in columns)
+    shift = np.repeat(starts[:-1], np.diff(starts))
+    left, right = (np.where(child >= 0, child + shift, LEAF).astype(np.int32) for child in (left, right))
+    ends = [forest.offsets[1:] + start for forest, start in zip(forests, starts[:-1], strict=True)]
     shares = np.sum([forest.importances for forest in forests], axis=0)
-    return Forest(
-        feature=joined("feature"),
-        threshold=joined("threshold"),
-        left=children("left"),
-        right=children("right"),
-        value=joined("value"),
-        offsets=np.concatenate([[0], *(f.offsets[1:] + start for f, start in zip(forests, starts[:-1], strict=True))]),
-        importances=shares / shares.sum() if shares.sum() > 0 else shares,
-    )
+    shares = shares / shares.sum() if shares.sum() > 0 else shares
+    return Forest(feature, threshold, left, right, value, np.concatenate([[0], *ends]), shares)
 
 
 def as_inputs(inputs: ArrayLike, num_features: int, name: str = "inputs") -> NDArray[np.float32]:
@@ -161,24 +151,21 @@ def depth(left, right):  # type: ignore[no-untyped-def]
 
 def check_structure(forest: Forest) -> None:
     """Raise `InputError` unless every walk through the forest ends and every value in it is finite."""
+    feature, threshold, left, right, value, offsets, importances = forest
+    nodes, trees = len(feature), len(offsets) - 1
+    if {len(threshold), len(left), len(right), len(value)} != {nodes} or trees < 1 or not len(importances):
+        raise InputError("forest: needs one tree and one feature or more, and arrays of as many nodes each.")
 
     def require(holds: NDArray[np.bool_], problem: str) -> None:
         if not holds.all():
             raise InputError(f"forest: {problem} (at position {int(np.argmin(holds))}).")
 
-    feature, left, right, offsets = forest.feature, forest.left, forest.right, forest.offsets
-    nodes = len(feature)
-    for name in ("threshold", "left", "right", "value"):
-        if (length := len(getattr(forest, name))) != nodes:
-            raise InputError(f"forest: {name} has {length} nodes, allowed is {nodes} as in feature.")
-    if forest.num_trees < 1 or forest.num_features < 1:
-        raise InputError(f"forest: has {forest.num_trees} trees and {forest.num_features} features, at least 1 each.")
     for name in ("threshold", "value", "importances"):
         require(np.isfinite(getattr(forest, name)), f"{name} must be finite")
     ends = (offsets[:1] == 0) & (offsets[-1:] == nodes)
     increasing = np.concatenate([ends, offsets[1:] > offsets[:-1]])
     require(increasing, "offsets must start at 0, increase and end at the number of nodes")
-    in_range = (feature >= LEAF) & (feature < forest.num_features)
+    in_range = (feature >= LEAF) & (feature < len(importances))
     require(in_range, "feature must be -1 at a leaf and otherwise below the number of features")
     leaf = feature == LEAF
     node, stop = np.arange(nodes, dtype=np.int32), np.repeat(offsets[1:].astype(np.int32), np.diff(offsets))
@@ -189,20 +176,22 @@ def check_structure(forest: Forest) -> None:
     inner, reached = np.flatnonzero(~leaf), np.zeros(nodes, np.bool_)
     for children in (left[inner], right[inner], offsets[:-1]):
         reached[children] = True
-    reached &= 2 * len(inner) + forest.num_trees == nodes
-    require(reached, "every node but a root must have exactly one parent")
+    require(reached & (2 * len(inner) + trees == nodes), "every node but a root must have exactly one parent")
 
 
 def pack(forest: Forest) -> dict[str, NDArray[Any]]:
     """Return arrays of three bytes per node, an eighth of the space, for models that come with a package.
 
-    Nodes are stored in the order of a depth-first walk, left before right. Then `feature` alone gives every child, and one
+    Trees are grown in the order of a depth-first walk, left before right. Then `feature` alone gives every child, and one
     number per node is enough: the threshold of a split or the value of a leaf, rounded to one of 65,536 steps between the
     smallest and the largest of the forest's thresholds of that feature, or of its leaves. Values of splits are left out.
+    A forest in another order is not packed.
     """
-    order, num = _walk_order(forest.left, forest.right, forest.offsets), forest.num_features
-    feature = forest.feature[order]
-    number = np.where(feature == LEAF, forest.value[order], forest.threshold[order])
+    feature, num = forest.feature, forest.num_features
+    left, right, _ = _children(feature)
+    if not (np.array_equal(left, forest.left) and np.array_equal(right, forest.right)):
+        return forest.arrays()
+    number = np.where(feature == LEAF, forest.value, forest.threshold)
     low, high = np.full(num + 1, np.inf), np.full(num + 1, -np.inf)
     np.minimum.at(low, feature, number)  # LEAF is the last place
     np.maximum.at(high, feature, number)
@@ -216,58 +205,20 @@ def pack(forest: Forest) -> dict[str, NDArray[Any]]:
     return dict(zip(_PACKED_TYPES, parts, strict=True))
 
 
-def _unpack(
-    packed: NDArray[Any],
-    code: NDArray[np.uint16],
-    low: NDArray[np.float32],
-    high: NDArray[np.float32],
-    offsets: NDArray[np.int64],
-    importances: NDArray[np.float32],
-) -> Forest:
-    feature = packed.astype(np.int32)
-    if len(code) != len(feature):
-        raise InputError(f"forest: packed_code has {len(code)} nodes, allowed is {len(feature)} as in packed_feature.")
-    places = len(importances) + 1
-    if not len(low) == len(high) == places:
-        raise InputError(
-            f"forest: packed_low has {len(low)} and packed_high {len(high)} numbers, allowed is {places}, one for every "
-            "feature and one for leaves."
-        )
-    if len(feature) and not LEAF <= feature.min() <= feature.max() < len(importances):
+def _unpack(arrays: Mapping[str, NDArray[Any]]) -> Forest:
+    packed, code, low, high, offsets, importances = (np.asarray(arrays[name]) for name in _PACKED_TYPES)
+    feature, num = packed.astype(np.int32), len(importances)
+    if len(code) != len(feature) or not len(low) == len(high) == num + 1:
+        raise InputError("forest: packed arrays have lengths that do not fit each other.")
+    if len(feature) and not LEAF <= feature.min() <= feature.max() < num:
         raise InputError(f"forest: packed_feature must be {LEAF} or below the number of features.")
     left, right, is_whole = _children(feature)
     if not is_whole:
         raise InputError("forest: packed_feature ends within a tree.")
     is_leaf = feature == LEAF
     number = low[feature] + (np.float64(high) - low)[feature] * (code / _STEPS)
-    return Forest(
-        feature=feature,
-        threshold=np.where(is_leaf, 0.0, number).astype(np.float32),
-        left=left,
-        right=right,
-        value=np.where(is_leaf, number, 0.0),
-        offsets=offsets,
-        importances=importances.astype(np.float64),
-    )
-
-
-@kernel
-def _walk_order(left, right, offsets):  # type: ignore[no-untyped-def]
-    order, stack = np.empty(left.size, np.int64), np.empty(left.size + 1, np.int64)
-    position = 0
-    for tree in range(offsets.size - 1):
-        stack[0] = offsets[tree]
-        height = 1
-        while height > 0:
-            height -= 1
-            node = stack[height]
-            order[position] = node
-            position += 1
-            if left[node] >= 0:
-                stack[height] = right[node]
-                stack[height + 1] = left[node]
-                height += 2
-    return order
+    threshold, value = np.where(is_leaf, 0.0, number).astype(np.float32), np.where(is_leaf, number, 0.0)
+    return Forest(feature, threshold, left, right, value, offsets, importances.astype(np.float64))
 
 
 @kernel

@@ -1,21 +1,163 @@
-"""Fitted Q-Iteration on the meta-MDP (the paper's section 5)."""
+"""Fitted Q-Iteration on the meta-MDP (the paper's section 5), and the Q function of one iteration.
+
+A Q function is one or two regressors over (observation, step size), for each branch of a menu: a branch is a direction of an
+update, or a combination of other choices, with its own range of steps.
+"""
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Self, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from metastep._core.errors import InputError, shown
+from metastep._core.parallel import map_threads
 from metastep._core.settings import Count, Share, check_fields
-from metastep.fqi.qfunction import MenuQ, NumStepsizes, QFunction, Stepsizes, Weight, pick_iteration, q_function
+from metastep.fqi.forest import Forest, as_inputs
+from metastep.fqi.maximise import Maximum, Plan, maximise, maximise_general, prepare, stepsize_cells
 from metastep.fqi.regressors import Head, Regressor, resolve
 from metastep.mdp.history import Transitions
 from metastep.rules.spaces import Range, Scale
+
+NumStepsizes = Annotated[int, Ge(2), Le(10_000)]  # of a grid; the continuous maximum is cheaper than a finer one
+Weight = Annotated[float, Gt(0.5), Le(1.0)]  # of the smaller of two values
+_FEW_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Stepsizes:
+    """The step sizes to maximise over: `num` values of `[low, high]`, evenly spaced along its scale, or all of it."""
+
+    low: float = 0.0
+    high: float = 1.0
+    num: NumStepsizes = 101
+    continuous: bool = False
+    scale: Scale = "linear"
+
+    def __post_init__(self) -> None:
+        # Forests compare in float32, where larger numbers are infinite.
+        largest = float(np.finfo(np.float32).max)
+        if not -largest <= self.low < self.high <= largest or not np.isfinite(self.high - self.low):
+            raise InputError(
+                f"step sizes: low is {self.low} and high {self.high}, allowed are low < high that are finite in float32."
+            )
+        for points in (self.points, self.grid):
+            if not (np.isfinite(points).all() and (points[1:] > points[:-1]).all()):
+                raise InputError(
+                    f"num_stepsizes is {self.num}, too many between {self.low} and {self.high} to tell apart in float32."
+                )
+
+    @cached_property
+    def range(self) -> Range:
+        """The interval and its scale."""
+        return Range(self.low, self.high, self.scale)
+
+    @cached_property
+    def points(self) -> NDArray[np.float32]:
+        """The grid as heads see it: along the scale, in float32."""
+        return np.linspace(*self.range.axis, self.num).astype(np.float32)
+
+    @cached_property
+    def grid(self) -> NDArray[np.float32]:
+        """The evenly spaced values."""
+        return self.range.from_axis(self.points)
+
+
+@dataclass(frozen=True)
+class QFunction:
+    """The Q function of one iteration: `lam*min(Q1, Q2) + (1-lam)*max(Q1, Q2)` of two heads, or the value of the only one.
+
+    Forests are maximised by the interval walk, other heads by predicting on every step size of the grid. Heads see step sizes
+    along their scale; arguments and results here are the step sizes themselves.
+    """
+
+    heads: tuple[Head, ...]  # one or two for each branch, one branch after the other
+    stepsizes: Mapping[str, Stepsizes]  # by branch; one without a name is the only one
+    lam: float = 1.0
+
+    def __post_init__(self) -> None:
+        if any(steps.continuous for steps in self.stepsizes.values()) and not self.is_forest:
+            raise InputError("fqi.maximum: 'continuous' must be 'grid' with a regressor whose heads are not forests.")
+
+    @property
+    def is_forest(self) -> bool:
+        """Whether every head is a flat forest."""
+        return all(isinstance(head, Forest) for head in self.heads)
+
+    @property
+    def by_branch(self) -> list[tuple[Any, ...]]:
+        """The heads of each branch."""
+        each = len(self.heads) // len(self.stepsizes)
+        return [self.heads[first : first + each] for first in range(0, len(self.heads), each)]
+
+    @cached_property
+    def _grid_plans(self) -> list[Plan]:
+        parts = zip(self.by_branch, self.stepsizes.values(), strict=True)
+        return [prepare(forests, steps.points, self.lam) for forests, steps in parts]
+
+    @cached_property
+    def _greedy_plans(self) -> list[Plan]:
+        if not all(steps.continuous for steps in self.stepsizes.values()):
+            return self._grid_plans
+        parts = zip(self.by_branch, self.stepsizes.values(), strict=True)
+        return [prepare(own, stepsize_cells(own, *steps.range.axis), self.lam) for own, steps in parts]
+
+    def _search(self, observation: ArrayLike, threads: int | None, with_values: bool = False) -> list[Maximum]:
+        """Return the maximum of each branch along its scale; with values, that on its grid."""
+        states = as_inputs(observation, self.heads[0].num_features - 1, "observation")
+        if self.is_forest:
+            plans = self._grid_plans if with_values else self._greedy_plans
+            # Threads share the branches if there are few observations, otherwise the rows of each branch.
+            outer, inner = (threads, 1) if len(states) <= _FEW_ROWS and len(plans) > 1 else (1, threads)
+            return map_threads(
+                lambda plan: maximise(plan, states, threads=inner, with_values=with_values), plans, outer
+            )
+        parts = zip(self.by_branch, self.stepsizes.values(), strict=True)
+        return [maximise_general(heads, states, own.points, self.lam, with_values=with_values) for heads, own in parts]
+
+    def maximum(self, observation: ArrayLike, threads: int | None = None) -> Maximum:
+        """Return the best step of each observation `(rows, features)`, and its value.
+
+        Ties go to the first branch, then to the smallest step.
+        """
+        found = self._search(observation, threads)
+        values = np.stack([best.value for best in found])
+        branch, rows = values.argmax(axis=0), np.arange(values.shape[1])  # the first of equals
+        steps = [own.range.from_axis(best.stepsize) for own, best in zip(self.stepsizes.values(), found, strict=True)]
+        return Maximum(values[branch, rows], np.stack(steps)[branch, rows], branch=branch)
+
+    def act(self, observation: ArrayLike, threads: int | None = None) -> NDArray[np.float32]:
+        """Return the best step of each observation, `(rows,)`; with a menu, the branch's position and the step, `(rows, 2)`.
+
+        An observation that is not finite gets the smallest step of the first branch. It is that of a diverged learner: no step
+        would help, and a regressor may refuse it.
+        """
+        matrix = as_inputs(observation, self.heads[0].num_features - 1, "observation")
+        whole = np.isfinite(matrix).all(axis=1, keepdims=True)
+        best, finite = self.maximum(np.where(whole, matrix, np.float32(0.0)), threads), whole.ravel()
+        stepsize = np.where(finite, best.stepsize, next(iter(self.stepsizes.values())).grid[0])
+        if "" in self.stepsizes:
+            return stepsize
+        return np.stack([np.where(finite, best.branch, 0), stepsize], axis=1).astype(np.float32)
+
+    def values(self, observation: ArrayLike, threads: int | None = None) -> NDArray[np.float64]:
+        """Return values at every step size of the grid, `(rows, num)`; with a menu, `(rows, branches, num)`."""
+        found = [own.values for own in self._search(observation, threads, with_values=True)]
+        return found[0] if "" in self.stepsizes else np.stack(found, axis=1)
+
+
+def pick_iteration(q_functions: Sequence[QFunction], iteration: int | None) -> QFunction:
+    """Return the Q function of an iteration counted from 1; None is the last."""
+    chosen = len(q_functions) if iteration is None else iteration
+    if not 1 <= chosen <= len(q_functions):
+        raise InputError(f"iteration is {iteration}, allowed is 1 to {len(q_functions)}.")
+    return q_functions[chosen - 1]
 
 
 def forest_seed(random_state: int, iteration: int, head: int) -> int:
@@ -87,31 +229,37 @@ class MetaFQI(BaseEstimator):
         `progress(iteration, seconds)` is called after each.
         """
         check_fields(self, "fqi")
-        regressor = resolve(self.regressor)
-        stepsizes = self._stepsizes()
-        inputs, reward, next_observation, rows_of = _checked(_transitions_of(data), stepsizes)
+        regressor, num, continuous = resolve(self.regressor), self.num_stepsizes, self.maximum == "continuous"
+        if self.menu is None:
+            stepsizes = {"": Stepsizes(self.stepsize_low, self.stepsize_high, num, continuous, self.stepsize_scale)}
+        elif (
+            isinstance(self.menu, Mapping)
+            and self.menu
+            and all(isinstance(name, str) and name and isinstance(steps, Range) for name, steps in self.menu.items())
+        ):
+            stepsizes = {name: Stepsizes(r.low, r.high, num, continuous, r.scale) for name, r in self.menu.items()}
+        else:
+            raise InputError(f"fqi.menu: {shown(self.menu)} must give one name or more, each with a Range.")
+        inputs, reward, next_observation, rows_of = _checked(data, stepsizes)
         parts = [inputs[rows] for rows in rows_of] if len(rows_of) > 1 else [inputs]
-        q_functions: list[QFunction | MenuQ] = []
+        q_functions: list[QFunction] = []
         seconds: list[float] = []
         for iteration in range(1, self.iterations + 1):
             began = time.perf_counter()
             targets = reward
             if q_functions:
-                following = q_functions[-1].maximum(next_observation, self.threads).value
-                targets = reward + self.meta_discount * following
+                targets = reward + self.meta_discount * q_functions[-1].maximum(next_observation, self.threads).value
             heads: list[Head] = []
             for part, rows in zip(parts, rows_of, strict=True):
                 for _ in range(2 if self.double else 1):
                     seed = forest_seed(self.random_state, iteration, len(heads))
                     heads.append(regressor.fit(part, targets[rows], seed=seed, threads=self.threads))
-            q_functions.append(q_function(heads, stepsizes, float(self.lam)))
+            q_functions.append(QFunction(tuple(heads), stepsizes, float(self.lam)))
             seconds.append(time.perf_counter() - began)
             if progress is not None:
                 progress(iteration, seconds[-1])
-        self.q_functions_ = tuple(q_functions)
-        self.stepsizes_ = stepsizes
-        self.seconds_ = tuple(seconds)
-        self.regressor_ = regressor
+        self.q_functions_, self.stepsizes_ = tuple(q_functions), stepsizes
+        self.seconds_, self.regressor_ = tuple(seconds), regressor
         self.n_features_in_ = inputs.shape[1] - 1
         self.feature_low_, self.feature_high_ = inputs[:, :-1].min(axis=0), inputs[:, :-1].max(axis=0)
         return self
@@ -127,41 +275,23 @@ class MetaFQI(BaseEstimator):
         """Return values of observations at every step size of the grid, `(rows, num)` or `(rows, branches, num)`."""
         return self._function(iteration).values(observation, self.threads)
 
-    def _stepsizes(self) -> dict[str, Stepsizes]:
-        """Return the steps to maximise over, by branch; without a menu there is one without a name."""
-        num, continuous = self.num_stepsizes, self.maximum == "continuous"
-        if self.menu is None:
-            return {"": Stepsizes(self.stepsize_low, self.stepsize_high, num, continuous, self.stepsize_scale)}
-        named = isinstance(self.menu, Mapping) and all(
-            isinstance(name, str) and name and isinstance(steps, Range) for name, steps in self.menu.items()
-        )
-        if not named or not self.menu:
-            raise InputError(f"fqi.menu: {shown(self.menu)} must give one name or more, each with a Range.")
-        return {
-            name: Stepsizes(steps.low, steps.high, num, continuous, steps.scale) for name, steps in self.menu.items()
-        }
-
-    def _function(self, iteration: int | None) -> QFunction | MenuQ:
+    def _function(self, iteration: int | None) -> QFunction:
         check_is_fitted(self, "q_functions_")
         return pick_iteration(self.q_functions_, iteration)
 
 
-def _transitions_of(data: Any) -> Transitions:
-    found = data.transitions() if callable(getattr(data, "transitions", None)) else data
-    if not all(hasattr(found, name) for name in Transitions._fields):
-        raise InputError(
-            f"fit: got a {type(data).__name__}, allowed are Transitions, or a dataset whose transitions() gives them."
-        )
-    return cast(Transitions, found)
-
-
 def _checked(
-    transitions: Transitions, stepsizes: Mapping[str, Stepsizes]
+    data: Any, stepsizes: Mapping[str, Stepsizes]
 ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float32], list[NDArray[np.intp]]]:
     """Return regression inputs `(tuples, features + 1)`, rewards, next observations, and the rows of each branch.
 
     The step size is the last input, along its scale.
     """
+    transitions = data.transitions() if callable(getattr(data, "transitions", None)) else data
+    if not all(hasattr(transitions, name) for name in Transitions._fields):
+        raise InputError(
+            f"fit: got a {type(data).__name__}, allowed are Transitions, or a dataset whose transitions() gives them."
+        )
     observation = np.asarray(transitions.observation, dtype=np.float32)
     following = np.ascontiguousarray(transitions.next_observation, dtype=np.float32)
     chosen = np.asarray(transitions.stepsize, dtype=np.float32)

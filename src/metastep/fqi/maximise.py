@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metastep._core.errors import InputError
 from metastep._core.parallel import count_threads, map_threads
 from metastep.fqi.forest import Forest, as_inputs, depth, join, kernel
 
@@ -31,16 +30,11 @@ class Plan(NamedTuple):
     """One or two forests prepared for the walk over a set of step sizes."""
 
     stepsizes: NDArray[np.float32]  # (cells,), increasing
-    feature: NDArray[np.int32]  # (nodes,), of all forests one after the other
-    threshold: NDArray[np.float32]  # (nodes,)
-    left: NDArray[np.int32]  # (nodes,)
-    right: NDArray[np.int32]  # (nodes,)
+    trees: Forest  # of all forests one after the other
     fixed: NDArray[np.int64]  # (nodes,), leaf values in fixed point
     cut: NDArray[np.int32]  # (nodes,), number of step sizes that go left
-    roots: NDArray[np.int64]  # (trees of all forests,)
     trees_until: NDArray[np.int64]  # (forests,), trees in this and earlier forests
     unit: NDArray[np.float64]  # (forests,), value of one fixed-point unit divided by the number of trees
-    num_features: int  # of a state
     depth: int
     lam: float  # weight of the smaller of two forests
 
@@ -50,7 +44,8 @@ class Maximum(NamedTuple):
 
     value: NDArray[np.float64]  # (states,)
     stepsize: NDArray[np.float32]  # (states,)
-    values: NDArray[np.float64] | None  # (states, step sizes), when asked for
+    values: NDArray[np.float64] = np.empty((0, 0))  # (states, step sizes), when asked for
+    branch: NDArray[np.int64] | int = 0  # (states,), its position, where there are several
 
 
 def stepsize_cells(forests: Sequence[Forest], low: float, high: float) -> NDArray[np.float32]:
@@ -66,41 +61,27 @@ def stepsize_cells(forests: Sequence[Forest], low: float, high: float) -> NDArra
 
 
 def prepare(forests: Sequence[Forest], stepsizes: ArrayLike, lam: float = 1.0) -> Plan:
-    """Prepare one forest, or two to be combined as `lam*min + (1-lam)*max`, for maximisation over `stepsizes`."""
+    """Prepare one forest, or two to be combined as `lam*min + (1-lam)*max`, for maximisation over increasing `stepsizes`."""
     points = np.ascontiguousarray(stepsizes, dtype=np.float32)
-    if points.ndim != 1 or points.size == 0 or (np.diff(points) <= 0).any():
-        raise InputError(f"stepsizes has shape {points.shape}, allowed is a non-empty increasing list.")
-    if len(forests) not in (1, 2) or len({forest.num_features for forest in forests}) != 1:
-        raise InputError(f"forests: got {len(forests)}, allowed are one or two with the same number of features.")
-    last = forests[0].num_features - 1
-    trees = join(forests)
-    shifts = [_fixed_point_shift(forest) for forest in forests]
-    fixed = [np.rint(np.ldexp(forest.value, shift)) for forest, shift in zip(forests, shifts, strict=True)]
+    trees, fixed, unit = join(forests), [], []
+    for forest in forests:
+        # A sum over the trees stays below 2^61. By exponents, as the product may be too large for a float; values below
+        # 2^-900 count as zero: their scale would be no float.
+        largest = float(np.abs(forest.value).max())
+        shift = 61 - math.frexp(largest)[1] - math.frexp(forest.num_trees)[1] if largest >= 2.0**-900 else 0
+        fixed.append(np.rint(np.ldexp(forest.value, shift)))
+        unit.append(np.ldexp(1.0, -shift) / forest.num_trees)
     cut = np.searchsorted(points, trees.threshold, side="right")
     return Plan(
-        stepsizes=points,
-        feature=trees.feature,
-        threshold=trees.threshold,
-        left=trees.left,
-        right=trees.right,
+        points,
+        trees,
         fixed=np.concatenate(fixed).astype(np.int64),
-        cut=np.where(trees.feature == last, cut, -1).astype(np.int32),
-        roots=trees.offsets[:-1],
+        cut=np.where(trees.feature == trees.num_features - 1, cut, -1).astype(np.int32),
         trees_until=np.cumsum([forest.num_trees for forest in forests]),
-        unit=np.array([np.ldexp(1.0, -s) / f.num_trees for f, s in zip(forests, shifts, strict=True)]),
-        num_features=last,
+        unit=np.array(unit),
         depth=int(depth(trees.left, trees.right)),
         lam=float(lam),
     )
-
-
-def _fixed_point_shift(forest: Forest) -> int:
-    """Return the power of two that scales leaf values so that a sum over the trees stays below 2^61."""
-    largest = float(np.abs(forest.value).max())
-    if largest < 2.0**-900:
-        return 0  # counts as zero: its scale would itself be no float
-    # Exponents, not the product, which may be too large for a float.
-    return 61 - math.frexp(largest)[1] - math.frexp(forest.num_trees)[1]
 
 
 def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_values: bool = False) -> Maximum:
@@ -108,7 +89,7 @@ def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_
 
     A NaN in a state compares as larger than every threshold: the step size is still one of the plan's.
     """
-    matrix = as_inputs(states, plan.num_features, "states")
+    matrix = as_inputs(states, plan.trees.num_features - 1, "states")
     num, cells = len(matrix), len(plan.stepsizes)
     rows = max(1, min(num, _BLOCK_ROWS, max(64, _BLOCK_CELLS // cells)))
     value, best = np.empty(num), np.empty(num, dtype=np.int64)
@@ -121,7 +102,7 @@ def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_
         _maximise_rows(plan, matrix, start, min(start + share, num), rows, value, best, values)
 
     map_threads(fill, range(0, num, share), threads)
-    return Maximum(value, plan.stepsizes[best], values if with_values else None)
+    return Maximum(value, plan.stepsizes[best], values)
 
 
 def maximise_general(
@@ -130,10 +111,9 @@ def maximise_general(
     """Find the same maximum for anything that predicts, by predicting on every (state, step size) row."""
     matrix = np.ascontiguousarray(states, dtype=np.float32)
     points = np.ascontiguousarray(stepsizes, dtype=np.float32)
-    num = len(matrix)
-    value, best = np.empty(num), np.empty(num, dtype=np.int64)
-    values = np.empty((num if with_values else 0, len(points)))
-    for start in range(0, num, _BLOCK_ROWS):
+    value, best = np.empty(len(matrix)), np.empty(len(matrix), dtype=np.int64)
+    values = np.empty((len(matrix) if with_values else 0, len(points)))
+    for start in range(0, len(matrix), _BLOCK_ROWS):
         block = matrix[start : start + _BLOCK_ROWS]
         inputs = np.column_stack([np.repeat(block, len(points), axis=0), np.tile(points, len(block))])
         predicted = [np.asarray(head.predict(inputs), dtype=np.float64).reshape(len(block), -1) for head in heads]
@@ -144,7 +124,7 @@ def maximise_general(
         best[rows], value[rows] = combined.argmax(axis=1), combined.max(axis=1)
         if with_values:
             values[rows] = combined
-    return Maximum(value, points[best], values if with_values else None)
+    return Maximum(value, points[best], values)
 
 
 @kernel
@@ -155,7 +135,6 @@ def _maximise_rows(plan, states, first, last, block, value, best, values):  # ty
     sums = np.empty((num_forests, cells, block), dtype=np.int64)
     previous = np.empty(block, dtype=np.int64)
     stack = np.empty((plan.depth + 2, 5), dtype=np.int64)
-    running = np.empty((num_forests, block), dtype=np.int64)
     for start in range(first, last, block):
         rows = min(block, last - start)
         ids = np.arange(rows).astype(np.uint32)
@@ -166,10 +145,27 @@ def _maximise_rows(plan, states, first, last, block, value, best, values):  # ty
         tree = 0
         for forest in range(num_forests):
             while tree < plan.trees_until[forest]:
-                _add_tree(plan, plan.roots[tree], rows, columns, ids, stack, previous, sums[forest])
+                _add_tree(plan, plan.trees.offsets[tree], rows, columns, ids, stack, previous, sums[forest])
                 tree += 1
-        stop = start + rows
-        _take_maximum(sums, plan.unit, plan.lam, running, value[start:stop], best[start:stop], values[start:stop])
+        # Prefix sums over the cells, combined over the forests, and the first maximum.
+        running = np.zeros((num_forests, block), dtype=np.int64)
+        highest, where = value[start : start + rows], best[start : start + rows]
+        highest.fill(-np.inf)
+        where.fill(0)
+        for cell in range(cells):
+            for forest in range(num_forests):
+                for row in range(rows):
+                    running[forest, row] += sums[forest, cell, row]
+            for row in range(rows):
+                combined = running[0, row] * plan.unit[0]
+                if num_forests == 2:
+                    other = running[1, row] * plan.unit[1]
+                    combined = plan.lam * min(combined, other) + (1 - plan.lam) * max(combined, other)
+                if combined > highest[row]:
+                    highest[row] = combined
+                    where[row] = cell
+                if values.shape[0] > 0:
+                    values[start + row, cell] = combined
 
 
 @kernel
@@ -179,7 +175,7 @@ def _add_tree(plan, root, rows, columns, ids, stack, previous, sums):  # type: i
     The branch of the smaller step sizes is walked to its end first, so a row meets its leaves in the order of their
     intervals, and the first of them starts at cell 0.
     """
-    feature, threshold, left, right = plan.feature, plan.threshold, plan.left, plan.right
+    feature, threshold, left, right = plan.trees.feature, plan.trees.threshold, plan.trees.left, plan.trees.right
     cut, fixed = plan.cut, plan.fixed
     stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3], stack[0, 4] = root, 0, rows, 0, sums.shape[0]
     height = 1
@@ -187,10 +183,7 @@ def _add_tree(plan, root, rows, columns, ids, stack, previous, sums):  # type: i
         height -= 1
         node, start, stop = stack[height, 0], stack[height, 1], stack[height, 2]
         low, high = stack[height, 3], stack[height, 4]
-        while True:
-            if feature[node] < 0:
-                _add_leaf(fixed[node], ids, start, stop, low, previous, sums)
-                break
+        while feature[node] >= 0:
             if cut[node] >= 0:
                 if cut[node] <= low:
                     node = right[node]
@@ -202,7 +195,15 @@ def _add_tree(plan, root, rows, columns, ids, stack, previous, sums):  # type: i
                     height += 1
                     node, high = left[node], cut[node]
                 continue
-            middle = _partition(columns, feature[node], threshold[node], ids, start, stop)
+            # Rows at or below the threshold move to the front: swap first, then advance if the row belongs there, so that
+            # there is no branch to mispredict. Unsigned subscripts spare the check for negative ones.
+            column, limit, boundary = feature[node], threshold[node], np.uint64(start)
+            for position in range(start, stop):
+                row = ids[position]
+                ids[position] = ids[boundary]
+                ids[boundary] = row
+                boundary += np.uint64(columns[column, row] <= limit)
+            middle = np.int64(boundary)
             if middle == start:
                 node = right[node]
             elif middle == stop:
@@ -212,53 +213,9 @@ def _add_tree(plan, root, rows, columns, ids, stack, previous, sums):  # type: i
                 stack[height, 3], stack[height, 4] = low, high
                 height += 1
                 node, stop = left[node], middle
-
-
-@kernel
-def _partition(columns, column, limit, ids, start, stop):  # type: ignore[no-untyped-def]
-    """Move the rows at or below the limit to the front and return where the others begin.
-
-    Swap first, then advance if the row belongs to the front: no branch for the processor to mispredict. Unsigned
-    subscripts spare the check for negative ones.
-    """
-    boundary = np.uint64(start)
-    for position in range(start, stop):
-        row = ids[position]
-        ids[position] = ids[boundary]
-        ids[boundary] = row
-        boundary += np.uint64(columns[column, row] <= limit)
-    return np.int64(boundary)
-
-
-@kernel
-def _add_leaf(leaf, ids, start, stop, low, previous, sums):  # type: ignore[no-untyped-def]
-    """From cell `low` on, give the rows this leaf's value instead of their previous leaf's (none before cell 0)."""
-    for position in range(start, stop):
-        row = ids[position]
-        sums[low, row] += leaf - previous[row] if low > 0 else leaf
-        previous[row] = leaf
-
-
-@kernel
-def _take_maximum(sums, unit, lam, running, highest, where, values):  # type: ignore[no-untyped-def]
-    """Take prefix sums over the cells, combine the forests, and find the first maximum."""
-    rows = highest.size
-    for row in range(rows):
-        highest[row] = -np.inf
-        where[row] = 0
-        for forest in range(sums.shape[0]):
-            running[forest, row] = 0
-    for cell in range(sums.shape[1]):
-        for forest in range(sums.shape[0]):
-            for row in range(rows):
-                running[forest, row] += sums[forest, cell, row]
-        for row in range(rows):
-            combined = running[0, row] * unit[0]
-            if sums.shape[0] == 2:
-                other = running[1, row] * unit[1]
-                combined = lam * min(combined, other) + (1 - lam) * max(combined, other)
-            if combined > highest[row]:
-                highest[row] = combined
-                where[row] = cell
-            if values.shape[0] > 0:
-                values[row, cell] = combined
+        # From cell `low` on, the rows have this leaf's value instead of their previous leaf's (none before cell 0).
+        leaf = fixed[node]
+        for position in range(start, stop):
+            row = ids[position]
+            sums[low, row] += leaf - previous[row] if low > 0 else leaf
+            previous[row] = leaf

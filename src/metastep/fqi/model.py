@@ -24,8 +24,7 @@ from metastep._core.logs import Log
 from metastep._core.provenance import environment_record
 from metastep._core.storage import read_tensors, require_stamp, sha256_of_json, stamp, write_tensors
 from metastep.fqi.forest import Forest, pack
-from metastep.fqi.iteration import MetaFQI
-from metastep.fqi.qfunction import MenuQ, QFunction, pick_iteration, q_function
+from metastep.fqi.iteration import MetaFQI, QFunction, pick_iteration
 from metastep.fqi.record import (
     STEP,
     Branch,
@@ -51,29 +50,28 @@ class Model:
     """A fitted model that proposes updates; see `load_model` and `save_model`."""
 
     record: ModelRecord
-    q_functions: tuple[QFunction | MenuQ, ...]
+    q_functions: tuple[QFunction, ...]
     _warnings: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        record, last = self.record, len(self.q_functions)
+        record, last, names = self.record, len(self.q_functions), [branch.name for branch in self.record.branches]
         if not 1 <= record.selected_iteration <= last:
             raise InputError(f"selected_iteration is {record.selected_iteration}, allowed is 1 to {last}.")
-        names = [branch.name for branch in record.branches]
         if len(set(names)) < len(names) or ("" in names and len(names) > 1):
             raise InputError(f"branches: {names!r:.200} must have a name each, given once.")
-        for function in self.q_functions:
-            held = len(function.functions) if isinstance(function, MenuQ) else 0
-            if held != len(record.directions):
-                raise InputError(f"model: a Q function has {held} directions, allowed is {len(record.directions)}.")
         size = sum(part.size for part in record.observation)
         if len(record.keywords) != len(record.observation):
             raise InputError("observation: a part is named twice, allowed is once each.")
         for name in ("feature_names", "feature_low", "feature_high"):
             if (length := len(getattr(record, name))) != size:
                 raise InputError(f"{name} has {length} entries, allowed is {size}.")
-        for head in (head for function in self.q_functions for head in function.heads):
-            if head.num_features != size + 1:
-                raise InputError(f"model: a head has {head.num_features} features, allowed is {size + 1}.")
+        for function in self.q_functions:
+            held = len([name for name in function.stepsizes if name])
+            if held != len(record.directions):
+                raise InputError(f"model: a Q function has {held} directions, allowed is {len(record.directions)}.")
+            for head in function.heads:
+                if head.num_features != size + 1:
+                    raise InputError(f"model: a head has {head.num_features} features, allowed is {size + 1}.")
         curves = [curve.iteration for curve in record.validation]
         if any(iteration > last for iteration in curves) or len(set(curves)) != len(curves):
             raise InputError(f"validation has curves of iterations {curves}, allowed is each of 1 to {last} once.")
@@ -95,16 +93,12 @@ class Model:
         return self._function(iteration).values(observation, threads)
 
     def stepsize(self, **features: ArrayLike) -> float:
-        """Return the step size for the next update of one learner; a model with a menu has `propose` instead.
-
-        Args:
-            features: as of `propose`.
-        """
+        """Return the step size for the next update of one learner, as `propose` does; not for a model with a menu."""
         if self.record.directions:
             raise InputError(
                 f"stepsize: the model chooses among {', '.join(self.record.directions)} as well; use propose."
             )
-        return self._given("stepsize", features).stepsize
+        return self.proposed(features, "warn", self._warnings).stepsize
 
     def propose(self, **features: ArrayLike) -> Proposal:
         """Return the hyperparameters for the next update of one learner, by name.
@@ -116,7 +110,7 @@ class Model:
             features: every part of the observation, by the name of its feature; `module:name` is passed as `name`. Of
                 `theta`, `natural_gradient` and `context`, those that the model does not look at are ignored.
         """
-        return self._given("propose", features)
+        return self.proposed(features, "warn", self._warnings)
 
     def stepper(
         self,
@@ -129,18 +123,21 @@ class Model:
         """Return a `Stepper`: it proposes the updates of one learner in a training loop; the arguments are its."""
         return Stepper(self, num_updates, outside, record, log, minibatches)
 
-    def _given(self, method: str, features: Mapping[str, ArrayLike]) -> Proposal:
-        wanted = self.record.keywords
-        for name in features:
-            if name not in wanted and name not in _WELCOME:
-                raise not_registered(method, name, list(wanted), "is not what the model looks at")
-        return self.proposed(features, "warn", self._warnings, stacklevel=4)
-
     def proposed(
-        self, features: Mapping[str, ArrayLike], outside: Outside, warned: list[str], stacklevel: int = 2
+        self, features: Mapping[str, ArrayLike], outside: Outside, warned: list[str], stacklevel: int = 3
     ) -> Proposal:
         """Return the proposal for one learner whose features are given by name; see `check_reach`."""
-        row = np.concatenate([_numbers(name, features.get(name), size) for name, size in self.record.keywords.items()])
+        wanted, parts = self.record.keywords, []
+        for name in features:
+            if name not in wanted and name not in _WELCOME:
+                raise not_registered("features", name, list(wanted), "is not what the model looks at")
+        for name, size in wanted.items():
+            if features.get(name) is None:
+                raise InputError(f"{name} is missing, allowed is {size} numbers: the model looks at them.")
+            parts.append(as_numbers(name, features[name]))
+            if len(parts[-1]) != size:
+                raise InputError(f"{name} has {len(parts[-1])} numbers, allowed is {size}.")
+        row = np.concatenate(parts)
         self.check_reach(row, outside, warned, stacklevel + 1)
         *position, stepsize = np.atleast_1d(self.act(row[None, :], threads=1)[0])
         branch = self.record.branches[int(position[0]) if position else 0]
@@ -151,11 +148,14 @@ class Model:
 
         With `outside="warn"`, only the first is reported; its warning is added to `warned`.
         """
-        low, high = self._reach
-        beyond = (row < low) | (row > high)
+        record = self.record
+        low, high = np.array(record.feature_low, np.float32), np.array(record.feature_high, np.float32)
+        # A little wider: logarithms differ in the last bits between frameworks.
+        rounding = np.float32(1e-5) * np.maximum(np.abs(low), np.abs(high))
+        beyond = (row < low - rounding) | (row > high + rounding)
         if not beyond.any() or not np.isfinite(row).all() or (warned and outside == "warn"):
             return
-        index, record = int(beyond.argmax()), self.record
+        index = int(beyond.argmax())
         sentence = (
             f"{record.feature_names[index]} is {row[index]:g}, outside of the {record.feature_low[index]:g} to "
             f"{record.feature_high[index]:g} of the training data"
@@ -181,13 +181,6 @@ class Model:
             del branch["values"]  # as in version 0.2: they follow from the training data
         names = ("training_data", "selected_iteration", "feature_names", "branches", "lam", "regressor")
         return sha256_of_json([digest.hexdigest(), {name: known[name] for name in names}])
-
-    @cached_property
-    def _reach(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Range of the training data, a little wider: logarithms differ in the last bits between frameworks."""
-        low, high = (np.array(bound, np.float32) for bound in (self.record.feature_low, self.record.feature_high))
-        rounding = np.float32(1e-5) * np.maximum(np.abs(low), np.abs(high))
-        return low - rounding, high + rounding
 
     def only_selected(self, iteration: int | None = None) -> "Model":
         """Return the same model with only the selected iteration, or another one."""
@@ -215,25 +208,13 @@ class Model:
         best = max(kept, key=lambda curve: curve.score)
         return replace(self, record=replace(self.record, validation=kept, selected_iteration=best.iteration))
 
-    def _function(self, iteration: int | None) -> QFunction | MenuQ:
+    def _function(self, iteration: int | None) -> QFunction:
         return pick_iteration(self.q_functions, self.record.selected_iteration if iteration is None else iteration)
 
 
 def model_of_heads(record: ModelRecord, heads: Iterable[Sequence[Head]]) -> Model:
     """Return the model of a record with the heads of each iteration; it maximises over the record's step sizes."""
-    return Model(record, tuple(q_function(each, record.stepsizes, record.lam) for each in heads))
-
-
-def _numbers(name: str, value: Any, size: int) -> NDArray[np.float32]:
-    if value is None:
-        raise InputError(f"{name} is missing, allowed is {size} numbers: the model looks at them.")
-    try:
-        numbers = as_numbers(name, value)
-    except InputError:
-        raise InputError(f"{name} is {value!r:.60}, allowed is {size} numbers.") from None
-    if len(numbers) != size:
-        raise InputError(f"{name} has {len(numbers)} numbers, allowed is {size}.")
-    return numbers
+    return Model(record, tuple(QFunction(tuple(each), record.stepsizes, record.lam) for each in heads))
 
 
 def model_from(
@@ -249,10 +230,7 @@ def model_from(
     """Return the model of a fitted `MetaFQI`; its last iteration is selected until it is validated.
 
     Args:
-        fitted: the fitted estimator.
         setting: the meta-MDP that it was fitted for, as JSON.
-        observation: the parts of its observation.
-        training_data: the dataset.
         feature_names: of each number of the observation; None derives them from the parts.
         configuration: settings to record.
         branches: those of the space (`branches_of`), with the values that they stand for; None names them by position.
@@ -312,8 +290,17 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     try:
         record = record_from_json(metadata.get("record"))
         regressor = _regressor(record.regressor.name, record.regressor.options)
-        heads = [tuple(map(regressor.load, parts)) for parts in _grouped(arrays, len(record.branches))]
-        return model_of_heads(record, heads)
+        found: dict[tuple[int, int], dict[str, NDArray[Any]]] = {}
+        for tensor, array in arrays.items():
+            if not (parts := _TENSOR.fullmatch(tensor)):
+                raise InputError(f"tensor {tensor!r:.60} is not named iteration/head/array.")
+            found.setdefault((int(parts[1]), int(parts[2])), {})[parts[3]] = array
+        # One or two heads for each branch.
+        keys, num = sorted(found), len(record.branches) * (2 if (1, len(record.branches)) in found else 1)
+        if keys != [(1 + index // num, index % num) for index in range(len(keys))] or len(keys) % num:
+            raise InputError(f"tensors: {len(keys)} heads, allowed are {num} of every iteration from 1 on.")
+        heads = [regressor.load(found[key]) for key in keys]
+        return model_of_heads(record, [heads[first : first + num] for first in range(0, len(heads), num)])
     except InputError as error:
         raise InputError(f"File {path}: {error}") from None
 
@@ -327,16 +314,3 @@ def _regressor(name: str, options: dict[str, Any]) -> Regressor:
             "import the module that registers it first."
         )
     return REGISTRY.build(own, options)
-
-
-def _grouped(arrays: dict[str, NDArray[Any]], branches: int) -> list[list[dict[str, NDArray[Any]]]]:
-    """Return the arrays of each head of each iteration: one or two heads for each branch."""
-    found: dict[tuple[int, int], dict[str, NDArray[Any]]] = {}
-    for tensor, array in arrays.items():
-        if not (parts := _TENSOR.fullmatch(tensor)):
-            raise InputError(f"tensor {tensor!r:.60} is not named iteration/head/array.")
-        found.setdefault((int(parts[1]), int(parts[2])), {})[parts[3]] = array
-    keys, heads = sorted(found), branches * (2 if (1, branches) in found else 1)
-    if keys != [(1 + index // heads, index % heads) for index in range(len(keys))] or len(keys) % heads:
-        raise InputError(f"tensors: {len(keys)} heads, allowed are {heads} of every iteration from 1 on.")
-    return [[found[key] for key in keys[first : first + heads]] for first in range(0, len(keys), heads)]

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from metastep._core.errors import InputError
 from metastep._core.settings import Count
 from metastep._core.storage import canonical_json
-from metastep.fqi.qfunction import NumStepsizes, Stepsizes, Weight
+from metastep.fqi.iteration import NumStepsizes, Stepsizes, Weight
 from metastep.rules.spaces import Scale
 
 STEP = "stepsize"
@@ -140,23 +140,19 @@ def record_to_json(record: ModelRecord) -> dict[str, Any]:
 def record_from_json(found: Any) -> ModelRecord:
     """Return the checked record of a JSON value, or raise one sentence on the first problem."""
     try:
-        return _with_values(_RECORD.validate_json(canonical_json(found), strict=True))
+        record = _RECORD.validate_json(canonical_json(found), strict=True)
+        if not record.directions or any(branch.values for branch in record.branches):
+            return record
+        # Version 0.2 has only the names of branches: add the values that they stand for.
+        rule = record.setting.get("rule")
+        clips = rule.get("clip_range") if isinstance(rule, dict) else None
+        if isinstance(clips, list) and len(clips) == len(record.branches):
+            values = [{"clip_range": clip} for clip in clips]
+        else:
+            values = [{"direction": float(index)} for index in range(len(record.branches))]
+        named = [replace(branch, values=own) for branch, own in zip(record.branches, values, strict=True)]
+        return replace(record, branches=tuple(named))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "record"
         raise InputError(f"model record: {place}: {first['msg']}.") from None
-
-
-def _with_values(record: ModelRecord) -> ModelRecord:
-    """Add the values that branches stand for to a record of version 0.2, which has only their names."""
-    branches = record.branches
-    if not record.directions or any(branch.values for branch in branches):
-        return record
-    rule = record.setting.get("rule")
-    clips = rule.get("clip_range") if isinstance(rule, dict) else None
-    if isinstance(clips, list) and len(clips) == len(branches):
-        values = [{"clip_range": clip} for clip in clips]
-    else:
-        values = [{"direction": float(index)} for index in range(len(branches))]
-    named = tuple(replace(branch, values=own) for branch, own in zip(branches, values, strict=True))
-    return replace(record, branches=named)

@@ -10,7 +10,7 @@ thresholds changes no comparison. Its ensembles are imported where they are used
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -94,9 +94,9 @@ class SklearnRegressor(NamedTuple):
 
         names = [name for name in sorted(self.given.get_params()) if name.rpartition("__")[2] == "random_state"]
         derived = np.random.SeedSequence(seed).generate_state(len(names) + 1)[1:]
-        states = {
-            name: seed if name == "random_state" else int(state) for name, state in zip(names, derived, strict=True)
-        }
+        states = dict(zip(names, map(int, derived), strict=True)) | (
+            {"random_state": seed} if "random_state" in names else {}
+        )
         # Trees read one feature of many rows at a time: columns first halves scikit-learn's time on wide data.
         regressor = clone(self.given).set_params(**states).fit(np.asfortranarray(inputs), targets)
         if isinstance(regressor, ExtraTreesRegressor | RandomForestRegressor):
@@ -122,27 +122,20 @@ class SklearnExtraTrees(ExtraTrees):
         """Grow the trees."""
         from sklearn.ensemble import ExtraTreesRegressor
 
-        trees = ExtraTreesRegressor(
-            self.trees, min_samples_split=self.min_samples_split, random_state=seed, n_jobs=count_threads(threads)
-        )
-        return from_sklearn(trees.fit(np.asfortranarray(inputs), targets))
-
-
-def floor_to_float32(values: ArrayLike) -> NDArray[np.float32]:
-    """Return the largest float32 not above each float64 value."""
-    exact = np.asarray(values, dtype=np.float64)
-    rounded = exact.astype(np.float32)
-    return np.where(rounded > exact, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+        settings = {"min_samples_split": self.min_samples_split, "n_jobs": count_threads(threads)}
+        trees = SklearnRegressor(ExtraTreesRegressor(self.trees, **settings))
+        return cast(Forest, trees.fit(inputs, targets, seed=seed))
 
 
 def from_sklearn(regressor: Any) -> Forest:
     """Return the flat forest of a fitted ExtraTreesRegressor or RandomForestRegressor with one output."""
 
     def flat(tree: Any) -> Forest:
-        leaf = tree.feature < 0
+        leaf, rounded = tree.feature < 0, tree.threshold.astype(np.float32)
+        floor = np.where(rounded > tree.threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
         return Forest(
             feature=np.where(leaf, LEAF, tree.feature).astype(np.int32),
-            threshold=np.where(leaf, np.float32(0), floor_to_float32(tree.threshold)),
+            threshold=np.where(leaf, np.float32(0), floor),
             left=tree.children_left,  # -1 at a leaf, as here
             right=tree.children_right,
             value=tree.value[:, 0, 0],

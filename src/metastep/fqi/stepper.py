@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep._core.errors import InputError, shown
+from metastep._core.errors import InputError
 from metastep._core.logs import Log, as_log
 from metastep._core.storage import require_stamp, stamp
 from metastep.features.diagnostics import DIAGNOSTICS, Memory, MinibatchStats, Movement, asked_for, needed, observed
@@ -69,21 +69,17 @@ class Stepper:
         self._proposal: Proposal | None = None
         if record is not None:
             self.num_updates = self._restore(record, num_updates)
-        else:
-            self.num_updates = num_updates or self._usual_updates()
-
-    def _usual_updates(self) -> int:
-        """Return the number of updates of the learners that the model was fitted on; 1 if it does not matter."""
-        configuration = self.model.record.configuration
+            return
+        configuration = model.record.configuration
         experiments = configuration.get("families", {"": configuration.get("experiment", {})}).values()
         known = [experiment.get("meta", {}).get("num_updates") for experiment in experiments]
-        found = max((int(number) for number in known if number is not None), default=None)
-        if found is None and "budget" in self.features:
+        usual = max((int(number) for number in known if number is not None), default=None)
+        if num_updates is None and usual is None and "budget" in self.features:
             raise InputError(
                 "num_updates is missing, allowed is 1 or more: the model observes the share of updates made, and its record does "
                 "not say how many it was fitted on."
             )
-        return found or 1
+        self.num_updates = num_updates or usual or 1
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -132,10 +128,8 @@ class Stepper:
             name: _one(name, value) if name in DIAGNOSTICS and name not in _LISTS else as_numbers(name, value)
             for name, value in given.items()
         }
-        movement = self.movement
-        with np.errstate(
-            over="ignore", invalid="ignore", divide="ignore"
-        ):  # numbers that are not finite are seen below
+        movement, update = self.movement, int(self.memory.updates)
+        with np.errstate(all="ignore"):  # numbers that are not finite are seen below
             if "parameters" in numbers:
                 moved = numbers["parameters"]
                 before = movement or Movement(moved, np.zeros_like(moved))
@@ -151,36 +145,25 @@ class Stepper:
         seen = self.last if sound else {name: np.full_like(value, np.nan) for name, value in self.last.items()}
         proposal = self.model.proposed(seen, self.outside, self._warnings, stacklevel=4)
         # The state changes only now: a refused call changes nothing.
-        update = int(self.memory.updates)
         self.memory, self.movement, self._proposal = memory._replace(rate=proposal.stepsize), movement, proposal
         if self._log is not None:
-            self._log(update, self._log_entry(proposal, numbers, update))
-        return proposal
-
-    def _log_entry(self, proposal: Proposal, given: Mapping[str, Any], update: int) -> dict[str, Any]:
-        """Return the proposal, return and divergence (empty if not given, 0 before the first update), and the features."""
-        known = dict(given)
-        if "returns" in known:
+            others = {name: value for name, value in proposal.values.items() if name not in ("stepsize", "direction")}
+            entry: dict[str, Any] = {"rate": proposal.stepsize, "direction": proposal.direction, **others}
+            # Return and divergence are empty if they are not given; the divergence is 0 before the first update.
             with np.errstate(invalid="ignore"):
-                known.setdefault("mean_return", np.mean(known["returns"]))
-        if not update:
-            known["approx_kl"] = 0.0
-        numbers = {
-            column: float(known[name]) if name in known else ""
-            for name, column in {"mean_return": "return", "approx_kl": "approx_kl"}.items()
-            if name in needed(self.features)
-        }
-        seen = zip(self.model.record.feature_names, np.concatenate(list(self.last.values())), strict=True)
-        others = {name: value for name, value in proposal.values.items() if name not in ("stepsize", "direction")}
-        entry = {"rate": proposal.stepsize, "direction": proposal.direction, **others, **numbers}
-        return entry | {f"saw {name}": float(value) for name, value in seen}
+                mean = {"mean_return": np.mean(numbers["returns"])} if "returns" in numbers else {}
+            known = mean | numbers | ({} if update else {"approx_kl": 0.0})
+            for name, column in (("mean_return", "return"), ("approx_kl", "approx_kl")):
+                if name in needed(self.features):
+                    entry[column] = float(known[name]) if name in known else ""
+            values = np.concatenate(list(self.last.values()))
+            saw = zip(self.model.record.feature_names, values, strict=True)
+            self._log(update, entry | {f"saw {name}": float(value) for name, value in saw})
+        return proposal
 
     def record(self) -> dict[str, Any]:
         """Return the state as JSON holds it: a few numbers, and two vectors if parameters are given."""
-        vectors = {} if self.movement is None else {
-            name: base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
-            for name, vector in self.movement._asdict().items()
-        }  # fmt: skip
+        movement = self.movement._asdict() if self.movement else {}
         # JSON has no numbers that are not finite.
         sums = {name: float(value) if np.isfinite(value) else None for name, value in self.gathered._asdict().items()}
         direction = self._proposal.direction if self._proposal else ""
@@ -188,9 +171,11 @@ class Stepper:
             **stamp("stepper"),
             "model": self.model.fingerprint,
             "num_updates": self.num_updates,
-            "memory": {name: float(v) for name, v in self.memory._asdict().items()}
+            "memory": dict(zip(Memory._fields, map(float, self.memory), strict=True))
             | {"updates": int(self.memory.updates)},
-            "movement": vectors,
+            "movement": {
+                name: base64.b64encode(np.asarray(v, "<f4").tobytes()).decode() for name, v in movement.items()
+            },
             "gathered": sums | {"minibatches": int(self.gathered.minibatches), "direction": direction},
         }
 
@@ -199,43 +184,27 @@ class Stepper:
         require_stamp(dict(record), "stepper", "of the stepper's record", "start again")
         if record.get("model") != self.model.fingerprint:
             raise InputError("record: it belongs to a stepper of another model.")
-        updates, memory, vectors = (record.get(name) for name in ("num_updates", "memory", "movement"))
-        if not isinstance(updates, int) or updates < 1:
-            raise InputError(f"record: num_updates is {shown(updates)}, allowed is 1 or more.")
+        try:
+            updates, memory, gathered = int(record["num_updates"]), record["memory"], record["gathered"]
+            numbers = {name: np.float32(float(memory[name])) for name in Memory._fields}
+            self.memory = Memory(**numbers)._replace(updates=int(memory["updates"]))
+            if vectors := record.get("movement"):
+                parts = [base64.b64decode(vectors[name], validate=True) for name in Movement._fields]
+                self.movement = Movement(*np.stack([np.frombuffer(part, "<f4") for part in parts]))
+            sums = [gathered[name] for name in MinibatchStats._fields[1:]]
+            floats = [np.float32(np.nan if one is None else float(one)) for one in sums]
+            self.gathered = MinibatchStats(int(gathered["minibatches"]), *floats)
+            if self.memory.updates:
+                branch = {branch.name: branch for branch in self.model.record.branches}[gathered["direction"]]
+                self._proposal = Proposal({**branch.values, "stepsize": float(self.memory.rate)}, branch.name)
+            is_sound = updates >= 1 and np.isfinite([*self.memory]).all()
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            is_sound = False
+        if not is_sound:
+            raise InputError("record: it is damaged, allowed is the result of a stepper's `record`.")
         if num_updates not in (None, updates):
             raise InputError(f"num_updates is {num_updates}, allowed is the {updates} of the record, or none.")
-        if (
-            not isinstance(memory, Mapping)
-            or {*memory} != {*Memory._fields}
-            or not all(map(_is_finite, memory.values()))
-        ):
-            raise InputError(f"record: memory is {shown(memory)}, allowed are finite {', '.join(Memory._fields)}.")
-        numbers = {name: np.float32(value) for name, value in memory.items()}
-        self.memory = Memory(**numbers)._replace(updates=int(memory["updates"]))
-        if vectors:
-            try:
-                parts = [
-                    np.frombuffer(base64.b64decode(vectors[name], validate=True), "<f4") for name in Movement._fields
-                ]
-                self.movement = Movement(*np.stack(parts))
-            except (KeyError, TypeError, ValueError):
-                raise InputError("record: movement is damaged, allowed are two vectors of equal length.") from None
-        gathered = record.get("gathered")
-        table = gathered if isinstance(gathered, Mapping) else {}
-        num, branches = table.get("minibatches"), {branch.name: branch for branch in self.model.record.branches}
-        sums = [table.get(name, "") for name in MinibatchStats._fields[1:]]
-        is_known = not self.memory.updates or table.get("direction") in branches
-        if not isinstance(num, int) or not is_known or not all(one is None or _is_finite(one) for one in sums):
-            raise InputError(f"record: gathered is {shown(gathered)}, allowed is that of a stepper's record.")
-        self.gathered = MinibatchStats(num, *(np.float32(np.nan if one is None else one) for one in sums))
-        if self.memory.updates:
-            branch = branches[table["direction"]]
-            self._proposal = Proposal({**branch.values, "stepsize": float(self.memory.rate)}, branch.name)
         return updates
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and bool(np.isfinite(value))
 
 
 def as_numbers(name: str, value: Any) -> NDArray[np.float32]:
@@ -246,7 +215,7 @@ def as_numbers(name: str, value: Any) -> NDArray[np.float32]:
         with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
             return np.asarray(_plain(value), dtype=np.float32).ravel()
     except (TypeError, ValueError):
-        raise InputError(f"diagnostics: {name} is {value!r:.60}, allowed are numbers.") from None
+        raise InputError(f"{name} is {value!r:.60}, allowed are numbers.") from None
 
 
 def _plain(value: Any) -> Any:

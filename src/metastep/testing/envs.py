@@ -151,21 +151,22 @@ def _check_moves(subject: Subject, env: Env, sigma: float, seed: int) -> None:
         after = env.step(task, start, tuple(action), tuple(step_noise))
         return start, env.observe(task, start), after
 
-    sizes = {"num_actions": env.num_actions, "reset_noise": env.reset_noise, "step_noise": env.step_noise}
+    names = {"num_actions": "action", "reset_noise": "normal of the reset", "step_noise": "normal of the step"}
     first, *keys = jax.random.split(jax.random.key(seed), 4)
     context = env.context_space.sample(first, _NUM_PROBES)
     inputs = {
-        field: (sigma if field == "num_actions" else 1.0) * jax.random.normal(key, (_NUM_PROBES, size), jnp.float32)
-        for key, (field, size) in zip(keys, sizes.items(), strict=True)
+        field: (sigma if field == "num_actions" else 1.0)
+        * jax.random.normal(key, (_NUM_PROBES, getattr(env, field)), jnp.float32)
+        for key, field in zip(keys, names, strict=True)
     }
     usual = subject.repeat(("reset", "observe", "step"), jax.vmap(move), context, *inputs.values())
     program = jax.jit(jax.vmap(move))
-    names = ("action", "normal of the reset", "normal of the step")
-    for what, (field, values) in zip(names, inputs.items(), strict=True):
-        for index in range(sizes[field]):
+    for field, values in inputs.items():
+        for index in range(values.shape[1]):
             changed = values.at[:, index].set(jnp.roll(values[:, index], 1))
             matters = not same(usual, program(context, *(inputs | {field: changed}).values()))
-            subject.require(matters, f"{field} is {sizes[field]}, but {what} number {index} changes nothing")
+            what = f"{names[field]} number {index}"
+            subject.require(matters, f"{field} is {values.shape[1]}, but {what} changes nothing")
 
 
 def check_host_env(
