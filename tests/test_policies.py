@@ -90,8 +90,8 @@ def test_score_is_the_derivative_of_the_log_density(policy: Policy) -> None:
         (lambda: LinearGaussian(1, 1, 0.0), "policy.sigma: 0.0 must be greater than 0"),
         (lambda: LinearGaussian(1, 1, float("nan")), "policy.sigma: nan must be"),
         (lambda: MLPGaussian(1, 1, float("inf")), "policy.sigma: inf must be"),
-        (lambda: MLPGaussian(1, 1, 1.0, ()), r"policy.hidden: \[\] must be one or more positive layer sizes"),
-        (lambda: MLPGaussian(1, 1, 1.0, (4, 0)), r"policy.hidden: \[4, 0\] must be"),
+        (lambda: MLPGaussian(1, 1, 1.0, ()), r"policy.hidden: \[\] must have at least 1 item"),
+        (lambda: MLPGaussian(1, 1, 1.0, (4, 0)), r"policy.hidden: \[4, 0\] must be greater than"),
     ],
 )
 def test_a_bad_policy_is_refused_with_a_sentence(make: Callable[[], Policy], sentence: str) -> None:

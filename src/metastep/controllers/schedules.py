@@ -16,7 +16,7 @@ from metastep._core.errors import InputError
 from metastep._core.settings import FLOAT32, fits_float32
 from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, whole_episodes
 from metastep.mdp.controller import Controller, require_one_coordinate
-from metastep.rules import unusable
+from metastep.rules import Rule, unusable
 
 PerLearner = float | NDArray[np.floating[Any]]
 
@@ -192,7 +192,7 @@ class KLAdaptive(_Schedule):
                     raise InputError(f"kl_adaptive.lowest: {low:g} must not exceed highest, which is {high:g}.")
 
     def init(self, mdp: MetaMDP, learners: Learners) -> Array:
-        if not mdp.rule.tells_divergence:
+        if isinstance(mdp.rule, Rule) and not mdp.rule.is_along_a_line:
             raise InputError(
                 f"controller: {self.name!r} needs a rule that reports the divergence of an update, {mdp.rule.name!r} does not."
             )

@@ -15,7 +15,7 @@ from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Controller, TaskSource
 from metastep.rules import AnyRule
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range, Scale, Space
+from metastep.rules.spaces import HyperparameterSpace, Range, Scale, Space
 
 Grid = Mapping[str, Sequence[float]]
 Line = Annotated[str, MaxLen(200), Predicate(str.isprintable)]
@@ -101,7 +101,7 @@ class Method:
     colour: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
     tuned_on: TaskSource | None = None
-    space: HyperparameterSpace | MenuSpace | None = None
+    space: Space | None = None
     observation: tuple[str, ...] | None = None
 
     def on(self, mdp: MetaMDP) -> MetaMDP:

@@ -25,9 +25,9 @@ from metastep.fqi import MetaFQI, regressors
 from metastep.fqi.regressors import Regressor
 from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP
 from metastep.rules.actor_critic import Sampler
-from metastep.rules.actor_critic.on_host import restartable
+from metastep.rules.actor_critic.sampler import restartable
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace
-from metastep.simulation.engine import engine_of
+from metastep.simulation.engine import start_episode
 from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout
 
@@ -215,7 +215,7 @@ def require_available(mdp: MetaMDP) -> None:
     """Start an episode, so that what an environment needs and does not find is reported before anything is written."""
     env = mdp.env
     try:
-        episodes = engine_of(env).start(env)
+        episodes = start_episode(env)
     except ImportError as error:
         raise InputError(f"env: {env.name} needs something that is not installed: {error}.") from None
     if isinstance(mdp, ActorCriticMDP) and isinstance(env, envs.HostEnv):

@@ -41,7 +41,7 @@ from metastep.report.document import Command, Document, Heading, Paragraph, Tabl
 from metastep.report.figures import Line, Panel, curves, picture
 from metastep.report.style import Ink
 from metastep.rules.actor_critic import Sampler
-from metastep.rules.actor_critic.steps import in_first_episode
+from metastep.rules.actor_critic.experience import in_first_episode
 from metastep.simulation.engine import engine_of
 
 _SECONDS_BETWEEN_PARTS = 20.0

@@ -19,7 +19,7 @@ from metastep.fqi import MetaFQI
 from metastep.fqi.iteration import Stepsizes
 from metastep.mdp import EpisodicMetaMDP, InitialPolicy
 from metastep.rules.actor_critic import Sampler
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range, Scale, space_for
+from metastep.rules.spaces import Range, Scale, Space, space_for
 from metastep.simulation.gradients import DampingKind, Estimator, FisherSolver
 from metastep.simulation.rollouts import Baseline, Rollout
 
@@ -199,7 +199,7 @@ class MetaSection(_Section):
     )
     observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(EpisodicMetaMDP, "observation")
 
-    def space(self, rule: Any) -> HyperparameterSpace | MenuSpace:
+    def space(self, rule: Any) -> Space:
         """Return the updates to choose from."""
         step = Range(self.stepsize_low, self.stepsize_high, self.stepsize_scale)
         others = {name: Range(one.low, one.high, one.scale) for name, one in self.ranges.items()}

@@ -48,7 +48,7 @@ class Returns:
         return bool(np.any(dones & ~self._is_monitored))
 
     def __call__(self) -> list[float]:
-        """Return what simulated learners see (`metastep.rules.actor_critic.experience`)."""
+        """Return what simulated learners see (`metastep.rules.actor_critic.sampler`)."""
         return [value for ended, paid in zip(self.ended, self.paid, strict=True) for value in (ended or [paid])]
 
     def state(self) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from metastep.mdp.base import InitialPolicy, Learners, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, purpose_key
 from metastep.policies import ActorCritic
 from metastep.rules.actor_critic import PPO, ActorCriticRule, Experience, Lanes, Sampler, Trained
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace
-from metastep.simulation.engine import engine_of
+from metastep.rules.spaces import Space
+from metastep.simulation.engine import compiled, engine_of
 
 _DEFAULT_OBSERVATION = ("last_divergence", "clip_fraction", "change_in_errors", "last_rate", "budget")
 _START = 2**32 - 1  # stands for the update before the first
@@ -45,7 +45,7 @@ class ActorCriticMDP(MetaMDP):
     """
 
     sampler: Sampler  # the family of tasks, the policy and how a batch is sampled
-    space: HyperparameterSpace | MenuSpace  # of the learning rate, say
+    space: Space  # of the learning rate, say
     rule: ActorCriticRule = PPO()
     initial: InitialPolicy = InitialPolicy("orthogonal")
     meta_discount: Share = 1.0
@@ -154,7 +154,7 @@ def _begun(mdp: ActorCriticMDP, tasks: Tasks, batch: Experience) -> Learners:
 
 
 def _advance(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) -> Learners:
-    after, previous = engine_of(mdp.env).piece(_trained)(mdp, learners, hyperparameters)
+    after, previous = compiled(_trained)(mdp, learners, hyperparameters)
     tasks, update = Tasks(learners.context, after.theta, learners.key), learners.update + jnp.uint32(1)
     batch = _sampled(mdp, tasks, learners.estimate.lanes, update)
     flagged = after.flagged | ~jnp.isfinite(batch.mean_return)

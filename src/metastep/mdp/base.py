@@ -21,7 +21,7 @@ from metastep.features import Seen
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.policies import ActorCritic, Policy
 from metastep.rules import ActorCriticRule, Rule, RuleState
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace
+from metastep.rules.spaces import MenuSpace, Space
 
 _NUMBERS: dict[str, tuple[str, ...]] = {"normal": ("mean", "variance"), "uniform": ("low", "high"), "orthogonal": ()}
 
@@ -124,7 +124,7 @@ class MetaMDP(ABC):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     rule: Any  # the update f, a Rule or an ActorCriticRule
-    space: HyperparameterSpace | MenuSpace  # the hyperparameters H
+    space: Space  # the hyperparameters H
     initial: InitialPolicy  # the initial-policy distribution rho
     meta_discount: float  # of the improvements
     observation: tuple[str, ...]  # features of the meta-observation X, in this order
@@ -206,7 +206,7 @@ class MetaMDP(ABC):
             **self.facts,
         }
 
-    def with_rule(self, rule: Any, space: HyperparameterSpace | MenuSpace | None = None) -> Self:
+    def with_rule(self, rule: Any, space: Space | None = None) -> Self:
         """Return the same meta-MDP with another update, and perhaps another space."""
         return dataclasses.replace(self, rule=rule, space=space or self.space)
 

@@ -17,7 +17,8 @@ from metastep.features.formulas import norm
 from metastep.mdp.base import InitialPolicy, Learners, MetaMDP, Tasks
 from metastep.policies import Policy
 from metastep.rules import NGA, Rule, Update, unusable
-from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Values
+from metastep.rules.spaces import MenuSpace, Space, Values
+from metastep.simulation.engine import compiled
 from metastep.simulation.gradients import Batch, Estimate, Estimator, curvatures, estimate_of
 
 DEFAULT_OBSERVATION = features.SETS["paper"]
@@ -47,7 +48,7 @@ class EpisodicMetaMDP(MetaMDP):
     """
 
     estimator: Estimator
-    space: HyperparameterSpace | MenuSpace
+    space: Space
     initial: InitialPolicy = InitialPolicy(mean=(0.0,), variance=(0.1,))
     rule: Rule = NGA()
     meta_discount: Share = 1.0
@@ -99,7 +100,7 @@ class EpisodicMetaMDP(MetaMDP):
         natural = [solver.solver, solver.damping_kind, solver.cg_iterations]
         return facts if is_usual else facts | {"natural_gradient": natural}
 
-    def with_rule(self, rule: Rule, space: HyperparameterSpace | MenuSpace | None = None) -> "EpisodicMetaMDP":
+    def with_rule(self, rule: Rule, space: Space | None = None) -> "EpisodicMetaMDP":
         """Return the same meta-MDP with another update; the damping follows a rule that has one."""
         damping = rule.damping
         if damping is None:  # of several natural gradients the first is enough for the features
@@ -114,7 +115,7 @@ class EpisodicMetaMDP(MetaMDP):
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
         mdp = without_ranges(self)
-        return _next_batch(mdp, mdp.estimator.engine.piece(moved)(mdp, learners, hyperparameters))
+        return _next_batch(mdp, compiled(moved)(mdp, learners, hyperparameters))
 
     def blank(self, tasks: Tasks) -> Learners:
         start = before_updates(self, tasks)
@@ -161,7 +162,7 @@ def observed(mdp: EpisodicMetaMDP, batch: Batch, learners: Learners) -> Learners
 def _next_batch(mdp: EpisodicMetaMDP, learners: Learners) -> Learners:
     """Simulate with a program of its own: it takes longest to compile, and is the same for every rule."""
     batch = mdp.estimator.batch(learners.theta, learners.context, learners.simulation_key)
-    after: Learners = mdp.estimator.engine.piece(observed)(mdp, batch, learners)
+    after: Learners = compiled(observed)(mdp, batch, learners)
     return after
 
 

@@ -29,16 +29,5 @@ def build(name: str, options: Mapping[str, Any], env: TaskFamily) -> Policy | Ac
     return REGISTRY.build(name, options, given=sizes)
 
 
-__all__ = [
-    "REGISTRY",
-    "ActorCritic",
-    "LinearGaussian",
-    "MLPGaussian",
-    "Pieces",
-    "Policy",
-    "build",
-    "flatten",
-    "make",
-    "names",
-    "register",
-]
+__all__ = ["REGISTRY", "ActorCritic", "LinearGaussian", "MLPGaussian", "Pieces", "Policy"]
+__all__ += ["build", "flatten", "make", "names", "register"]

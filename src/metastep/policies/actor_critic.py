@@ -1,26 +1,88 @@
-"""An actor and a critic: two tanh networks in one flat theta with named parts.
+"""An actor and a critic, two tanh networks in one flat theta with named parts, and the distributions of the next action.
 
-Everything but `initial` is written for one learner, theta (parameters,); learners are batched with `jax.vmap`.
+Everything but `initial` is written for one learner, theta (parameters,); learners are batched with `jax.vmap`. Distributions
+take any leading axes; the last one holds the numbers of an action, or the choices.
 """
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep._core.errors import InputError
-from metastep._core.settings import Count, Float, check_fields
-from metastep.policies.distributions import Categorical, Distribution, Normal
+from metastep._core.numerics import to_uniform
+from metastep._core.settings import Count, Float, Layers, check_fields
 
 Parts = dict[str, Array]
 
 _HIDDEN_GAIN = math.sqrt(2.0)
 _LAST_GAINS = {"actor": 0.01, "critic": 1.0}
+_LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class Normal(NamedTuple):
+    """Independent normal numbers, with standard deviations that are the same in all states."""
+
+    mean: Array  # (..., actions)
+    log_std: Array  # (actions,)
+
+    def sample(self, normals: Array) -> Array:
+        """Draw actions (..., actions) from as many standard normals."""
+        return self.mean + jnp.exp(self.log_std) * normals
+
+    def log_density(self, action: Array) -> Array:
+        """Return log pi(action): (...,)."""
+        standard = (action - self.mean) * jnp.exp(-self.log_std)
+        return jnp.sum(-0.5 * standard**2 - self.log_std - _LOG_ROOT_TWO_PI, axis=-1)
+
+    def entropy(self) -> Array:
+        """Return the entropy in nats: (...,)."""
+        return jnp.broadcast_to(jnp.sum(self.log_std + 0.5 + _LOG_ROOT_TWO_PI), self.mean.shape[:-1])
+
+    def divergence(self, other: Any) -> Array:
+        """Return KL(self, other), the other of the same kind: (...,)."""
+        shift = (self.mean - other.mean) * jnp.exp(-other.log_std)
+        ratio = self.log_std - other.log_std
+        return jnp.sum(0.5 * (jnp.exp(2.0 * ratio) + shift**2 - 1.0) - ratio, axis=-1)
+
+
+class Categorical(NamedTuple):
+    """One of several choices; an action is its position, in an axis of length 1."""
+
+    logits: Array  # (..., choices)
+
+    @property
+    def _log_shares(self) -> Array:
+        return jax.nn.log_softmax(self.logits, axis=-1)
+
+    def sample(self, normals: Array) -> Array:
+        """Draw choices (..., 1): a uniform number, from the normal, falls into one of the shares."""
+        bounds = jnp.cumsum(jnp.exp(self._log_shares), axis=-1)[..., :-1]
+        return jnp.sum(to_uniform(normals, 0.0, 1.0) > bounds, axis=-1, keepdims=True, dtype=jnp.int32)
+
+    def log_density(self, action: Array) -> Array:
+        """Return log pi(action): (...,)."""
+        # A comparison rather than an index: its derivative needs no scatter, and there are few choices.
+        chosen = action == jnp.arange(self.logits.shape[-1], dtype=jnp.int32)
+        return jnp.sum(jnp.where(chosen, self._log_shares, 0.0), axis=-1)
+
+    def entropy(self) -> Array:
+        """Return the entropy in nats: (...,)."""
+        log_shares = self._log_shares
+        return -jnp.sum(jnp.exp(log_shares) * log_shares, axis=-1)
+
+    def divergence(self, other: Any) -> Array:
+        """Return KL(self, other), the other of the same kind: (...,)."""
+        log_shares = self._log_shares
+        return jnp.sum(jnp.exp(log_shares) * (log_shares - other._log_shares), axis=-1)
+
+
+Distribution = Normal | Categorical
 
 
 @dataclass(frozen=True)
@@ -31,8 +93,7 @@ class ActorCritic:
     where actions are numbers, then the critic.
 
     Args:
-        num_observations: numbers the policy sees.
-        num_actions: numbers it chooses.
+        num_observations, num_actions: how many numbers the policy sees, and chooses.
         num_choices: of discrete actions, how many there are; None where actions are numbers.
         hidden: sizes of the hidden layers of either network.
         log_std: of numbers, logarithm of their first standard deviation, which is learned and the same in all states.
@@ -41,13 +102,11 @@ class ActorCritic:
     num_observations: Count
     num_actions: Count
     num_choices: Count | None = None
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Layers = (64, 64)
     log_std: Float = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self, "policy")
-        if not self.hidden or min(self.hidden) < 1:
-            raise InputError(f"policy.hidden: {list(self.hidden)} must be one or more positive layer sizes.")
 
     @property
     def is_discrete(self) -> bool:
@@ -101,7 +160,11 @@ class ActorCritic:
             is_last = kind.startswith(f"{len(self.hidden)}.")
             gain = _LAST_GAINS[network] if is_last else _HIDDEN_GAIN
             draws = jax.random.normal(jax.random.fold_in(key, index), (num, *shape), jnp.float32)
-            parts[name] = np.float32(gain) * _orthogonal(draws)
+            is_tall = shape[0] >= shape[1]
+            columns, triangle = jnp.linalg.qr(draws if is_tall else jnp.swapaxes(draws, -1, -2))
+            signs = jnp.sign(jnp.diagonal(triangle, axis1=-2, axis2=-1))  # without them the distribution is not even
+            columns = columns * signs[..., None, :]
+            parts[name] = np.float32(gain) * (columns if is_tall else jnp.swapaxes(columns, -1, -2))
         return self.join(parts)
 
     def act(self, parts: Parts, observation: Array) -> Distribution:
@@ -119,13 +182,3 @@ class ActorCritic:
             values = values @ parts[f"{network}.{index}.weight"] + parts[f"{network}.{index}.bias"]
             values = values if index == len(self.hidden) else jnp.tanh(values)
         return values
-
-
-def _orthogonal(draws: Array) -> Array:
-    """Turn matrices of normals (..., inputs, outputs) into uniformly distributed ones whose shorter side is orthonormal."""
-    inputs, outputs = draws.shape[-2:]
-    tall = draws if inputs >= outputs else jnp.swapaxes(draws, -1, -2)
-    columns, triangle = jnp.linalg.qr(tall)
-    signs = jnp.sign(jnp.diagonal(triangle, axis1=-2, axis2=-1))  # without them the distribution is not even
-    columns = columns * signs[..., None, :]
-    return columns if inputs >= outputs else jnp.swapaxes(columns, -1, -2)

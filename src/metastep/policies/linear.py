@@ -18,8 +18,7 @@ class LinearGaussian:
     """mean = b + W s; theta = (b, W) with W row by row.
 
     Args:
-        num_observations: numbers the policy sees.
-        num_actions: numbers it chooses.
+        num_observations, num_actions: how many numbers the policy sees, and chooses.
         sigma: standard deviation of the actions, fixed.
     """
 

@@ -8,8 +8,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from metastep._core.errors import InputError
-from metastep._core.settings import Count, Positive, check_fields
+from metastep._core.settings import Count, Layers, Positive, check_fields
 from metastep.policies.base import Pieces
 
 
@@ -25,14 +24,12 @@ class MLPGaussian:
     num_observations: Count
     num_actions: Count
     sigma: Positive
-    hidden: tuple[int, ...] = (16,)
+    hidden: Layers = (16,)
 
     is_linear: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_fields(self, "policy")
-        if not self.hidden or min(self.hidden) < 1:
-            raise InputError(f"policy.hidden: {list(self.hidden)} must be one or more positive layer sizes.")
 
     @cached_property
     def _layers(self) -> tuple[tuple[int, int], ...]:

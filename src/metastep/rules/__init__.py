@@ -1,15 +1,12 @@
-"""Update rules, one in each file, and the registry that names them."""
+"""Update rules and the registry that names them."""
 
 from metastep._core.registry import Registry
 from metastep.rules.actor_critic import A2C, PPO, TRPO, ActorCriticRule
-from metastep.rules.adam import Adam
-from metastep.rules.ascent import NGA, GradientAscent
 from metastep.rules.base import Rule, RuleState, Update, guard, unusable
+from metastep.rules.gradient import NGA, Adam, GradientAscent, RMSProp
 from metastep.rules.menu import Menu
-from metastep.rules.rmsprop import RMSProp
 
 AnyRule = Rule | ActorCriticRule
-
 REGISTRY: Registry[AnyRule] = Registry("meta.rule")
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
@@ -34,9 +31,5 @@ __all__ = [
     "Menu",
     "RMSProp",
     "Rule",
-    "RuleState",
-    "Update",
-    "guard",
-    "unusable",
 ]
-__all__ += ["REGISTRY", "make", "names", "register"]
+__all__ += ["REGISTRY", "RuleState", "Update", "guard", "make", "names", "register", "unusable"]

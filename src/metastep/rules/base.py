@@ -1,7 +1,7 @@
 """What an update rule is: the direction in which theta moves; a controller says how far. All arrays are learners first."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,29 +21,28 @@ class Update(NamedTuple):
     flagged: Array  # (learners,): the direction was zero or not finite, so theta and state stayed
 
 
-class Rule(ABC):
-    """theta' = f(theta, h, batch). A rule of your own is a frozen dataclass that inherits from this."""
+class BaseRule(ABC):
+    """What all rules say about their hyperparameters."""
 
     name: ClassVar[str]  # identifier in the registry
     hyperparameters: ClassVar[tuple[str, ...]] = ("stepsize",)  # the numbers that every space has as coordinates
-    optional: ClassVar[tuple[str, ...]] = ()  # fields that a space may have as coordinates, beside the hyperparameters
+    optional: ClassVar[tuple[str, ...]] = ()  # fields that a space may have as further coordinates
     numbers: ClassVar[tuple[float, ...]] = ()  # what the directions stand for, where they are numbers
     is_along_a_line: ClassVar[bool] = False  # theta' - theta is h times a vector that depends on neither h nor theta
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Names of the directions to choose from before the step; none without a choice."""
+        """Names of the directions, or other categories, to choose from before the step; none without a choice."""
         return ()
-
-    @property
-    def tells_divergence(self) -> bool:
-        """Whether the divergence of an update is known."""
-        return self.is_along_a_line
 
     @property
     def damping(self) -> float | tuple[float, ...] | None:
         """Damping of the natural gradient that the rule follows, or of each that it may follow; None without one."""
         return None
+
+
+class Rule(BaseRule):
+    """theta' = f(theta, h, batch of episodes). A rule of your own is a frozen dataclass that inherits from this."""
 
     @abstractmethod
     def direction(self, estimate: Estimate) -> Array:
@@ -58,27 +57,11 @@ class Rule(ABC):
         """Update every learner; `values` has one array (learners,) for each of the hyperparameters."""
 
     def steps(self, estimate: Estimate, state: RuleState) -> Array:
-        """Return what an update adds to theta at h = 1, along each direction: (learners, directions, parameters).
-
-        A rule that does not move along a line has no direction.
-        """
+        """Return what an update adds to theta at h = 1, along each direction, if any: (learners, directions, parameters)."""
         if not self.is_along_a_line:
             return jnp.zeros((len(estimate.gradient), 0, estimate.gradient.shape[1]), jnp.float32)
         one = {"stepsize": jnp.ones(len(estimate.gradient), jnp.float32)}
         return self.apply(jnp.zeros_like(estimate.gradient), estimate, one, state).theta[:, None]
-
-
-Followed = Literal["gradient", "natural_gradient"]
-
-
-class GradientRule(Rule):
-    """A rule that follows the plain gradient, or where it has such an option the natural one, along a line."""
-
-    is_along_a_line: ClassVar[bool] = True
-    follows: Followed = "gradient"
-
-    def direction(self, estimate: Estimate) -> Array:
-        return estimate.gradient if self.follows == "gradient" else estimate.natural_gradient
 
 
 def unusable(direction: Array) -> Array:

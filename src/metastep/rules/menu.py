@@ -12,8 +12,6 @@ from metastep.rules.base import Rule, RuleState, Update, guard
 from metastep.rules.spaces import Values
 from metastep.simulation.gradients import Estimate
 
-Numbers = int | float | bool
-
 
 @dataclass(frozen=True)
 class Menu(Rule):
@@ -35,11 +33,7 @@ class Menu(Rule):
             raise InputError(
                 f"meta.rule.directions: {shown(list(self.directions))} must name one direction or more, each once."
             )
-        for text, rule in zip(self.directions, self.rules, strict=True):
-            if not rule.is_along_a_line or isinstance(rule.damping, tuple):
-                raise InputError(
-                    f"meta.rule.directions: {shown(text)} must be a rule that moves along one line, {rule.name!r} does not."
-                )
+        _ = self.rules  # validates them
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
@@ -70,7 +64,7 @@ class Menu(Rule):
     def _unit_updates(self, estimate: Estimate, state: tuple[RuleState, ...]) -> list[Update]:
         """Apply every rule from the origin with h = 1; rules that follow a natural gradient see their own."""
         origin, one = jnp.zeros_like(estimate.gradient), {"stepsize": jnp.ones(len(estimate.gradient), jnp.float32)}
-        naturals = iter(estimate.natural_gradients)
+        naturals = iter((estimate.natural_gradient, *estimate.more))
         updates = []
         for rule, memory in zip(self.rules, state, strict=True):
             view = estimate if rule.damping is None else estimate._replace(natural_gradient=next(naturals), more=())
@@ -88,26 +82,13 @@ def _rule_of(text: str) -> Rule:
     for word in words:
         option, equals, value = word.partition("=")
         if not equals or option in options:
-            raise InputError(
-                f"{field}: {shown(text)} must be the name of a rule and options like damping=0.1, each once."
-            )
-        options[option] = _value(field, text, value)
-    if name == Menu.name:
-        raise InputError(f"{field}: {shown(text)} must not be a menu itself.")
-    rule = REGISTRY.build(name, options, field=field)
-    if not isinstance(rule, Rule):
-        raise InputError(f"{field}: {shown(text)} must be a rule that moves along one line, {rule.name!r} does not.")
-    return rule
-
-
-def _value(field: str, text: str, value: str) -> Numbers:
-    if value in ("true", "false"):
-        return value == "true"
-    for kind in (int, float):
+            raise InputError(f"{field}: {shown(text)} must be a rule's name and options like damping=0.1, each once.")
+        number = int if value.lstrip("+-").isdigit() else float
         try:
-            return kind(value)
+            options[option] = value == "true" if value in ("true", "false") else number(value)
         except ValueError:
-            continue
-    raise InputError(
-        f"{field}: {shown(text)} must give numbers, true or false to its options, {shown(value)} is neither."
-    )
+            raise InputError(f"{field}: {shown(value)} in {shown(text)} must be a number, true or false.") from None
+    rule = None if name == Menu.name else REGISTRY.build(name, options, field=field)
+    if not isinstance(rule, Rule) or not rule.is_along_a_line:
+        raise InputError(f"{field}: {shown(text)} must be a rule that moves along one line, {name!r} does not.")
+    return rule

@@ -32,8 +32,7 @@ class Range:
 
     Args:
         low, high: bounds; all scales except "linear" need a positive lower bound.
-        scale: whether the interval is sampled, gridded and shown to a regressor along its numbers or along their logarithm. On
-            the scale "divergence" a number is the KL divergence between the policies before and after, instead of a length.
+        scale: whether the interval is sampled, gridded and shown to a regressor along its numbers or along their logarithm.
         name: of the coordinate, for error messages.
     """
 
@@ -53,19 +52,16 @@ class Range:
             raise InputError(f"meta.{self.name}_low: {self.low} must be positive on a {self.scale} scale.")
 
     @property
-    def is_linear(self) -> bool:
-        """Whether numbers are their own coordinates."""
-        return self.scale == "linear"
-
-    @property
     def axis(self) -> tuple[float, float]:
         """The bounds as a regressor sees them."""
-        return (self.low, self.high) if self.is_linear else (float(np.log10(self.low)), float(np.log10(self.high)))
+        return (
+            (self.low, self.high) if self.scale == "linear" else (float(np.log10(self.low)), float(np.log10(self.high)))
+        )
 
     def to_axis(self, values: ArrayLike) -> NDArray[np.float32]:
         """Return numbers as a regressor sees them: unchanged, or their decimal logarithm."""
         numbers: NDArray[Any] = np.asarray(values, np.float32)
-        if self.is_linear:
+        if self.scale == "linear":
             return numbers
         with np.errstate(divide="ignore", invalid="ignore"):  # numbers that are not positive lie outside
             return np.clip(np.log10(numbers.astype(np.float64)), *self.axis).astype(np.float32)
@@ -73,7 +69,7 @@ class Range:
     def from_axis(self, coordinates: ArrayLike) -> NDArray[np.float32]:
         """Invert `to_axis`."""
         given: NDArray[Any] = np.asarray(coordinates, np.float32)
-        if self.is_linear:
+        if self.scale == "linear":
             return given
         # The ends are exact, although their logarithms are not.
         first, last = np.asarray(self.axis, np.float32)
@@ -86,25 +82,19 @@ class Range:
 
     def from_unit(self, share: Array) -> Array:
         """Map [0, 1] onto the interval, along the scale."""
-        if self.is_linear:
+        if self.scale == "linear":
             return self.low + (self.high - self.low) * share
         return jnp.exp(np.log(self.low) + (np.log(self.high) - np.log(self.low)) * share)
 
-    def to_unit(self, number: Array) -> Array:
-        """Invert `from_unit`."""
-        if self.is_linear:
-            return (number - self.low) / (self.high - self.low)
-        return (jnp.log(number) - np.log(self.low)) / (np.log(self.high) - np.log(self.low))
-
     def shifted(self, number: Array, share: Array) -> Array:
         """Move numbers by a share of the scale's length."""
-        if self.is_linear:
+        if self.scale == "linear":
             return number + (self.high - self.low) * share
         return number * jnp.exp((np.log(self.high) - np.log(self.low)) * share)
 
 
-class Space(ABC):
-    """What a controller may propose for an update: named coordinates on the unit cube; learning works on the cube."""
+class _UnitCube(ABC):
+    """Named coordinates on the unit cube, on which learning works."""
 
     names: tuple[str, ...]  # of the coordinates, as the update rule calls them; one of them is "stepsize"
 
@@ -113,42 +103,9 @@ class Space(ABC):
         """How many numbers a controller proposes for an update."""
         return len(self.names)
 
-    @property
-    @abstractmethod
-    def branches(self) -> dict[str, Range]:
-        """The range of the step along each direction, by the direction's name; the name is "" without a choice."""
-
-    @abstractmethod
-    def without_bounds(self) -> Self:
-        """Return the space with all bounds the same, to select one compiled program for updates from any of them."""
-
     @abstractmethod
     def from_unit(self, unit: Array) -> Array:
         """Map (..., coordinates) in [0, 1] to points of the space, along each coordinate's scale."""
-
-    @abstractmethod
-    def to_unit(self, rows: Array) -> Array:
-        """Invert `from_unit`; a category maps to the middle of its share."""
-
-    @abstractmethod
-    def named(self, rows: Array) -> Values:
-        """Return points (..., coordinates) as values by name."""
-
-    @abstractmethod
-    def near(self, key: Array, rows: Array) -> Array:
-        """Draw points around others, with a tenth of each scale's length as standard deviation: (num, coordinates)."""
-
-    @abstractmethod
-    def clip(self, rows: Array) -> Array:
-        """Return the nearest points of the space."""
-
-    @abstractmethod
-    def candidates(self, num: int) -> NDArray[np.float32]:
-        """Return `num` evenly spaced steps along every direction: (candidates, coordinates)."""
-
-    def values(self, unit: Array) -> Values:
-        """Return the values by name at points (..., coordinates) of the unit cube."""
-        return self.named(self.from_unit(unit))
 
     def sample(self, key: Array, num: int) -> Array:
         """Draw points uniformly on the unit cube: (num, coordinates)."""
@@ -156,7 +113,7 @@ class Space(ABC):
 
 
 @dataclass(frozen=True)
-class HyperparameterSpace(Space):
+class HyperparameterSpace(_UnitCube):
     """A box whose coordinates have scales of their own; the paper's experiments have one linear step size.
 
     Args:
@@ -172,9 +129,7 @@ class HyperparameterSpace(Space):
 
     def __post_init__(self) -> None:
         if not len(self.low) == len(self.high) == len(self.scales) == len(self.names):
-            raise InputError(
-                "HyperparameterSpace: low, high, scales and names must have one entry for each coordinate."
-            )
+            raise InputError("HyperparameterSpace: low, high, scales and names must have as many entries.")
         _ = self.ranges  # validates the bounds
 
     @property
@@ -184,27 +139,29 @@ class HyperparameterSpace(Space):
 
     @property
     def branches(self) -> dict[str, Range]:
+        """The range of the step along each direction, by the direction's name; the name is "" without a choice."""
         return {"": self.ranges[self.names.index("stepsize") if "stepsize" in self.names else 0]}
 
     def without_bounds(self) -> Self:
+        """Return the space with all bounds the same, to select one compiled program for updates from any of them."""
         return replace(self, low=(1.0,) * len(self.low), high=(2.0,) * len(self.high))
 
     def named(self, rows: Array) -> Values:
+        """Return points (..., coordinates) as values by name."""
         return {name: rows[..., index] for index, name in enumerate(self.names)}
 
     def from_unit(self, unit: Array) -> Array:
         columns = [bounds.from_unit(unit[..., index]) for index, bounds in enumerate(self.ranges)]
         return self.clip(jnp.stack(columns, axis=-1))
 
-    def to_unit(self, rows: Array) -> Array:
-        return jnp.stack([bounds.to_unit(rows[..., index]) for index, bounds in enumerate(self.ranges)], axis=-1)
-
     def near(self, key: Array, rows: Array) -> Array:
+        """Draw points around others, with a tenth of each scale's length as standard deviation: (num, coordinates)."""
         shifts = _NEAR * jax.random.normal(key, rows.shape, jnp.float32)
         columns = [bounds.shifted(rows[:, i], shifts[:, i]) for i, bounds in enumerate(self.ranges)]
         return self.clip(jnp.stack(columns, axis=-1))
 
     def clip(self, rows: Array) -> Array:
+        """Return the nearest points of the space."""
         return jnp.clip(rows, jnp.asarray(self.low, jnp.float32), jnp.asarray(self.high, jnp.float32))
 
     def candidates(self, num: int) -> NDArray[np.float32]:
@@ -214,7 +171,7 @@ class HyperparameterSpace(Space):
 
 
 @dataclass(frozen=True)
-class MenuSpace(Space):
+class MenuSpace(_UnitCube):
     """A category, by its position, and a step, which has a range of its own for each category.
 
     Args:
@@ -230,13 +187,10 @@ class MenuSpace(Space):
     numbers: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.directions or len(self.directions) != len(self.ranges):
+        if not len(set(self.directions)) == len(self.directions) == len(self.ranges) > 0:
             raise InputError(
-                f"MenuSpace: {len(self.directions)} directions and {len(self.ranges)} ranges; give as many of both, and at "
-                "least one."
+                f"MenuSpace: each of the directions {list(self.directions)} must have one name and one range."
             )
-        if len(set(self.directions)) < len(self.directions):
-            raise InputError(f"MenuSpace: directions {list(self.directions)} must be named once each.")
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]  # a field in the box
@@ -255,9 +209,11 @@ class MenuSpace(Space):
 
     @property
     def branches(self) -> dict[str, Range]:
+        """The range of the step along each direction, by the direction's name; the name is "" without a choice."""
         return dict(zip(self.directions, self.ranges, strict=True))
 
     def without_bounds(self) -> Self:
+        """Return the space with all bounds the same, to select one compiled program for updates from any of them."""
         return replace(self, ranges=tuple(replace(bounds, low=1.0, high=2.0) for bounds in self.ranges))
 
     def position(self, rows: Array) -> Array:
@@ -265,21 +221,16 @@ class MenuSpace(Space):
         return jnp.clip(jnp.round(rows[..., 0]), 0.0, float(len(self.directions) - 1)).astype(jnp.int32)
 
     def named(self, rows: Array) -> Values:
+        """Return points (..., coordinates) as values by name."""
         position = self.position(rows)
         chosen = jnp.asarray(self.numbers, jnp.float32)[position] if self.numbers else position
         return {self.category: chosen, "stepsize": rows[..., 1]}
 
     def from_unit(self, unit: Array) -> Array:
         """Map (..., 2) in [0, 1]: equal shares of the first coordinate are the categories, the second follows the scale."""
-        last = len(self.directions) - 1
-        position = jnp.minimum(jnp.floor(unit[..., 0] * len(self.directions)), float(last)).astype(jnp.int32)
+        num = len(self.directions)
+        position = jnp.minimum(jnp.floor(unit[..., 0] * num), float(num - 1)).astype(jnp.int32)
         return self._joined(position, [bounds.from_unit(unit[..., 1]) for bounds in self.ranges])
-
-    def to_unit(self, rows: Array) -> Array:
-        position = self.position(rows)
-        steps = jnp.stack([bounds.to_unit(rows[..., 1]) for bounds in self.ranges])
-        middle = (position.astype(jnp.float32) + 0.5) / len(self.directions)
-        return jnp.stack([middle, jnp.take_along_axis(steps, position[None], axis=0)[0]], axis=-1)
 
     def near(self, key: Array, rows: Array) -> Array:
         """Draw steps around others along their scales; the categories stay."""
@@ -292,19 +243,23 @@ class MenuSpace(Space):
         return self.clip(jnp.stack([position.astype(jnp.float32), chosen], axis=-1))
 
     def clip(self, rows: Array) -> Array:
+        """Return the nearest points of the space."""
         position = self.position(rows)
-        low, high = (
-            jnp.asarray([getattr(bounds, side) for bounds in self.ranges], jnp.float32) for side in ("low", "high")
-        )
+        low, high = jnp.asarray([(bounds.low, bounds.high) for bounds in self.ranges], jnp.float32).T
         step = jnp.clip(rows[..., 1], low[position], high[position])
         return jnp.stack([position.astype(jnp.float32), step], axis=-1)
 
     def candidates(self, num: int) -> NDArray[np.float32]:
+        """Return `num` evenly spaced steps along every direction: (candidates, coordinates)."""
         rows = [np.stack([np.full(num, index), bounds.grid(num)], 1) for index, bounds in enumerate(self.ranges)]
         return np.concatenate(rows).astype(np.float32)
 
 
-def space_for(rule: Any, step: Range, others: Mapping[str, Range]) -> HyperparameterSpace | MenuSpace:
+Space = HyperparameterSpace | MenuSpace
+"""What a controller may propose for an update."""
+
+
+def space_for(rule: Any, step: Range, others: Mapping[str, Range]) -> Space:
     """Return the space of an update rule.
 
     Args:

@@ -1,8 +1,7 @@
 """Where an environment is simulated, in JAX or on the host, and how the programs around it are compiled.
 
-On the device, a batch is simulated by a compiled program of its own: it takes longest to compile, and is the same for all
-update rules and for everything else that is done with batches. It may also be part of a larger program. On the host, simulation
-happens between programs.
+In JAX, a batch is simulated by a compiled program of its own: it takes longest to compile, and is the same for all update rules.
+It may also be part of a larger program. On the host, simulation happens between programs.
 """
 
 from collections.abc import Callable
@@ -35,39 +34,17 @@ def compiled(function: Function) -> Function:
 
 @dataclass(eq=False)
 class Engine:
-    """How batches (of a rollout, theta, context and key) are simulated, and how the functions around that are compiled.
+    """How batches (of a rollout, theta, context and key) are simulated, and how the functions around that are compiled."""
 
-    Args:
-        is_compiled: whether simulation can be part of a compiled program.
-        steps_between_halts: environment steps after which a long simulation may pause.
-        stream: everything an estimate needs of a batch, reduced on the fly.
-        trajectories: the same batch, every step returned.
-        mean_return: the mean return of every learner, (learners,).
-        whole: makes one program, where that can be done, of a function that simulates; its first argument is static.
-        piece: makes a program of a function that does not simulate.
-        map: the results of a function that simulates, one for each value, so many of them side by side.
-        start: begins an episode, to notice what is missing for it, and returns what a simulator keeps of it.
-    """
-
-    is_compiled: bool
-    steps_between_halts: int
-    stream: Callable[[Rollout, Array, Array, Array], Sums]
-    trajectories: Callable[[Rollout, Array, Array, Array], Trajectories]
-    mean_return: Callable[[Rollout, Array, Array, Array], Array]
-    whole: Callable[[Function], Function]
-    piece: Callable[[Function], Function]
-    map: Callable[[Callable[[Array], Array], Array, int], Array]
-    start: Callable[[Any], Any]
-
-
-def _trace_reset(env: Any) -> None:
-    context = env.context_space.unpack(jnp.asarray(env.context_space.low, jnp.float32))
-    jax.eval_shape(env.reset, context, tuple(jnp.zeros((env.reset_noise,), jnp.float32)))
-
-
-def _start_episode(env: Any) -> Any:
-    noise = np.zeros((1, 1, env.reset_noise), np.float32)
-    return env.start_episodes(np.asarray([env.context_space.low], np.float32), noise, np.zeros((1, 1), np.uint32))
+    is_compiled: bool  # whether simulation can be part of a compiled program
+    steps_between_halts: int  # environment steps after which a long simulation may pause
+    stream: Callable[[Rollout, Array, Array, Array], Sums]  # what an estimate needs of a batch, reduced on the fly
+    trajectories: Callable[[Rollout, Array, Array, Array], Trajectories]  # the same batch, every step returned
+    mean_return: Callable[[Rollout, Array, Array, Array], Array]  # of every learner
+    whole: Callable[[Function], Function]  # one program, where possible, of a function that simulates; see `compiled`
+    map: Callable[
+        [Callable[[Array], Array], Array, int], Array
+    ]  # a function that simulates, so many values side by side
 
 
 _DEVICE = Engine(
@@ -77,9 +54,7 @@ _DEVICE = Engine(
     trajectories=compiled(rollouts.trajectories),
     mean_return=lambda *batch: jnp.mean(rollouts.discounted_returns(*batch), axis=0),
     whole=compiled,
-    piece=compiled,
     map=lambda function, values, side_by_side: lax.map(function, values, batch_size=side_by_side),
-    start=_trace_reset,
 )
 # A simulator of its own steps between compiled pieces; it is waited for after every step anyway.
 _HOST = Engine(
@@ -89,10 +64,18 @@ _HOST = Engine(
     trajectories=host.trajectories,
     mean_return=lambda *batch: host.stream(*batch).mean_return,
     whole=lambda function: function,
-    piece=compiled,
     map=lambda function, values, _: jnp.stack([function(value) for value in values]),
-    start=_start_episode,
 )
+
+
+def start_episode(env: Env | HostEnv) -> Any:
+    """Begin an episode, to notice what is missing for it; return what a simulator on the host keeps of it."""
+    low = env.context_space.low
+    if isinstance(env, HostEnv):
+        noise = np.zeros((1, 1, env.reset_noise), np.float32)
+        return env.start_episodes(np.asarray([low], np.float32), noise, np.zeros((1, 1), np.uint32))
+    context = env.context_space.unpack(jnp.asarray(low, jnp.float32))
+    return jax.eval_shape(env.reset, context, tuple(jnp.zeros((env.reset_noise,), jnp.float32)))
 
 
 def blocks_at_once(env: Env | HostEnv) -> int:

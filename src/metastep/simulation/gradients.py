@@ -12,7 +12,7 @@ from jax import Array, lax
 from metastep._core.errors import InputError
 from metastep._core.settings import Count, check_fields
 from metastep.policies import Pieces, Policy, flatten
-from metastep.simulation.engine import Engine, engine_of
+from metastep.simulation.engine import Engine, compiled, engine_of
 from metastep.simulation.rollouts import Rollout, Trajectories
 from metastep.simulation.sums import Sums, sums_of
 
@@ -22,11 +22,8 @@ DampingKind = Literal["relative", "absolute"]
 DAMPING = 1e-3
 """Damping of the natural gradient, as a share of the mean of the Fisher matrix's diagonal."""
 
-# Of conjugate gradient: count, solution, residual, direction, energy.
-_Iteration = tuple[Array, Array, Array, Array, Array]
-# Conjugate gradient stops where the residual is this share of the gradient.
-_CG_TOLERANCE = 1e-5
-
+_Iteration = tuple[Array, Array, Array, Array, Array]  # count, solution, residual, direction, energy
+_CG_TOLERANCE = 1e-5  # conjugate gradient stops where the residual is this share of the gradient
 
 Batch = Sums | Trajectories
 """What an estimate is made from: sums over the episodes where they suffice, else the episodes."""
@@ -42,11 +39,6 @@ class Estimate(NamedTuple):
     num_steps: Array  # (learners,): steps before termination
     more: tuple[Array, ...] = ()  # natural gradients with further dampings, each (learners, parameters)
 
-    @property
-    def natural_gradients(self) -> tuple[Array, ...]:
-        """One for each damping."""
-        return (self.natural_gradient, *self.more)
-
 
 def _fisher_block(rollout: Rollout, sums: Sums) -> Array:
     """The Fisher matrix of one action of a linear policy, `E[phi phi^T] / sigma^2`: (learners, 1 + s, 1 + s)."""
@@ -61,47 +53,19 @@ def _by_action(policy: Policy, vector: Array) -> Array:
     return jnp.moveaxis(jnp.concatenate([biases, weights], axis=1), -1, 0)
 
 
-def _closed_system(rollout: Rollout, sums: Sums, damping: float, kind: DampingKind) -> tuple[Array, Array]:
-    """The damped Fisher block of a linear policy, (learners, 1 + s, 1 + s), and the gradient, (learners, 1 + s, actions).
+def _solve_linear(estimator: "Estimator", sums: Sums, damping: float) -> Array:
+    """Return `(F + damping * tr(F)/size * I)^-1 gradient` for a linear policy: (parameters, learners).
 
-    F repeats one block for every action, `E[phi phi^T] / sigma^2`, the mean over the steps taken.
+    F repeats one block for every action, the mean over the steps taken: (learners, 1 + s, 1 + s).
     """
-    policy, fisher = rollout.policy, _fisher_block(rollout, sums)
+    fisher = _fisher_block(estimator.rollout, sums)
     size = fisher.shape[-1]
-    if kind == "relative":
+    if estimator.damping_kind == "relative":
         trace = jnp.trace(fisher, axis1=-2, axis2=-1)
         damped = fisher + (damping / size) * trace[:, None, None] * jnp.eye(size, dtype=jnp.float32)
     else:
         damped = fisher + damping * jnp.eye(size, dtype=jnp.float32)
-    return damped, jnp.swapaxes(_by_action(policy, sums.gradient), -1, -2)
-
-
-def _in_theta_order(solved: Array) -> Array:
-    """(learners, 1 + s, actions) as (parameters, learners)."""
-    solved = jnp.moveaxis(solved, 0, -1)
-    return jnp.concatenate([solved[0], jnp.swapaxes(solved[1:], 0, 1).reshape(-1, solved.shape[-1])])
-
-
-def solve_closed(rollout: Rollout, sums: Sums, damping: float, kind: DampingKind = "relative") -> Array:
-    """`(F + damping * tr(F)/size * I)^-1 gradient` for a linear policy: (parameters, learners).
-
-    The matrix is brought to unit diagonal first: coordinates of very different size (metres and radians) would cost
-    a float32 factorisation most of its digits.
-    """
-    damped, right = _closed_system(rollout, sums, damping, kind)
-    scale = lax.rsqrt(jnp.diagonal(damped, axis1=-2, axis2=-1))  # (learners, size)
-    factor = lax.linalg.cholesky(damped * scale[:, :, None] * scale[:, None, :])
-    half = lax.linalg.triangular_solve(factor, right * scale[:, :, None], left_side=True, lower=True)
-    solved = lax.linalg.triangular_solve(factor, half, left_side=True, lower=True, transpose_a=True)
-    return _in_theta_order(solved * scale[:, :, None])
-
-
-def solve_truncated(rollout: Rollout, sums: Sums, damping: float, kind: DampingKind, iterations: int) -> Array:
-    """The same system after so many plain conjugate-gradient steps from zero, as in TRPO's first implementations.
-
-    No preconditioner: where the steps do not suffice, directions in which the batch varies most are solved for first.
-    """
-    damped, gradient = _closed_system(rollout, sums, damping, kind)
+    right = jnp.swapaxes(_by_action(estimator.rollout.policy, sums.gradient), -1, -2)  # (learners, 1 + s, actions)
 
     def image(vector: Array) -> Array:
         return jnp.einsum("lij,lja->lia", damped, vector, precision=lax.Precision.HIGHEST)
@@ -109,7 +73,20 @@ def solve_truncated(rollout: Rollout, sums: Sums, damping: float, kind: DampingK
     def dot(left: Array, right: Array) -> Array:
         return jnp.sum(left * right, axis=(1, 2), keepdims=True)
 
-    return _in_theta_order(conjugate_gradient(image, gradient, dot, iterations))
+    if estimator.solver == "truncated":
+        # As in TRPO's first implementations. No preconditioner: where the steps do not suffice, directions in which the
+        # batch varies most are solved for first.
+        solved = conjugate_gradient(image, right, dot, estimator.cg_iterations)
+    else:
+        # The matrix is brought to unit diagonal first: coordinates of very different size (metres and radians) would cost
+        # a float32 factorisation most of its digits.
+        scale = lax.rsqrt(jnp.diagonal(damped, axis1=-2, axis2=-1))  # (learners, size)
+        factor = lax.linalg.cholesky(damped * scale[:, :, None] * scale[:, None, :])
+        half = lax.linalg.triangular_solve(factor, right * scale[:, :, None], left_side=True, lower=True)
+        solved = lax.linalg.triangular_solve(factor, half, left_side=True, lower=True, transpose_a=True)
+        solved = solved * scale[:, :, None]
+    solved = jnp.moveaxis(solved, 0, -1)
+    return jnp.concatenate([solved[0], jnp.swapaxes(solved[1:], 0, 1).reshape(-1, solved.shape[-1])])
 
 
 def conjugate_gradient(
@@ -142,39 +119,28 @@ def _visited(episodes: Trajectories) -> tuple[Pieces, Array]:
     return tuple(observation), alive / jnp.sum(alive, axis=0)
 
 
-def _fisher_diagonal(policy: Policy, theta: Array, observation: Pieces, weight: Array) -> Array:
-    """diag(F): the score at unit noise of one action after the other is a row of the mean's Jacobian over sigma."""
-    total = jnp.zeros(theta.shape, jnp.float32)
-    for action in range(policy.num_actions):
-        unit = tuple(jnp.full(weight.shape, float(index == action), jnp.float32) for index in range(policy.num_actions))
-        rows = policy.score(theta, observation, unit)
-        total = total + flatten(tuple(jnp.sum(weight * row * row, axis=-2) for row in rows))
-    return total
-
-
-def solve_cg(
-    policy: Policy,
-    theta: Array,
-    episodes: Trajectories,
-    gradient: Array,
-    damping: float,
-    iterations: int,
-    kind: DampingKind = "relative",
-) -> Array:
-    """The same natural gradient for any policy: conjugate gradient on Fisher-vector products, (parameters, learners).
+def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, gradient: Array, damping: float) -> Array:
+    """Return the same for any policy: conjugate gradient on Fisher-vector products, (parameters, learners).
 
     `F v = E[J^T (J v)] / sigma^2` with J the Jacobian of the policy's mean: one forward and one backward derivative on the
     batch, no matrix. Jacobi preconditioning; every learner runs its own iteration in lockstep, until the residual of each is
-    small or `iterations` are made.
+    small or `cg_iterations` are made.
     """
+    policy = estimator.rollout.policy
     observation, weight = _visited(episodes)
 
     def mean(parameters: Array) -> Pieces:
         return policy.mean(parameters, observation)
 
     _, pull_back = jax.vjp(mean, theta)
-    diagonal = _fisher_diagonal(policy, theta, observation, weight)
-    ridge = damping * jnp.mean(diagonal, axis=0) if kind == "relative" else jnp.float32(damping)
+    # diag(F): the score at unit noise of one action after the other is a row of the mean's Jacobian over sigma.
+    diagonal = jnp.zeros(theta.shape, jnp.float32)
+    for action in range(policy.num_actions):
+        unit = tuple(jnp.full(weight.shape, float(index == action), jnp.float32) for index in range(policy.num_actions))
+        rows = policy.score(theta, observation, unit)
+        diagonal = diagonal + flatten(tuple(jnp.sum(weight * row * row, axis=-2) for row in rows))
+    relative = estimator.damping_kind == "relative"
+    ridge = damping * jnp.mean(diagonal, axis=0) if relative else jnp.float32(damping)
     preconditioner = 1.0 / (diagonal + ridge)
 
     def fisher_vector(vector: Array) -> Array:
@@ -186,7 +152,8 @@ def solve_cg(
 
     def unfinished(carry: _Iteration) -> Array:
         count, _, residual, _, _ = carry
-        return (count < iterations) & jnp.any(dot(residual, residual) > _CG_TOLERANCE**2 * dot(gradient, gradient))
+        large = jnp.any(dot(residual, residual) > _CG_TOLERANCE**2 * dot(gradient, gradient))
+        return (count < estimator.cg_iterations) & large
 
     def iterate(carry: _Iteration) -> _Iteration:
         count, solution, residual, direction, energy = carry
@@ -211,9 +178,8 @@ class Estimator:
         fisher: how the natural gradient is solved for. "closed" solves the closed form of linear policies exactly;
             "truncated" stops after `cg_iterations` plain conjugate-gradient steps on it; "cg" serves any policy (it keeps the
             observations of the batch), and is what other policies have in place of "truncated"; None takes "closed" where
-            there is a closed form. The paper leaves it open: it says
-            that natural gradients can be had with some steps of conjugate gradient, and that its code is based on a toolkit
-            whose natural gradient is 10 such steps with an absolute damping of 0.1 or 0.01.
+            there is a closed form. The paper leaves it open: its code is based on a toolkit whose natural gradient is 10
+            steps of conjugate gradient with an absolute damping of 0.1 or 0.01.
         damping: added to the Fisher matrix's diagonal; by default what the update rule asks for, or `DAMPING`. Of several
             dampings each gives a natural gradient, all from one Fisher matrix.
         damping_kind: whether the damping is a share of the mean of the Fisher matrix's diagonal ("relative") or a number by
@@ -260,7 +226,7 @@ class Estimator:
     def __call__(self, theta: Array, context: Array, key: Array) -> Estimate:
         """Return the estimate for theta (learners, parameters) in the tasks context (learners, coordinates)."""
         batch = self.batch(theta, context, key)
-        estimate: Estimate = self.engine.piece(estimate_of)(self, theta, batch)
+        estimate: Estimate = compiled(estimate_of)(self, theta, batch)
         return estimate
 
     def trajectories(self, theta: Array, context: Array, key: Array) -> Trajectories:
@@ -270,16 +236,13 @@ class Estimator:
 
 def estimate_of(estimator: Estimator, theta: Array, batch: Batch) -> Estimate:
     """Return the estimate from a batch; arrays with learners last turn into arrays with learners first here."""
-    rollout, kind = estimator.rollout, estimator.damping_kind
+    rollout = estimator.rollout
     sums = batch if isinstance(batch, Sums) else sums_of(rollout, theta, batch)
 
     def solve(damping: float) -> Array:
-        if not isinstance(batch, Sums):
-            iterations = estimator.cg_iterations
-            return solve_cg(rollout.policy, theta.T, batch, sums.gradient, damping, iterations, kind).T
-        if estimator.solver == "truncated":
-            return solve_truncated(rollout, sums, damping, kind, estimator.cg_iterations).T
-        return solve_closed(rollout, sums, damping, kind).T
+        if isinstance(batch, Sums):
+            return _solve_linear(estimator, batch, damping).T
+        return _solve_cg(estimator, theta.T, batch, sums.gradient, damping).T
 
     first, *others = map(solve, estimator.dampings)
     return Estimate(

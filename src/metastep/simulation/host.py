@@ -6,7 +6,7 @@ the environment's own: one chooses the actions, one adds the step to the sums wh
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,14 +24,9 @@ from metastep.simulation.sums import Accumulator, Sums, accumulate, empty, finis
 _SEEDS = 2  # keys_of takes 0 and 1
 
 
-class _Moved(NamedTuple):
-    """One step of every lane; numbers last. NumPy arrays outside compiled functions, JAX arrays within."""
-
-    observation: Any  # (episodes, learners, observations)
-    action: Any  # (episodes, learners, actions)
-    noise: Any  # (episodes, learners, actions)
-    reward: Any  # (episodes, learners)
-    alive: Any  # (episodes, learners)
+# One step of every lane, numbers last: observation, action and its noise (episodes, learners, numbers), reward and whether the
+# step was taken (episodes, learners). NumPy arrays outside compiled functions, JAX arrays within.
+_Moved = tuple[Any, Any, Any, Any, Any]
 
 
 def _pieces(array: Array) -> Pieces:
@@ -71,9 +66,9 @@ _begin_sums, _finish_sums = jax.jit(empty, static_argnums=0), jax.jit(finish, st
 
 @partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _add(rollout: Rollout, theta: Array, sums: Accumulator, moved: _Moved) -> Accumulator:
-    observation, action, noise = (_pieces(array) for array in moved[:3])
-    move = Move(observation, action, noise, jnp.where(moved.alive, moved.reward, 0.0))
-    return accumulate(rollout, theta.T, sums, move, moved.alive)
+    observation, action, noise, reward, alive = moved
+    move = Move(_pieces(observation), _pieces(action), _pieces(noise), jnp.where(alive, reward, 0.0))
+    return accumulate(rollout, theta.T, sums, move, alive)
 
 
 def _moves(rollout: Rollout, env: HostEnv, theta: Array, context: Array, key: Array) -> Iterator[_Moved]:
@@ -87,7 +82,7 @@ def _moves(rollout: Rollout, env: HostEnv, theta: Array, context: Array, key: Ar
         action, action_noise, env_noise = _choose(rollout, theta, key, np.uint32(t), observation)
         alive.setflags(write=False)  # as the others that a simulator is handed
         after = episodes.step(np.asarray(action), np.asarray(env_noise), alive)
-        yield _Moved(observation, action, action_noise, np.array(after.reward, np.float32), alive)
+        yield observation, action, action_noise, np.array(after.reward, np.float32), alive
         alive = alive & ~after.over
 
 
@@ -111,10 +106,7 @@ def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
 
 def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
     """The same simulation as `stream` with the same key, every step returned."""
-    steps = tuple(_moves(rollout, on_host(rollout.env, theta), theta, context, key))
-    observation, action, noise = (
-        np.stack([np.moveaxis(np.asarray(step[part]), -1, 0) for step in steps]) for part in range(3)
-    )
-    alive = np.stack([step.alive for step in steps])
-    reward = np.where(alive, np.stack([step.reward for step in steps]), np.float32(0.0))
-    return Trajectories(*(jnp.asarray(array) for array in (observation, action, noise, reward, alive)))
+    steps = zip(*_moves(rollout, on_host(rollout.env, theta), theta, context, key), strict=True)
+    *arrays, reward, alive = (np.stack(column) for column in steps)
+    parts = *(np.moveaxis(array, -1, 1) for array in arrays), np.where(alive, reward, np.float32(0.0)), alive
+    return Trajectories(*map(jnp.asarray, parts))

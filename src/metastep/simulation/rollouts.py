@@ -16,13 +16,13 @@ from jax import Array, lax
 from metastep._core.errors import InputError
 from metastep._core.numerics import standard_normals
 from metastep._core.settings import Count, Share, check_fields
-from metastep.envs.base import Env, State, choices_of
+from metastep.envs.base import Env, choices_of
 from metastep.envs.host import HostEnv
 from metastep.policies import ActorCritic, Pieces, Policy
 
 Baseline = Literal["none", "mean", "optimal"]
 Accumulated = TypeVar("Accumulated")
-Carry = TypeVar("Carry")
+_Carry = tuple[Any, Array, Any]  # states, which are alive, and what is accumulated
 
 # Steps handled together: on a CPU few enough that their normals stay in a core's cache, on a GPU enough to keep it busy.
 _MOST_STEPS_AHEAD = {"cpu": 10, "gpu": 50}
@@ -78,11 +78,6 @@ class Trajectories(NamedTuple):
     alive: Array  # (horizon, episodes, learners): the step was taken
 
 
-class _Lane(NamedTuple):
-    state: State
-    alive: Array
-
-
 class Move(NamedTuple):
     """One step of every lane; pieces of shape (episodes, learners)."""
 
@@ -102,83 +97,9 @@ def _over_lanes(function: Callable[..., Any]) -> Callable[..., Any]:
     return batched
 
 
-def _jax_env(rollout: Rollout) -> Env:
-    if isinstance(rollout.env, HostEnv):
-        raise InputError(
-            f"env: {rollout.env.name!r} is simulated on the host, outside compiled functions: call the Estimator, "
-            "or its `trajectories`, from plain Python."
-        )
-    return rollout.env
-
-
-def _start(rollout: Rollout, context: Any, key: Array, num_learners: int) -> _Lane:
-    env, shape = _jax_env(rollout), (rollout.num_episodes, num_learners)
-    noise = standard_normals(key, 0, env.reset_noise, shape)
-    # vmap needs an array to learn the batch size from; an environment that declares no normals must not see it.
-    lanes = noise or (jnp.zeros(shape, jnp.float32),)
-
-    def reset(task: Any, normals: Pieces) -> State:
-        return env.reset(task, normals[: env.reset_noise])
-
-    return _Lane(_over_lanes(reset)(context, lanes), jnp.ones(shape, bool))
-
-
-def _advance(rollout: Rollout, theta: Array, context: Any, lane: _Lane, normals: Pieces) -> tuple[_Lane, Move]:
-    """One step of every lane; a terminated lane keeps its state and earns nothing."""
-    env, policy = _jax_env(rollout), rollout.policy
-    action_noise, env_noise = normals[: policy.num_actions], normals[policy.num_actions :]
-    observation = _over_lanes(env.observe)(context, lane.state)
-    mean = policy.mean(theta, observation)
-    action = tuple(m + policy.sigma * z for m, z in zip(mean, action_noise, strict=True))
-    after = _over_lanes(env.step)(context, lane.state, action, env_noise)
-    state = jax.tree.map(lambda new, old: jnp.where(lane.alive, new, old), after.state, lane.state)
-    reward = jnp.where(lane.alive, after.reward, 0.0)
-    return _Lane(state, lane.alive & ~after.terminated), Move(observation, action, action_noise, reward)
-
-
 def on_cpu() -> bool:
     """Return whether compiled functions run on a CPU."""
     return jax.default_backend() == "cpu"
-
-
-def _scan_steps(
-    rollout: Rollout,
-    key: Array,
-    step: Callable[[Carry, Pieces], tuple[Carry, Any]],
-    start: Carry,
-    num_learners: int,
-    digest: Callable[[Carry, Any], Carry] | None = None,
-) -> tuple[Carry, Any]:
-    """`lax.scan` over the horizon, a few steps at a time.
-
-    The normals of a few steps are drawn ahead: drawn inside the step, they would be fused into, and computed again by, every
-    expression that reads them. The numbers do not depend on how many steps are drawn at once: the step is their counter.
-
-    Args:
-        rollout, key, num_learners: whose normals to draw.
-        step: carry, normals of the step -> carry, outputs.
-        start: the first carry.
-        digest: folds the outputs of a few steps, stacked, into the carry; without it the outputs of all steps are returned.
-    """
-    num = rollout.policy.num_actions + _jax_env(rollout).step_noise
-    shape = (rollout.num_episodes, num_learners)
-    most = min(_MOST_STEPS_AHEAD["cpu" if on_cpu() else "gpu"], rollout.horizon)
-    # Bunches that divide the horizon evenly need no second program for the rest; those of a prime horizon would be tiny.
-    ahead = max((number for number in range(most // 2 + 1, most + 1) if rollout.horizon % number == 0), default=most)
-
-    def several_steps(carry: Carry, first: Array, num_steps: int = ahead) -> tuple[Carry, Any]:
-        draws = first + jnp.arange(num_steps, dtype=jnp.uint32)
-        carry, outputs = lax.scan(step, carry, standard_normals(key, draws, num, shape))
-        return (carry, outputs) if digest is None else (digest(carry, outputs), None)
-
-    rest = rollout.horizon % ahead
-    evenly = rollout.horizon - rest
-    carry, outputs = lax.scan(several_steps, start, jnp.arange(0, evenly, ahead, dtype=jnp.uint32))
-    outputs = jax.tree.map(lambda array: array.reshape(evenly, *array.shape[2:]), outputs)
-    if rest:
-        carry, last = several_steps(carry, jnp.uint32(evenly), rest)
-        outputs = jax.tree.map(lambda *parts: jnp.concatenate(parts), outputs, last)
-    return carry, outputs
 
 
 def keys_of(key: Array) -> tuple[Array, Array]:
@@ -195,36 +116,69 @@ def simulate(
     follow: Callable[[Accumulated, Move, Array], tuple[Accumulated, Any]],
     digest: Callable[[Accumulated, Any], Accumulated] | None = None,
 ) -> tuple[Accumulated, Any]:
-    """Simulate with a carry from step to step; return its end and the outputs of all steps.
+    """Simulate policies (learners, parameters) in tasks (learners, coordinates) with a carry from step to step.
 
-    This is where arrays that come learners first turn into arrays with learners last.
+    Return its end and the outputs of all steps. Arrays that come learners first turn into arrays with learners last here.
 
     Args:
-        rollout: what to simulate.
-        theta: (learners, parameters).
-        context: (learners, coordinates).
+        rollout, theta, context: what to simulate.
         key: one key for the whole batch; each lane takes its own part of every draw.
         start: what is carried, before the first step.
         follow: carried, move, alive -> carried, outputs; `alive` (episodes, learners) says which lanes took this step.
         digest: takes in the outputs of several steps, stacked; without it those of all steps are returned.
     """
-    theta = theta.T
-    named = rollout.env.context_space.unpack(context)
+    env, policy, theta = rollout.env, rollout.policy, theta.T
+    if isinstance(env, HostEnv):
+        raise InputError(
+            f"env: {env.name!r} is simulated on the host, outside compiled functions: call the Estimator, or its "
+            "`trajectories`, from plain Python."
+        )
+    shape, named = (rollout.num_episodes, theta.shape[-1]), env.context_space.unpack(context)
     reset_key, step_key = keys_of(key)
+    # vmap needs an array to learn the batch size from; an environment that declares no normals must not see it.
+    noise = standard_normals(reset_key, 0, env.reset_noise, shape) or (jnp.zeros(shape, jnp.float32),)
+    state = _over_lanes(lambda task, normals: env.reset(task, normals[: env.reset_noise]))(named, noise)
 
-    def advance(carry: tuple[_Lane, Accumulated], normals: Pieces) -> tuple[tuple[_Lane, Accumulated], Any]:
-        lane, accumulated = carry
-        after, move = _advance(rollout, theta, named, lane, normals)
-        accumulated, outputs = follow(accumulated, move, lane.alive)
-        return (after, accumulated), outputs
+    def step(carry: _Carry, normals: Pieces) -> tuple[_Carry, Any]:
+        """Make one step of every lane; a terminated lane keeps its state and earns nothing."""
+        state, alive, carried = carry
+        action_noise, env_noise = normals[: policy.num_actions], normals[policy.num_actions :]
+        observation = _over_lanes(env.observe)(named, state)
+        mean = policy.mean(theta, observation)
+        action = tuple(m + policy.sigma * z for m, z in zip(mean, action_noise, strict=True))
+        after = _over_lanes(env.step)(named, state, action, env_noise)
+        state = jax.tree.map(lambda new, old: jnp.where(alive, new, old), after.state, state)
+        move = Move(observation, action, action_noise, jnp.where(alive, after.reward, 0.0))
+        carried, outputs = follow(carried, move, alive)
+        return (state, alive & ~after.terminated, carried), outputs
 
-    def take_in(carry: tuple[_Lane, Accumulated], outputs: Any) -> tuple[_Lane, Accumulated]:
-        assert digest is not None
-        return carry[0], digest(carry[1], outputs)
+    num = policy.num_actions + env.step_noise
+    most = min(_MOST_STEPS_AHEAD["cpu" if on_cpu() else "gpu"], rollout.horizon)
+    # Bunches that divide the horizon evenly need no second program for the rest; those of a prime horizon would be tiny.
+    ahead = max((number for number in range(most // 2 + 1, most + 1) if rollout.horizon % number == 0), default=most)
 
-    first = _start(rollout, named, reset_key, theta.shape[-1]), start
-    (_, end), outputs = _scan_steps(rollout, step_key, advance, first, theta.shape[-1], take_in if digest else None)
-    return end, outputs
+    def several_steps(carry: _Carry, first: Array, num_steps: int = ahead) -> tuple[_Carry, Any]:
+        """Draw the normals of a few steps ahead, then make the steps.
+
+        Drawn inside the step, the normals would be fused into, and computed again by, every expression that reads them. They
+        do not depend on how many are drawn at once: the step is their counter.
+        """
+        draws = first + jnp.arange(num_steps, dtype=jnp.uint32)
+        (state, alive, carried), outputs = lax.scan(step, carry, standard_normals(step_key, draws, num, shape))
+        if digest is None:
+            return (state, alive, carried), outputs
+        return (state, alive, digest(carried, outputs)), None
+
+    rest = rollout.horizon % ahead
+    evenly = rollout.horizon - rest
+    carry, outputs = lax.scan(
+        several_steps, (state, jnp.ones(shape, bool), start), jnp.arange(0, evenly, ahead, dtype=jnp.uint32)
+    )
+    outputs = jax.tree.map(lambda array: array.reshape(evenly, *array.shape[2:]), outputs)
+    if rest:
+        carry, last = several_steps(carry, jnp.uint32(evenly), rest)
+        outputs = jax.tree.map(lambda *parts: jnp.concatenate(parts), outputs, last)
+    return carry[2], outputs
 
 
 def fold(

@@ -96,24 +96,15 @@ def empty(rollout: Rollout, theta: Array) -> Accumulator:
     )
 
 
-class _Followed(NamedTuple):
-    """What the sums over episodes need of a step; several steps are stacked on a first axis."""
-
-    scores: Pieces
-    payoff: Array
-    observation: Pieces
-    alive: Array
-
-
 def _follow(
     rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array
-) -> tuple[Accumulator, _Followed]:
-    """Carry each episode one step on; nothing is summed over episodes yet."""
+) -> tuple[Accumulator, tuple[Pieces, Array, Pieces, Array]]:
+    """Carry each episode one step on; return what the sums over episodes need: scores, payoff, observation, alive."""
     score = rollout.policy.score(theta, move.observation, move.noise)
     scores = tuple(s + jnp.where(alive, now, 0.0) for s, now in zip(sums.scores, score, strict=True))
     payoff = sums.weight * move.reward
     after = sums._replace(weight=sums.weight * rollout.discount, scores=scores, returns=sums.returns + payoff)
-    return after, _Followed(scores, payoff, move.observation, alive)
+    return after, (scores, payoff, move.observation, alive)
 
 
 def _add_sums(sums: Accumulator, terms: Pieces, observation: Pieces, alive: Array) -> Accumulator:
@@ -130,17 +121,9 @@ def accumulate(rollout: Rollout, theta: Array, sums: Accumulator, move: Move, al
     GPOMDP: `grad = 1/n sum_episodes sum_t (gamma^t r_t - b_t) sum_{k<=t} d log pi(a_k|s_k)`. The baseline b_t of a step needs
     only sums over the episodes at that step, so nothing of the past has to be kept but the running scores.
     """
-    after, step = _follow(rollout, theta, sums, move, alive)
-    terms = tuple(_gpomdp_term(rollout.baseline, piece, step.payoff) for piece in step.scores)
-    return _add_sums(after, terms, step.observation, step.alive)
-
-
-def _accumulate_several(rollout: Rollout, sums: Accumulator, steps: _Followed) -> Accumulator:
-    """Add the sums of several steps, stacked, that `_follow` has been through."""
-    term = jax.vmap(partial(_gpomdp_term, rollout.baseline))
-    terms = tuple(jnp.sum(term(piece, steps.payoff), axis=0) for piece in steps.scores)
-    observation = tuple(piece.reshape(-1, piece.shape[-1]) for piece in steps.observation)
-    return _add_sums(sums, terms, observation, steps.alive.reshape(-1, steps.alive.shape[-1]))
+    after, (scores, payoff, observation, _) = _follow(rollout, theta, sums, move, alive)
+    terms = tuple(_gpomdp_term(rollout.baseline, piece, payoff) for piece in scores)
+    return _add_sums(after, terms, observation, alive)
 
 
 def finish(rollout: Rollout, sums: Accumulator) -> Sums:
@@ -156,16 +139,23 @@ def finish(rollout: Rollout, sums: Accumulator) -> Sums:
 
 
 def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
-    """Everything an estimate needs of a batch, reduced on the fly: memory does not depend on the horizon.
+    """Simulate and reduce on the fly: memory does not depend on the horizon.
 
-    The arguments are those of `fold`. On a CPU every step is summed at once, while it is in the cache; a GPU sums several
-    steps together, since it takes few, large reductions to keep it busy.
+    On a CPU every step is summed at once, while it is in the cache; a GPU sums several steps together, since it takes few,
+    large reductions to keep it busy.
     """
     start, add = empty(rollout, theta.T), partial(accumulate, rollout, theta.T)
     if on_cpu():
         return finish(rollout, fold(rollout, theta, context, key, start, add))
-    follow, digest = partial(_follow, rollout, theta.T), partial(_accumulate_several, rollout)
-    return finish(rollout, simulate(rollout, theta, context, key, start, follow, digest)[0])
+    term = jax.vmap(partial(_gpomdp_term, rollout.baseline))
+
+    def digest(sums: Accumulator, steps: tuple[Pieces, Array, Pieces, Array]) -> Accumulator:
+        scores, payoff, observation, alive = steps
+        terms = tuple(jnp.sum(term(piece, payoff), axis=0) for piece in scores)
+        seen = tuple(piece.reshape(-1, piece.shape[-1]) for piece in observation)
+        return _add_sums(sums, terms, seen, alive.reshape(-1, alive.shape[-1]))
+
+    return finish(rollout, simulate(rollout, theta, context, key, start, partial(_follow, rollout, theta.T), digest)[0])
 
 
 def sums_of(rollout: Rollout, theta: Array, episodes: Trajectories) -> Sums:

@@ -231,8 +231,7 @@ def _check_on_batches(subject: Subject, rule: ActorCriticRule, key: Array) -> No
     start, stuck = jax.jit(evaluate)(*changed)
     stays = same(*(jax.tree.map(lambda array: array[0], each) for each in ((changed[0], start), stuck[:2])))
     subject.require(
-        stays and bool(stuck.flagged[0]),
-        "a batch that is not finite must leave theta and state, and be flagged; `rules.actor_critic.rule.kept_finite` helps",
+        stays and bool(stuck.flagged[0]), "a batch that is not finite must leave theta and state, and be flagged"
     )
 
 

@@ -10,15 +10,7 @@ from jax import Array
 from metastep._core.settings import Float, Positive, Share, check_fields
 from metastep.policies.actor_critic import ActorCritic, Parts
 from metastep.rules.actor_critic.experience import Experience
-from metastep.rules.actor_critic.rule import (
-    ActorCriticRule,
-    Moments,
-    Trained,
-    approximate_divergence,
-    clipped,
-    kept_finite,
-    standardised,
-)
+from metastep.rules.actor_critic.rule import ActorCriticRule, Moments, approximate_divergence, clipped, standardised
 from metastep.rules.spaces import Values
 
 
@@ -27,11 +19,7 @@ class A2C(ActorCriticRule):
     """One step of RMSprop on the whole batch; the step is the learning rate. Defaults are Stable-Baselines3's.
 
     Args:
-        gae_lambda: lambda of the advantages.
-        normalise_advantages: whether those of a batch have mean 0 and standard deviation 1.
-        entropy_weight: of the policy's entropy in the loss (ent_coef).
-        value_weight: of the critic's squared error in the loss (vf_coef).
-        max_gradient_norm: what longer gradients are cut to (max_grad_norm).
+        gae_lambda, normalise_advantages, entropy_weight, value_weight, max_gradient_norm: as of `PPO`.
         decay: of the running mean of the squared gradient.
         epsilon: added to its root (rms_prop_eps).
     """
@@ -57,17 +45,13 @@ class A2C(ActorCriticRule):
         error = jnp.mean((batch.target - value) ** 2)
         return towards - self.entropy_weight * jnp.mean(distribution.entropy()) + self.value_weight * error
 
-    def apply(
-        self, policy: ActorCritic, theta: Array, experience: Experience, values: Values, state: Moments, key: Array
-    ) -> Trained:
-        def train_one(theta: Array, batch: Experience, rate: Array, moments: Moments) -> Trained:
-            gradient = policy.join(jax.grad(self.loss, argnums=1)(policy, policy.split(theta), batch))
-            gradient = clipped(gradient, self.max_gradient_norm)
-            second = self.decay * moments.second + (1.0 - self.decay) * gradient**2
-            moved = theta - rate * gradient / (jnp.sqrt(second) + self.epsilon)
-            now = policy.act(policy.split(moved), batch.observation).log_density(batch.action)
-            divergence = approximate_divergence(now - batch.log_density)
-            after = Moments(moments.first, second, moments.steps + 1.0)
-            return Trained(moved, after, jnp.bool_(False), divergence, jnp.float32(0.0))
-
-        return kept_finite(theta, state, jax.vmap(train_one)(theta, experience, values["stepsize"], state))
+    def train(
+        self, policy: ActorCritic, key: Array, theta: Array, batch: Experience, values: Values, state: Moments
+    ) -> tuple[Array, Moments, Array, Array]:
+        gradient = policy.join(jax.grad(self.loss, argnums=1)(policy, policy.split(theta), batch))
+        gradient = clipped(gradient, self.max_gradient_norm)
+        second = self.decay * state.second + (1.0 - self.decay) * gradient**2
+        moved = theta - values["stepsize"] * gradient / (jnp.sqrt(second) + self.epsilon)
+        now = policy.act(policy.split(moved), batch.observation).log_density(batch.action)
+        divergence = approximate_divergence(now - batch.log_density)
+        return moved, Moments(state.first, second, state.steps + 1.0), divergence, jnp.float32(0.0)

@@ -8,18 +8,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep._core.errors import InputError
-from metastep._core.settings import Count, Float, Positive, Share, check_fields
+from metastep._core.settings import Count, Float, Positive, Several, Share, check_fields
 from metastep.policies.actor_critic import ActorCritic, Parts
 from metastep.rules.actor_critic.experience import Experience
 from metastep.rules.actor_critic.rule import (
     ActorCriticRule,
     Moments,
-    Trained,
     adam_step,
     approximate_divergence,
     clipped,
-    kept_finite,
-    orders_of,
     standardised,
     train_in_minibatches,
 )
@@ -65,7 +62,7 @@ class PPO(ActorCriticRule):
     """
 
     epochs: Count = 10
-    minibatch_size: Count = 64
+    minibatch_size: Several = 64
     gae_lambda: Share = 0.95
     clip_range: tuple[Positive, ...] = (0.2,)
     value_clip_range: Positive | None = None
@@ -75,19 +72,16 @@ class PPO(ActorCriticRule):
     max_gradient_norm: Positive = 0.5
 
     name: ClassVar[str] = "ppo"
+    # Fields that a space may choose for each update: `train` reads them from `values`, one traced number for each learner.
     optional: ClassVar[tuple[str, ...]] = ("clip_range",)
 
     def __post_init__(self) -> None:
         check_fields(self, "meta.rule")
-        if not self.clip_range or len(set(self.clip_range)) < len(self.clip_range) or min(self.clip_range) <= 0.0:
-            raise InputError(
-                f"meta.rule.clip_range: {list(self.clip_range)} must hold one positive number or more, each once."
-            )
-        if self.minibatch_size < 2:
-            raise InputError(f"meta.rule.minibatch_size: {self.minibatch_size} must be at least 2.")
+        if not self.clip_range or len(set(self.clip_range)) < len(self.clip_range):
+            raise InputError(f"meta.rule.clip_range: {list(self.clip_range)} must hold one number or more, each once.")
 
     @property
-    def hyperparameters(self) -> tuple[str, ...]:
+    def hyperparameters(self) -> tuple[str, ...]:  # type: ignore[override]  # depends on the options
         return ("clip_range", "stepsize") if self.numbers else ("stepsize",)
 
     @property
@@ -95,7 +89,7 @@ class PPO(ActorCriticRule):
         return tuple(f"clip {value:g}" for value in self.numbers)
 
     @property
-    def numbers(self) -> tuple[float, ...]:
+    def numbers(self) -> tuple[float, ...]:  # type: ignore[override]
         """The clip ranges where there are several."""
         return self.clip_range if len(self.clip_range) > 1 else ()
 
@@ -117,26 +111,18 @@ class PPO(ActorCriticRule):
         )
         return losses.policy + self.entropy_weight * losses.entropy + self.value_weight * losses.value, losses
 
-    def apply(
-        self, policy: ActorCritic, theta: Array, experience: Experience, values: Values, state: Moments, key: Array
-    ) -> Trained:
-        batch = Minibatch(*(getattr(experience, name) for name in Minibatch._fields))
-        orders = orders_of(key, self.epochs, batch.value.shape[1])
-        usual = jnp.broadcast_to(jnp.float32(self.clip_range[0]), (len(theta),))
-        values = {"clip_range": usual, **values}
+    def train(
+        self, policy: ActorCritic, key: Array, theta: Array, batch: Experience, values: Values, state: Moments
+    ) -> tuple[Array, Moments, Array, Array]:
+        def step(carry: tuple[Array, Moments], minibatch: Minibatch) -> tuple[tuple[Array, Moments], Losses]:
+            theta, moments = carry
+            slopes, losses = jax.grad(self.loss, argnums=1, has_aux=True)(
+                policy, policy.split(theta), minibatch, values["clip_range"]
+            )
+            gradient = clipped(policy.join(slopes), self.max_gradient_norm)
+            return adam_step(theta, gradient, values["stepsize"], moments), losses
 
-        def train_one(theta: Array, batch: Minibatch, values: Values, moments: Moments) -> Trained:
-            def step(carry: tuple[Array, Moments], minibatch: Minibatch) -> tuple[tuple[Array, Moments], Losses]:
-                theta, moments = carry
-                slopes, losses = jax.grad(self.loss, argnums=1, has_aux=True)(
-                    policy, policy.split(theta), minibatch, values["clip_range"]
-                )
-                gradient = clipped(policy.join(slopes), self.max_gradient_norm)
-                return adam_step(theta, gradient, values["stepsize"], moments), losses
-
-            start = theta, moments
-            (theta, moments), losses = train_in_minibatches(step, start, batch, orders, self.minibatch_size)
-            # As Stable-Baselines3 reports them: the divergence of the last epoch, clip fractions of all.
-            return Trained(theta, moments, jnp.bool_(False), losses.divergence[-1], jnp.mean(losses.clip_fraction))
-
-        return kept_finite(theta, state, jax.vmap(train_one)(theta, batch, values, state))
+        data = Minibatch(*(getattr(batch, name) for name in Minibatch._fields))
+        (theta, state), losses = train_in_minibatches(step, (theta, state), data, key, self.epochs, self.minibatch_size)
+        # As Stable-Baselines3 reports them: the divergence of the last epoch, clip fractions of all.
+        return theta, state, losses.divergence[-1], jnp.mean(losses.clip_fraction)

@@ -1,18 +1,20 @@
 """What an actor-critic rule is: an update from one batch, with hyperparameters that are chosen for it."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from metastep._core.errors import InputError
 from metastep.policies.actor_critic import ActorCritic
 from metastep.rules.actor_critic.experience import Experience
-from metastep.rules.actor_critic.steps import steps_at_once
-from metastep.rules.base import chosen_rows, finite_rows
+from metastep.rules.actor_critic.sampler import steps_at_once
+from metastep.rules.base import BaseRule, chosen_rows, finite_rows
 from metastep.rules.spaces import Values
 
 
@@ -34,31 +36,11 @@ class Trained(NamedTuple):
     clip_fraction: Array  # (learners,): share of the batch whose ratio of densities was clipped; 0 where nothing clips
 
 
-class ActorCriticRule(ABC):
-    """theta' = f(theta, h, batch). A rule of your own is a frozen dataclass that inherits from this."""
+class ActorCriticRule(BaseRule):
+    """theta' = f(theta, h, batch of steps). A rule of your own is a frozen dataclass that inherits from this."""
 
-    name: ClassVar[str]  # identifier in the registry
-    is_along_a_line: ClassVar[bool] = False
-    tells_divergence: ClassVar[bool] = True
-    damping: ClassVar[None] = None
     gae_lambda: float = 0.95  # of the advantages
     minibatch_size: int | None = None  # steps of each gradient; None where it takes the whole batch
-    optional: ClassVar[tuple[str, ...]] = ()  # fields that a space may have as coordinates, beside the step
-
-    @property
-    def hyperparameters(self) -> tuple[str, ...]:
-        """The numbers that every space has as coordinates."""
-        return ("stepsize",)
-
-    @property
-    def directions(self) -> tuple[str, ...]:
-        """Names of categories to choose from before the step; none without a choice."""
-        return ()
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """What these categories stand for."""
-        return ()
 
     def require_batch(self, batch_size: int) -> None:
         """Refuse a number of steps that the rule cannot learn from."""
@@ -73,10 +55,27 @@ class ActorCriticRule(ABC):
         return Moments(jnp.zeros_like(theta), jnp.zeros_like(theta), jnp.zeros(len(theta), jnp.float32))
 
     @abstractmethod
+    def train(
+        self, policy: ActorCritic, key: Array, theta: Array, batch: Experience, values: Values, state: Moments
+    ) -> tuple[Array, Moments, Array, Array]:
+        """Update one learner; return theta, the state, the divergence and the clip fraction (as in `Trained`).
+
+        `values` has a number for each coordinate of the space and for each of `optional`; the key is that of all learners.
+        """
+
     def apply(
         self, policy: ActorCritic, theta: Array, experience: Experience, values: Values, state: Moments, key: Array
     ) -> Trained:
-        """Update every learner; `values` has one array (learners,) for each coordinate of the space."""
+        """Update every learner, `values` (learners,) each; learners that would leave float32's range stay, flagged."""
+        # Fields hold where the space does not choose: a number, or the first of several.
+        fields = {name: jnp.float32(np.ravel(getattr(self, name))[0]) for name in self.optional}
+        usual = {name: jnp.broadcast_to(value, (len(theta),)) for name, value in fields.items()}
+        train = jax.vmap(partial(self.train, policy, key))
+        moved, after, *reported = train(theta, experience, usual | values, state)
+        usable = finite_rows((moved, after))
+        moved, after = chosen_rows(usable, (moved, after), (theta, state))
+        divergence, clip_fraction = (jnp.where(usable & jnp.isfinite(value), value, 0.0) for value in reported)
+        return Trained(moved, after, ~usable, divergence, clip_fraction)
 
 
 def clipped(gradient: Array, most: float) -> Array:
@@ -101,15 +100,15 @@ def adam_step(theta: Array, gradient: Array, rate: Array, moments: Moments) -> t
     return moved, Moments(first, second, steps)
 
 
-def orders_of(key: Array, epochs: int, size: int) -> Array:
-    """Draw an order of the batch for every epoch, (epochs, size), the same for all learners."""
-    return jax.vmap(lambda one: jax.random.permutation(one, size))(jax.random.split(key, epochs))
-
-
 def train_in_minibatches(
-    step: Callable[[Any, Any], tuple[Any, Any]], start: Any, batch: Any, orders: Array, size: int
+    step: Callable[[Any, Any], tuple[Any, Any]], start: Any, batch: Any, key: Array, epochs: int, size: int
 ) -> tuple[Any, Any]:
-    """Scan over shuffled minibatches of one learner's batch; return the end and the mean outputs of every epoch."""
+    """Scan over minibatches of one learner's batch, in a new order for every epoch, which all learners share.
+
+    Return the end and the mean outputs of every epoch.
+    """
+    batch_size = len(jax.tree.leaves(batch)[0])
+    orders = jax.vmap(lambda one: jax.random.permutation(one, batch_size))(jax.random.split(key, epochs))
 
     def epoch(carry: Any, order: Array) -> tuple[Any, Any]:
         shuffled = jax.tree.map(lambda array: array[order].reshape(-1, size, *array.shape[1:]), batch)
@@ -127,13 +126,3 @@ def standardised(advantage: Array) -> Array:
 def approximate_divergence(log_ratio: Array) -> Array:
     """Estimate KL(before, after) from ratios of densities at actions drawn before: mean of (ratio - 1) - log ratio."""
     return jnp.mean(jnp.expm1(log_ratio) - log_ratio)
-
-
-def kept_finite(theta: Array, state: Moments, trained: Trained) -> Trained:
-    """Return the update; learners that would leave float32's range stay where they were, flagged."""
-    usable = finite_rows((trained.theta, trained.state))
-    moved, after = chosen_rows(usable, (trained.theta, trained.state), (theta, state))
-    divergence, clip_fraction = (
-        jnp.where(usable & jnp.isfinite(value), value, 0.0) for value in (trained.divergence, trained.clip_fraction)
-    )
-    return Trained(moved, after, ~usable, divergence, clip_fraction)

@@ -1,26 +1,17 @@
 """Trust region policy optimisation (Schulman and others, 2015)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
+from annotated_types import Lt
 from jax import Array, lax
 
-from metastep._core.errors import InputError
 from metastep._core.settings import Count, Positive, Share, check_fields
 from metastep.policies.actor_critic import ActorCritic
 from metastep.rules.actor_critic.experience import Experience
-from metastep.rules.actor_critic.rule import (
-    ActorCriticRule,
-    Moments,
-    Trained,
-    adam_step,
-    kept_finite,
-    orders_of,
-    standardised,
-    train_in_minibatches,
-)
+from metastep.rules.actor_critic.rule import ActorCriticRule, Moments, adam_step, standardised, train_in_minibatches
 from metastep.rules.spaces import Values
 from metastep.simulation.gradients import conjugate_gradient
 
@@ -33,8 +24,7 @@ class TRPO(ActorCriticRule):
     Stable-Baselines3's contributed package.
 
     Args:
-        gae_lambda: lambda of the advantages.
-        normalise_advantages: whether those of a batch have mean 0 and standard deviation 1.
+        gae_lambda, normalise_advantages: as of `PPO`.
         cg_iterations: conjugate-gradient steps to the natural gradient (cg_max_steps).
         cg_damping: added to the Fisher matrix's diagonal.
         search_steps: lengths that the line search tries (line_search_max_iter).
@@ -49,7 +39,7 @@ class TRPO(ActorCriticRule):
     cg_iterations: Count = 15
     cg_damping: Positive = 0.1
     search_steps: Count = 10
-    search_factor: Positive = 0.8
+    search_factor: Annotated[Positive, Lt(1.0)] = 0.8
     critic_rate: Positive = 1e-3
     critic_epochs: Count = 10
     minibatch_size: Count = 128
@@ -58,23 +48,26 @@ class TRPO(ActorCriticRule):
 
     def __post_init__(self) -> None:
         check_fields(self, "meta.rule")
-        if self.search_factor >= 1.0:
-            raise InputError(f"meta.rule.search_factor: {self.search_factor} must be less than 1.")
 
-    def apply(
-        self, policy: ActorCritic, theta: Array, experience: Experience, values: Values, state: Moments, key: Array
-    ) -> Trained:
-        orders = orders_of(key, self.critic_epochs, experience.value.shape[1])
+    def train(
+        self, policy: ActorCritic, key: Array, theta: Array, batch: Experience, values: Values, state: Moments
+    ) -> tuple[Array, Moments, Array, Array]:
+        moved, divergence = self._improve(policy, theta, batch, values["stepsize"])
 
-        def train_one(theta: Array, batch: Experience, bound: Array, moments: Moments) -> Trained:
-            moved, divergence = self._improve(policy, theta, batch, bound)
-            moved, after = self._follow_returns(policy, moved, batch, moments, orders)
-            return Trained(moved, after, jnp.bool_(False), divergence, jnp.float32(0.0))
+        def error(theta: Array, observation: Array, target: Array) -> Array:
+            return jnp.mean((target - policy.value(policy.split(theta), observation)) ** 2)
 
-        return kept_finite(theta, state, jax.vmap(train_one)(theta, experience, values["stepsize"], state))
+        def step(carry: tuple[Array, Moments], data: tuple[Array, ...]) -> tuple[tuple[Array, Moments], None]:
+            """Make a step of Adam for the critic; the actor's gradients are zero, so that it stays."""
+            theta, moments = carry
+            return adam_step(theta, jax.grad(error)(theta, *data), jnp.float32(self.critic_rate), moments), None
+
+        data, size = (batch.observation, batch.target), self.minibatch_size
+        (moved, after), _ = train_in_minibatches(step, (moved, state), data, key, self.critic_epochs, size)
+        return moved, after, divergence, jnp.float32(0.0)
 
     def _improve(self, policy: ActorCritic, theta: Array, batch: Experience, bound: Array) -> tuple[Array, Array]:
-        """The actor of one learner after its step, and what that cost."""
+        """Return theta after the actor's step, and the divergence that it costs."""
         before = policy.act(policy.split(theta), batch.observation)
         advantage = standardised(batch.advantage) if self.normalise_advantages else batch.advantage
 
@@ -94,7 +87,7 @@ class TRPO(ActorCriticRule):
         longest = jnp.sqrt(2.0 * bound / jnp.where(curvature > 0.0, curvature, jnp.inf)) * direction
 
         def attempt(found: tuple[Array, Array, Array], scale: Array) -> tuple[tuple[Array, Array, Array], None]:
-            """The first length that improves and keeps the bound is taken."""
+            """Take the first length that improves and keeps the bound."""
             is_found, best, cost = found
             there = theta + scale * longest
             spent = divergence(there)
@@ -104,21 +97,3 @@ class TRPO(ActorCriticRule):
         scales = jnp.float32(self.search_factor) ** jnp.arange(self.search_steps, dtype=jnp.float32)
         (_, moved, cost), _ = lax.scan(attempt, (jnp.bool_(False), theta, jnp.float32(0.0)), scales)
         return moved, cost
-
-    def _follow_returns(
-        self, policy: ActorCritic, theta: Array, batch: Experience, moments: Moments, orders: Array
-    ) -> tuple[Array, Moments]:
-        """The critic of one learner after some epochs of Adam; the actor's gradients are zero, so that it stays."""
-
-        def error(theta: Array, observation: Array, target: Array) -> Array:
-            return jnp.mean((target - policy.value(policy.split(theta), observation)) ** 2)
-
-        def step(carry: tuple[Array, Moments], data: tuple[Array, ...]) -> tuple[tuple[Array, Moments], None]:
-            theta, moments = carry
-            return adam_step(theta, jax.grad(error)(theta, *data), jnp.float32(self.critic_rate), moments), None
-
-        data = batch.observation, batch.target
-        moved: tuple[Array, Moments] = train_in_minibatches(step, (theta, moments), data, orders, self.minibatch_size)[
-            0
-        ]
-        return moved
