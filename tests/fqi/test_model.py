@@ -1,5 +1,4 @@
 import pickle
-import warnings
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -96,17 +95,6 @@ def test_parts_in_the_order_of_the_record(fitted):
     assert model.stepsize(**given) == float(model.act([[-1.0, 0.1, 0.2, 0.5, 1.0]])[0])
     # What the model does not look at may be given all the same: a loop need not know.
     model.stepsize(**given, natural_gradient=[9.0])
-
-
-def test_the_first_number_outside_of_the_training_data_is_warned_of(model):
-    sentence = r"theta\[1\] is 50, outside of the -\d\.\d+ to \d\.\d+ of the training data"
-    with pytest.warns(UserWarning, match=sentence) as caught:
-        stepsize = model.stepsize(theta=[0.0, 50.0], natural_gradient=[0.0, 0.0], context=0.0)
-    assert caught[0].filename == __file__
-    assert stepsize == float(model.act([[0.0, 50.0, 0.0, 0.0, 0.0]])[0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model.stepsize(theta=[70.0, 50.0], natural_gradient=[0.0, 0.0], context=0.0)
 
 
 def test_missing_or_wrong_parts_are_one_sentence(model):

@@ -97,26 +97,12 @@ def test_a_regressor_of_ones_own_is_fitted_saved_and_loaded(data, regressor, tmp
         np.testing.assert_array_equal(loaded.values(data.observation, iteration), wanted)
 
 
-def test_its_best_step_size_is_found_on_the_grid(data):
-    fitted = MetaFQI(1, "least-squares", stepsize_high=HIGH, num_stepsizes=41).fit(data)
-    values = fitted.values(data.observation)
-    assert values.shape == (300, 41)
-    np.testing.assert_array_equal(fitted.act(data.observation), fitted.stepsizes_[""].grid[values.argmax(1)])
-
-
 @pytest.mark.parametrize("regressor", [KNeighborsRegressor(3), RandomForestRegressor(3, max_depth=3)])
 def test_models_of_scikit_learn_live_in_memory_only(data, regressor, tmp_path):
     model = _model(MetaFQI(2, regressor, stepsize_high=HIGH).fit(data))
     with pytest.raises(InputError, match=r"Regressor.* is not registered, allowed in a model file are extra-trees"):
         save_model(model, tmp_path / "model")
     assert not list(tmp_path.iterdir())
-
-
-def test_importances_where_there_are_some(data):
-    for regressor, known in (("least-squares", False), (ExtraTrees(3), True), (KNeighborsRegressor(), False)):
-        (head,) = MetaFQI(1, regressor, double=False, stepsize_high=HIGH).fit(data).q_functions_[0].heads
-        assert head.num_features == 5
-        assert (head.importances is not None) == known
 
 
 def test_a_file_does_not_import_modules(data, tmp_path, monkeypatch):
