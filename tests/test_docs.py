@@ -1,6 +1,7 @@
 """The documentation builds strictly, loads nothing from a network, agrees with the code, and its snippets run."""
 
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -106,6 +107,13 @@ def test_one_update_passes_through_at_most_15_files():
     files = re.findall(r"^\d+\. `([\w/]+\.py)`", page, flags=re.M)
     assert 10 < len(files) <= 15
     assert [name for name in files if not (ROOT / "src" / "metastep" / name).exists()] == []
+
+
+def test_modules_and_functions_named_in_the_text_exist():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+    for page in pages:
+        for name in re.findall(r"`(metastep(?:\.\w+)+)`", page.read_text()):
+            assert pkgutil.resolve_name(name) is not None, (page.name, name)
 
 
 def test_pages_are_in_plain_english():

@@ -152,7 +152,7 @@ def test_methods_by_default_by_name_and_of_ones_own():
     slow = specs["slow"]
     assert (slow.label, slow.colour, slow.rule, slow.controller) == ("Slow", "#112233", "adam", "hoof")
     assert slow.build_controller({"max_divergence": 0.1}).num_candidates == 5
-    assert specs["adam"].build_rule(build_mdp(load("nav2d"))).epsilon == 0.5
+    assert specs["adam"].on(build_mdp(load("nav2d"))).rule.epsilon == 0.5
     assert specs["adam"].label == "Adam"
 
 

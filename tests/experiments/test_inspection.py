@@ -64,9 +64,7 @@ NO_ENVIRONMENT = "does not describe an environment"
     ("sizes", "record", "reason"),
     [
         (SIZES, {"configuration": {"experiment": 5}}, NO_ENVIRONMENT),
-        (SIZES, {"configuration": {"experiment": {}}}, NO_ENVIRONMENT),
         (SIZES, {"configuration": env(name="nav2d", options=7)}, NO_ENVIRONMENT),
-        (SIZES, {"configuration": env(name=3)}, NO_ENVIRONMENT),
         (SIZES, {"configuration": env(name="nav2d", options={"no_such_field": 1})}, "no_such_field"),
         (SIZES, {"configuration": env(name="nav2d", fixed_context=[0.1, 0.2])}, "the model was trained in one task"),
         (SIZES, {"setting": {"env": "elsewhere"}}, "elsewhere"),

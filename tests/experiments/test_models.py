@@ -67,12 +67,10 @@ def done(tmp_path_factory) -> Run:
             "models.metastep.meta.stepsize_low=0.0",
             r"models\.metastep\.meta\.stepsize_low: 0.0 must be positive on a di",
         ),
-        ("models.metastep.colect={}", r"models\.metastep\.colect: is not a setting"),
         (
             "compare.methods.metastep.model=other",
             r"compare\.methods\.metastep\.model: 'other' must be a table of models",
         ),
-        ('models.metastep.meta.ranges."x"={low=0.1, high=1.0}', "ranges"),
         (
             "compare.methods.fixed.stepsize_scale=log",
             r"compare\.methods\.fixed: meta\.stepsize_low: 0.0 must be positive",

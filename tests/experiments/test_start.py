@@ -11,7 +11,6 @@ from metastep import envs
 from metastep._core.errors import InputError
 from metastep.envs.halfcheetah import HalfCheetahVel
 from metastep.experiments import budget
-from metastep.experiments import run as run_module
 from metastep.experiments.config import list_presets, load, require_available
 from metastep.experiments.run import Run, start_run
 from tests.cli.test_cli import invoke, refused
@@ -86,15 +85,6 @@ def test_simulators_on_the_host_and_networks_are_slower(preset, scale, overrides
         budget.require_affordable(Run(Path("run"), load(preset, scale, overrides)))
 
 
-def test_the_block_of_a_network_grows_with_the_horizon():
-    alone, horizons = ['compare.methods=["fixed"]', "initial={mean=0.0, variance=0.1}"], (10, 1000)
-    network = [*alone, "policy={name='mlp', sigma=1.0}"]
-    short, long = (budget_of("nav2d", "quick", *network, f"rollout.horizon={h}").block for h in horizons)
-    assert long > 20 * short
-    short, long = (budget_of("nav2d", "quick", *alone, f"rollout.horizon={h}").block for h in horizons)
-    assert long == short
-
-
 @pytest.mark.parametrize("name", envs.names())
 def test_every_registered_environment_is_available_here(name):
     require_available(SimpleNamespace(env=envs.make(name)))
@@ -156,13 +146,3 @@ def test_what_can_be_run_starts_and_resumes(tmp_path, monkeypatch, env):
     if env == "NanFarOut":  # actions are as wide as the policy's
         with pytest.raises(InputError, match="env 'walk': the reward is nan at step"):
             started(tmp_path / "wide", env, 'policy={name="linear", sigma=3.0}')
-
-
-def test_an_environment_of_the_library_is_not_checked(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(OWN))
-    checked = []
-    monkeypatch.setattr(run_module, "check_env", lambda env, **settings: checked.append(env.name))
-    start_run("nav2d", "quick", tmp_path / "library")
-    assert checked == []
-    started(tmp_path / "own", "Idle")
-    assert checked == ["walk"]

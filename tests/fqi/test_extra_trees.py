@@ -108,15 +108,6 @@ def test_values_next_to_each_other_still_split():
     assert forest.predict(inputs) == pytest.approx([0.0, 1.0] * 4)
 
 
-def test_deep_trees():
-    # Exponentially spaced values: most splits cut off one row, so the tree is about as deep as there are rows.
-    inputs = (2.0 ** np.arange(-60, 60)).astype(np.float32)[:, None]
-    targets = np.arange(120.0)
-    forest = ExtraTrees(3, 2).fit(inputs, targets, seed=0)
-    check_structure(forest)
-    assert forest.predict(inputs) == pytest.approx(np.maximum(targets, forest.predict(inputs)[0]), abs=40)
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -44,12 +44,6 @@ def test_predictions_and_structure_are_scikit_learns(fitted, forest):
         forest.predict(np.zeros((3, 4)))
 
 
-def test_a_forest_of_single_leaves():
-    leaves = from_sklearn(ExtraTreesRegressor(3, random_state=0).fit(np.zeros((4, 2)), [1.0, 2.0, 3.0, 4.0]))
-    check_structure(leaves)
-    assert leaves.predict(np.zeros((2, 2))) == pytest.approx([2.5, 2.5])
-
-
 @pytest.mark.parametrize(
     ("name", "index", "value", "problem"),
     [

@@ -85,14 +85,6 @@ def test_ties_go_to_the_smallest_step_size():
         assert found.stepsize[0] == 0.0
 
 
-def test_a_flat_forest_gives_the_smallest_step_size():
-    forest = _stump(0.0, 5.0, 7.0, feature=0)
-    for points in (GRID, stepsize_cells([forest], 0.25, 1.0)):
-        found = maximise(prepare([forest], points), np.array([[-1.0], [1.0]]))
-        assert list(found.value) == [5.0, 7.0]
-        assert list(found.stepsize) == [points[0]] * 2
-
-
 def test_smallest_step_size_above_a_threshold_is_exact():
     forest = _stump(1.0, 0.0, 1.0)
     found = maximise(prepare([forest], stepsize_cells([forest], 0.0, 2.0)), np.zeros((1, 1)))

@@ -105,7 +105,7 @@ def test_a_script_without_a_main_guard_is_one_sentence(tmp_path):
 def test_a_worker_writes_where_it_sees_the_folder_and_else_sends_the_block(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(collection, "make_block", lambda *arguments: made.append(arguments))
-    with pytest.raises(InputError, match="not complete"):  # nobody makes the blocks
+    with pytest.raises(InputError, match="not complete"):  # no block was made
         collect(small_mdp(), tmp_path / "data", **SETTINGS)
     work, controller, block = made[0]
     sent = make_block(work._replace(mark=tmp_path / "nowhere"), controller, block)

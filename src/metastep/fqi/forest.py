@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
 
-LEAF = -1
-"""`feature`, `left` and `right` of a leaf."""
+LEAF = -1  # `feature`, `left` and `right` of a leaf
 
 
 def kernel(function: Callable[..., Any]) -> Any:

@@ -41,8 +41,7 @@ from metastep.fqi.stepper import Outside, Proposal, Stepper, as_numbers
 
 _FILE = "model.safetensors"
 _TENSOR = re.compile(r"([1-9][0-9]{0,3})/(0|[1-9][0-9]{0,3})/(.+)", re.ASCII)
-_WELCOME = ("theta", "natural_gradient", "context")
-"""Parts of an observation that any loop may give, whether or not a model looks at them."""
+_WELCOME = ("theta", "natural_gradient", "context")  # any loop may give them, whether or not a model looks at them
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,9 @@ class Model:
         """
         return self._function(iteration).act(observation, threads)
 
-    def values(
-        self, observation: ArrayLike, iteration: int | None = None, threads: int | None = None
-    ) -> NDArray[np.float64]:
+    def values(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float64]:
         """Return values of observations at every step size of the grid, `(rows, num)` or `(rows, branches, num)`."""
-        return self._function(iteration).values(observation, threads)
+        return self._function(iteration).values(observation)
 
     def stepsize(self, **features: ArrayLike) -> float:
         """Return the step size for the next update of one learner, as `propose` does; not for a model with a menu."""

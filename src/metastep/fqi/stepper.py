@@ -16,9 +16,7 @@ from metastep.features.diagnostics import DIAGNOSTICS, Memory, MinibatchStats, M
 if TYPE_CHECKING:
     from metastep.fqi.model import Model
 
-Outside = Literal["warn", "refuse"]
-"""What to do with numbers outside the range of the training data."""
-
+Outside = Literal["warn", "refuse"]  # what to do with numbers outside the range of the training data
 _LISTS = ("returns", "values", "targets", "parameters")
 
 

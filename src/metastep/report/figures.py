@@ -190,29 +190,16 @@ def points(
 
     def draw(axes: Axes, ink: Ink) -> None:
         mean, low, high = mean_and_interval(values.T)
-        axes.errorbar(
-            positions,
-            mean,
-            (mean - low, high - mean),
-            color=ink_of(shade, 0, ink),
-            marker="o",
-            capsize=3.0,
-            linewidth=1.4,
-        )
+        look: dict[str, Any] = {"color": ink_of(shade, 0, ink), "marker": "o", "capsize": 3.0, "linewidth": 1.4}
+        axes.errorbar(positions, mean, (mean - low, high - mean), **look)
         if ring is not None:
             index, word = ring
             axes.plot(positions[index], mean[index], "o", markersize=13, markerfacecolor="none", color=ink.text)
             # Beside the line, not on it, and within the panel.
             is_last = index + 1 == len(mean)
             offset = (-11, 8) if is_last else (11, 6) if mean[index + 1] <= mean[index] else (11, -14)
-            axes.annotate(
-                word,
-                (positions[index], mean[index]),
-                xytext=offset,
-                textcoords="offset points",
-                fontsize=9.0,
-                ha="right" if is_last else "left",
-            )
+            at, side = (positions[index], mean[index]), "right" if is_last else "left"
+            axes.annotate(word, at, xytext=offset, textcoords="offset points", fontsize=9.0, ha=side)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel=xlabel, ylabel=ylabel)
 

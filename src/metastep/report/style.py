@@ -124,16 +124,7 @@ def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
     for index in range(len(heights) - 2, -1, -1):
         heights[index] = min(heights[index], heights[index + 1] - spacing)
     line = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 1.0, "shrinkB": 0.0, "relpos": (0.0, 0.5)}
+    inside: dict[str, Any] = {"xycoords": axes.transAxes, "textcoords": axes.transAxes, "annotation_clip": False}
     for (label, y, shade), height in zip(ordered, heights, strict=True):
-        axes.annotate(
-            plain(label),
-            xy=(1.0, y),
-            xytext=(1.03, height),
-            xycoords=axes.transAxes,
-            textcoords=axes.transAxes,
-            color=shade,
-            fontsize=9.0,
-            va="center",
-            annotation_clip=False,
-            arrowprops=line | {"color": shade},
-        )
+        look: dict[str, Any] = {"color": shade, "fontsize": 9.0, "va": "center", "arrowprops": line | {"color": shade}}
+        axes.annotate(plain(label), xy=(1.0, y), xytext=(1.03, height), **inside, **look)
