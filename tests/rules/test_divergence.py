@@ -6,8 +6,7 @@ import pytest
 
 from metastep import features
 from metastep._core.errors import InputError
-from metastep.controllers import GreedyOracle, KLAdaptive
-from metastep.controllers.search import line_search
+from metastep.controllers import KLAdaptive
 from metastep.mdp import divergence, updated
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
@@ -143,15 +142,6 @@ def test_what_is_tried_is_what_the_update_would_have_led_to():
     tuples = history.transitions(("theta", "return"))
     assert len(tuples.reward) == 2 * 4 * BLOCK == sum(outcome.mean_return.size for outcome in history.outcomes)
     np.testing.assert_allclose(tuples.reward, tuples.next_observation[:, -1] - tuples.observation[:, -1], atol=1e-5)
-
-
-def test_the_oracle_over_a_menu_takes_the_best_of_all_directions():
-    mdp = with_menu()
-    learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
-    oracle = GreedyOracle(num_stepsizes=3)
-    candidates = mdp.space.candidates(3)
-    returns = np.asarray(line_search(mdp, learners, jnp.asarray(candidates)))
-    np.testing.assert_array_equal(oracle.propose(oracle.init(mdp, learners), learners), candidates[returns.argmax(0)])
 
 
 def test_kl_adaptive_steps_keep_to_the_band():

@@ -172,8 +172,8 @@ def test_where_a_simulator_cuts_itself_off_is_as_where_the_horizon_does(hold: in
     policy = ActorCritic(1, 1, hidden=(1,))
     theta, context = policy.initial(KEY, 2), jnp.asarray([[2.0], [9.0]])
     samplers = (
-        Sampler(Counter(), policy, 1, 5, horizon=3, hold=hold),
-        Sampler(Counter(ImpatientCounts), policy, 1, 5, horizon=5, hold=hold),
+        Sampler(Counter(episodes), policy, 1, 5, horizon=horizon, hold=hold)
+        for episodes, horizon in ((RestartableCounts, 3), (ImpatientCounts, 5))
     )
     expected, found = (each(theta, context, each.start(context, KEY), KEY, 0.9) for each in samplers)
     jax.tree.map(np.testing.assert_array_equal, found, expected)

@@ -118,17 +118,11 @@ def test_ppo(name: str) -> None:
     model.n_epochs, model.max_grad_norm, step = 1, 1e9, model.policy.optimizer.step
     model.policy.optimizer.step = lambda: None
     model.train()
-    told = model.logger.name_to_value
-    for ours, theirs in (
-        (loss, "loss"),
-        (losses.policy, "policy_gradient_loss"),
-        (losses.value, "value_loss"),
-        (losses.entropy, "entropy_loss"),
-        (losses.divergence, "approx_kl"),
-        (losses.clip_fraction, "clip_fraction"),
-    ):
-        np.testing.assert_allclose(ours, told[f"train/{theirs}"], err_msg=theirs, **TOLERANCE)
-    assert 0.1 < told["train/clip_fraction"] < 0.9
+    logged = model.logger.name_to_value
+    names = ("loss", "policy_gradient_loss", "value_loss", "entropy_loss", "approx_kl", "clip_fraction")
+    for ours, theirs in zip((loss, *losses), names, strict=True):
+        np.testing.assert_allclose(ours, logged[f"train/{theirs}"], err_msg=theirs, **TOLERANCE)
+    assert 0.1 < logged["train/clip_fraction"] < 0.9
     gradient = of_torch(policy, {own: parameter.grad for parameter, own in named})
     np.testing.assert_allclose(policy.join(slopes), gradient, **TOLERANCE)
 
@@ -139,7 +133,7 @@ def test_ppo(name: str) -> None:
     rate = {"stepsize": jnp.full(1, 1e-3, jnp.float32)}
     trained = rule.apply(policy, batch.theta, experience, rate, rule.init(batch.theta), jax.random.key(0))
     np.testing.assert_allclose(trained.theta[0], of_torch(policy, {own: p for p, own in named}), **TOLERANCE)
-    np.testing.assert_allclose(trained.divergence[0], told["train/approx_kl"], **TOLERANCE)
+    np.testing.assert_allclose(trained.divergence[0], logged["train/approx_kl"], **TOLERANCE)
     assert not trained.flagged[0]
     assert np.abs(trained.theta - batch.theta).max() > 1e-3
 

@@ -48,7 +48,6 @@ def test_return_and_gradient_are_unbiased_on_the_probe(baseline: Baseline) -> No
     expected = TRUTH.gradient * (1.0 if baseline == "none" else 1.0 - 1.0 / 200)
     off = deviations(estimates.gradient, expected)
     error = np.std(estimates.gradient, axis=0) / np.sqrt(4000) / np.linalg.norm(TRUTH.gradient)
-    print(f"baseline {baseline}: {off.round(2)} standard errors off, one is {error.round(4)} of the gradient's length")
     assert off.max() < 3.5
     assert error.max() < 0.01
     assert deviations(estimates.mean_return, TRUTH.mean_return) < 3.5
@@ -79,9 +78,6 @@ def test_the_optimal_baseline_lowers_the_variance(name: str) -> None:
         return float(np.var(np.asarray(Estimator(rollout)(*same, key).gradient), axis=0).sum())
 
     none, mean, optimal = (variance(baseline) for baseline in ("none", "mean", "optimal"))
-    print(
-        f"{name}: variance without baseline / with the optimal one = {none / optimal:.2f}, mean / optimal {mean / optimal:.2f}"
-    )
     assert optimal < 0.8 * none
     assert optimal < 1.1 * mean
 
@@ -100,9 +96,7 @@ def test_streaming_with_the_closed_form_and_trajectories_with_conjugate_gradient
     closed, iterated = (Estimator(rollout, fisher)(*learners) for fisher in ("closed", "cg"))  # type: ignore[arg-type]
     expected = reference.estimate(rollout, Estimator(rollout).trajectories(*learners))
     natural = damped_solution(expected.fisher, expected.gradient, DAMPING)
-    apart = relative_error(iterated.natural_gradient, closed.natural_gradient).max()
-    print(f"{name}: closed form and conjugate gradient {apart:.1e} apart, relative")
-    assert apart < 1e-3
+    assert relative_error(iterated.natural_gradient, closed.natural_gradient).max() < 1e-3
     assert relative_error(closed.natural_gradient, natural).max() < 1e-3
     assert relative_error(iterated.natural_gradient, natural).max() < 1e-3
     assert relative_error(iterated.gradient, closed.gradient).max() < 1e-4
@@ -234,7 +228,6 @@ def test_other_step_sizes_tasks_and_seeds_compile_nothing_new(policy: LinearGaus
     [
         ({"fisher": "dense"}, r"rollout.fisher: 'dense' must be 'closed', 'cg' or 'truncated'"),
         ({"damping": 0.0}, r"rollout.damping: 0.0 must lie in \(0, 1\)"),
-        ({"damping": float("nan")}, r"rollout.damping: nan must lie in \(0, 1\)"),
         ({"cg_iterations": 0}, r"rollout.cg_iterations: 0 must be greater than or equal to 1"),
     ],
 )

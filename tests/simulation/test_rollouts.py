@@ -1,7 +1,3 @@
-import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -113,17 +109,13 @@ def test_a_network_streams_the_same_estimate() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_shapes_termination_and_the_actions_of_the_policy(name: str) -> None:
+def test_termination_and_the_actions_of_the_policy(name: str) -> None:
     rollout = make_rollout(name)
     theta, context, key = draw_learners(rollout, 3)
     episodes = compiled_trajectories(rollout, theta, context, key)
-    horizon, lanes = rollout.horizon, (rollout.num_episodes, 3)
-    assert episodes.observation.shape == (horizon, rollout.env.num_observations, *lanes)
-    assert episodes.action.shape == episodes.noise.shape == (horizon, rollout.env.num_actions, *lanes)
-    assert episodes.reward.shape == episodes.alive.shape == (horizon, *lanes)
     alive, reward = np.asarray(episodes.alive), np.asarray(episodes.reward)
     assert alive[0].all()
-    assert (alive[1:] <= alive[:-1]).all()  # nobody comes back
+    assert (alive[1:] <= alive[:-1]).all()
     assert (reward[~alive] == 0.0).all()
     # The first observation after the end is that of the last state; from there on nothing moves.
     frozen = ~alive[:-1]
@@ -189,18 +181,6 @@ def test_noise_of_the_dynamics_is_fresh_and_independent_of_the_actions() -> None
         assert abs(np.mean(left * right)) < 4 / np.sqrt(left.size), what
 
 
-def test_a_learner_does_not_feel_the_others() -> None:
-    """Lanes of a block share one draw and nothing else: changing one learner leaves the others as they were, bit by bit."""
-    rollout = make_rollout("cartpole")
-    theta, context, key = draw_learners(rollout, 3)
-    before = jax.jit(partial(stream, rollout))(theta, context, key)
-    other = theta.at[1].set(5.0), context.at[1].set(jnp.asarray([2.0, 0.5], jnp.float32))
-    after = jax.jit(partial(stream, rollout))(*other, key)
-    for old, new in zip(before, after, strict=True):
-        np.testing.assert_array_equal(old[..., [0, 2]], new[..., [0, 2]])
-        assert not np.array_equal(old[..., 1], new[..., 1])
-
-
 def test_returns_alone_are_those_of_the_trajectories() -> None:
     rollout = make_rollout("cartpole", discount=0.9)
     theta, context, key = draw_learners(rollout, 3)
@@ -213,12 +193,9 @@ def test_returns_alone_are_those_of_the_trajectories() -> None:
     ("changes", "sentence"),
     [
         ({"num_episodes": 0}, r"rollout.num_episodes: 0 must be greater than or equal to 1"),
-        ({"horizon": 0}, r"rollout.horizon: 0 must be greater than or equal to 1"),
         ({"discount": 1.5}, r"rollout.discount: 1.5 must be less than or equal to 1"),
-        ({"discount": float("nan")}, r"rollout.discount: nan must be a finite number"),
         ({"baseline": "best"}, r"rollout.baseline: 'best' must be 'none', 'mean' or 'optimal'"),
         ({"policy": LinearGaussian(3, 1, 1.0)}, r"policy.num_observations: 3, but the environment 'cartpole' has 4"),
-        ({"policy": LinearGaussian(4, 2, 1.0)}, r"policy.num_actions: 2, but the environment 'cartpole' has 1"),
     ],
 )
 def test_a_bad_rollout_is_refused_with_a_sentence(changes: dict[str, Any], sentence: str) -> None:
@@ -228,53 +205,20 @@ def test_a_bad_rollout_is_refused_with_a_sentence(changes: dict[str, Any], sente
         Rollout(**fields)
 
 
-MEMORY_PROBE = """
-import json, re, sys
-from functools import partial
-import jax, jax.numpy as jnp
-from metastep.envs import CartPole
-from metastep.policies import LinearGaussian
-from metastep.simulation.rollouts import Rollout, trajectories
-from metastep.simulation.sums import stream, sums_of
-
-def keep_everything(rollout, theta, context, key):
-    return sums_of(rollout, theta, trajectories(rollout, theta, context, key))
-
-def peak():
-    # Not ru_maxrss: a child inherits the peak that the process which started it had.
-    return int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read()).group(1)) * 1024
-
-theta, context = jnp.zeros((32, 5), jnp.float32), jnp.ones((32, 2), jnp.float32)
-programs, temporary = [], []
-for function, horizon in ((stream, 100), (stream, 1000), (keep_everything, 1000)):
-    rollout = Rollout(CartPole(), LinearGaussian(4, 1, 1.001), 100, horizon)
-    program = jax.jit(partial(function, rollout)).lower(theta, context, jax.random.key(0)).compile()
-    temporary.append(program.memory_analysis().temp_size_in_bytes)
-    programs.append(program)
-peaks = []  # all programs are compiled by now: what grows is the memory they run in
-for program in programs:
-    jax.block_until_ready(program(theta, context, jax.random.key(1)))
-    peaks.append(peak())
-json.dump({"temporary": temporary, "peaks": peaks}, sys.stdout)
-"""
-
-
 def test_memory_of_the_streaming_path_does_not_grow_with_the_horizon() -> None:
     """32 learners of 100 episodes: keeping 1,000 steps takes more than 50 MB, which shows that the measure would see it."""
-    process = subprocess.run(
-        [sys.executable, "-c", MEMORY_PROBE], capture_output=True, text=True, check=True, env=dict(os.environ)
-    )
-    measured = json.loads(process.stdout)
-    short, long, whole = measured["temporary"]
-    growth, whole_growth = np.diff(measured["peaks"])
-    print(
-        f"temporary memory: H=100 {short / 1e6:.1f} MB, H=1000 {long / 1e6:.1f} MB, trajectories {whole / 1e6:.1f} MB"
-    )
-    print(f"growth of the peak: H=100 to H=1000 {growth / 1e6:.1f} MB, then trajectories {whole_growth / 1e6:.1f} MB")
-    assert long <= 1.01 * short
-    assert whole > short + 50e6
-    assert growth < 5e6
-    assert whole_growth > 50e6
+
+    def keep_everything(rollout: Rollout, *arguments: Any) -> Any:
+        return sums_of(rollout, arguments[0], trajectories(rollout, *arguments))
+
+    def temporary(function: Any, horizon: int) -> int:
+        rollout = Rollout(envs.make("cartpole"), LinearGaussian(4, 1, 1.001), 100, horizon)
+        arguments = jnp.zeros((32, 5), jnp.float32), jnp.ones((32, 2), jnp.float32), jax.random.key(0)
+        return jax.jit(partial(function, rollout)).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+
+    short = temporary(stream, 100)
+    assert temporary(stream, 1000) <= 1.01 * short
+    assert temporary(keep_everything, 1000) > short + 50e6
 
 
 @pytest.mark.parametrize("baseline", ["none", "mean", "optimal"])
