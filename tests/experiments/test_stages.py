@@ -9,7 +9,7 @@ import pytest
 
 from metastep._core import parallel
 from metastep._core.errors import InputError
-from metastep.controllers import Fixed, single_action
+from metastep.controllers import Fixed, learned
 from metastep.evaluation import Comparison, Method, compare, join
 from metastep.experiments import stages
 from metastep.experiments.config import build_fqi, build_mdp
@@ -33,14 +33,14 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_both_learned_methods_train_on_the_listed_tasks_only(listed: Run, monkeypatch: Any) -> None:
-    seen, given, planned, fit = {}, [], stages.comparing, single_action.fit_single_action
+    seen, given, planned, fit = {}, [], stages.comparing, learned.constant_runs
 
     def watched(methods: list[Method], *args: Any) -> Plan[Comparison]:
         seen[methods[0].name] = methods[0]
         return planned(methods, *args)
 
     monkeypatch.setattr(stages, "comparing", watched)
-    monkeypatch.setattr(single_action, "fit_single_action", lambda run: given.append(run.task_list) or fit(run))
+    monkeypatch.setattr(learned, "constant_runs", lambda run: given.append(run.task_list) or fit(run))
     for name in ("metafqi", "single"):
         method_results(listed, [name])
         sources = {source.use: source for source in seen[name].shaped_by}
