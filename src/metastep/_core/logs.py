@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from metastep._core.errors import InputError
-from metastep._core.storage import read_bytes, write_atomically
+from metastep._core.storage import or_refuse, read_bytes, write_atomically
 
 Log = Callable[[int, Mapping[str, Any]], None]
 """Receives the number of an update, from 0, and its quantities by name."""
@@ -31,20 +31,19 @@ class CSVLog:
         if self._last is None or update <= self._last:
             rows = self._rows() if update else []
             self._columns = rows[0] if rows else columns
-            whole = [
-                row for row in rows[1:] if len(row) == len(self._columns) and row[0].isdecimal()
-            ]  # no torn last one
+            # no torn last one
+            whole = [row for row in rows[1:] if len(row) == len(self._columns) and row[0].isdecimal()]
             kept = [row for row in whole if int(row[0]) < update]
             write_atomically(self.path, to_csv([self._columns, *kept]).encode())
         if columns != self._columns:
             raise InputError(
                 f"File {self.path} has the columns {', '.join(self._columns)}, to write are {', '.join(columns)}."
             )
-        try:
-            with open(self.path, "a", encoding="utf-8", newline="") as file:
-                file.write(to_csv([[update, *numbers.values()]]))
-        except OSError as error:
-            raise InputError(f"File {self.path} cannot be written: {error.strerror or error}.") from error
+        with (
+            or_refuse(f"File {self.path} cannot be written"),
+            open(self.path, "a", encoding="utf-8", newline="") as file,
+        ):
+            file.write(to_csv([[update, *numbers.values()]]))
         self._last = update
 
     def _rows(self) -> list[list[str]]:

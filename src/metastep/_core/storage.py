@@ -48,7 +48,7 @@ def warn(sentence: str) -> None:
 
 
 @contextmanager
-def _or_refuse(what: str) -> Iterator[None]:
+def or_refuse(what: str) -> Iterator[None]:
     """Turn an error of the operating system into one sentence."""
     try:
         yield
@@ -86,7 +86,7 @@ def _sync(path: Path) -> None:
 @contextmanager
 def temporary(path: Path) -> Iterator[Path]:
     """Yield a new file beside `path` and remove it afterwards; if this process is killed, the file is a leftover."""
-    with _or_refuse(f"File {path} cannot be written"):
+    with or_refuse(f"File {path} cannot be written"):
         while True:
             file = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
             descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
@@ -109,7 +109,7 @@ def write_atomically(path: str | Path, data: bytes | Callable[[Path], object], *
     time exactly one gets True.
     """
     path = Path(path)
-    with _or_refuse(f"File {path} cannot be written"), temporary(path) as file:
+    with or_refuse(f"File {path} cannot be written"), temporary(path) as file:
         if isinstance(data, bytes):
             with open(file, "wb") as stream:
                 stream.write(data)
@@ -157,7 +157,7 @@ def create_folder(folder: str | Path) -> None:
     if folder.is_dir():
         return
     create_folder(folder.parent)
-    with _or_refuse(f"Folder {folder} cannot be created"):
+    with or_refuse(f"Folder {folder} cannot be created"):
         with suppress(FileExistsError):
             os.mkdir(folder)
         if not folder.is_dir():
@@ -178,15 +178,14 @@ def require_free_space(folder: str | Path, num_bytes: int) -> None:
 @contextmanager
 def _opened(path: str | Path) -> Iterator[Any]:
     """Open a plain file to read: pipes and devices may block or never end."""
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise OSError(errno.EINVAL, "it is not a plain file")
-        with open(path, "rb") as file:
-            yield file
-    except FileNotFoundError as error:
-        raise InputError(f"File {path} is missing.") from error
-    except OSError as error:
-        raise InputError(f"File {path} cannot be read: {error.strerror or error}.") from error
+    with or_refuse(f"File {path} cannot be read"):
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise OSError(errno.EINVAL, "it is not a plain file")
+            with open(path, "rb") as file:
+                yield file
+        except FileNotFoundError as error:
+            raise InputError(f"File {path} is missing.") from error
 
 
 def read_bytes(path: str | Path) -> bytes:

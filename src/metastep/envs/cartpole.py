@@ -70,6 +70,9 @@ class Cart:
     num_observations, num_actions = 4, 1
     reset_noise, step_noise = 4, 0
 
+    def __post_init__(self) -> None:
+        check_fields(self, "env")
+
     def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
         """All four numbers uniform within `start_range`."""
         return CartPoleState(*(to_uniform(normal, -self.start_range, self.start_range) for normal in noise))
@@ -99,9 +102,6 @@ class CartPole(Cart):
     start_range: float = 0.05
 
     name: ClassVar[str] = "cartpole"
-
-    def __post_init__(self) -> None:
-        check_fields(self, "env")
 
     def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         if self.force == "bang-bang":
@@ -137,9 +137,6 @@ class SwingUp(Cart):
     start_range: float = 0.05
 
     name: ClassVar[str] = "swingup"
-
-    def __post_init__(self) -> None:
-        check_fields(self, "env")
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
         if self.start == "wide":

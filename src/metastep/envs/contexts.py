@@ -16,10 +16,7 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 
-
-@cache
-def _record(names: tuple[str, ...]) -> type[Any]:
-    return namedtuple("Context", names)
+_record: Any = cache(namedtuple)  # one class for the same names
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class ContextSpace:
 
     def unpack(self, contexts: Array) -> Any:
         """Name the coordinates of (..., coordinates): a record with one array of shape (...) a field."""
-        return _record(self.names)(*(contexts[..., index] for index in range(self.num_coordinates)))
+        return _record("Context", self.names)(*(contexts[..., index] for index in range(self.num_coordinates)))
 
     def validate(self, contexts: NDArray[Any], field: str = "contexts") -> NDArray[np.float32]:
         """Return the tasks as float32 (num, coordinates), or say which coordinate of which task is out of bounds."""

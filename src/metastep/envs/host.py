@@ -171,10 +171,8 @@ class GymnasiumEnv:
 
 def _sizes(env: Any) -> dict[str, int | None]:
     """What the spaces of an environment amount to."""
-    spaces, choices = (
-        {"observations": env.observation_space, "actions": env.action_space},
-        getattr(env.action_space, "n", None),
-    )
+    spaces = {"observations": env.observation_space, "actions": env.action_space}
+    choices = getattr(env.action_space, "n", None)
     sizes = {f"num_{name}": int(np.prod(space.shape)) for name, space in spaces.items()}
     return sizes | {"num_choices": None if choices is None else int(choices)}
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError, not_registered
-from metastep._core.logs import Log
+from metastep._core.logs import AnyLog
 from metastep._core.provenance import environment_record
 from metastep._core.storage import read_tensors, require_stamp, sha256_of_json, stamp, write_tensors
 from metastep.fqi.forest import Forest, pack
@@ -114,7 +114,7 @@ class Model:
         num_updates: int | None = None,
         outside: Outside = "warn",
         record: Mapping[str, Any] | None = None,
-        log: Log | str | os.PathLike[str] | None = None,
+        log: AnyLog = None,
         minibatches: int | None = None,
     ) -> Stepper:
         """Return a `Stepper`: it proposes the updates of one learner in a training loop; the arguments are its."""

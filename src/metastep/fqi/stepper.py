@@ -1,7 +1,6 @@
 """A fitted model in any training loop: called once per update with the loop's diagnostics, it proposes the hyperparameters."""
 
 import base64
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -9,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
-from metastep._core.logs import Log, as_log
+from metastep._core.logs import AnyLog, as_log
 from metastep._core.storage import require_stamp, stamp
 from metastep.features.diagnostics import DIAGNOSTICS, Memory, MinibatchStats, Movement, asked_for, needed, observed
 
@@ -51,7 +50,7 @@ class Stepper:
         num_updates: int | None = None,
         outside: Outside = "warn",
         record: Mapping[str, Any] | None = None,
-        log: Log | str | os.PathLike[str] | None = None,
+        log: AnyLog = None,
         minibatches: int | None = None,
     ) -> None:
         for name, number in (("minibatches", minibatches), ("num_updates", num_updates)):

@@ -99,13 +99,57 @@ def check_env(
         check_host_env(subject.part, horizon=horizon, sigma=sigma, seed=seed, thorough=thorough)
         return
     subject.has_methods("reset", "observe", "step")
-    driven: Env = subject.part
-    _check_shapes(subject, driven)
+    part: Env = subject.part
+
+    # Trace the three methods for one lane; nothing is computed.
+    def scalars(num: int, dtype: Any = jnp.float32) -> tuple[jax.ShapeDtypeStruct, ...]:
+        return tuple(jax.ShapeDtypeStruct((), dtype) for _ in range(num))
+
+    context = part.context_space.unpack(jnp.asarray(part.context_space.low, jnp.float32))
+    state = subject.trace(f"reset with {part.reset_noise} normals", part.reset, context, scalars(part.reset_noise))
+    for leaf in jax.tree.leaves(state):
+        subject.is_array("a field of the state that `reset` returns", leaf, (), leaf.dtype)
+    seen = subject.trace("observe", part.observe, context, state)
+    kind = type(seen).__name__
+    subject.require(isinstance(seen, tuple), f"`observe` returns a {kind}, it must return a tuple of scalars")
+    wrong = f"`observe` returns {len(seen)} numbers, but num_observations is {part.num_observations}"
+    subject.require(len(seen) == part.num_observations, wrong)
+    for index, value in enumerate(seen):
+        subject.is_array(f"observation {index}", value, ())
+    what = f"step with {part.num_actions} actions and {part.step_noise} normals"
+    actions = scalars(part.num_actions, jnp.float32 if choices_of(part) is None else jnp.int32)
+    after = subject.trace(what, part.step, context, state, actions, scalars(part.step_noise))
+    subject.has_fields("step", after, "metastep.envs.Step", Step._fields)
+    subject.same_state("what `step` returns", after.state, state)
+    subject.is_array("the reward", after.reward, ())
+    subject.is_array("`terminated`", after.terminated, (), np.bool_)
     if (is_discrete := choices_of(env) is not None) or not thorough:
-        driven, sigma = Driven(driven), 1.0 if is_discrete else sigma
+        part, sigma = Driven(part), 1.0 if is_discrete else sigma
     if thorough:
-        _check_moves(subject, driven, sigma, seed)
-    rollout = Rollout(driven, LinearGaussian(env.num_observations, env.num_actions, sigma), num_episodes, horizon)
+        # Single moves from first states: the same twice, and every declared action and normal changes some result.
+        def move(context: Array, action: Array, reset_noise: Array, step_noise: Array) -> tuple[Any, ...]:
+            task = part.context_space.unpack(context)
+            start = part.reset(task, tuple(reset_noise))
+            after = part.step(task, start, tuple(action), tuple(step_noise))
+            return start, part.observe(task, start), after
+
+        names = {"num_actions": "action", "reset_noise": "normal of the reset", "step_noise": "normal of the step"}
+        first, *keys = jax.random.split(jax.random.key(seed), 4)
+        context = part.context_space.sample(first, _NUM_PROBES)
+        inputs = {
+            field: (sigma if field == "num_actions" else 1.0)
+            * jax.random.normal(key, (_NUM_PROBES, getattr(part, field)), jnp.float32)
+            for key, field in zip(keys, names, strict=True)
+        }
+        usual = subject.repeat(("reset", "observe", "step"), jax.vmap(move), context, *inputs.values())
+        program = jax.jit(jax.vmap(move))
+        for field, values in inputs.items():
+            for index in range(values.shape[1]):
+                changed = values.at[:, index].set(jnp.roll(values[:, index], 1))
+                matters = not same(usual, program(context, *(inputs | {field: changed}).values()))
+                what = f"{names[field]} number {index}"
+                subject.require(matters, f"{field} is {values.shape[1]}, but {what} changes nothing")
+    rollout = Rollout(part, LinearGaussian(env.num_observations, env.num_actions, sigma), num_episodes, horizon)
     theta = jnp.zeros((len(_corners(env.context_space)[0]), rollout.policy.num_parameters), jnp.float32)
     simulate = jax.jit(partial(trajectories, rollout))
 
@@ -114,59 +158,6 @@ def check_env(
         return Played(*(np.asarray(array) for array in (result.observation, result.reward, result.alive)))
 
     _check_episodes(subject, play, seed, thorough=thorough)
-
-
-def _check_shapes(subject: Subject, env: Env) -> None:
-    """Trace the three methods for one lane; nothing is computed."""
-
-    def scalars(num: int, dtype: Any = jnp.float32) -> tuple[jax.ShapeDtypeStruct, ...]:
-        return tuple(jax.ShapeDtypeStruct((), dtype) for _ in range(num))
-
-    context = env.context_space.unpack(jnp.asarray(env.context_space.low, jnp.float32))
-    state = subject.trace(f"reset with {env.reset_noise} normals", env.reset, context, scalars(env.reset_noise))
-    for leaf in jax.tree.leaves(state):
-        subject.is_array("a field of the state that `reset` returns", leaf, (), leaf.dtype)
-    seen = subject.trace("observe", env.observe, context, state)
-    kind = type(seen).__name__
-    subject.require(isinstance(seen, tuple), f"`observe` returns a {kind}, it must return a tuple of scalars")
-    wrong = f"`observe` returns {len(seen)} numbers, but num_observations is {env.num_observations}"
-    subject.require(len(seen) == env.num_observations, wrong)
-    for index, value in enumerate(seen):
-        subject.is_array(f"observation {index}", value, ())
-    what = f"step with {env.num_actions} actions and {env.step_noise} normals"
-    actions = scalars(env.num_actions, jnp.float32 if choices_of(env) is None else jnp.int32)
-    after = subject.trace(what, env.step, context, state, actions, scalars(env.step_noise))
-    subject.has_fields("step", after, "metastep.envs.Step", Step._fields)
-    subject.same_state("what `step` returns", after.state, state)
-    subject.is_array("the reward", after.reward, ())
-    subject.is_array("`terminated`", after.terminated, (), np.bool_)
-
-
-def _check_moves(subject: Subject, env: Env, sigma: float, seed: int) -> None:
-    """Check single moves from first states: the same twice, and every declared action and normal changes some result."""
-
-    def move(context: Array, action: Array, reset_noise: Array, step_noise: Array) -> tuple[Any, ...]:
-        task = env.context_space.unpack(context)
-        start = env.reset(task, tuple(reset_noise))
-        after = env.step(task, start, tuple(action), tuple(step_noise))
-        return start, env.observe(task, start), after
-
-    names = {"num_actions": "action", "reset_noise": "normal of the reset", "step_noise": "normal of the step"}
-    first, *keys = jax.random.split(jax.random.key(seed), 4)
-    context = env.context_space.sample(first, _NUM_PROBES)
-    inputs = {
-        field: (sigma if field == "num_actions" else 1.0)
-        * jax.random.normal(key, (_NUM_PROBES, getattr(env, field)), jnp.float32)
-        for key, field in zip(keys, names, strict=True)
-    }
-    usual = subject.repeat(("reset", "observe", "step"), jax.vmap(move), context, *inputs.values())
-    program = jax.jit(jax.vmap(move))
-    for field, values in inputs.items():
-        for index in range(values.shape[1]):
-            changed = values.at[:, index].set(jnp.roll(values[:, index], 1))
-            matters = not same(usual, program(context, *(inputs | {field: changed}).values()))
-            what = f"{names[field]} number {index}"
-            subject.require(matters, f"{field} is {values.shape[1]}, but {what} changes nothing")
 
 
 def check_host_env(
@@ -211,7 +202,34 @@ def check_host_env(
     # One episode of each learner has ended before it begins, so that the others cannot.
     alive = np.arange(_HOST_EPISODES)[:, None].repeat(len(tasks), axis=1) > 0
     _check_frozen(subject, play(tasks, np.ones_like(actions[:2]), alive))
-    _check_restart(subject, tasks, actions, seed)
+    # Play until an episode ends, restart the ended ones (every other one where none ends), and play on. Restarted ones must be
+    # like ones that start with the same numbers, the others as if nothing had happened. A simulator may know one batch only:
+    # none is played beside another.
+    first = _HostPlay(subject, tasks, seed)
+    if not callable(getattr(first.episodes, "restart", None)):
+        return  # whole episodes do without it
+    num_steps = 0
+    while num_steps < len(actions) and first.alive.all():
+        first.played(actions[num_steps : num_steps + 1])
+        num_steps += 1
+    which = np.indices(first.shape).sum(axis=0) % 2 == 0 if first.alive.all() else ~first.alive
+
+    def play_on(begun: _HostPlay, alive: Bools) -> Played:
+        begun.rng = np.random.default_rng([seed, 1])
+        return begun.played(actions, alive)
+
+    undisturbed = play_on(first, first.alive)
+    fresh = _HostPlay(subject, tasks, seed + 2)
+    begins = play_on(fresh, np.ones_like(which))
+    restarted = _HostPlay(subject, tasks, seed)
+    restarted.played(actions[:num_steps])
+    subject.call("restart", restarted.episodes.restart, *read_only(which, fresh.noise, fresh.seeds))
+    mixed = play_on(restarted, restarted.alive | which)
+    for lanes, expected, wrong in (
+        (~which, undisturbed, "`restart` changes episodes that should go on"),
+        (which, begins, "an episode that `restart` begins differs from one that starts with the same seed and noise"),
+    ):
+        subject.require(same([each[..., lanes] for each in mixed], [each[..., lanes] for each in expected]), wrong)
 
 
 class _HostPlay:
@@ -249,39 +267,6 @@ class _HostPlay:
             alive = alive & ~after.over
         self.alive = alive
         return Played(*(np.stack(arrays) for arrays in zip(*steps, strict=True)))
-
-
-def _check_restart(subject: Subject, tasks: Contexts, actions: NDArray[Any], seed: int) -> None:
-    """Play until an episode ends, restart the ended ones (every other one where none ends), and play on.
-
-    Restarted ones must be like ones that start with the same numbers, the others as if nothing had happened. A simulator may
-    know one batch only: none is played beside another.
-    """
-    first = _HostPlay(subject, tasks, seed)
-    if not callable(getattr(first.episodes, "restart", None)):
-        return  # whole episodes do without it
-    num_steps = 0
-    while num_steps < len(actions) and first.alive.all():
-        first.played(actions[num_steps : num_steps + 1])
-        num_steps += 1
-    which = np.indices(first.shape).sum(axis=0) % 2 == 0 if first.alive.all() else ~first.alive
-
-    def play_on(begun: _HostPlay, alive: Bools) -> Played:
-        begun.rng = np.random.default_rng([seed, 1])
-        return begun.played(actions, alive)
-
-    usual = play_on(first, first.alive)
-    fresh = _HostPlay(subject, tasks, seed + 2)
-    begins = play_on(fresh, np.ones_like(which))
-    restarted = _HostPlay(subject, tasks, seed)
-    restarted.played(actions[:num_steps])
-    subject.call("restart", restarted.episodes.restart, *read_only(which, fresh.noise, fresh.seeds))
-    mixed = play_on(restarted, restarted.alive | which)
-    for lanes, expected, wrong in (
-        (~which, usual, "`restart` changes episodes that should go on"),
-        (which, begins, "an episode that `restart` begins differs from one that starts with the same seed and noise"),
-    ):
-        subject.require(same([each[..., lanes] for each in mixed], [each[..., lanes] for each in expected]), wrong)
 
 
 def _corners(space: ContextSpace) -> tuple[Contexts, Contexts]:

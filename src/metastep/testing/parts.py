@@ -37,7 +37,20 @@ def check_policy(policy: Policy | ActorCritic, *, seed: int = 0) -> None:
     subject = Subject(policy, f"policy {type(policy).__name__}")
     subject.declares(num_observations=1, num_actions=1, num_parameters=1)
     if isinstance(policy, ActorCritic):
-        _check_actor_critic(subject, policy, jax.random.key(seed))
+        key = jax.random.key(seed)
+        subject.is_hashable()
+        first = subject.call("initial", policy.initial, key, 2)
+        subject.is_array("what `initial` returns", first, (2, policy.num_parameters))
+        subject.require(
+            same(policy.join(policy.split(first)), first), "`join` must put together what `split` took apart"
+        )
+        parts = policy.split(first[0])
+        seen = jax.random.normal(key, (5, policy.num_observations), jnp.float32)
+        subject.is_array("what `value` returns", subject.call("value", policy.value, parts, seen), (5,))
+        distribution: Any = subject.call("act", policy.act, parts, seen)
+        action = distribution.sample(jax.random.normal(key, (5, policy.num_actions), jnp.float32))
+        subject.is_array("a sample", action, (5, policy.num_actions), np.int32 if policy.is_discrete else np.float32)
+        subject.is_array("`log_density`", distribution.log_density(action), (5,))
         return
     sigma: Any = getattr(policy, "sigma", None)
     is_positive = isinstance(sigma, (int, float)) and 0.0 < sigma < math.inf
@@ -97,20 +110,6 @@ def check_policy(policy: Policy | ActorCritic, *, seed: int = 0) -> None:
         subject.require(right, "`is_linear` is True, but the mean is not b + W s with theta = (b, W), W row by row")
 
 
-def _check_actor_critic(subject: Subject, policy: ActorCritic, key: Array) -> None:
-    subject.is_hashable()
-    first = subject.call("initial", policy.initial, key, 2)
-    subject.is_array("what `initial` returns", first, (2, policy.num_parameters))
-    subject.require(same(policy.join(policy.split(first)), first), "`join` must put together what `split` took apart")
-    parts = policy.split(first[0])
-    seen = jax.random.normal(key, (5, policy.num_observations), jnp.float32)
-    subject.is_array("what `value` returns", subject.call("value", policy.value, parts, seen), (5,))
-    distribution: Any = subject.call("act", policy.act, parts, seen)
-    action = distribution.sample(jax.random.normal(key, (5, policy.num_actions), jnp.float32))
-    subject.is_array("a sample", action, (5, policy.num_actions), np.int32 if policy.is_discrete else np.float32)
-    subject.is_array("`log_density`", distribution.log_density(action), (5,))
-
-
 def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
     """Raise `InputError` with one sentence unless the rule keeps the contract of `metastep.rules.Rule`.
 
@@ -124,27 +123,7 @@ def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
     subject.is_hashable()
     if isinstance(rule, ActorCriticRule):
         _check_on_batches(subject, rule, jax.random.key(seed))
-    else:
-        _check_on_estimates(subject, rule, seed)
-
-
-def _check_update(
-    subject: Subject, theta: Array, apply: Callable[[Any], Any], kind: str, fields: tuple[str, ...]
-) -> None:
-    state = subject.trace("init", subject.part.init, theta)
-    for leaf in jax.tree.leaves(state):
-        first = leaf.shape[:1] == theta.shape[:1]
-        subject.require(first, f"an array of the state has shape {leaf.shape}, its first axis must be the learners'")
-    after = subject.trace("apply", apply, state)
-    subject.has_fields("apply", after, kind, fields)
-    subject.is_array("the theta that `apply` returns", after.theta, theta.shape)
-    subject.is_array("`flagged`", after.flagged, theta.shape[:1], np.bool_)
-    subject.same_state("what `apply` returns", after.state, state)
-    for field in set(fields) - {"theta", "state", "flagged"}:
-        subject.is_array(f"`{field}`", getattr(after, field), theta.shape[:1])
-
-
-def _check_on_estimates(subject: Subject, rule: Rule, seed: int) -> None:
+        return
     names = rule.hyperparameters
     distinct = names and len(set(names)) == len(names) and all(name.isidentifier() for name in names)
     subject.require(distinct, f"`hyperparameters` must name one identifier or more, each once, got {names!r}")
@@ -200,6 +179,22 @@ def _check_on_estimates(subject: Subject, rule: Rule, seed: int) -> None:
                 np.allclose(moved(start, stepsize), stepsize * unit, 1e-4, 1e-4),
                 "`is_along_a_line` is True, but theta' - theta is not h times a vector that depends on neither h nor theta",
             )
+
+
+def _check_update(
+    subject: Subject, theta: Array, apply: Callable[[Any], Any], kind: str, fields: tuple[str, ...]
+) -> None:
+    state = subject.trace("init", subject.part.init, theta)
+    for leaf in jax.tree.leaves(state):
+        first = leaf.shape[:1] == theta.shape[:1]
+        subject.require(first, f"an array of the state has shape {leaf.shape}, its first axis must be the learners'")
+    after = subject.trace("apply", apply, state)
+    subject.has_fields("apply", after, kind, fields)
+    subject.is_array("the theta that `apply` returns", after.theta, theta.shape)
+    subject.is_array("`flagged`", after.flagged, theta.shape[:1], np.bool_)
+    subject.same_state("what `apply` returns", after.state, state)
+    for field in set(fields) - {"theta", "state", "flagged"}:
+        subject.is_array(f"`{field}`", getattr(after, field), theta.shape[:1])
 
 
 def _check_on_batches(subject: Subject, rule: ActorCriticRule, key: Array) -> None:

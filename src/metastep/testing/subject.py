@@ -51,10 +51,8 @@ class Subject:
         except TypeError as error:
             advice = "make it a frozen dataclass with tuples for lists"
             self.require(False, f"it must be hashable to select a compiled program, but {error}; {advice}")
-        twin, wrong = (
-            copy.copy(self.part),
-            "a copy is not equal to the original, so every new object would compile again",
-        )
+        twin = copy.copy(self.part)
+        wrong = "a copy is not equal to the original, so every new object would compile again"
         self.require(twin == self.part and hash(twin) == hash(self.part), f"{wrong}; make it a frozen dataclass")
 
     def call(self, what: str, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:

@@ -117,13 +117,16 @@ def _rotation(quaternion: Any) -> Any:
     return matrix.reshape(3, 3)
 
 
-def _require_planar(model: Any) -> None:
-    """Refuse a model of which something is not as this engine takes it for granted."""
+@cache
+def read_model() -> Cheetah:
+    """The constants of the model as MuJoCo compiles it."""
+    model = load_model()
     import mujoco
 
+    # What this engine takes for granted.
     capsules, joints = slice(1, None), np.arange(model.nbody - 1 + NUM_SLIDES)
     types = [mujoco.mjtJoint.mjJNT_SLIDE] * NUM_SLIDES + [mujoco.mjtJoint.mjJNT_HINGE] * (model.nbody - 1)
-    bodies, axes = np.maximum(joints - NUM_SLIDES + 1, 1), [(1, 0, 0), (0, 0, 1), *[(0, 1, 0)] * (model.nbody - 1)]
+    turned, axes = np.maximum(joints - NUM_SLIDES + 1, 1), [(1, 0, 0), (0, 0, 1), *[(0, 1, 0)] * (model.nbody - 1)]
     expected = {
         "the first geom is the floor": model.geom_type[_FLOOR] == mujoco.mjtGeom.mjGEOM_PLANE
         and model.geom_bodyid[_FLOOR] == 0
@@ -136,7 +139,7 @@ def _require_planar(model: Any) -> None:
         "friction cones are pyramids": model.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
         and (model.geom_condim == 3).all(),
         "the torso slides forward and up, and every body has one hinge": np.array_equal(model.jnt_type, types)
-        and np.array_equal(model.jnt_bodyid, bodies),
+        and np.array_equal(model.jnt_bodyid, turned),
         "joints are at the origins of their bodies": not model.jnt_pos.any() and not model.qpos0.any(),
         "hinges turn from up to forward": np.array_equal(model.jnt_axis, axes),
         "bodies are upright at the start": (model.body_quat == _UPRIGHT).all(),
@@ -150,13 +153,6 @@ def _require_planar(model: Any) -> None:
                 'env.engine: "planar" does not know the installed model of HalfCheetah, of which it is not true that '
                 f'{assumption}; allowed is "c".'
             )
-
-
-@cache
-def read_model() -> Cheetah:
-    """The constants of the model as MuJoCo compiles it."""
-    model = load_model()
-    _require_planar(model)
     gears = dict(zip(model.actuator_trnid[:, 0].tolist(), model.actuator_gear[:, 0].tolist(), strict=True))
     bodies = []
     for index in range(1, model.nbody):
