@@ -211,14 +211,6 @@ class DatasetWriter:
     def _manifest(self, checksums: list[str] | None) -> dict[str, Any]:
         return storage.sealed(storage.stamp("dataset") | self._identity | {"blocks": checksums})
 
-    def missing_blocks(self) -> list[int]:
-        """Return the blocks that are missing or damaged."""
-        return sorted(self.files.problems())
-
-    def add(self, index: int, history: History) -> None:
-        """Write one block."""
-        self.files.add(index, history)
-
     def block(self, index: int) -> History:
         """Return a block that was added before."""
         return _read_block(self.folder, self.layout, index)
