@@ -86,9 +86,8 @@ def from_minari(dataset_id: str, folder: str | Path) -> Dataset:
             arrays = {f"feature/{name}": array for name, array in zip(names, seen, strict=True)}
             for name in (name for name in layout.shapes(0) if name not in _SEEN):
                 arrays[name] = np.stack([each["infos"][name.replace("/", ".")] for each in episodes], axis=1)
-            writer.files.add(
-                index, from_arrays(arrays | {"context": context[0], "hyperparameters": together["actions"]})
-            )
+            arrays |= {"context": context[0], "hyperparameters": together["actions"]}
+            writer.files.add(index, from_arrays(arrays))
     except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
         reason = " ".join(f"{type(error).__name__} {error}".split()).rstrip(".")
         raise InputError(f"Minari dataset {dataset_id} cannot be read: {reason}.") from error

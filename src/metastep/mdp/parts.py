@@ -80,8 +80,7 @@ class Parts:
             # Copies: the files behind these arrays will be removed.
             leaves = [jnp.array(arrays[name]) for name in kinds]
             kept: Learners = jax.tree.unflatten(jax.tree.structure(_without_key(blank)), leaves)
-            pieces = (*(growth.pieces if growth else ()), piece)
-            growth = Growth(end, pieces, kept._replace(key=tasks.key))
+            growth = Growth(end, (*(growth.pieces if growth else ()), piece), kept._replace(key=tasks.key))
         return growth, None
 
     def _metadata(self, block: int, since: int, updates: int) -> dict[str, Any]:
