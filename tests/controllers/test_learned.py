@@ -14,8 +14,8 @@ from metastep.features import meta_observation
 from metastep.fqi import ExtraTrees
 from metastep.fqi.iteration import QFunction, Stepsizes
 from metastep.mdp.blocks import Stream
-from metastep.mdp.loop import run
 from tests.controllers.problems import BLOCK, make_mdp
+from tests.one_block import run
 
 
 def _no_model() -> None:

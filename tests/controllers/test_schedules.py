@@ -15,9 +15,9 @@ from metastep.controllers import (
     RandomConstant,
 )
 from metastep.mdp.blocks import Stream
-from metastep.mdp.loop import run
 from metastep.rules.spaces import HyperparameterSpace
 from tests.controllers.problems import BLOCK, make_mdp
+from tests.one_block import run
 
 NUM_UPDATES = 4
 

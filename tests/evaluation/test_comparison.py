@@ -18,10 +18,10 @@ from metastep.fqi.regressors import ExtraTrees
 from metastep.mdp import EpisodicMetaMDP, Learners
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import TaskSource
-from metastep.mdp.loop import run
 from metastep.rules import NGA, Adam, Menu, RMSProp
 from metastep.rules.spaces import MenuSpace, Range
 from tests.controllers.problems import BLOCK, make_mdp, make_training_mdp
+from tests.one_block import run
 
 
 class Replay(Controller):

@@ -10,8 +10,8 @@ from metastep.controllers import Controller
 from metastep.evaluation import MethodSpec, baselines, compare, tune
 from metastep.evaluation.methods import refuse_overlap
 from metastep.mdp.blocks import Stream
-from metastep.mdp.loop import run
 from tests.controllers.problems import BLOCK, make_mdp
+from tests.one_block import run
 
 
 def spec(name: str, **grid: Any) -> MethodSpec:

@@ -15,11 +15,11 @@ from metastep._core.errors import InputError
 from metastep.integrations.gymnasium import ENVIRONMENTS, MetaEnv, MetaVectorEnv, make_env
 from metastep.mdp import EpisodicMetaMDP
 from metastep.mdp.blocks import Stream
-from metastep.mdp.loop import run
 from metastep.policies import LinearGaussian
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout
+from tests.one_block import run
 
 NAV2D = "metastep/Nav2D-v0"
 TINY = {"num_episodes": 4, "horizon": 3, "num_updates": 3}

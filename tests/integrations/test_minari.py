@@ -37,7 +37,7 @@ def write(folder: Path, *, config=None) -> Dataset:
         arrays["flagged"] = rng.random(shapes["flagged"]) < 0.3
         arrays["feature/natural_gradient"][0, 0, :3] = np.nan, np.inf, -0.0
         arrays["mean_return"][1, 0] = -np.inf
-        writer.add(index, from_arrays(arrays))
+        writer.files.add(index, from_arrays(arrays))
     return writer.finish()
 
 
@@ -69,7 +69,7 @@ def test_minari_reads_the_dataset(dataset, root):
         expected = {
             "observations": block.observe(DEFAULT_OBSERVATION)[:, lane],  # (T+1, columns)
             "actions": block.hyperparameters[:, lane],
-            "rewards": block.rewards[:, lane],
+            "rewards": np.diff(block.mean_return[:, lane]),
         }
         for name, values in expected.items():
             found = getattr(episode, name)

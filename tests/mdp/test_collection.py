@@ -21,12 +21,12 @@ from metastep.mdp import EpisodicMetaMDP, InitialPolicy
 from metastep.mdp.blocks import Blocks, Purpose, Stream
 from metastep.mdp.collection import collect
 from metastep.mdp.controller import Exploration
-from metastep.mdp.loop import run
 from metastep.policies import LinearGaussian, MLPGaussian
 from metastep.rules import Adam
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout
+from tests.one_block import run
 
 
 def small_mdp(name: str = "nav2d", **changes) -> EpisodicMetaMDP:

@@ -42,8 +42,8 @@ def start(folder, layout=LAYOUT, config=CONFIG, seed=7, device="cpu") -> Dataset
 
 def collect(folder, layout=LAYOUT) -> Dataset:
     writer = start(folder, layout)
-    for index in writer.missing_blocks():
-        writer.add(index, make_block(index, layout))
+    for index in sorted(writer.files.problems()):
+        writer.files.add(index, make_block(index, layout))
     return writer.finish()
 
 
@@ -115,7 +115,7 @@ def test_non_finite_tuples_are_counted_and_left_out_whatever_the_parts(tmp_path)
     block.context[5] = np.nan  # all four
     block.flagged[2, 0] = block.flagged[0, 6] = block.flagged[1, 6] = True  # 1 and 2; 0 and 1
     writer = start(tmp_path, layout)
-    writer.add(0, block)
+    writer.files.add(0, block)
     dataset = writer.finish()
     counts = dataset.counts()
     assert counts[:3] == Counts(transitions=32, flagged=4, excluded=2 + 1 + 2 + 1 + 1 + 4, num_steps=0.0)[:3]
@@ -139,13 +139,13 @@ def test_memory_stays_below_the_size_of_the_data_while_streaming(tmp_path):
 
 def test_any_order_and_any_share_of_blocks_gives_the_same_bytes(tmp_path, dataset):
     for index in (1, 1, 2, 0):  # a new writer each time, as if restarted
-        start(tmp_path / "order").add(index, make_block(index))
+        start(tmp_path / "order").files.add(index, make_block(index))
     start(tmp_path / "order").finish()
     first, second = start(tmp_path / "shared"), start(tmp_path / "shared")
-    first.add(2, make_block(2))
-    second.add(0, make_block(0))
-    assert first.missing_blocks() == second.missing_blocks() == [1]
-    second.add(1, make_block(1))
+    first.files.add(2, make_block(2))
+    second.files.add(0, make_block(0))
+    assert sorted(first.files.problems()) == sorted(second.files.problems()) == [1]
+    second.files.add(1, make_block(1))
     assert first.finish() == second.finish()
     assert files(tmp_path / "shared") == files(tmp_path / "order") == files(dataset.folder)
 
@@ -160,7 +160,7 @@ def test_any_order_and_any_share_of_blocks_gives_the_same_bytes(tmp_path, datase
     ],
 )
 def test_resuming_something_else_is_refused(tmp_path, change, message):
-    start(tmp_path).add(0, make_block(0))
+    start(tmp_path).files.add(0, make_block(0))
     before = files(tmp_path)
     with pytest.raises(InputError, match=re.escape(message)):
         start(tmp_path, **change)
@@ -184,10 +184,10 @@ def test_a_damaged_block_is_named_on_opening_and_collected_again(dataset, how):
         Dataset.open(dataset.folder)
     writer = start(dataset.folder)
     assert len(writer.damaged) == (how != "missing")
-    assert writer.missing_blocks() == [0]
+    assert sorted(writer.files.problems()) == [0]
     with pytest.raises(InputError, match=r"is not complete: File .*/block-00000\.safetensors is (damaged|missing)"):
         writer.finish()
-    writer.add(0, make_block(0))
+    writer.files.add(0, make_block(0))
     writer.finish()
     assert files(dataset.folder) == before
 
@@ -195,11 +195,11 @@ def test_a_damaged_block_is_named_on_opening_and_collected_again(dataset, how):
 def test_a_block_of_another_dataset_or_place_is_not_accepted(tmp_path, dataset):
     writer, block = start(tmp_path / "other", seed=8), (dataset.folder / "block-00000.safetensors").read_bytes()
     (tmp_path / "other" / "block-00000.safetensors").write_bytes(block)
-    assert writer.missing_blocks() == [0, 1, 2]
+    assert sorted(writer.files.problems()) == [0, 1, 2]
     (dataset.folder / "block-00001.safetensors").write_bytes(block)
     writer = start(dataset.folder)
-    assert writer.missing_blocks() == [1]
-    writer.add(1, make_block(99))
+    assert sorted(writer.files.problems()) == [1]
+    writer.files.add(1, make_block(99))
     with pytest.raises(InputError, match=r"^File .*block-00001.safetensors differs from the one whose checksum"):
         writer.finish()
 
@@ -216,7 +216,7 @@ def test_a_manifest_edited_by_hand_is_refused(dataset):
 
 
 def test_what_is_no_whole_dataset_is_refused(tmp_path, dataset):
-    start(tmp_path / "begun").add(1, make_block(1))
+    start(tmp_path / "begun").files.add(1, make_block(1))
     with pytest.raises(InputError, match=r"is not complete: 1 of 3 blocks are there; run the command that collects it"):
         Dataset.open(tmp_path / "begun")
     with pytest.raises(InputError, match=r"^File .*/none/manifest.json is missing\.$"):
@@ -229,11 +229,11 @@ def test_what_is_no_whole_dataset_is_refused(tmp_path, dataset):
 def test_wrong_blocks_are_refused(tmp_path):
     writer, block = start(tmp_path), make_block(0)
     with pytest.raises(InputError, match=r"^block: 3 is not one of the 3 blocks\.$"):
-        writer.add(3, block)
+        writer.files.add(3, block)
     with pytest.raises(InputError, match=r"^Block 2 has 7 learners, but must have 6 or, padded, 8\.$"):
-        writer.add(2, make_block(2, lanes=7))
+        writer.files.add(2, make_block(2, lanes=7))
     with pytest.raises(InputError, match=r"^Block 0: feature/theta has shape \(4, 8, 3\), expected is \(5, 8, 3\)\.$"):
-        writer.add(0, block._replace(features=block.features | {"theta": block.features["theta"][1:]}))
+        writer.files.add(0, block._replace(features=block.features | {"theta": block.features["theta"][1:]}))
     with pytest.raises(InputError, match=r"num_updates is 0, but must be at least 1\.$"):
         start(tmp_path / "other", LAYOUT._replace(num_updates=0))
 
@@ -241,7 +241,7 @@ def test_wrong_blocks_are_refused(tmp_path):
 def test_space_on_disk_is_checked_before_the_start_and_for_what_is_left(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(storage, "require_free_space", lambda folder, num_bytes: asked.append(num_bytes))
-    start(tmp_path).add(0, make_block(0))
+    start(tmp_path).files.add(0, make_block(0))
     start(tmp_path)
     first, *others = map(LAYOUT.num_bytes, range(3))
     assert asked == [first + sum(others), first + sum(others), sum(others)]

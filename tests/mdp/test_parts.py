@@ -20,7 +20,7 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.collection import collect
 from metastep.mdp.controller import Exploration
 from metastep.mdp.history import joined
-from metastep.mdp.loop import follow, run
+from metastep.mdp.loop import follow
 from metastep.mdp.parts import Parts
 from metastep.rules import Adam
 from metastep.rules.spaces import HyperparameterSpace
@@ -28,6 +28,7 @@ from metastep.simulation.engine import engine_of
 from tests.envs.host.twins import Twin
 from tests.mdp.test_collection import small_mdp
 from tests.mdp.test_dataset import files
+from tests.one_block import run
 
 DEVICE = engine_of(small_mdp().estimator.rollout.env)
 BATCH_STEPS = 16 * 8 * 5  # learners, episodes, horizon of `small_mdp`

@@ -10,10 +10,11 @@ from metastep.controllers import KLAdaptive
 from metastep.mdp import divergence, updated
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
-from metastep.mdp.loop import follow, run
+from metastep.mdp.loop import follow
 from metastep.rules import NGA, Menu, RMSProp
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range
 from tests.controllers.problems import BLOCK, make_mdp
+from tests.one_block import run
 
 MENU = Menu(("nga damping=0.01", "rmsprop", "nga damping=0.5", "adam"))
 KL = HyperparameterSpace((1e-6,), (1.0,), ("divergence",))

@@ -14,9 +14,9 @@ from metastep.experiments.config import load
 from metastep.experiments.run import Run
 from metastep.mdp import actor_critic
 from metastep.mdp.blocks import Stream
-from metastep.mdp.loop import run
 from metastep.rules.actor_critic import rule, sampler
 from tests.controllers.problems import BLOCK, make_training_mdp
+from tests.one_block import run
 
 FEW = [
     *("meta.num_updates=3", "meta.rule.minibatch_size=8", "collect.num_meta_episodes=8", "fqi.iterations=1"),

@@ -22,7 +22,7 @@ from metastep.experiments.run import Run
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.history import joined
-from metastep.mdp.loop import Growth, follow, run
+from metastep.mdp.loop import Growth, follow
 from metastep.mdp.parts import Parts
 from metastep.policies import ActorCritic
 from metastep.rules.actor_critic import TRPO, ActorCriticRule, Sampler
@@ -30,6 +30,7 @@ from metastep.rules.actor_critic.experience import Steps
 from metastep.rules.spaces import HyperparameterSpace
 from tests.controllers.problems import TRAINING
 from tests.envs.host.twins import Twin
+from tests.one_block import run
 from tests.rules.test_learning import FEW
 from tests.run_page import BLOCK, SAVED
 

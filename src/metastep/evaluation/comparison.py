@@ -307,20 +307,18 @@ def load(path: str | Path) -> Comparison:
             made_from={str(name): str(value) for name, value in metadata["made_from"].items()},
             **{name: arrays[name] for name in ("context", *_BY_METHOD)},
         )
-        complaint = _complaint(comparison)
+        _require_whole(comparison)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__} {error}."
         raise InputError(f"File {path} is not a whole comparison: {reason}") from error
-    if complaint:
-        raise InputError(f"File {path} is not a whole comparison: {complaint}.")
     return comparison
 
 
-def _complaint(comparison: Comparison) -> str:
-    """Return what is wrong with the arrays: a type, shapes that do not fit each other, or values."""
+def _require_whole(comparison: Comparison) -> None:
+    """Refuse arrays of a wrong type, shapes that do not fit each other, and values that cannot be."""
     each = len(comparison.methods), len(comparison.context)
     if comparison.returns.ndim != 3 or comparison.hyperparameters.ndim != 4:
-        return "returns need 3 axes and hyperparameters 4"
+        raise InputError("returns need 3 axes and hyperparameters 4.")
     num_updates, coordinates = comparison.returns.shape[2] - 1, comparison.hyperparameters.shape[3]
     shapes = {
         "context": (each[1], len(comparison.context_names)),
@@ -334,17 +332,18 @@ def _complaint(comparison: Comparison) -> str:
     for name, shape in shapes.items():
         array, dtype = getattr(comparison, name), np.dtype(_BY_METHOD.get(name, np.float32))
         if array.shape != shape or array.dtype != dtype:
-            return f"{name} is {array.dtype} {array.shape}, expected is {dtype} {shape}"
+            raise InputError(f"{name} is {array.dtype} {array.shape}, expected is {dtype} {shape}.")
     if len(set(comparison.names)) != each[0]:
-        return "a method is named twice"
+        raise InputError("a method is named twice.")
     for record, chosen in zip(comparison.methods, comparison.direction, strict=True):
         last = max(0, len(record.directions) - 1)
         if chosen.size and not 0 <= chosen.min() <= chosen.max() <= last:
-            return f"directions of {record.name} are {chosen.min()} to {chosen.max()}, allowed is 0 to {last}"
+            raise InputError(
+                f"directions of {record.name} are {chosen.min()} to {chosen.max()}, allowed is 0 to {last}."
+            )
     for table in comparison.tuning:
         if not 0.0 <= table.num_steps < np.inf:
-            return f"tuning took {table.num_steps} steps"
-    return ""
+            raise InputError(f"tuning took {table.num_steps} steps.")
 
 
 def to_parquet(comparison: Comparison, path: str | Path) -> None:

@@ -15,18 +15,9 @@ from numpy.typing import NDArray
 
 from metastep._core import storage
 from metastep._core.errors import InputError
+from metastep.evaluation import intervals
 from metastep.evaluation.comparison import Comparison
-from metastep.evaluation.intervals import (
-    Interval,
-    Verdict,
-    bootstrap_interval,
-    holm,
-    improvement_probability,
-    interquartile_mean,
-    mean_interval,
-    paired_test,
-    verdict,
-)
+from metastep.evaluation.intervals import Interval, Verdict
 
 Metric = Literal["auc", "final"]
 
@@ -140,12 +131,12 @@ def _tested(
         return ()
     values = np.stack([metric_values(comparison, metric, pair) for pair in pairs])  # (pairs, 2, tasks)
     apart = values[:, 0] - values[:, 1]
-    test = paired_test(apart, seed=seed, num_resamples=num_resamples, confidence=confidence)
-    numbers = (*test, holm(test.p_value), *improvement_probability(apart, confidence=confidence))
+    test = intervals.paired_test(apart, seed=seed, num_resamples=num_resamples, confidence=confidence)
+    numbers = (*test, intervals.holm(test.p_value), *intervals.improvement_probability(apart, confidence=confidence))
     rows = []
     for index, (target, baseline) in enumerate(pairs):
         mean, low, high, p_value, p_holm, *improved = (float(each[index]) for each in numbers)
-        found = verdict(low, high, p_value, confidence)
+        found = intervals.verdict(low, high, p_value, confidence)
         counts = comparison.num_tasks, int((apart[index] != 0.0).sum())
         facts: Any = (target, baseline, metric, mean, low, high, p_value, p_holm, found, *improved, *counts)
         rows.append(Difference(*facts))
@@ -180,7 +171,7 @@ def oracle_scores(
     scores = []
     for name in comparison.names:
         values = metric_values(comparison, "auc", (name, fixed, oracle))
-        low, high = bootstrap_interval(tuple(values), share, **({"seed": 0} | settings))
+        low, high = intervals.bootstrap_interval(tuple(values), share, **({"seed": 0} | settings))
         scores.append(OracleScore(name, float(share(*values)), float(low), float(high)))
     return tuple(scores)
 
@@ -194,10 +185,10 @@ def summary(
     """
     auc, final = (metric_values(comparison, metric) for metric in get_args(Metric))
     columns = (
-        (auc.mean(axis=1), *mean_interval(auc, confidence=confidence)),
-        interquartile_mean(auc, seed=seed, num_resamples=num_resamples, confidence=confidence),
-        (final.mean(axis=1), *mean_interval(final, confidence=confidence)),
+        (auc.mean(axis=1), *intervals.mean_interval(auc, confidence=confidence)),
+        intervals.interquartile_mean(auc, seed=seed, num_resamples=num_resamples, confidence=confidence),
+        (final.mean(axis=1), *intervals.mean_interval(final, confidence=confidence)),
     )
-    intervals = ([Interval(*map(float, row)) for row in zip(*column, strict=True)] for column in columns)
+    found = ([Interval(*map(float, row)) for row in zip(*column, strict=True)] for column in columns)
     counts = comparison.num_diverged().values(), comparison.num_flagged().values()
-    return tuple(Summary(*row) for row in zip(comparison.names, *intervals, *counts, strict=True))
+    return tuple(Summary(*row) for row in zip(comparison.names, *found, *counts, strict=True))

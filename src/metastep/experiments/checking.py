@@ -103,14 +103,11 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
     optional: _Checks = {
         path / "command.txt": partial(_require_command, path / "command.txt"),
         path / "times.json": partial(read_times, path),
-        **{
-            run.round_file(i): partial(provenance.read_round_model, run, i) for i in range(1, run.config.collect.rounds)
-        },
-        **{
-            file: partial(provenance.read_comparison, run, file)
-            for file in sorted((path / "extra").glob("*.safetensors"))
-        },
     }
+    for index in range(1, run.config.collect.rounds):
+        optional[run.round_file(index)] = partial(provenance.read_round_model, run, index)
+    for file in sorted((path / "extra").glob("*.safetensors")):
+        optional[file] = partial(provenance.read_comparison, run, file)
     results: _Checks = {
         run.result_file(name): partial(provenance.read_result, run, name) for name in run.config.compare.names
     }
@@ -234,8 +231,19 @@ def _first_steps(model: Model, dataset: Dataset | None) -> Iterator[str]:
     The mean step, with a menu that of the most frequent direction. Starts are first observations of the training data or,
     without it, of a policy at zero with unit gradients, both ways.
     """
-    record, space = model.record, _environment(model).context_space
-    size = {part.name: part.size for part in record.observation}
+    record = model.record
+    experiment = record.configuration.get("experiment", {"env": {"name": record.environment}})
+    try:
+        if experiment["env"].get("fixed_context") is not None:
+            raise InputError("the model was trained in one task.")
+        section = EnvSection.model_validate({"options": {}, **experiment["env"]})
+        require_modules([section.name], "the record", allow_imports=False)
+        env = envs.make(section.name, **section.options)
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"the record does not describe an environment ({type(error).__name__}).") from error
+    space, size = env.context_space, {part.name: part.size for part in record.observation}
     if size["context"] != space.num_coordinates:
         raise InputError(
             f"the model's context has {size['context']} numbers, that of its environment {space.num_coordinates}."
@@ -262,21 +270,6 @@ def _first_steps(model: Model, dataset: Dataset | None) -> Iterator[str]:
             shown.append(f"{value:g}: {direction}{chosen[:, -1].mean():.3g}")
         others = "others at their middle; " if len(middle) > 1 else ""
         yield f"  first step by {name} ({others}step size): {', '.join(shown)}"
-
-
-def _environment(model: Model) -> envs.Env | envs.HostEnv:
-    record = model.record
-    experiment = record.configuration.get("experiment", {"env": {"name": record.environment}})
-    try:
-        if experiment["env"].get("fixed_context") is not None:
-            raise InputError("the model was trained in one task.")
-        section = EnvSection.model_validate({"options": {}, **experiment["env"]})
-        require_modules([section.name], "the record", allow_imports=False)
-        return envs.make(section.name, **section.options)
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"the record does not describe an environment ({type(error).__name__}).") from error
 
 
 def _sizes(parts: Iterable[tuple[str, int]]) -> str:

@@ -114,11 +114,30 @@ def coverage_report(
         apart = f"training tasks lie {spacing:.3g} apart"
     unit = "" if is_bound else " (1 is the width of the environment's range)"
     outside = np.any((test < train.min(axis=0)) | (test > train.max(axis=0)), axis=1).sum()
+    # In words that promise no more than the constant does.
+    change = (0.0 if price is None else price.constant) * distance
+    farthest, median, lost = f"{change.max():.3g}", f"{np.median(change):.3g}", f"{2.0 * change.max():.3g}"
+    if price is None:
+        cost = "No constant is known for this environment, so distances have no price in return."
+    elif price.num_policies is None:
+        endings = " for episodes that do not end at the goal (an end is a jump, with no bound)"
+        cost = (
+            f"The bound says{endings if price.without_endings else ''}: a policy's return changes by at most "
+            f"{price.constant:.3g} a unit of distance, so by at most {farthest} for the farthest test task (median {median}); "
+            f"the best policy of the nearest training task loses at most {lost} there."
+        )
+    else:
+        policy = "the policy" if price.num_policies == 1 else f"the steepest of {price.num_policies} policies"
+        cost = (
+            f"Measured smoothness (an estimate, not a guarantee) says: the return of {policy} of the training data changes by "
+            f"about {price.constant:.3g} a unit of distance, so by about {farthest} for the farthest test task (median "
+            f"{median}); the best policies may be steeper; if not, that of the nearest training task loses about {lost} there."
+        )
     lines = [
         f"{num} test {'task' if num == 1 else 'tasks'} in {', '.join(space.names)}: distance to the nearest training "
         f"task{unit} median {np.median(distance):.3g}, largest {distance[worst]:.3g} (task {worst}); {apart}.",
         f"{outside} of {num} lie outside the range of the training tasks.",
-        _describe_price(price, distance),
+        cost,
     ]
     # In float32, the simulation's type: 0.7 is within a bound that was itself rounded from 0.7.
     seen, low, high = (np.asarray(values, np.float32) for values in (test, space.low, space.high))
@@ -126,27 +145,6 @@ def coverage_report(
     if price is not None and not is_bound and beyond:
         lines.append(f"{beyond} of {num} lie outside the environment's range, where nothing was measured.")
     return lines
-
-
-def _describe_price(price: Price | None, distance: Floats) -> str:
-    """Describe what the farthest test task may cost, in words that promise no more than the constant does."""
-    if price is None:
-        return "No constant is known for this environment, so distances have no price in return."
-    change = price.constant * distance
-    farthest, median, lost = f"{change.max():.3g}", f"{np.median(change):.3g}", f"{2.0 * change.max():.3g}"
-    if price.num_policies is None:
-        endings = " for episodes that do not end at the goal (an end is a jump, with no bound)"
-        return (
-            f"The bound says{endings if price.without_endings else ''}: a policy's return changes by at most "
-            f"{price.constant:.3g} a unit of distance, so by at most {farthest} for the farthest test task (median {median}); "
-            f"the best policy of the nearest training task loses at most {lost} there."
-        )
-    policies = "the policy" if price.num_policies == 1 else f"the steepest of {price.num_policies} policies"
-    return (
-        f"Measured smoothness (an estimate, not a guarantee) says: the return of {policies} of the training data changes by "
-        f"about {price.constant:.3g} a unit of distance, so by about {farthest} for the farthest test task (median {median}); "
-        f"the best policies may be steeper; if not, that of the nearest training task loses about {lost} there."
-    )
 
 
 def known_price(rollout: Rollout) -> Price | None:

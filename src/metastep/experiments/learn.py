@@ -8,7 +8,6 @@ folder/report.html          the same as a figure, with the settings
 
 import dataclasses
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +30,7 @@ from metastep.experiments.config import build_mdp, parse, require_available
 from metastep.experiments.provenance import refuse_difference
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
-from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
+from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.history import History, joined
 from metastep.mdp.loop import grow
@@ -127,8 +126,7 @@ def learn(
         metadata = {"experiment": config.to_dict(), "learned": learned, "versions": environment_record()}
         storage.write_tensors(folder / _POLICY, arrays, storage.stamp("policy") | metadata)
         history = joined(growth.pieces)
-        storage.write_atomically(folder / "curve.csv", to_csv(_rows(model, history)).encode())
-        write_document(_report(model, wanted, history, command), folder)
+        _write_results(folder, model, wanted, history, command)
         remove_parts(folder)
     returns = history.mean_return[:, 0].astype(float)
     return Learned(folder, returns[0], returns[-1], float(np.nanmax(returns)))
@@ -162,7 +160,20 @@ def evaluate(
     require_available(mdp)
     # Folded once more, so that no learner's batch has the same key.
     key = jax.random.fold_in(block_key(seed, Stream.TEST, 0), 1)
-    mean, error = _returns(mdp, Tasks(jnp.asarray(context), jnp.asarray(theta)[None], key), episodes)
+    tasks = Tasks(jnp.asarray(context), jnp.asarray(theta)[None], key)
+    if isinstance(mdp, EpisodicMetaMDP):
+        rollout = dataclasses.replace(mdp.estimator.rollout, num_episodes=episodes)
+        larger = dataclasses.replace(mdp, estimator=dataclasses.replace(mdp.estimator, rollout=rollout))
+        estimate = larger.begin(tasks).estimate
+        mean, error = float(estimate.mean_return[0]), float(estimate.return_error[0])
+    else:
+        assert isinstance(mdp, ActorCriticMDP)
+        num_steps = -(-mdp.sampler.horizon // mdp.sampler.hold)
+        sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=num_steps)
+        rewards, ended = engine_of(mdp.env).whole(_first_episodes)(sampler, *tasks)
+        # Until the first end: an environment that restarts does so in the same array.
+        totals = (np.asarray(rewards, np.float64) * np.asarray(in_first_episode(ended))).sum(axis=0)
+        mean, error = float(totals.mean()), float(totals.std(ddof=1) / np.sqrt(episodes))
     return Evaluated(dict(zip(space.names, context[0].astype(float).tolist(), strict=True)), mean, error, episodes)
 
 
@@ -197,27 +208,28 @@ def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False
     return config
 
 
-def _rows(model: Model, history: History) -> Iterator[list[Any]]:
-    """Yield a header, then one row before every update and after the last one, with the update chosen there."""
-    yield ["update", "steps", "return", "return_error", "divergence_before", "stepsize", "direction", "flagged"]
+def _write_results(folder: Path, model: Model, wanted: dict[str, Any], history: History, command: str) -> None:
+    """Write the curve, with a row before every update and after the last one and the update chosen there, and the report."""
+    rows: list[list[Any]] = [
+        ["update", "steps", "return", "return_error", "divergence_before", "stepsize", "direction", "flagged"]
+    ]
+    returns, error = history.mean_return[:, 0], history.features["return_error"][:, 0, 0]
     chosen, names = history.hyperparameters[:, 0], model.record.directions
     steps = np.cumsum(history.num_steps[:, 0], dtype=np.float64)
-    for index, mean_return in enumerate(history.mean_return[:, 0]):
+    for index, mean_return in enumerate(returns):
         proposal = chosen[index] if index < len(chosen) else None
-        yield [
+        row = [
             index,
             int(steps[index]),
             float(mean_return),
-            float(history.features["return_error"][index, 0, 0]),
+            float(error[index]),
             float(10.0 ** history.features["last_divergence"][index, 0, 0]) if index else 0.0,
             "" if proposal is None else float(proposal[-1]),
             "" if proposal is None or not names else names[int(proposal[0])],
             int(history.flagged[index, 0]),
         ]
-
-
-def _report(model: Model, wanted: dict[str, Any], history: History, command: str) -> Document:
-    returns, error = history.mean_return[:, 0], history.features["return_error"][:, 0, 0]
+        rows.append(row)
+    storage.write_atomically(folder / "curve.csv", to_csv(rows).encode())
     is_linear = all(branch.scale == "linear" for branch in model.record.branches)
 
     def draw_returns(axes: Axes, ink: Ink) -> None:
@@ -225,13 +237,13 @@ def _report(model: Model, wanted: dict[str, Any], history: History, command: str
         axes.fill_between(range(len(returns)), returns - 1.96 * error, returns + 1.96 * error, color=ink.faint)
         axes.set_xlabel("updates")
 
-    steps = [Line("", history.hyperparameters[:, :, -1].T)]
+    proposed = [Line("", history.hyperparameters[:, :, -1].T)]
     panels = [
         Panel("mean return of the batch", draw_returns),
-        curves("step that was proposed", steps, ylabel="", first=1, is_log=not is_linear),
+        curves("step that was proposed", proposed, ylabel="", first=1, is_log=not is_linear),
     ]
     best = int(np.nanargmax(returns)) if np.isfinite(returns).any() else 0
-    return Document(
+    document = Document(
         f"A policy for {wanted['family']}",
         f"{wanted['num_updates']} updates, {history.num_steps.sum():.0f} environment steps, seed {wanted['seed']}",
         [
@@ -247,21 +259,7 @@ def _report(model: Model, wanted: dict[str, Any], history: History, command: str
             Command(command or "metastep.experiments.learn.learn"),
         ],
     )
-
-
-def _returns(mdp: MetaMDP, tasks: Tasks, episodes: int) -> tuple[float, float]:
-    """Return the mean return of fresh episodes, and its standard error."""
-    if isinstance(mdp, EpisodicMetaMDP):
-        rollout = dataclasses.replace(mdp.estimator.rollout, num_episodes=episodes)
-        larger = dataclasses.replace(mdp, estimator=dataclasses.replace(mdp.estimator, rollout=rollout))
-        estimate = larger.begin(tasks).estimate
-        return float(estimate.mean_return[0]), float(estimate.return_error[0])
-    assert isinstance(mdp, ActorCriticMDP)
-    sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=-(-mdp.sampler.horizon // mdp.sampler.hold))
-    rewards, ended = engine_of(mdp.env).whole(_first_episodes)(sampler, *tasks)
-    # Until the first end: an environment that restarts does so in the same array.
-    totals = (np.asarray(rewards, np.float64) * np.asarray(in_first_episode(ended))).sum(axis=0)
-    return float(totals.mean()), float(totals.std(ddof=1) / np.sqrt(episodes))
+    write_document(document, folder)
 
 
 def _first_episodes(sampler: Sampler, context: Any, theta: Any, key: Any) -> tuple[Any, Any]:

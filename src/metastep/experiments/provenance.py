@@ -77,7 +77,7 @@ def listed_tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
 def refuse_difference(found: tuple[str, str, str] | None, place: str, now: str, remedy: str) -> None:
     """Refuse a setting that differs, as `first_difference` returns it."""
     if found is not None:
-        raise InputError(f"{place} {found[0]} = {found[1]}, {now} {found[2]}; {remedy}.")
+        raise InputError(f"{place} {found[0].removeprefix('experiment.')} = {found[1]}, {now} {found[2]}; {remedy}.")
 
 
 def data_settings(config: Experiment) -> dict[str, Any]:

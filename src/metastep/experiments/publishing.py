@@ -1,6 +1,6 @@
 """Publish the model of a run, or one fitted on several families: a small file, and a card with data, ranges and scores."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -80,10 +80,29 @@ def publish(
     lines = [*_card_of_training(name, whole, learned)]
     for run in runs:
         if run.comparison_file.exists():
-            own = measured(small, run, name, name, like=followed, tracker=tracker)
-            lines += _card_of_scores(run, join([own, run.comparison]), name)
+            comparison = join([measured(small, run, name, name, like=followed, tracker=tracker), run.comparison])
+            seed, num = run.config.seed, run.config.compare.num_resamples
+            against = {row.baseline: row for row in differences(comparison, name, seed=seed, num_resamples=num)}
+            tasks = f"{comparison.num_tasks} test tasks, with 95 % intervals; {name} is this file."
+            lines += ["", f"## Scores on {run.config.env.name}", "", f"Mean return over the updates, {tasks}"]
+            lines += ["", f"| method | mean return | {comparison.label(name)} minus it |", "|---|---|---|"]
+            for row in summary(comparison, seed=seed, num_resamples=num):
+                label, auc, less = comparison.label(row.method), row.auc, against.get(row.method)
+                minus = "" if less is None else f"{less.mean:.3g} [{less.low:.3g}, {less.high:.3g}]"
+                lines.append(f"| {label} | {auc.mean:.4g} [{auc.low:.4g}, {auc.high:.4g}] | {minus} |")
+    grown, kept = (each.record.regressor.options.get("trees") for each in (whole, small))
+    thinned = f"{kept} of {grown} trees of each forest, " if kept != grown else ""
     commands = [*(run.command() or f"# the run in {run.path.name}" for run in runs), command]
-    lines += _card_of_file(whole, small, learned, len(content), same, commands)
+    devices = dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in learned)
+    versions = sorted(item for item in whole.record.versions.items() if item[0] != "device")
+    fitted_with = ", ".join(f"{package} {version}" for package, version in versions)
+    lines += ["", "## File", ""]
+    lines.append(
+        f"{len(content) / 1000:.0f} kB: the selected iteration, {thinned}numbers rounded. On {100 * same:.2f} % of the training "
+        "data's observations it proposes exactly what the whole model does."
+    )
+    lines += ["", "## Made by", "", "```text", *commands, "```", ""]
+    lines.append(f"Simulated on {', '.join(devices)}; the forests were fitted on a CPU, with {fitted_with}.")
     # Both at the end, so that a model is never without its card, nor a card without its model.
     before = storage.read_bytes(card) if card.exists() else None
     write_new(card, ("\n".join(lines) + "\n").encode(), force=force)
@@ -128,36 +147,6 @@ def _card_of_training(name: str, model: Model, runs: Sequence[Run]) -> Iterator[
         yield f"| {branch.name or 'step'} | {branch.low:g} | {branch.high:g} | {branch.scale} |"
 
 
-def _card_of_scores(run: Run, comparison: Comparison, target: str) -> Iterator[str]:
-    """Yield the scores of a run's methods on its test tasks, beside the model."""
-    seed, num = run.config.seed, run.config.compare.num_resamples
-    against = {row.baseline: row for row in differences(comparison, target, seed=seed, num_resamples=num)}
-    yield from ("", f"## Scores on {run.config.env.name}", "")
-    yield f"Mean return over the updates, {comparison.num_tasks} test tasks, with 95 % intervals; {target} is this file."
-    yield from ("", f"| method | mean return | {comparison.label(target)} minus it |", "|---|---|---|")
-    for row in summary(comparison, seed=seed, num_resamples=num):
-        difference = against.get(row.method)
-        minus = "" if difference is None else f"{difference.mean:.3g} [{difference.low:.3g}, {difference.high:.3g}]"
-        yield f"| {comparison.label(row.method)} | {row.auc.mean:.4g} [{row.auc.low:.4g}, {row.auc.high:.4g}] | {minus} |"
-
-
-def _card_of_file(
-    model: Model, small: Model, runs: Sequence[Run], num_bytes: int, same: float, commands: Sequence[str]
-) -> Iterator[str]:
-    grown, kept = (each.record.regressor.options.get("trees") for each in (model, small))
-    thinned = f"{kept} of {grown} trees of each forest, " if kept != grown else ""
-    yield from ("", "## File", "")
-    yield (
-        f"{num_bytes / 1000:.0f} kB: the selected iteration, {thinned}numbers rounded. On {100 * same:.2f} % of the training "
-        "data's observations it proposes exactly what the whole model does."
-    )
-    yield from ("", "## Made by", "", "```text", *commands, "```", "")
-    devices = dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in runs)
-    versions = sorted((name, version) for name, version in model.record.versions.items() if name != "device")
-    fitted_with = ", ".join(f"{name} {version}" for name, version in versions)
-    yield f"Simulated on {', '.join(devices)}; the forests were fitted on a CPU, with {fitted_with}."
-
-
 def measured(model: Model, run: Run, name: str, label: str, *, like: str, tracker: Tracker | None = None) -> Comparison:
     """Run a model on the test tasks of a run; `like` names the model of the run whose rule and space it has."""
     seen, mdp = tuple(part.name for part in model.record.observation), run.of_model(like).mdp
@@ -178,7 +167,15 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
         names = ", ".join(run.config.env.name for run in runs)
         raise InputError(f"publish: the runs are of {names}, allowed are two families or more, each once.")
     configs = {name: _without_units(run.config, known) for name, run in families.items()}
-    fitting = _widened(configs) if known else configs
+    fitting = dict(configs)
+    if known:  # with the longest steps of any, and with nodes as small as in forests of one family
+        longest = max(each.meta.stepsize_high for each in configs.values())
+        for name, each in configs.items():
+            data = each.to_dict()
+            data["meta"]["stepsize_high"] = longest
+            if isinstance(share := data["fqi"]["regressor"].get("min_samples_split"), float):
+                data["fqi"]["regressor"]["min_samples_split"] = share / len(configs)
+            fitting[name] = parse(data)
     config, mdps = next(iter(fitting.values())), [build_mdp(each) for each in fitting.values()]
     first, *others = mdps
     for other in others:
@@ -196,8 +193,15 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
             raise InputError(
                 f"Dataset {run.data_folder}: its returns do not vary, there is nothing to learn from them."
             )
-        reaches[name] = (low, high - low)
-        parts.append(_in_units(run.dataset.transitions(first.observation), columns, *reaches[name]))
+        zero, unit = reaches[name] = (low, high - low)
+        part = run.dataset.transitions(first.observation)
+        observation, following = part.observation.copy(), part.next_observation.copy()
+        if "return" in columns:
+            for seen in (observation, following):
+                column = seen[:, [*columns].index("return")]
+                column[:] = (column - zero) / unit
+        rewards = (part.reward / np.float32(unit)).astype(np.float32)
+        parts.append(part._replace(observation=observation, reward=rewards, next_observation=following))
     everything = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
     def shared(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -255,18 +259,6 @@ def data_of(runs: Sequence[Run]) -> str:
     return storage.sha256_of_json({run.config.env.name: read_dataset(run, verify=False).checksum for run in runs})
 
 
-def _widened(configs: Mapping[str, Experiment]) -> dict[str, Experiment]:
-    """Return the experiments with the longest steps of any, and with nodes as small as in forests of one family."""
-    longest, wider = max(config.meta.stepsize_high for config in configs.values()), {}
-    for name, config in configs.items():
-        data = config.to_dict()
-        data["meta"]["stepsize_high"] = longest
-        if isinstance(share := data["fqi"]["regressor"].get("min_samples_split"), float):
-            data["fqi"]["regressor"]["min_samples_split"] = share / len(configs)
-        wider[name] = parse(data)
-    return wider
-
-
 def _without_units(config: Experiment, known: bool) -> Experiment:
     """Return the experiment with features that have no unit, hence the same meaning in every family, and `return` if known."""
     free = {*features.SETS["training"], *features.SETS["unit-free"], *(["return"] if known else [])}
@@ -277,13 +269,3 @@ def _without_units(config: Experiment, known: bool) -> Experiment:
         )
     data = config.to_dict()
     return parse(data | {"meta": data["meta"] | {"observation": kept}})
-
-
-def _in_units(transitions: Transitions, columns: Sequence[str], zero: float, unit: float) -> Transitions:
-    rewards = (transitions.reward / np.float32(unit)).astype(np.float32)
-    observation, following = transitions.observation.copy(), transitions.next_observation.copy()
-    if "return" in columns:
-        for seen in (observation, following):
-            column = seen[:, [*columns].index("return")]
-            column[:] = (column - zero) / unit
-    return transitions._replace(observation=observation, reward=rewards, next_observation=following)

@@ -90,15 +90,10 @@ class Run:
         # Of several processes that start at the same time one writes; all compare with what is there then.
         storage.write_atomically(file, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
         # Parsing fills in settings that are newer than the folder, so that they do not count as a difference.
-        there = {name: self.record[name] for name in wanted} | {
-            "experiment": provenance.parsed(file, self.record).to_dict()
-        }
-        if difference := first_difference(there, wanted):
-            key, before, now = difference
-            raise InputError(
-                f"Folder {self.path} was started with {key.removeprefix('experiment.')} = {before}, which is now {now}; "
-                "resume with the same setting or use another folder."
-            )
+        filled = provenance.parsed(file, self.record).to_dict()
+        found = first_difference({name: self.record[name] for name in wanted} | {"experiment": filled}, wanted)
+        place, remedy = f"Folder {self.path} was started with", "resume with the same setting or use another folder"
+        provenance.refuse_difference(found, place, "which is now", remedy)
         if command:
             storage.write_atomically(self.path / "command.txt", f"{command}\n".encode(), overwrite=False)
         return self
@@ -257,10 +252,8 @@ class Run:
         if not self.comparison_file.exists():
             names = self.config.compare.names
             with self.writing():
-                joined, uses = (
-                    join(stages.method_results(self, names, tracker=tracker)),
-                    [f"results/{n}" for n in names],
-                )
+                joined = join(stages.method_results(self, names, tracker=tracker))
+                uses = [f"results/{name}" for name in names]
                 self.comparison = provenance.write_comparison(self, self.comparison_file, joined, uses)
         return self.comparison
 
@@ -281,7 +274,7 @@ class Run:
     ) -> tuple[Method, TuningTable]:
         """Tune a method on the tuning tasks."""
         num_tasks = self.config.compare.num_tuning_tasks
-        return tune(spec, self.of_model(spec.model).mdp, num_tasks=num_tasks, **self._settings(num_updates, tracker))
+        return tune(spec, self.of_model(spec.model).mdp, num_tasks=num_tasks, **self.how_compared(tracker, num_updates))
 
     def test(
         self,
@@ -293,9 +286,10 @@ class Run:
     ) -> Comparison:
         """Run methods on the test tasks; nothing is written."""
         num_tasks = self.config.compare.num_tasks
-        return compare(methods, self.mdp, num_tasks=num_tasks, tuning=tuning, **self._settings(num_updates, tracker))
+        return compare(methods, self.mdp, num_tasks=num_tasks, tuning=tuning, **self.how_compared(tracker, num_updates))
 
-    def _settings(self, num_updates: int | None, tracker: Tracker | None) -> dict[str, Any]:
+    def how_compared(self, tracker: Tracker | None, num_updates: int | None = None) -> dict[str, Any]:
+        """Return the arguments that tuning, validation and test have in common."""
         config = self.config.compare
         updates = {"num_updates": num_updates or config.num_updates, "blocks_together": config.blocks_together}
         return {"seed": self.config.seed, "tracker": tracker} | updates

@@ -87,8 +87,6 @@ class _Part(_Named):
 
     model_config = ConfigDict(extra="allow")
 
-    name: str = Field(min_length=1)
-
     @model_validator(mode="after")
     def _check(self) -> Self:
         _plain(self.options)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -94,17 +94,8 @@ def validate(run: Run, model: Model, *, tracker: Tracker | None = None) -> Compa
     would not share their simulation noise, which belongs to a block's lane; iterations differ by little, so that noise would
     decide between them.
     """
-    config = run.config
-    return compare(
-        iteration_methods(run, model),
-        run.mdp,
-        seed=config.seed,
-        num_updates=config.compare.num_updates,
-        num_tasks=config.selection.num_tasks,
-        stream=Stream.VALIDATION,
-        blocks_together=config.compare.blocks_together,
-        tracker=tracker,
-    )
+    methods, num_tasks = iteration_methods(run, model), run.config.selection.num_tasks
+    return compare(methods, run.mdp, num_tasks=num_tasks, stream=Stream.VALIDATION, **run.how_compared(tracker))
 
 
 def select(model: Model, validation: Comparison) -> Model:
@@ -145,12 +136,6 @@ def read_fitted(run: Run) -> tuple[Model, Comparison]:
     return run.model, run.validation
 
 
-class _Work(NamedTuple):
-    blocks: int  # of learners
-    plan: Plan[None]
-    is_tuned: bool
-
-
 def method_results(run: Run, names: Sequence[str], *, tracker: Tracker | None = None) -> list[Comparison]:
     """Run methods on the test tasks, tuned or trained first where they need it; results in the folder are read."""
     if missing := [name for name in names if not run.result_file(name).exists()]:
@@ -160,15 +145,18 @@ def method_results(run: Run, names: Sequence[str], *, tracker: Tracker | None = 
             works = [_work_on(run, run.methods[name], tracker=timed) for name in missing]
             # On many cores the end waits for the work that began last: the longest begin first. A method that is not tuned
             # has few blocks, each of which may simulate more than many others, as an oracle's do.
-            works.sort(key=lambda work: (work.is_tuned, -work.blocks))
-            with timed.stage(f"compare {what}", sum(work.blocks for work in works), "blocks") as stage:
+            works.sort(key=lambda work: (work[0], -work[1]))
+            with timed.stage(f"compare {what}", sum(blocks for _, blocks, _ in works), "blocks") as stage:
                 together = run.config.compare.blocks_together
-                carry_out([work.plan for work in works], stage.advance, together=together)
+                carry_out([plan for *_, plan in works], stage.advance, together=together)
     return [provenance.read_result(run, name) for name in names]
 
 
-def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> _Work:
-    """Plan a method's tuning and test; one that has to be loaded or trained is so before the others begin."""
+def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bool, int, Plan[None]]:
+    """Plan a method's tuning and test: whether it is tuned, its blocks of learners, and the plan.
+
+    One that has to be loaded or trained is so before the others begin.
+    """
     settings, uses = run.config.compare, list[str]()
     asked = Asked(run.mdp, run.config.seed, settings.num_updates, settings.num_tasks)
     own, blocks, ready, search = run.of_model(spec.model), len(asked.blocks), None, None
@@ -188,7 +176,7 @@ def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> _Work:
         result = yield from comparing([method], asked, tables)
         provenance.write_comparison(run, run.result_file(method.name), result, uses)
 
-    return _Work(blocks, plan(), is_tuned=bool(spec.grid))
+    return bool(spec.grid), blocks, plan()
 
 
 def prepare_method(

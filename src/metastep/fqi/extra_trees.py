@@ -135,9 +135,28 @@ def _grow(data, y, num_features, fewest, state, low, high):  # type: ignore[no-u
             node = nodes
             nodes += 1
             size = stop - start
-            total, spread = _moments(y, start, stop)
-            feature[node], threshold[node], right[node] = LEAF, 0, LEAF
-            value[node] = total / size
+            # The sum and the sum of squares about the mean; four sums at a time, because additions to one would wait.
+            whole = start + size // 4 * 4
+            a, b, c, d = 0.0, 0.0, 0.0, 0.0
+            for i in range(start, whole, 4):
+                a += y[i]
+                b += y[i + 1]
+                c += y[i + 2]
+                d += y[i + 3]
+            for i in range(whole, stop):
+                a += y[i]
+            total = (a + b) + (c + d)
+            mean = total / size
+            a, b, c, d = 0.0, 0.0, 0.0, 0.0
+            for i in range(start, whole, 4):
+                a += (y[i] - mean) * (y[i] - mean)
+                b += (y[i + 1] - mean) * (y[i + 1] - mean)
+                c += (y[i + 2] - mean) * (y[i + 2] - mean)
+                d += (y[i + 3] - mean) * (y[i + 3] - mean)
+            for i in range(whole, stop):
+                a += (y[i] - mean) * (y[i] - mean)
+            spread = (a + b) + (c + d)
+            feature[node], threshold[node], right[node], value[node] = LEAF, 0, LEAF, mean
             # The tolerance on the variance is scikit-learn's.
             if size < fewest or spread <= 2.220446049250313e-16 * size:
                 break
@@ -163,7 +182,19 @@ def _grow(data, y, num_features, fewest, state, low, high):  # type: ignore[no-u
                 break
             difference = left_sum[best] / count[best] - (total - left_sum[best]) / (size - count[best])
             importances[best] += difference * difference * count[best] * (size - count[best]) / size
-            middle = _partition(data, best, drawn[best], ids, y, start, stop, spare_ids, spare_y)
+            # Move the rows at or below the threshold to the front, keeping the order: memory is then read forwards.
+            kept, moved, limit = np.uint64(start), np.uint64(0), drawn[best]
+            for i in range(start, stop):
+                own, target = ids[i], y[i]
+                goes_left = np.uint64(data[own, best] <= limit)
+                ids[kept], y[kept] = own, target
+                spare_ids[moved], spare_y[moved] = own, target
+                kept += goes_left
+                moved += np.uint64(1) - goes_left
+            middle = np.int64(kept)
+            for i in range(stop - middle):
+                ids[middle + i] = spare_ids[i]
+                y[middle + i] = spare_y[i]
             feature[node], threshold[node] = best, drawn[best]
             pending[height, 0], pending[height, 1], pending[height, 2] = middle, stop, node
             height += 1
@@ -180,32 +211,6 @@ def _uniform(state):  # type: ignore[no-untyped-def]
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     bits = bits ^ (bits >> np.uint64(31))
     return np.float64(bits >> np.uint64(11)) * 2.0**-53
-
-
-@kernel
-def _moments(y, start, stop):  # type: ignore[no-untyped-def]
-    """Return the sum and the sum of squares about the mean; four sums at a time, because additions to one would wait."""
-    size = stop - start
-    whole = start + size // 4 * 4
-    a, b, c, d = 0.0, 0.0, 0.0, 0.0
-    for i in range(start, whole, 4):
-        a += y[i]
-        b += y[i + 1]
-        c += y[i + 2]
-        d += y[i + 3]
-    for i in range(whole, stop):
-        a += y[i]
-    total = (a + b) + (c + d)
-    mean = total / size
-    a, b, c, d = 0.0, 0.0, 0.0, 0.0
-    for i in range(start, whole, 4):
-        a += (y[i] - mean) * (y[i] - mean)
-        b += (y[i + 1] - mean) * (y[i + 1] - mean)
-        c += (y[i + 2] - mean) * (y[i + 2] - mean)
-        d += (y[i + 3] - mean) * (y[i + 3] - mean)
-    for i in range(whole, stop):
-        a += (y[i] - mean) * (y[i] - mean)
-    return total, (a + b) + (c + d)
 
 
 @kernel
@@ -264,21 +269,3 @@ def _left_statistics(data, ids, y, start, stop, threshold, count, left_sum):  # 
             inside = a[f] <= threshold[f]
             count[f] += one if inside else none
             left_sum[f] += ya if inside else 0.0
-
-
-@kernel
-def _partition(data, feature, limit, ids, y, start, stop, spare_ids, spare_y):  # type: ignore[no-untyped-def]
-    """Move the rows at or below the threshold to the front, keeping the order: memory is then read forwards."""
-    kept, moved = np.uint64(start), np.uint64(0)
-    for i in range(start, stop):
-        row, target = ids[i], y[i]
-        goes_left = np.uint64(data[row, feature] <= limit)
-        ids[kept], y[kept] = row, target
-        spare_ids[moved], spare_y[moved] = row, target
-        kept += goes_left
-        moved += np.uint64(1) - goes_left
-    middle = np.int64(kept)
-    for i in range(stop - middle):
-        ids[middle + i] = spare_ids[i]
-        y[middle + i] = spare_y[i]
-    return middle

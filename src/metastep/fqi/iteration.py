@@ -6,7 +6,7 @@ update, or a combination of other choices, with its own range of steps.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -165,6 +165,7 @@ def forest_seed(random_state: int, iteration: int, head: int) -> int:
     return int(np.random.SeedSequence((random_state, iteration, head)).generate_state(1)[0])
 
 
+@dataclass(eq=False, repr=False)
 class MetaFQI(BaseEstimator):
     """Learn step sizes offline: `Q_N(x, h)` regresses `l + gamma * max_h' Q_{N-1}(x', h')`, `Q_0 = 0`.
 
@@ -190,36 +191,20 @@ class MetaFQI(BaseEstimator):
         threads: threads used, by default as many as there are processors; no result depends on it.
     """
 
-    def __init__(
-        self,
-        iterations: Annotated[int, Ge(1), Le(1000)] = 5,
-        regressor: str | Regressor | BaseEstimator = "extra-trees",
-        meta_discount: Share = 1.0,
-        double: bool = True,
-        lam: Weight = 1.0,
-        random_state: Annotated[int, Ge(0)] = 0,
-        *,
-        stepsize_low: float = 0.0,
-        stepsize_high: float = 1.0,
-        stepsize_scale: Scale = "linear",
-        menu: Mapping[str, Range] | None = None,
-        num_stepsizes: NumStepsizes = 101,
-        maximum: Literal["grid", "continuous"] = "grid",
-        threads: Count | None = None,
-    ) -> None:
-        self.iterations = iterations
-        self.regressor = regressor
-        self.meta_discount = meta_discount
-        self.double = double
-        self.lam = lam
-        self.random_state = random_state
-        self.stepsize_low = stepsize_low
-        self.stepsize_high = stepsize_high
-        self.stepsize_scale = stepsize_scale
-        self.menu = menu
-        self.num_stepsizes = num_stepsizes
-        self.maximum = maximum
-        self.threads = threads
+    iterations: Annotated[int, Ge(1), Le(1000)] = 5
+    regressor: str | Regressor | BaseEstimator = "extra-trees"
+    meta_discount: Share = 1.0
+    double: bool = True
+    lam: Weight = 1.0
+    random_state: Annotated[int, Ge(0)] = 0
+    _: KW_ONLY
+    stepsize_low: float = 0.0
+    stepsize_high: float = 1.0
+    stepsize_scale: Scale = "linear"
+    menu: Mapping[str, Range] | None = None
+    num_stepsizes: NumStepsizes = 101
+    maximum: Literal["grid", "continuous"] = "grid"
+    threads: Count | None = None
 
     record = None  # a model has one
 
@@ -240,7 +225,51 @@ class MetaFQI(BaseEstimator):
             stepsizes = {name: Stepsizes(r.low, r.high, num, continuous, r.scale) for name, r in self.menu.items()}
         else:
             raise InputError(f"fqi.menu: {shown(self.menu)} must give one name or more, each with a Range.")
-        inputs, reward, next_observation, rows_of = _checked(data, stepsizes)
+        transitions = data.transitions() if callable(getattr(data, "transitions", None)) else data
+        if not all(hasattr(transitions, name) for name in Transitions._fields):
+            raise InputError(
+                f"fit: got a {type(data).__name__}, allowed are Transitions, or a dataset whose transitions() gives them."
+            )
+        observation = np.asarray(transitions.observation, dtype=np.float32)
+        following = np.ascontiguousarray(transitions.next_observation, dtype=np.float32)
+        chosen = np.asarray(transitions.stepsize, dtype=np.float32)
+        reward = np.asarray(transitions.reward, dtype=np.float64)
+        if observation.ndim != 2 or 0 in observation.shape:
+            raise InputError(f"observation has shape {observation.shape}, allowed is (tuples, features), not empty.")
+        tuples, is_menu = len(observation), self.menu is not None
+        for name, array, shape in (
+            ("next_observation", following, observation.shape),
+            ("stepsize", chosen, (tuples, 2) if is_menu else (tuples,)),
+            ("reward", reward, (tuples,)),
+        ):
+            if array.shape != shape:
+                raise InputError(f"{name} has shape {array.shape}, allowed is {shape}.")
+        finite = np.isfinite(reward)
+        for matrix in (observation, following, chosen.reshape(tuples, -1)):
+            finite &= np.isfinite(matrix).all(axis=1)
+        if len(broken := np.flatnonzero(~finite)):
+            raise InputError(
+                f"transitions: {len(broken)} tuples are not finite, the first at {broken[0]}; allowed is none."
+            )
+        position = chosen[:, 0] if is_menu else np.zeros(tuples, np.float32)
+        if len(wrong := np.flatnonzero(~np.isin(position, np.arange(len(stepsizes), dtype=np.float32)))):
+            raise InputError(
+                f"stepsize: the direction of tuple {wrong[0]} is {position[wrong[0]]:g}, allowed is the position 0 to "
+                f"{len(stepsizes) - 1} of {', '.join(stepsizes)}."
+            )
+        rows_of: list[NDArray[np.intp]] = [np.flatnonzero(position == index) for index in range(len(stepsizes))]
+        steps = chosen.reshape(tuples, -1)[:, -1].copy()  # leaves the caller's array unchanged
+        for rows, (name, allowed) in zip(rows_of, stepsizes.items(), strict=True):
+            if is_menu and len(rows) < 2:
+                raise InputError(f"transitions: direction {name!r} has {len(rows)} tuples, allowed are 2 or more.")
+            taken, of = steps[rows], f" of {name!r}" if name else ""
+            if taken.min() < np.float32(allowed.low) or taken.max() > np.float32(allowed.high):
+                raise InputError(
+                    f"stepsize{of} spans {taken.min()} to {taken.max()}, allowed is {allowed.low} to {allowed.high}."
+                )
+            steps[rows] = allowed.range.to_axis(taken)
+        inputs = np.column_stack([observation, steps])  # the step size comes last, along its scale
+        del transitions, observation  # which may be large
         parts = [inputs[rows] for rows in rows_of] if len(rows_of) > 1 else [inputs]
         q_functions: list[QFunction] = []
         seconds: list[float] = []
@@ -248,7 +277,7 @@ class MetaFQI(BaseEstimator):
             began = time.perf_counter()
             targets = reward
             if q_functions:
-                targets = reward + self.meta_discount * q_functions[-1].maximum(next_observation, self.threads).value
+                targets = reward + self.meta_discount * q_functions[-1].maximum(following, self.threads).value
             heads: list[Head] = []
             for part, rows in zip(parts, rows_of, strict=True):
                 for _ in range(2 if self.double else 1):
@@ -278,56 +307,3 @@ class MetaFQI(BaseEstimator):
     def _function(self, iteration: int | None) -> QFunction:
         check_is_fitted(self, "q_functions_")
         return pick_iteration(self.q_functions_, iteration)
-
-
-def _checked(
-    data: Any, stepsizes: Mapping[str, Stepsizes]
-) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float32], list[NDArray[np.intp]]]:
-    """Return regression inputs `(tuples, features + 1)`, rewards, next observations, and the rows of each branch.
-
-    The step size is the last input, along its scale.
-    """
-    transitions = data.transitions() if callable(getattr(data, "transitions", None)) else data
-    if not all(hasattr(transitions, name) for name in Transitions._fields):
-        raise InputError(
-            f"fit: got a {type(data).__name__}, allowed are Transitions, or a dataset whose transitions() gives them."
-        )
-    observation = np.asarray(transitions.observation, dtype=np.float32)
-    following = np.ascontiguousarray(transitions.next_observation, dtype=np.float32)
-    chosen = np.asarray(transitions.stepsize, dtype=np.float32)
-    reward = np.asarray(transitions.reward, dtype=np.float64)
-    if observation.ndim != 2 or 0 in observation.shape:
-        raise InputError(f"observation has shape {observation.shape}, allowed is (tuples, features), not empty.")
-    tuples, is_menu = len(observation), "" not in stepsizes
-    for name, array, shape in (
-        ("next_observation", following, observation.shape),
-        ("stepsize", chosen, (tuples, 2) if is_menu else (tuples,)),
-        ("reward", reward, (tuples,)),
-    ):
-        if array.shape != shape:
-            raise InputError(f"{name} has shape {array.shape}, allowed is {shape}.")
-    finite = np.isfinite(reward)
-    for matrix in (observation, following, chosen.reshape(tuples, -1)):
-        finite &= np.isfinite(matrix).all(axis=1)
-    if len(broken := np.flatnonzero(~finite)):
-        raise InputError(
-            f"transitions: {len(broken)} tuples are not finite, the first at {broken[0]}; allowed is none."
-        )
-    position = chosen[:, 0] if is_menu else np.zeros(tuples, np.float32)
-    if len(wrong := np.flatnonzero(~np.isin(position, np.arange(len(stepsizes), dtype=np.float32)))):
-        raise InputError(
-            f"stepsize: the direction of tuple {wrong[0]} is {position[wrong[0]]:g}, allowed is the position 0 to "
-            f"{len(stepsizes) - 1} of {', '.join(stepsizes)}."
-        )
-    rows_of: list[NDArray[np.intp]] = [np.flatnonzero(position == index) for index in range(len(stepsizes))]
-    steps = chosen.reshape(tuples, -1)[:, -1].copy()  # leaves the caller's array unchanged
-    for rows, (name, allowed) in zip(rows_of, stepsizes.items(), strict=True):
-        if is_menu and len(rows) < 2:
-            raise InputError(f"transitions: direction {name!r} has {len(rows)} tuples, allowed are 2 or more.")
-        taken, of = steps[rows], f" of {name!r}" if name else ""
-        if taken.min() < np.float32(allowed.low) or taken.max() > np.float32(allowed.high):
-            raise InputError(
-                f"stepsize{of} spans {taken.min()} to {taken.max()}, allowed is {allowed.low} to {allowed.high}."
-            )
-        steps[rows] = allowed.range.to_axis(taken)
-    return np.column_stack([observation, steps]), reward, following, rows_of

@@ -21,9 +21,8 @@ from metastep._core.parallel import count_threads, map_threads
 from metastep.fqi.forest import Forest, as_inputs, depth, join, kernel
 
 _BLOCK_ROWS = 1024  # states walked together: a block of columns and its sums stay in the second-level cache
-_BLOCK_CELLS = (
-    1 << 20
-)  # most (cell, row) sums of a block: bounds the rows when there are many cells (continuous maximum)
+# Most (cell, row) sums of a block: bounds the rows when there are many cells (continuous maximum).
+_BLOCK_CELLS = 1 << 20
 
 
 class Plan(NamedTuple):

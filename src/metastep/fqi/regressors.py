@@ -86,9 +86,7 @@ class SklearnRegressor(NamedTuple):
         """How it is constructed, since it has no name in the registry."""
         return repr(self.given)
 
-    def fit(
-        self, inputs: ArrayLike, targets: ArrayLike, *, seed: int, threads: int | None = None
-    ) -> Forest | SklearnHead:
+    def fit(self, inputs: ArrayLike, targets: ArrayLike, *, seed: int, threads: int | None = None) -> Head:
         """Fit a copy whose random states come from the seed: its own, and a derived one for each regressor inside it."""
         from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 

@@ -64,19 +64,42 @@ class Stepper:
         self.last: dict[str, NDArray[np.float32]] = {}  # features of the last call
         self._warnings: list[str] = []
         self._proposal: Proposal | None = None
-        if record is not None:
-            self.num_updates = self._restore(record, num_updates)
+        if record is None:
+            configuration = model.record.configuration
+            experiments = configuration.get("families", {"": configuration.get("experiment", {})}).values()
+            known = [experiment.get("meta", {}).get("num_updates") for experiment in experiments]
+            usual = max((int(number) for number in known if number is not None), default=None)
+            if num_updates is None and usual is None and "budget" in self.features:
+                raise InputError(
+                    "num_updates is missing, allowed is 1 or more: the model observes the share of updates made, and its record "
+                    "does not say how many it was fitted on."
+                )
+            self.num_updates = num_updates or usual or 1
             return
-        configuration = model.record.configuration
-        experiments = configuration.get("families", {"": configuration.get("experiment", {})}).values()
-        known = [experiment.get("meta", {}).get("num_updates") for experiment in experiments]
-        usual = max((int(number) for number in known if number is not None), default=None)
-        if num_updates is None and usual is None and "budget" in self.features:
-            raise InputError(
-                "num_updates is missing, allowed is 1 or more: the model observes the share of updates made, and its record does "
-                "not say how many it was fitted on."
-            )
-        self.num_updates = num_updates or usual or 1
+        require_stamp(dict(record), "stepper", "of the stepper's record", "start again")
+        if record.get("model") != model.fingerprint:
+            raise InputError("record: it belongs to a stepper of another model.")
+        try:
+            updates, memory, gathered = int(record["num_updates"]), record["memory"], record["gathered"]
+            numbers = {name: np.float32(float(memory[name])) for name in Memory._fields}
+            self.memory = Memory(**numbers)._replace(updates=int(memory["updates"]))
+            if vectors := record.get("movement"):
+                parts = [base64.b64decode(vectors[name], validate=True) for name in Movement._fields]
+                self.movement = Movement(*np.stack([np.frombuffer(part, "<f4") for part in parts]))
+            sums = [gathered[name] for name in MinibatchStats._fields[1:]]
+            floats = [np.float32(np.nan if one is None else float(one)) for one in sums]
+            self.gathered = MinibatchStats(int(gathered["minibatches"]), *floats)
+            if self.memory.updates:
+                branch = {branch.name: branch for branch in model.record.branches}[gathered["direction"]]
+                self._proposal = Proposal({**branch.values, "stepsize": float(self.memory.rate)}, branch.name)
+            is_sound = updates >= 1 and np.isfinite([*self.memory]).all()
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            is_sound = False
+        if not is_sound:
+            raise InputError("record: it is damaged, allowed is the result of a stepper's `record`.")
+        if num_updates not in (None, updates):
+            raise InputError(f"num_updates is {num_updates}, allowed is the {updates} of the record, or none.")
+        self.num_updates = updates
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -175,33 +198,6 @@ class Stepper:
             },
             "gathered": sums | {"minibatches": int(self.gathered.minibatches), "direction": direction},
         }
-
-    def _restore(self, record: Mapping[str, Any], num_updates: int | None) -> int:
-        """Take over the state of a record, if it is one of this model's; return its number of updates."""
-        require_stamp(dict(record), "stepper", "of the stepper's record", "start again")
-        if record.get("model") != self.model.fingerprint:
-            raise InputError("record: it belongs to a stepper of another model.")
-        try:
-            updates, memory, gathered = int(record["num_updates"]), record["memory"], record["gathered"]
-            numbers = {name: np.float32(float(memory[name])) for name in Memory._fields}
-            self.memory = Memory(**numbers)._replace(updates=int(memory["updates"]))
-            if vectors := record.get("movement"):
-                parts = [base64.b64decode(vectors[name], validate=True) for name in Movement._fields]
-                self.movement = Movement(*np.stack([np.frombuffer(part, "<f4") for part in parts]))
-            sums = [gathered[name] for name in MinibatchStats._fields[1:]]
-            floats = [np.float32(np.nan if one is None else float(one)) for one in sums]
-            self.gathered = MinibatchStats(int(gathered["minibatches"]), *floats)
-            if self.memory.updates:
-                branch = {branch.name: branch for branch in self.model.record.branches}[gathered["direction"]]
-                self._proposal = Proposal({**branch.values, "stepsize": float(self.memory.rate)}, branch.name)
-            is_sound = updates >= 1 and np.isfinite([*self.memory]).all()
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
-            is_sound = False
-        if not is_sound:
-            raise InputError("record: it is damaged, allowed is the result of a stepper's `record`.")
-        if num_updates not in (None, updates):
-            raise InputError(f"num_updates is {num_updates}, allowed is the {updates} of the record, or none.")
-        return updates
 
 
 def as_numbers(name: str, value: Any) -> NDArray[np.float32]:

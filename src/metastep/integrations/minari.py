@@ -76,7 +76,7 @@ def from_minari(dataset_id: str, folder: str | Path) -> Dataset:
         writer = DatasetWriter(folder, layout, origin["config"], seed=origin["seed"], device=origin["device"])
         names = DEFAULT_OBSERVATION[:-1]
         ends = np.cumsum([layout.features[name] for name in names])
-        for index in writer.missing_blocks():
+        for index in sorted(writer.files.problems()):
             rows = np.arange(layout.blocks.num_valid(index)) + index * layout.block_size
             episodes = [*storage.get_episodes(rows)]
             together = {
@@ -86,7 +86,8 @@ def from_minari(dataset_id: str, folder: str | Path) -> Dataset:
             arrays = {f"feature/{name}": array for name, array in zip(names, seen, strict=True)}
             for name in (name for name in layout.shapes(0) if name not in _SEEN):
                 arrays[name] = np.stack([each["infos"][name.replace("/", ".")] for each in episodes], axis=1)
-            writer.add(index, from_arrays(arrays | {"context": context[0], "hyperparameters": together["actions"]}))
+            arrays |= {"context": context[0], "hyperparameters": together["actions"]}
+            writer.files.add(index, from_arrays(arrays))
     except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
         reason = " ".join(f"{type(error).__name__} {error}".split()).rstrip(".")
         raise InputError(f"Minari dataset {dataset_id} cannot be read: {reason}.") from error
@@ -105,7 +106,9 @@ def _folder(dataset_id: str) -> Path:
 
 
 def _episodes(block: History) -> Iterator[EpisodeBuffer]:
-    observation, reward = block.observe(DEFAULT_OBSERVATION), block.rewards
+    observation = block.observe(DEFAULT_OBSERVATION)
+    with np.errstate(invalid="ignore", over="ignore"):  # a diverged learner's reward is not finite
+        reward = np.diff(block.mean_return, axis=0)
     others = {name.replace("/", "."): array for name, array in block.to_arrays().items() if name not in _SEEN}
     is_last = np.arange(len(reward)) == len(reward) - 1
     for learner in range(reward.shape[1]):

@@ -101,7 +101,7 @@ def collect(
     writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name(), packages=mdp.env.packages)
     for sentence in writer.damaged:
         print(f"{sentence} It is collected again.", file=sys.stderr)
-    missing = writer.missing_blocks()
+    missing = sorted(writer.files.problems())
     work = Collected(writer.files, mdp, num_updates, seed, task_list, None)
     done = dict.fromkeys(missing, 0)
     for block in sorted(writer.files.parts.blocks().intersection(missing)) if controller.is_memoryless else ():

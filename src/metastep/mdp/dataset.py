@@ -178,8 +178,17 @@ class DatasetWriter:
         identity = {"config": config, "seed": seed, "environment": environment, "layout": layout._asdict()}
         # Through JSON and back, so that a tuple equals the list that will be read from the manifest.
         self._identity = json.loads(json.dumps(identity, allow_nan=False))
-        if not (self.folder / "manifest.json").exists():
-            self._create()
+        path = self.folder / "manifest.json"
+        if not path.exists():
+            storage.require_free_space(self.folder, sum(map(layout.num_bytes, layout.blocks)))
+            storage.create_folder(self.folder)
+            # A block without a manifest cannot come from an interrupted run: it belongs to something else.
+            found = sorted(file for kind in ("block", "part") for file in self.folder.glob(f"{kind}-*.safetensors"))
+            if found and not path.exists():
+                holds = f"holds {found[0].name} but no manifest.json"
+                raise InputError(f"Folder {self.folder} {holds}; use another folder.")
+            # Unless another process is faster.
+            storage.write_atomically(path, storage.canonical_json(self._manifest(None)), overwrite=False)
         manifest = _read_manifest(self.folder)
         if manifest["blocks"] is not None:
             # Nothing is left to compute. Should a block be damaged, its new version must match the checksum anyway.
@@ -197,27 +206,8 @@ class DatasetWriter:
         remove_parts(self.folder, set(layout.blocks) - problems.keys())
         storage.require_free_space(self.folder, sum(map(layout.num_bytes, problems)))
 
-    def _create(self) -> None:
-        """Write the first manifest, unless another process is faster."""
-        storage.require_free_space(self.folder, sum(map(self.layout.num_bytes, self.layout.blocks)))
-        storage.create_folder(self.folder)
-        # A block without a manifest cannot come from an interrupted run: it belongs to something else.
-        found = sorted(path for kind in ("block", "part") for path in self.folder.glob(f"{kind}-*.safetensors"))
-        if found and not (self.folder / "manifest.json").exists():
-            raise InputError(f"Folder {self.folder} holds {found[0].name} but no manifest.json; use another folder.")
-        first = storage.canonical_json(self._manifest(None))
-        storage.write_atomically(self.folder / "manifest.json", first, overwrite=False)
-
     def _manifest(self, checksums: list[str] | None) -> dict[str, Any]:
         return storage.sealed(storage.stamp("dataset") | self._identity | {"blocks": checksums})
-
-    def missing_blocks(self) -> list[int]:
-        """Return the blocks that are missing or damaged."""
-        return sorted(self.files.problems())
-
-    def add(self, index: int, history: History) -> None:
-        """Write one block."""
-        self.files.add(index, history)
 
     def block(self, index: int) -> History:
         """Return a block that was added before."""

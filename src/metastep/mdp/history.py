@@ -61,12 +61,6 @@ class History(NamedTuple):
         return _to_arrays(self) | {f"{_TRIED}{name}": array for name, array in tried.items()}
 
     @property
-    def rewards(self) -> NDArray[np.float32]:
-        """The improvement of the return by each update, `l_t = j_{t+1} - j_t`: (T, learners)."""
-        with np.errstate(invalid="ignore", over="ignore"):  # a diverged learner's reward is not finite, and counted so
-            return np.diff(self.mean_return, axis=0)
-
-    @property
     def outcomes(self) -> list[Outcomes]:
         """The updates that were made, then those tried, without the axis `tries`: one label of every state in each."""
         features = {name: array[1:] for name, array in self.features.items()}
@@ -85,27 +79,18 @@ class History(NamedTuple):
 
         A tuple is usable if all its numbers are finite, in every feature, asked for or not.
         """
-        parts = [self._tuples(names, outcome) for outcome in self.outcomes]
+        everything, parts = ("context", "return", *self.features), []
+        for after in self.outcomes:
+            with np.errstate(invalid="ignore", over="ignore"):
+                rewards = after.mean_return - self.mean_return[:-1]
+            chosen = after.hyperparameters
+            usable = np.isfinite(chosen).all(axis=2) & np.isfinite(rewards)
+            usable &= np.isfinite(self.observe(everything)[:-1]).all(axis=2)
+            usable &= np.isfinite(_side_by_side(everything, self.context, after)).all(axis=2)
+            stepsize = chosen[:, :, 0] if chosen.shape[2] == 1 else chosen
+            columns = self.observe(names)[:-1], stepsize, rewards, _side_by_side(names, self.context, after)
+            parts.append(Transitions(*(array.swapaxes(0, 1)[usable.T] for array in columns)))
         return parts[0] if len(parts) == 1 else Transitions(*map(np.concatenate, zip(*parts, strict=True)))
-
-    def _tuples(self, names: Sequence[str], after: Outcomes) -> Transitions:
-        with np.errstate(invalid="ignore", over="ignore"):
-            rewards = after.mean_return - self.mean_return[:-1]
-        everything = ("context", "return", *self.features)
-        usable = np.isfinite(after.hyperparameters).all(axis=2) & np.isfinite(rewards)
-        usable &= np.isfinite(self.observe(everything)[:-1]).all(axis=2)
-        usable &= np.isfinite(_side_by_side(everything, self.context, after)).all(axis=2)
-
-        def rows(array: NDArray[np.float32]) -> NDArray[np.float32]:
-            return array.swapaxes(0, 1)[usable.T]
-
-        hyperparameters = rows(after.hyperparameters)
-        return Transitions(
-            observation=rows(self.observe(names)[:-1]),
-            stepsize=hyperparameters[:, 0] if hyperparameters.shape[1] == 1 else hyperparameters,
-            reward=rows(rewards),
-            next_observation=rows(_side_by_side(names, self.context, after)),
-        )
 
 
 def _side_by_side(names: Sequence[str], context: NDArray[np.float32], seen: History | Outcomes) -> NDArray[np.float32]:

@@ -95,16 +95,6 @@ def follow(
         return stretch
 
 
-def run(
-    mdp: MetaMDP, controller: Controller, tasks: Tasks, num_updates: int, record: Sequence[str] = ()
-) -> tuple[History, ControllerState]:
-    """Let the learners of one block make `num_updates` updates; return their history and the controller's state at the end."""
-    learners = mdp.begin(tasks)
-    state = controller.init(mdp, learners)
-    end = follow(mdp, controller, learners, state, num_updates, from_start=True, record=record)
-    return end.piece, end.state
-
-
 class Growth(NamedTuple):
     """A block after some updates: the history so far, and the learners to go on with."""
 

@@ -1,6 +1,6 @@
 """Export of a dataset to Parquet, for Polars, pandas, DuckDB and the like."""
 
-from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,17 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool =
 
     def fill(file: Path) -> None:
         writer: Any = None
-        for piece in _pieces(whole):
-            table = pa.table({name: column(array) for name, array in piece.items()})
-            writer = writer or pq.ParquetWriter(file, table.schema)
-            writer.write_table(table)
+        layout, first_learner = whole.layout, 0
+        for index, block in enumerate(whole.blocks()):
+            learners = len(block.context)
+            # A few learners after the other, so that a large block is never held as a whole.
+            few = max(1, _BYTES_AT_ONCE * learners // layout.num_bytes(index))
+            for tried, start in product(range(layout.labels), range(0, learners, few)):
+                piece = _columns(block.part(start, start + few), layout, first_learner + start, tried)
+                table = pa.table({name: column(array) for name, array in piece.items()})
+                writer = writer or pq.ParquetWriter(file, table.schema)
+                writer.write_table(table)
+            first_learner += learners
         writer.close()
 
     def column(array: NDArray[Any]) -> Any:
@@ -42,18 +49,6 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool =
         return values if array.ndim == 2 else pa.FixedSizeListArray.from_arrays(values, array.shape[2])
 
     write_new(path, fill, force=force)
-
-
-def _pieces(dataset: Dataset) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield the columns of a few learners after the other, so that a large block is never held as a whole."""
-    layout, first_learner = dataset.layout, 0
-    for index, block in enumerate(dataset.blocks()):
-        learners = len(block.context)
-        few = max(1, _BYTES_AT_ONCE * learners // layout.num_bytes(index))
-        for tried in range(layout.labels):
-            for start in range(0, learners, few):
-                yield _columns(block.part(start, start + few), layout, first_learner + start, tried)
-        first_learner += learners
 
 
 def _columns(block: History, layout: Layout, first_learner: int, tried: int) -> dict[str, NDArray[Any]]:

@@ -16,12 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import NDArray
 
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.mdp import Learners, MetaMDP, Tasks
-from metastep.mdp.history import History, from_arrays, joined
+from metastep.mdp.history import from_arrays, joined
 from metastep.mdp.loop import Growth
 
 _NAME = re.compile(r"part-(\d{5,})-(\d{5,})\.safetensors")
@@ -66,31 +65,26 @@ class Parts:
                     raise InputError(
                         f"File {path} belongs to another dataset or block, or the part before it is missing."
                     )
-                piece, learners = _restored(arrays, mdp, tasks, path)
+                blank = mdp.blank(tasks)
+                kinds = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(blank).items()}
+                of_piece = {name: arrays.pop(name) for name in list(arrays) if name.startswith(_PIECE)}
+                try:
+                    if {name: (array.shape, array.dtype) for name, array in arrays.items()} != kinds:
+                        raise TypeError
+                    piece = from_arrays({name.removeprefix(_PIECE): array for name, array in of_piece.items()})
+                except TypeError:
+                    raise InputError(f"File {path} does not hold what this version keeps.") from None
             except InputError as error:
                 _remove(path for _, path in files[position:])
                 return growth, str(error)
-            growth = Growth(end, (*(growth.pieces if growth else ()), piece), learners)
+            # Copies: the files behind these arrays will be removed.
+            leaves = [jnp.array(arrays[name]) for name in kinds]
+            kept: Learners = jax.tree.unflatten(jax.tree.structure(_without_key(blank)), leaves)
+            growth = Growth(end, (*(growth.pieces if growth else ()), piece), kept._replace(key=tasks.key))
         return growth, None
 
     def _metadata(self, block: int, since: int, updates: int) -> dict[str, Any]:
         return {**self.identity, "block": block, "since": since, "updates": updates}
-
-
-def _restored(arrays: Mapping[str, NDArray[Any]], mdp: MetaMDP, tasks: Tasks, path: Path) -> tuple[History, Learners]:
-    blank = mdp.blank(tasks)
-    kinds = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(blank).items()}
-    of_piece = {name.removeprefix(_PIECE): array for name, array in arrays.items() if name.startswith(_PIECE)}
-    try:
-        if {name: (a.shape, a.dtype) for name, a in arrays.items() if not name.startswith(_PIECE)} != kinds:
-            raise TypeError
-        piece = from_arrays(of_piece)
-    except TypeError:
-        raise InputError(f"File {path} does not hold what this version keeps.") from None
-    # Copies: the files behind these arrays will be removed.
-    leaves = [jnp.array(arrays[name]) for name in kinds]
-    kept: Learners = jax.tree.unflatten(jax.tree.structure(_without_key(blank)), leaves)
-    return piece, kept._replace(key=tasks.key)
 
 
 def _without_key(learners: Learners) -> Learners:

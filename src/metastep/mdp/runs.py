@@ -26,7 +26,7 @@ from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.controller import Controller
 from metastep.mdp.episodes import before_updates, moved, observed, without_ranges
 from metastep.mdp.history import History
-from metastep.mdp.loop import Stretch, follow, following
+from metastep.mdp.loop import follow, following
 from metastep.simulation.engine import blocks_at_once, compiled, fills_batches, one_block_at_a_time
 from metastep.simulation.gradients import Batch, Estimator
 from metastep.simulation.rollouts import Trajectories
@@ -99,49 +99,44 @@ def run_blocks(asked: Sequence[BlockRun], tag: int) -> list[Ran]:
             state = controller.init(mdp, learners)
             ends = [follow(mdp, controller, learners, state, num_updates, count_update, from_start=True)]
         else:
-            ends = _run_together(asked, count_update)
+            # What `follow` gives for each block; all make their updates in lockstep.
+            mdps = [without_ranges(whole_episodes(block.mdp, "a batch of blocks")) for block in asked]
+            tasks = [block.start.tasks for block in asked]
+            keeps = [block.controller.keeps_episodes for block in asked]
+            how = simulation_of(mdps[0]), any(keeps)
+            context, key = _stacked([each.context for each in tasks]), _stacked([each.key for each in tasks])
+
+            def next_batch(blocks: Sequence[Learners]) -> list[Learners]:
+                theta = _stacked([learners.theta for learners in blocks])
+                batch, episodes = compiled(_simulate)(how, theta, context, key, blocks[0].update)
+                found = []
+                for index, (mdp, learners) in enumerate(zip(mdps, blocks, strict=True)):
+                    after: Learners = compiled(observed)(mdp, _part(batch, index), learners)
+                    found.append(after._replace(episodes=_part(episodes, index) if keeps[index] else None))
+                return found
+
+            blocks = next_batch([compiled(before_updates)(mdp, each) for mdp, each in zip(mdps, tasks, strict=True)])
+            courses, chosen = [], []
+            for (mdp, controller, _, num_updates, _), learners in zip(asked, blocks, strict=True):
+                state = controller.init(mdp, learners)
+                courses.append(following(mdp, controller, learners, state, num_updates, from_start=True))
+                chosen.append(next(courses[-1]))
+            ends = []
+            while not ends:
+                blocks = next_batch([compiled(moved)(*each) for each in zip(mdps, blocks, chosen, strict=True)])
+                count_update()
+                chosen = []
+                for course, learners in zip(courses, blocks, strict=True):
+                    try:
+                        chosen.append(course.send(learners))
+                    except StopIteration as last:
+                        ends.append(last.value)
     results = []
     for block, end in zip(asked, ends, strict=True):
         num = len(end.piece.context) if block.num_valid is None else block.num_valid
         report = {name: array[:, :num] for name, array in jax.device_get(block.controller.report(end.state)).items()}
         results.append(Ran(end.piece.part(0, num), np.asarray(end.learners.theta)[:num], report))
     return results
-
-
-def _run_together(asked: Sequence[BlockRun], on_update: Callable[[], object]) -> list[Stretch]:
-    """Return what `metastep.mdp.loop.follow` gives for each block; all make their updates in lockstep."""
-    mdps = [without_ranges(whole_episodes(block.mdp, "a batch of blocks")) for block in asked]
-    tasks = [block.start.tasks for block in asked]
-    keeps = [block.controller.keeps_episodes for block in asked]
-    how = simulation_of(mdps[0]), any(keeps)
-    context, key = _stacked([each.context for each in tasks]), _stacked([each.key for each in tasks])
-
-    def next_batch(blocks: Sequence[Learners]) -> list[Learners]:
-        theta = _stacked([learners.theta for learners in blocks])
-        batch, episodes = compiled(_simulate)(how, theta, context, key, blocks[0].update)
-        found = []
-        for index, (mdp, learners) in enumerate(zip(mdps, blocks, strict=True)):
-            after: Learners = compiled(observed)(mdp, _part(batch, index), learners)
-            found.append(after._replace(episodes=_part(episodes, index) if keeps[index] else None))
-        return found
-
-    blocks = next_batch([compiled(before_updates)(mdp, each) for mdp, each in zip(mdps, tasks, strict=True)])
-    courses, chosen = [], []
-    for (mdp, controller, _, num_updates, _), learners in zip(asked, blocks, strict=True):
-        state = controller.init(mdp, learners)
-        courses.append(following(mdp, controller, learners, state, num_updates, from_start=True))
-        chosen.append(next(courses[-1]))
-    ends: list[Stretch] = []
-    while not ends:
-        blocks = next_batch([compiled(moved)(*each) for each in zip(mdps, blocks, chosen, strict=True)])
-        on_update()
-        chosen = []
-        for course, learners in zip(courses, blocks, strict=True):
-            try:
-                chosen.append(course.send(learners))
-            except StopIteration as end:
-                ends.append(end.value)
-    return ends
 
 
 def simulation_of(mdp: EpisodicMetaMDP) -> Estimator:

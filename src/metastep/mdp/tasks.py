@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +27,17 @@ def load_tasks(
         raise InputError(f"{where} ends in {path.suffix!r}, allowed are .csv and .json.")
     try:
         text = read_bytes(path).decode("utf-8-sig")  # spreadsheets put a byte order mark in front of the first name
-        # A whole number may be too long for anything but a float.
-        rows = _read_csv(where, text) if kind == ".csv" else json.loads(text, parse_int=float)
+        if kind == ".json":
+            rows = json.loads(text, parse_int=float)  # a whole number may be too long for anything but a float
+        else:
+            lines = list(filter(None, csv.reader(StringIO(text, newline=""), strict=True, skipinitialspace=True)))
+            header = [name.strip() for name in lines[0]] if lines else []
+            if repeated := [name for name in header if header.count(name) > 1]:
+                raise InputError(f"{where} has the column {repeated[0]!r} more than once.")
+            for number, line in enumerate(lines[1:], start=1):
+                if len(line) != len(header):
+                    raise InputError(f"{where}, row {number} has {len(line)} values, the header has {len(header)}.")
+            rows = [dict(zip(header, map(_number, line), strict=True)) for line in lines[1:]]
     except InputError:
         raise
     except (ValueError, csv.Error, RecursionError) as error:
@@ -63,17 +71,6 @@ def load_tasks(
             f"allowed is [{low[column]:g}, {high[column]:g}]."
         )
     return contexts
-
-
-def _read_csv(where: str, text: str) -> list[dict[str, Any]]:
-    lines = [line for line in csv.reader(StringIO(text, newline=""), strict=True, skipinitialspace=True) if line]
-    header = [name.strip() for name in lines[0]] if lines else []
-    if repeated := [name for name in header if header.count(name) > 1]:
-        raise InputError(f"{where} has the column {repeated[0]!r} more than once.")
-    for number, line in enumerate(lines[1:], start=1):
-        if len(line) != len(header):
-            raise InputError(f"{where}, row {number} has {len(line)} values, the header has {len(header)}.")
-    return [dict(zip(header, map(_number, line), strict=True)) for line in lines[1:]]
 
 
 def _number(text: str) -> float | str:

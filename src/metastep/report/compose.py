@@ -21,15 +21,7 @@ def compose(findings: Findings) -> Document:
     paired, final = (
         differences(comparison, target, metric=metric, **findings.resampling) for metric in get_args(Metric)
     )
-    parts: list[Part] = [Paragraph(_headline(findings, paired)), Heading("What was run")]
-    if command := findings.command:
-        repeats = "The same commands repeat it" if "\n" in command else "The same command repeats it"
-        parts += [Paragraph(f"{repeats}; the same seed on the same device gives the same bytes."), Command(command)]
-    else:
-        parts.append(Paragraph("Every setting is in config.json, beside this report."))
-    parts.append(_settings(findings))
-    if findings.model:
-        parts += [_models(findings), *usage(findings.model)]
+    parts: list[Part] = [Paragraph(_headline(findings, paired)), *_what_was_run(findings)]
     parts += [Heading("Learning curves"), learning_curves(findings), *one_by_one(findings)]
     if choosers := [record.name for record in comparison.methods if record.directions]:
         parts += [Heading("Chosen directions"), directions(findings, choosers)]
@@ -37,8 +29,26 @@ def compose(findings: Findings) -> Document:
     # A run in one task has no other to hold steps against.
     if findings.config["env"]["fixed_context"] is None:
         parts.append(steps_by_task(findings))
-    parts += [Heading("Single tasks"), single_tasks(findings), Heading("Comparison"), Paragraph(_explanation(findings))]
-    parts.append(tables.comparison_table(comparison, **findings.resampling))
+    parts += [Heading("Single tasks"), single_tasks(findings)]
+    explanation = (
+        "AUC is the mean return over the updates; its interquartile mean leaves out the worst and the best quarter of the tasks. "
+        "Intervals are 95 % over tasks; all methods had the same tasks, first policies and simulation keys. A difference is "
+        f"{comparison.label(target)} minus the method, paired by task; the verdict needs the interval to exclude 0 "
+        "and a p-value, of the interval and of random sign flips, below 0.05. Each verdict is that of its pair alone; p-values "
+        "corrected for the number of pairs (Holm) are in differences.csv, with all pairs of methods."
+    )
+    if shown := [comparison.record(name) for name in tables.oracles(comparison)]:
+        spent = listed([f"the {record.label}, which spends {record.trials} times the samples" for record in shown])
+        explanation += (
+            f" A score is 0 % at the best fixed step and 100 % at {spent}. An oracle is short-sighted, so that a planner may "
+            "pass it."
+        )
+    if any(comparison.num_diverged().values()):
+        explanation += (
+            " Where a return is not finite, it counts as the worst on its task: of the two methods in a difference, of all "
+            "methods elsewhere."
+        )
+    parts += [Heading("Comparison"), Paragraph(explanation), tables.comparison_table(comparison, **findings.resampling)]
     if paired:
         label, size = comparison.label(target), (6.4, 0.8 + 0.32 * len(paired))
         caption = f"Paired difference in AUC, {label} minus each method, with 95 % intervals; right of zero {label} is better."
@@ -47,39 +57,31 @@ def compose(findings: Findings) -> Document:
     parts += [Heading("Beyond the mean"), spread(findings)]
     if comparison.tuning:
         parts += [Heading("Tuned values"), tables.tuning_table(comparison)]
-    parts += [Heading("What it cost"), *_costs(findings)]
+    costs = (
+        "Environment steps, over all tasks: of the training data, of selecting among iterations on validation tasks, of the "
+        "whole grid search on tuning tasks, and of the batches on the test tasks."
+    )
+    if any(record.trials for record in comparison.methods):
+        costs += " Trials are what a yardstick simulates of its own before its updates, as if all episodes were equally long."
+    costs += (
+        " Wall times are not here, since they differ from run to run and this page does not: the terminal shows that of each "
+        "stage."
+    )
+    parts += [Heading("What it cost"), Paragraph(costs), tables.cost_table(comparison, fitted)]
     if fitted:
         parts += about_the_model(findings, target if target in fitted else next(iter(fitted)))
-    parts += [Heading("The methods"), tables.methods_table(comparison)]
-    models = {name: (one.counts, one.model.record.training_data.fingerprint) for name, one in fitted.items()}
-    parts += [Heading("Flags, versions and seeds"), Paragraph(tables.FLAGGED)]
-    parts.append(tables.bookkeeping_table(comparison, models, findings.config))
+    known = [(record.label, tables.about(record)) for record in comparison.methods]
+    parts += [Heading("The methods"), Table(("method", "what it is"), known, name="methods")]
+    flags = (
+        "An estimate is flagged where it cannot be followed: the direction of the update is zero or holds a number that is not "
+        "finite, or the step would leave what float32 can hold. Such a learner stays where it is for that update, is counted "
+        "below, and is never dropped from a mean. A few flags are harmless (a batch in which every episode failed alike has no "
+        "gradient); many mean that a policy cannot learn from its batches."
+    )
+    parts += [Heading("Flags, versions and seeds"), Paragraph(flags)]
+    parts.append(tables.bookkeeping_table(comparison, fitted, findings.config))
     about_it = f"{comparison.num_tasks} test tasks, {comparison.returns.shape[2] - 1} updates each"
     return Document(f"metastep: {findings.name}", about_it, parts)
-
-
-def _explanation(findings: Findings) -> str:
-    """Return how to read the table of the comparison."""
-    comparison = findings.comparison
-    text = (
-        "AUC is the mean return over the updates; its interquartile mean leaves out the worst and the best quarter of the tasks. "
-        "Intervals are 95 % over tasks; all methods had the same tasks, first policies and simulation keys. A difference is "
-        f"{comparison.label(findings.target)} minus the method, paired by task; the verdict needs the interval to exclude 0 "
-        "and a p-value, of the interval and of random sign flips, below 0.05. Each verdict is that of its pair alone; p-values "
-        "corrected for the number of pairs (Holm) are in differences.csv, with all pairs of methods."
-    )
-    if shown := [comparison.record(name) for name in tables.oracles(comparison)]:
-        spent = listed([f"the {record.label}, which spends {record.trials} times the samples" for record in shown])
-        text += (
-            f" A score is 0 % at the best fixed step and 100 % at {spent}. An oracle is short-sighted, so that a planner may "
-            "pass it."
-        )
-    if any(comparison.num_diverged().values()):
-        text += (
-            " Where a return is not finite, it counts as the worst on its task: of the two methods in a difference, of all "
-            "methods elsewhere."
-        )
-    return text
 
 
 def _headline(findings: Findings, paired: Sequence[Difference]) -> str:
@@ -111,7 +113,14 @@ def _headline(findings: Findings, paired: Sequence[Difference]) -> str:
     return result
 
 
-def _settings(findings: Findings) -> Table:
+def _what_was_run(findings: Findings) -> list[Part]:
+    """Show the command, the settings, how the models were fitted (a column for each), and how to use one."""
+    parts: list[Part] = [Heading("What was run")]
+    if command := findings.command:
+        repeats = "The same commands repeat it" if "\n" in command else "The same command repeats it"
+        parts += [Paragraph(f"{repeats}; the same seed on the same device gives the same bytes."), Command(command)]
+    else:
+        parts.append(Paragraph("Every setting is in config.json, beside this report."))
     config = findings.config
     rollout, meta = config["rollout"], config["meta"]
     if rollout["num_episodes"] is not None:
@@ -132,24 +141,9 @@ def _settings(findings: Findings) -> Table:
         ("step sizes", _range(meta["stepsize_low"], meta["stepsize_high"], meta["stepsize_scale"])),
         ("seed", str(config["seed"])),
     ]
-    return Table(("setting", "value"), rows, name="settings")
-
-
-def _range(low: float, high: float, scale: str) -> str:
-    """Describe where steps come from and what they mean."""
-    meaning = {"linear": "", "log": ", along their logarithm", "divergence": " of KL divergence"}
-    return f"{low:g} to {high:g}{meaning[scale]}"
-
-
-def _part(section: dict[str, Any]) -> str:
-    """Describe a part with its options."""
-    return ", ".join(
-        [str(section["name"]), *(f"{key} {value}" for key, value in sorted(section.items()) if key != "name")]
-    )
-
-
-def _models(findings: Findings) -> Table:
-    """Describe how the models were fitted, a column for each."""
+    parts.append(Table(("setting", "value"), rows, name="settings"))
+    if findings.model is None:
+        return parts
     columns = []
     for fitted in findings.fitted.values():
         record = fitted.model.record
@@ -173,24 +167,19 @@ def _models(findings: Findings) -> Table:
                 "iteration": f"N = {record.selected_iteration} of {fqi['iterations']}, selected on validation tasks",
             }
         )
-    rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
-    return Table(("model", *map(findings.comparison.label, findings.fitted)), rows, name="models")
+    shown = [(name, *(column[name] for column in columns)) for name in columns[0]]
+    header = ("model", *map(findings.comparison.label, findings.fitted))
+    return [*parts, Table(header, shown, name="models"), *usage(findings.model)]
 
 
-def _costs(findings: Findings) -> list[Part]:
-    text = (
-        "Environment steps, over all tasks: of the training data, of selecting among iterations on validation tasks, of the "
-        "whole grid search on tuning tasks, and of the batches on the test tasks."
+def _range(low: float, high: float, scale: str) -> str:
+    """Describe where steps come from and what they mean."""
+    meaning = {"linear": "", "log": ", along their logarithm", "divergence": " of KL divergence"}
+    return f"{low:g} to {high:g}{meaning[scale]}"
+
+
+def _part(section: dict[str, Any]) -> str:
+    """Describe a part with its options."""
+    return ", ".join(
+        [str(section["name"]), *(f"{key} {value}" for key, value in sorted(section.items()) if key != "name")]
     )
-    if any(record.trials for record in findings.comparison.methods):
-        text += " Trials are what a yardstick simulates of its own before its updates, as if all episodes were equally long."
-    text += (
-        " Wall times are not here, since they differ from run to run and this page does not: the terminal shows that of each "
-        "stage."
-    )
-    trained = {
-        # Every round selects among the iterations of its own model.
-        name: (model.counts.num_steps, float(model.validation.num_steps.sum()) * int(model.config["collect"]["rounds"]))
-        for name, model in findings.fitted.items()
-    }
-    return [Paragraph(text), tables.cost_table(findings.comparison, trained)]

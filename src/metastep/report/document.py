@@ -96,7 +96,36 @@ def to_html(document: Document, drawings: Mapping[str, Drawing] | None = None) -
     drawn = drawings or {part.name: draw(part) for part in document.parts if isinstance(part, Picture)}
     style = resources.files("metastep.report").joinpath("page.css").read_text("utf-8")
     title, subtitle = html.escape(document.title), html.escape(document.subtitle)
-    body = "\n".join(_html_part(part, drawn) for part in document.parts)
+    lines = []
+
+    def row(cells: Sequence[str], tag: str, numeric: Sequence[int]) -> str:
+        marks = [" class=number" if index in numeric else "" for index in range(len(cells))]
+        each = (f"<{tag}{mark}>{html.escape(cell)}</{tag}>" for cell, mark in zip(cells, marks, strict=True))
+        return f"<tr>{''.join(each)}</tr>"
+
+    for part in document.parts:
+        match part:
+            case Heading(text):
+                lines.append(f"<h2>{html.escape(text)}</h2>")
+            case Paragraph(text):
+                lines.append(f"<p>{html.escape(text)}</p>")
+            case Command(text):
+                lines.append(f"<pre><code>{html.escape(text)}</code></pre>")
+            case Table(header, rows, numeric, name):
+                identity = f' id="{html.escape(name)}"' if name else ""
+                cells = "\n".join(row(each, "td", numeric) for each in rows)
+                head = f'<div class="scroll"><table{identity}>\n<thead>{row(header, "th", numeric)}</thead>\n'
+                lines.append(f"{head}<tbody>\n{cells}\n</tbody>\n</table></div>")
+            case Picture(name, caption):
+                images = (drawn[name].dark, drawn[name].light)
+                dark, light = (f"data:image/svg+xml;base64,{base64.b64encode(image).decode()}" for image in images)
+                caption = html.escape(caption)
+                lines.append(
+                    f'<figure id="{html.escape(name)}"><picture>'
+                    f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+                    f'<img src="{light}" alt="{caption}"></picture><figcaption>{caption}</figcaption></figure>'
+                )
+    body = "\n".join(lines)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -105,36 +134,6 @@ def to_html(document: Document, drawings: Mapping[str, Drawing] | None = None) -
         f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
         f'<header><h1>{title}</h1>\n<p class="subtitle">{subtitle}</p></header>\n{body}\n</main>\n</body>\n</html>\n'
     )
-
-
-def _html_part(part: Part, drawn: Mapping[str, Drawing]) -> str:
-    match part:
-        case Heading(text):
-            return f"<h2>{html.escape(text)}</h2>"
-        case Paragraph(text):
-            return f"<p>{html.escape(text)}</p>"
-        case Command(text):
-            return f"<pre><code>{html.escape(text)}</code></pre>"
-        case Table(header, rows, numeric, name):
-
-            def row(cells: Sequence[str], tag: str) -> str:
-                marks = [" class=number" if index in numeric else "" for index in range(len(cells))]
-                each = (f"<{tag}{mark}>{html.escape(cell)}</{tag}>" for cell, mark in zip(cells, marks, strict=True))
-                return f"<tr>{''.join(each)}</tr>"
-
-            identity = f' id="{html.escape(name)}"' if name else ""
-            body = "\n".join(row(cells, "td") for cells in rows)
-            head = f'<div class="scroll"><table{identity}>\n<thead>{row(header, "th")}</thead>\n'
-            return f"{head}<tbody>\n{body}\n</tbody>\n</table></div>"
-        case Picture(name, caption):
-            images = (drawn[name].dark, drawn[name].light)
-            dark, light = (f"data:image/svg+xml;base64,{base64.b64encode(image).decode()}" for image in images)
-            caption = html.escape(caption)
-            return (
-                f'<figure id="{html.escape(name)}"><picture>'
-                f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-                f'<img src="{light}" alt="{caption}"></picture><figcaption>{caption}</figcaption></figure>'
-            )
 
 
 def to_markdown(document: Document, figures: str) -> str:

@@ -2,6 +2,7 @@
 
 import keyword
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -86,35 +87,68 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
     parts: list[Part] = [Heading("Validation by iteration"), iterations]
     shares = mean_importances(fitted.model.q_functions[record.selected_iteration - 1].heads)
     if shares is not None:
-        parts += [Heading("What the model looks at"), _importances((*record.feature_names, "step size"), shares, shade)]
+        names = (*record.feature_names, "step size")
+        order = np.argsort(shares)[::-1]
+        shown = [(names[i], float(shares[i])) for i in order[:_MOST_BARS]]
+        if len(order) > _MOST_BARS:
+            shown.append((f"{len(order) - _MOST_BARS} others", float(shares[order[_MOST_BARS:]].sum())))
+
+        def draw(axes: Axes, ink: Ink) -> None:
+            heights = list(range(len(shown) - 1, -1, -1))
+            axes.barh(heights, [value for _, value in shown], color=tint(shade, 0, ink), height=0.68)
+            axes.set_yticks(heights, [plain(name) for name, _ in shown])
+            axes.grid(axis="y", visible=False)
+            axes.set_xlabel("share of variance reduction")
+
+        caption = "Share of the variance reduction by input, mean over the forests of the selected iteration."
+        drawing = alone("importances", caption, Panel("", draw), (6.4, 0.8 + 0.25 * len(shown)))
+        parts += [Heading("What the model looks at"), drawing]
     parts += [Heading("What the model expects of a step"), _values(fitted, shade)]
-    # A run in one task has nothing to map.
-    if "context" in {part.name for part in record.observation} and findings.config["env"]["fixed_context"] is None:
-        parts += _map(findings, fitted, shade)
-    return parts
+    # A run in one task has nothing to map, and steps along different directions have a mean only where they are divergences.
+    space, scales = findings.context_space, {branch.scale for branch in record.branches}
+    observed = {part.name for part in record.observation}
+    is_map = "context" in observed and findings.config["env"]["fixed_context"] is None
+    if not is_map or (record.directions and scales != {"divergence"}):
+        return parts
+    # The mean greedy step of the first policies, over one or two coordinates of the context.
+    coordinates = range(min(2, space.num_coordinates))
+    grid = [np.linspace(space.low[i], space.high[i], _GRID, dtype=np.float32) for i in coordinates]
+    what = "KL divergence" if scales == {"divergence"} else "step size"
+    labels = [plain(each) for each in findings.labels_of_context()]
+    steps, is_log = proposals(fitted.model, fitted.starts, grid)[..., -1].astype(np.float64), scales != {"linear"}
+    steps = 10.0 ** np.log10(steps).mean(axis=1) if is_log else steps.mean(axis=1)
+    steps = steps.reshape([len(axis) for axis in grid])
+
+    def line(axes: Axes, ink: Ink) -> None:
+        axes.plot(grid[0], steps, color=tint(shade, 0, ink), drawstyle="steps-mid")
+        axes.set(xlabel=labels[0], ylabel=what)
+        if is_log:
+            logarithmic(axes, "y")
+
+    def heat_map(axes: Axes, ink: Ink) -> None:
+        axes.grid(visible=False)
+        norm = "log" if is_log else None
+        image = axes.pcolormesh(*grid, steps.T, cmap="cividis", shading="auto", rasterized=True, norm=norm)
+        axes.set(xlabel=labels[0], ylabel=labels[1])
+        assert axes.figure is not None
+        bar = axes.figure.colorbar(image, ax=axes, label=what)
+        bar.outline.set_visible(False)
+        if is_log:
+            bar.minorticks_off()
+            bar.set_ticks(np.geomspace(steps.min(), steps.max(), 5).tolist())
+            bar.formatter = FuncFormatter(lambda value, _: f"{value:.2g}")
+            bar.update_ticks()
+
+    caption = f"Step of the first update by task: mean over {len(fitted.starts)} first policies of the training data."
+    drawn = (heat_map, (5.2, 3.9)) if len(grid) == 2 else (line, (5.6, 2.9))
+    mapped = alone("step-size-map", caption, Panel("", drawn[0]), drawn[1])
+    return [*parts, Heading("Recommended first step by task"), mapped]
 
 
 def mean_importances(heads: Sequence[Head]) -> NDArray[np.float64] | None:
     """Return the importance of every input, mean over the heads; None where the regressor has none."""
     shares = [head.importances for head in heads if head.importances is not None]
     return np.asarray(np.mean(shares, axis=0)) if len(shares) == len(heads) else None
-
-
-def _importances(names: Sequence[str], shares: NDArray[np.float64], shade: str) -> Picture:
-    order = np.argsort(shares)[::-1]
-    shown = [(names[i], float(shares[i])) for i in order[:_MOST_BARS]]
-    if len(order) > _MOST_BARS:
-        shown.append((f"{len(order) - _MOST_BARS} others", float(shares[order[_MOST_BARS:]].sum())))
-
-    def draw(axes: Axes, ink: Ink) -> None:
-        heights = list(range(len(shown) - 1, -1, -1))
-        axes.barh(heights, [value for _, value in shown], color=tint(shade, 0, ink), height=0.68)
-        axes.set_yticks(heights, [plain(name) for name, _ in shown])
-        axes.grid(axis="y", visible=False)
-        axes.set_xlabel("share of variance reduction")
-
-    caption = "Share of the variance reduction by input, mean over the forests of the selected iteration."
-    return alone("importances", caption, Panel("", draw), (6.4, 0.8 + 0.25 * len(shown)))
 
 
 def _values(fitted: Fitted, shade: str) -> Picture:
@@ -129,36 +163,33 @@ def _values(fitted: Fitted, shade: str) -> Picture:
     by_share = len(scales) > 1  # steps of different meanings have in common where they lie in their ranges
     named = min(2, len(titles) - 1) if len(branches) > 1 else None  # once is enough, where there is room
 
-    def panel(state: int) -> Panel:
-        def draw(axes: Axes, ink: Ink) -> None:
-            axes.set_title(plain(titles[state]), fontsize=9.0, fontweight="normal")
-            ends = []
-            for index, (branch, row) in enumerate(zip(branches, values[state], strict=True)):
-                colour = shade_of(index) if len(branches) > 1 else tint(shade, 0, ink)
-                steps = Range(branch.low, branch.high, branch.scale).grid(len(row))
-                grid = np.linspace(0.0, 1.0, len(row)) if by_share else steps
-                is_chosen = len(branches) == 1 or index == chosen[state, 0]
-                axes.plot(grid, row, color=colour, linewidth=2.0 if is_chosen else 1.1, zorder=3 if is_chosen else 2)
-                ends.append((branch.name, float(row[-1]), colour))
-                if is_chosen:
-                    place = int(np.argmin(np.abs(steps - chosen[state, -1])))
-                    at = grid[place], row[place]
-                    axes.plot(*at, "o", color=ink.text, markerfacecolor="none", markersize=9, zorder=4)
-            if not by_share and scales != {"linear"}:
-                logarithmic(axes, "x")
-            xlabel = "place in the range of steps" if by_share else axis_of(branches[0].scale)
-            axes.set(xlabel=xlabel, ylabel="Q")
-            if state == named:
-                label_lines(axes, ends)
-
-        return Panel(titles[state], draw)
+    def draw(state: int, axes: Axes, ink: Ink) -> None:
+        axes.set_title(plain(titles[state]), fontsize=9.0, fontweight="normal")
+        ends = []
+        for index, (branch, row) in enumerate(zip(branches, values[state], strict=True)):
+            colour = shade_of(index) if len(branches) > 1 else tint(shade, 0, ink)
+            steps = Range(branch.low, branch.high, branch.scale).grid(len(row))
+            grid = np.linspace(0.0, 1.0, len(row)) if by_share else steps
+            is_chosen = len(branches) == 1 or index == chosen[state, 0]
+            axes.plot(grid, row, color=colour, linewidth=2.0 if is_chosen else 1.1, zorder=3 if is_chosen else 2)
+            ends.append((branch.name, float(row[-1]), colour))
+            if is_chosen:
+                place = int(np.argmin(np.abs(steps - chosen[state, -1])))
+                at = grid[place], row[place]
+                axes.plot(*at, "o", color=ink.text, markerfacecolor="none", markersize=9, zorder=4)
+        if not by_share and scales != {"linear"}:
+            logarithmic(axes, "x")
+        xlabel = "place in the range of steps" if by_share else axis_of(branches[0].scale)
+        axes.set(xlabel=xlabel, ylabel="Q")
+        if state == named:
+            label_lines(axes, ends)
 
     which = " and direction" if model.record.directions else ""
     caption = (
         f"Q(x, h) of the selected iteration for {len(states)} states of the training data, and the step{which} that it chooses "
         "(ring). Every panel has its own scale: only differences within it matter for the choice."
     )
-    panels = [panel(state) for state in range(len(states))]
+    panels = [Panel(title, partial(draw, state)) for state, title in enumerate(titles)]
     return picture("values", caption, in_rows(panels, 3), Layout((3.4, 2.4), (0.3, 0.38), share_x="all"))
 
 
@@ -173,46 +204,3 @@ def proposals(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[
     rows = np.repeat(starts[None], len(mesh), axis=0)
     rows[:, :, first : first + len(grid)] = mesh[:, None, :]
     return model.act(rows.reshape(-1, starts.shape[1])).reshape(len(mesh), len(starts), -1)
-
-
-def _map(findings: Findings, fitted: Fitted, shade: str) -> list[Part]:
-    """Draw the mean greedy step of the first policies over one or two coordinates of the context.
-
-    Steps along different directions have a mean only where they are divergences; else there is nothing to show.
-    """
-    model, space = fitted.model, findings.context_space
-    scales = {branch.scale for branch in model.record.branches}
-    if model.record.directions and scales != {"divergence"}:
-        return []
-    shown = min(2, space.num_coordinates)
-    grid = [np.linspace(space.low[i], space.high[i], _GRID, dtype=np.float32) for i in range(shown)]
-    name = "KL divergence" if scales == {"divergence"} else "step size"
-    labels = [plain(label) for label in findings.labels_of_context()]
-    steps, is_log = proposals(model, fitted.starts, grid)[..., -1].astype(np.float64), scales != {"linear"}
-    steps = 10.0 ** np.log10(steps).mean(axis=1) if is_log else steps.mean(axis=1)
-    steps = steps.reshape([len(axis) for axis in grid])
-
-    def line(axes: Axes, ink: Ink) -> None:
-        axes.plot(grid[0], steps, color=tint(shade, 0, ink), drawstyle="steps-mid")
-        axes.set(xlabel=labels[0], ylabel=name)
-        if is_log:
-            logarithmic(axes, "y")
-
-    def heat_map(axes: Axes, ink: Ink) -> None:
-        axes.grid(visible=False)
-        norm = "log" if is_log else None
-        image = axes.pcolormesh(*grid, steps.T, cmap="cividis", shading="auto", rasterized=True, norm=norm)
-        axes.set(xlabel=labels[0], ylabel=labels[1])
-        assert axes.figure is not None
-        bar = axes.figure.colorbar(image, ax=axes, label=name)
-        bar.outline.set_visible(False)
-        if is_log:
-            bar.minorticks_off()
-            bar.set_ticks(np.geomspace(steps.min(), steps.max(), 5).tolist())
-            bar.formatter = FuncFormatter(lambda value, _: f"{value:.2g}")
-            bar.update_ticks()
-
-    caption = f"Step of the first update by task: mean over {len(fitted.starts)} first policies of the training data."
-    drawn = (heat_map, (5.2, 3.9)) if shown == 2 else (line, (5.6, 2.9))
-    drawing = alone("step-size-map", caption, Panel("", drawn[0]), drawn[1])
-    return [Heading("Recommended first step by task"), drawing]

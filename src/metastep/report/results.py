@@ -1,6 +1,7 @@
 """Figures of a comparison: learning curves, the spread over tasks, chosen directions and steps, single tasks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def spread(findings: Findings) -> Picture:
     behind = auc[contenders].max(axis=0) - auc[contenders]
     reach = max(float(np.quantile(behind.min(axis=0), _SHOWN)), float(np.quantile(behind, 0.9)), 1e-12)
     gaps = np.linspace(0.0, reach, _LEVELS)
-    within = 1.0 - performance_profile(behind, np.nextafter(gaps, np.inf))
+    reached, within = performance_profile(auc, levels), 1.0 - performance_profile(behind, np.nextafter(gaps, np.inf))
 
     def means(axes: Axes, ink: Ink) -> None:
         for index, row in enumerate(rows):
@@ -91,28 +92,24 @@ def spread(findings: Findings) -> Picture:
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("AUC")
 
-    def profile(title: str, xlabel: str, methods: Sequence[int], shares: Any, levels: Any) -> Panel:
+    def profile(xlabel: str, methods: Sequence[int], shares: Any, levels: Any, axes: Axes, ink: Ink) -> None:
         """Draw the target and the best baseline in their colours and with their names, the others in grey."""
-
-        def draw(axes: Axes, ink: Ink) -> None:
-            for index, row in zip(methods, shares, strict=True):
-                record = comparison.methods[index]
-                is_named = record.name in (target, best)
-                is_coloured = is_named or record.is_yardstick
-                shade = tint(colour_of(comparison, record.name), index, ink) if is_coloured else ink.quiet
-                width = 2.2 if record.name == target else 1.5 if is_named else 1.0
-                label, style = plain(record.label) if is_coloured else None, "--" if record.is_yardstick else "-"
-                axes.plot(levels, row, style, color=shade, linewidth=width, zorder=4 if is_named else 2, label=label)
-            axes.set(ylim=(0.0, 1.02), xlim=(levels[0], levels[-1]), xlabel=xlabel)
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-            axes.legend(frameon=False, fontsize=8.0, loc="best", handlelength=1.6)
-
-        return Panel(title, draw)
+        for index, row in zip(methods, shares, strict=True):
+            record = comparison.methods[index]
+            is_named = record.name in (target, best)
+            is_coloured = is_named or record.is_yardstick
+            shade = tint(colour_of(comparison, record.name), index, ink) if is_coloured else ink.quiet
+            width = 2.2 if record.name == target else 1.5 if is_named else 1.0
+            label, style = plain(record.label) if is_coloured else None, "--" if record.is_yardstick else "-"
+            axes.plot(levels, row, style, color=shade, linewidth=width, zorder=4 if is_named else 2, label=label)
+        axes.set(ylim=(0.0, 1.02), xlim=(levels[0], levels[-1]), xlabel=xlabel)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.legend(frameon=False, fontsize=8.0, loc="best", handlelength=1.6)
 
     panels = [
         Panel("Mean and interquartile mean", means),
-        profile("Tasks that reach an AUC", "AUC", range(len(auc)), performance_profile(auc, levels), levels),
-        profile("Tasks within a gap to the best", "gap in AUC", contenders, within, gaps),
+        Panel("Tasks that reach an AUC", partial(profile, "AUC", range(len(auc)), reached, levels)),
+        Panel("Tasks within a gap to the best", partial(profile, "gap in AUC", contenders, within, gaps)),
     ]
     caption = (
         "Left: mean AUC (dot) and its interquartile mean (diamond), with 95 % intervals; where they differ, few tasks make the "
@@ -248,17 +245,14 @@ def steps_by_task(findings: Findings) -> Picture:
     low, middle, high = np.quantile(np.where(np.isfinite(chosen), chosen, 0.0), (0.25, 0.5, 0.75), axis=1)
     followed = most_followed(comparison, target)
 
-    def panel(index: int, label: str) -> Panel:
-        def draw(axes: Axes, ink: Ink) -> None:
-            colours = _colours(record, followed, ink)
-            context = comparison.context[:, index]
-            axes.vlines(context, low, high, colors=colours, linewidth=0.8, alpha=0.45)
-            axes.scatter(context, middle, c=colours, s=20, edgecolors=ink.paper, linewidths=0.5, zorder=3)
-            if is_log(record):
-                logarithmic(axes, "y")
-            axes.set(xlabel=plain(label), ylabel=axis_of(record.scale))
-
-        return Panel("", draw)
+    def draw(index: int, axes: Axes, ink: Ink) -> None:
+        colours = _colours(record, followed, ink)
+        context = comparison.context[:, index]
+        axes.vlines(context, low, high, colors=colours, linewidth=0.8, alpha=0.45)
+        axes.scatter(context, middle, c=colours, s=20, edgecolors=ink.paper, linewidths=0.5, zorder=3)
+        if is_log(record):
+            logarithmic(axes, "y")
+        axes.set(xlabel=plain(labels[index]), ylabel=axis_of(record.scale))
 
     labels = findings.labels_of_context()[:_MOST_COORDINATES]
     coloured = ", in the colour of the direction followed most often" if record.directions else ""
@@ -267,7 +261,8 @@ def steps_by_task(findings: Findings) -> Picture:
         f"{coloured}."
     )
     layout = Layout(((5.4, 4.2, 3.4)[len(labels) - 1], 2.9), (0.1, 0.3), share_y="all")
-    return picture("steps-by-task", caption, [[panel(*numbered) for numbered in enumerate(labels)]], layout)
+    panels = [Panel("", partial(draw, index)) for index in range(len(labels))]
+    return picture("steps-by-task", caption, [panels], layout)
 
 
 def _colours(record: MethodRecord, positions: NDArray[Any], ink: Ink) -> list[str]:
@@ -299,42 +294,36 @@ def single_tasks(findings: Findings) -> Picture:
         values = list(zip(findings.context_space.names, comparison.context[task], strict=True))[:2]
         return ", ".join(f"{name} {number(float(value))}" for name, value in values)
 
-    def returns(task: int) -> Callable[[Axes, Ink], None]:
-        def draw(axes: Axes, ink: Ink) -> None:
-            axes.set_title(plain(title_of(task)), fontsize=9.0, fontweight="normal")
-            ends = []
-            for name in shown:
-                style = "--" if comparison.record(name).is_yardstick else "-"
-                shade, width = tint(colour_of(comparison, name), 0, ink), 2.2 if name == target else 1.3
-                axes.plot(filled[name][task], style, color=shade, linewidth=width)
-                ends.append((comparison.label(name), float(filled[name][task, -1]), shade))
-            axes.margins(x=0.03)
-            axes.set_ylabel("return")
-            if task == tasks[:3][-1]:  # methods are named once, where there is room beside the panel
-                label_lines(axes, ends)
+    def returns(task: int, axes: Axes, ink: Ink) -> None:
+        axes.set_title(plain(title_of(task)), fontsize=9.0, fontweight="normal")
+        ends = []
+        for name in shown:
+            style = "--" if comparison.record(name).is_yardstick else "-"
+            shade, width = tint(colour_of(comparison, name), 0, ink), 2.2 if name == target else 1.3
+            axes.plot(filled[name][task], style, color=shade, linewidth=width)
+            ends.append((comparison.label(name), float(filled[name][task, -1]), shade))
+        axes.margins(x=0.03)
+        axes.set_ylabel("return")
+        if task == tasks[:3][-1]:  # methods are named once, where there is room beside the panel
+            label_lines(axes, ends)
 
-        return draw
-
-    def chosen_steps(task: int) -> Callable[[Axes, Ink], None]:
-        def draw(axes: Axes, ink: Ink) -> None:
-            chosen = comparison.hyperparameters[index, task, :, 0]
-            updates = np.arange(1, len(chosen) + 1)
-            axes.plot(updates, chosen, color=ink.quiet, linewidth=1.0)
-            colours = _colours(record, comparison.direction[index, task], ink)
-            axes.scatter(updates, chosen, c=colours, s=14, zorder=3)
-            if is_log(record):
-                logarithmic(axes, "y")
-            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-            axes.set(xlabel="update", ylabel="KL" if record.scale == "divergence" else "step")
-
-        return draw
+    def chosen_steps(task: int, axes: Axes, ink: Ink) -> None:
+        chosen = comparison.hyperparameters[index, task, :, 0]
+        updates = np.arange(1, len(chosen) + 1)
+        axes.plot(updates, chosen, color=ink.quiet, linewidth=1.0)
+        colours = _colours(record, comparison.direction[index, task], ink)
+        axes.scatter(updates, chosen, c=colours, s=14, zorder=3)
+        if is_log(record):
+            logarithmic(axes, "y")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.set(xlabel="update", ylabel="KL" if record.scale == "divergence" else "step")
 
     rows: list[Sequence[Panel]] = []
     for first in range(0, len(tasks), 3):
         group = tasks[first : first + 3]
         rows += [[]] if rows else []  # some room between the groups
-        rows.append([Panel(title_of(task), returns(task)) for task in group])
-        rows.append([Panel("", chosen_steps(task)) for task in group])
+        rows.append([Panel(title_of(task), partial(returns, task)) for task in group])
+        rows.append([Panel("", partial(chosen_steps, task)) for task in group])
     coloured = " in the colours of the directions" if record.directions else ""
     against = (
         f", from where it is furthest behind {comparison.label(best)} to where it is furthest ahead" if best else ""

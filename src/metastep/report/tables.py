@@ -176,8 +176,8 @@ def tuning_table(comparison: Comparison) -> Table:
     return Table(header, rows, numeric=(2, 3, 4), name="tuning")
 
 
-def cost_table(comparison: Comparison, trained: Mapping[str, tuple[float, float]]) -> Table:
-    """Return the environment steps of each method; `trained` has those of training data and selection, by method.
+def cost_table(comparison: Comparison, fitted: Mapping[str, Fitted]) -> Table:
+    """Return the environment steps of each method; `fitted` are models by the name of the method that follows them.
 
     Those of a controller that trains itself are in its record. Trials of a controller are taken to be as long as the batches.
     """
@@ -185,7 +185,11 @@ def cost_table(comparison: Comparison, trained: Mapping[str, tuple[float, float]
     num_updates = comparison.hyperparameters.shape[2]
     rows = []
     for record, steps in zip(comparison.methods, comparison.num_steps, strict=True):
-        learned, selected = trained.get(record.name, (record.training_steps, 0.0))
+        learned, selected = record.training_steps, 0.0
+        if model := fitted.get(record.name):
+            # Every round selects among the iterations of its own model.
+            learned, rounds = model.counts.num_steps, int(model.config["collect"]["rounds"])
+            selected = float(model.validation.num_steps.sum()) * rounds
         test = float(steps.sum())
         trials = test * record.trials * num_updates / (num_updates + 1)
         each = (learned, selected, tuned.get(record.name, 0.0), test, trials)
@@ -196,25 +200,15 @@ def cost_table(comparison: Comparison, trained: Mapping[str, tuple[float, float]
     return Table([header[index] for index in kept], shown, numeric=range(1, len(kept)), name="costs")
 
 
-FLAGGED = (
-    "An estimate is flagged where it cannot be followed: the direction of the update is zero or holds a number that is not "
-    "finite, or the step would leave what float32 can hold. Such a learner stays where it is for that update, is counted below, "
-    "and is never dropped from a mean. A few flags are harmless (a batch in which every episode failed alike has no gradient); "
-    "many mean that a policy cannot learn from its batches."
-)
-
-
-def bookkeeping_table(
-    comparison: Comparison, models: Mapping[str, tuple[Counts, str]], config: Mapping[str, Any]
-) -> Table:
-    """Return flags, effective sample sizes, versions and seed; `models` are counts and fingerprint of training data."""
+def bookkeeping_table(comparison: Comparison, fitted: Mapping[str, Fitted], config: Mapping[str, Any]) -> Table:
+    """Return flags, training data, effective sample sizes, versions and seed."""
     rows = []
-    for name, (counts, fingerprint) in models.items():
-        of = f", {comparison.label(name)}" if len(models) > 1 else ""
+    for name, one in fitted.items():
+        counts, of = one.counts, f", {comparison.label(name)}" if len(fitted) > 1 else ""
         rows += [
             (f"flagged training tuples{of}", f"{counts.flagged} of {counts.transitions}"),
             (f"training tuples excluded as not finite{of}", f"{counts.excluded} of {counts.transitions}"),
-            (f"training data{of}", fingerprint[:16]),
+            (f"training data{of}", one.model.record.training_data.fingerprint[:16]),
         ]
     estimates = comparison.flagged[0].size
     for name, count in comparison.num_flagged().items():
@@ -230,12 +224,6 @@ def bookkeeping_table(
         rows.append((f"effective sample size, {comparison.label(method)}", found))
     rows += [(name, str(value)) for name, value in comparison.settings.get("versions", {}).items()]
     return Table(("what", "value"), [*rows, ("seed", str(config["seed"]))], name="bookkeeping")
-
-
-def methods_table(comparison: Comparison) -> Table:
-    """Return a paragraph on each method, with where it comes from."""
-    rows = [(record.label, about(record)) for record in comparison.methods]
-    return Table(("method", "what it is"), rows, name="methods")
 
 
 def about(record: MethodRecord) -> str:

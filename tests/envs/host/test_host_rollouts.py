@@ -10,13 +10,13 @@ from metastep._core.errors import InputError
 from metastep.mdp import EpisodicMetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
-from metastep.mdp.loop import run
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout, trajectories
 from metastep.simulation.sums import stream
 from metastep.testing import check_host_env
 from tests.envs.host.twins import Twin
+from tests.one_block import run
 from tests.reference import draw_learners, make_rollout, relative_error
 
 NAMES = ["nav2d", "swingup", "lqr"]  # no reset noise; early ends; step noise

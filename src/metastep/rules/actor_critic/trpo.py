@@ -52,22 +52,7 @@ class TRPO(ActorCriticRule):
     def train(
         self, policy: ActorCritic, key: Array, theta: Array, batch: Experience, values: Values, state: Moments
     ) -> tuple[Array, Moments, Array, Array]:
-        moved, divergence = self._improve(policy, theta, batch, values["stepsize"])
-
-        def error(theta: Array, observation: Array, target: Array) -> Array:
-            return jnp.mean((target - policy.value(policy.split(theta), observation)) ** 2)
-
-        def step(carry: tuple[Array, Moments], data: tuple[Array, ...]) -> tuple[tuple[Array, Moments], None]:
-            """Make a step of Adam for the critic; the actor's gradients are zero, so that it stays."""
-            theta, moments = carry
-            return adam_step(theta, jax.grad(error)(theta, *data), jnp.float32(self.critic_rate), moments), None
-
-        data, size = (batch.observation, batch.target), self.minibatch_size
-        (moved, after), _ = train_in_minibatches(step, (moved, state), data, key, self.critic_epochs, size)
-        return moved, after, divergence, jnp.float32(0.0)
-
-    def _improve(self, policy: ActorCritic, theta: Array, batch: Experience, bound: Array) -> tuple[Array, Array]:
-        """Return theta after the actor's step, and the divergence that it costs."""
+        bound = values["stepsize"]
         before = policy.act(policy.split(theta), batch.observation)
         advantage = standardised(batch.advantage) if self.normalise_advantages else batch.advantage
 
@@ -96,4 +81,15 @@ class TRPO(ActorCriticRule):
 
         scales = jnp.float32(self.search_factor) ** jnp.arange(self.search_steps, dtype=jnp.float32)
         (_, moved, cost), _ = lax.scan(attempt, (jnp.bool_(False), theta, jnp.float32(0.0)), scales)
-        return moved, cost
+
+        def error(theta: Array, observation: Array, target: Array) -> Array:
+            return jnp.mean((target - policy.value(policy.split(theta), observation)) ** 2)
+
+        def step(carry: tuple[Array, Moments], data: tuple[Array, ...]) -> tuple[tuple[Array, Moments], None]:
+            """Make a step of Adam for the critic; the actor's gradients are zero, so that it stays."""
+            theta, moments = carry
+            return adam_step(theta, jax.grad(error)(theta, *data), jnp.float32(self.critic_rate), moments), None
+
+        data, size = (batch.observation, batch.target), self.minibatch_size
+        (moved, after), _ = train_in_minibatches(step, (moved, state), data, key, self.critic_epochs, size)
+        return moved, after, cost, jnp.float32(0.0)
