@@ -121,3 +121,10 @@ def test_start_up_imports_nothing_heavy():
     assert {"metastep", "typer"} <= loaded
     assert not loaded & HEAVY
     assert "numpy" in modules_after("import metastep._core.storage")  # the check sees a heavy import
+
+
+@pytest.mark.parametrize(("folder", "most"), [("src", 20_000), ("paper", 4_000), ("tests", 16_000)])
+def test_the_house_stays_small(folder: str, most: int) -> None:
+    root = PACKAGE.parents[1]
+    files = [path for path in (root / folder).rglob("*.py") if path.relative_to(root).parts[:2] != ("paper", "tests")]
+    assert sum(len(path.read_text().splitlines()) for path in files) <= most

@@ -17,7 +17,7 @@ from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import GymnasiumEnv, HostStep
 from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load
-from metastep.experiments.learn import _returns
+from metastep.experiments.learn import mean_return
 from metastep.experiments.run import Run
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
@@ -225,7 +225,7 @@ def test_a_block_taken_up_from_its_parts_goes_on_to_the_same_bits(
 def test_a_policy_is_judged_by_whole_episodes() -> None:
     mdp = make_mdp(Counter())
     tasks = mdp.tasks(0, Stream.TRAIN, 0, np.asarray([[4.0]], np.float32))
-    assert _returns(mdp, tasks._replace(context=tasks.context[:1], theta=tasks.theta[:1]), 3) == (10.0, 0.0)
+    assert mean_return(mdp, tasks._replace(context=tasks.context[:1], theta=tasks.theta[:1]), 3) == (10.0, 0.0)
 
 
 def test_the_settings_of_the_guide_learn_a_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

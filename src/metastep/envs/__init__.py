@@ -5,8 +5,7 @@ from typing import Any
 from metastep._core.registry import Registry
 from metastep.envs.acrobot import Acrobot
 from metastep.envs.base import Env, Step, choices_of, range_of
-from metastep.envs.cartpole import CartPole, SwingUp
-from metastep.envs.cartpole_v1 import CartPoleV1
+from metastep.envs.cartpole import CartPole, CartPoleV1, SwingUp
 from metastep.envs.halfcheetah import half_cheetah
 from metastep.envs.host import HostEnv
 from metastep.envs.lqr import LQR

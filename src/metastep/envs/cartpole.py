@@ -1,4 +1,4 @@
-"""Cart-pole balancing and swing-up with the pole's mass and length as context (paper, appendices B.3 and C).
+"""Cart-pole balancing and swing-up (paper, appendices B.3 and C), and Gymnasium's CartPole-v1 with two discrete actions.
 
 The physics are Gymnasium's CartPole: explicit Euler, and `pole_length` is what Gymnasium calls `length`. Everything that
 derives from the context (total mass, mass times length) is computed from it at each step.
@@ -150,3 +150,27 @@ class SwingUp(Cart):
         after = euler_step(state, force, context.pole_mass, jnp.float32(self.pole_length), self.dt)
         off_track = jnp.abs(after.position) > self.max_position
         return Step(after, jnp.where(off_track, -100.0, sincos(after.angle)[1]), off_track)
+
+
+@dataclass(frozen=True)
+class CartPoleV1(Cart):
+    """Push a cart left (0) or right (1) so that its pole stays up; every step pays 1, as in Gymnasium's CartPole-v1.
+
+    As in Gymnasium, `pole_length` is half the length of the pole.
+    """
+
+    context_space: ContextSpace = ContextSpace(
+        ("cart_mass", "pole_mass", "pole_length", "force"),
+        (0.5, 0.05, 0.25, 5.0),
+        (1.5, 0.15, 0.75, 15.0),
+        ("kg", "kg", "m", "N"),
+    )
+    start_range: float = 0.05
+
+    name: ClassVar[str] = "cartpole-v1"
+    num_choices: ClassVar[int] = 2
+
+    def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
+        force = jnp.where(action[0] == 1, context.force, -context.force)
+        after = euler_step(state, force, context.pole_mass, context.pole_length, 0.02, context.cart_mass)
+        return Step(after, jnp.float32(1.0), has_fallen(after))

@@ -30,7 +30,7 @@ from metastep.experiments.config import build_mdp, parse, require_available
 from metastep.experiments.provenance import refuse_difference
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
-from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, Tasks
+from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.history import History, joined
 from metastep.mdp.loop import grow
@@ -160,21 +160,24 @@ def evaluate(
     require_available(mdp)
     # Folded once more, so that no learner's batch has the same key.
     key = jax.random.fold_in(block_key(seed, Stream.TEST, 0), 1)
-    tasks = Tasks(jnp.asarray(context), jnp.asarray(theta)[None], key)
+    mean, error = mean_return(mdp, Tasks(jnp.asarray(context), jnp.asarray(theta)[None], key), episodes)
+    return Evaluated(dict(zip(space.names, context[0].astype(float).tolist(), strict=True)), mean, error, episodes)
+
+
+def mean_return(mdp: MetaMDP, tasks: Tasks, episodes: int) -> tuple[float, float]:
+    """Return the mean return of one policy over whole episodes, and its standard error."""
     if isinstance(mdp, EpisodicMetaMDP):
         rollout = dataclasses.replace(mdp.estimator.rollout, num_episodes=episodes)
         larger = dataclasses.replace(mdp, estimator=dataclasses.replace(mdp.estimator, rollout=rollout))
         estimate = larger.begin(tasks).estimate
-        mean, error = float(estimate.mean_return[0]), float(estimate.return_error[0])
-    else:
-        assert isinstance(mdp, ActorCriticMDP)
-        num_steps = -(-mdp.sampler.horizon // mdp.sampler.hold)
-        sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=num_steps)
-        rewards, ended = engine_of(mdp.env).whole(_first_episodes)(sampler, *tasks)
-        # Until the first end: an environment that restarts does so in the same array.
-        totals = (np.asarray(rewards, np.float64) * np.asarray(in_first_episode(ended))).sum(axis=0)
-        mean, error = float(totals.mean()), float(totals.std(ddof=1) / np.sqrt(episodes))
-    return Evaluated(dict(zip(space.names, context[0].astype(float).tolist(), strict=True)), mean, error, episodes)
+        return float(estimate.mean_return[0]), float(estimate.return_error[0])
+    assert isinstance(mdp, ActorCriticMDP)
+    num_steps = -(-mdp.sampler.horizon // mdp.sampler.hold)
+    sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=num_steps)
+    rewards, ended = engine_of(mdp.env).whole(_first_episodes)(sampler, *tasks)
+    # Until the first end: an environment that restarts does so in the same array.
+    totals = (np.asarray(rewards, np.float64) * np.asarray(in_first_episode(ended))).sum(axis=0)
+    return float(totals.mean()), float(totals.std(ddof=1) / np.sqrt(episodes))
 
 
 def parse_task(text: str, space: ContextSpace) -> NDArray[np.float32]:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError, not_registered
+from metastep._core.logs import AnyLog
 from metastep._core.provenance import environment_record
 from metastep._core.storage import read_tensors, require_stamp, sha256_of_json, stamp, write_tensors
 from metastep.fqi.forest import Forest, pack
@@ -108,9 +109,16 @@ class Model:
         """
         return self.proposed(features, "warn", self._warnings)
 
-    def stepper(self, *settings: Any, **named: Any) -> Stepper:
+    def stepper(
+        self,
+        num_updates: int | None = None,
+        outside: Outside = "warn",
+        record: Mapping[str, Any] | None = None,
+        log: AnyLog = None,
+        minibatches: int | None = None,
+    ) -> Stepper:
         """Return a `Stepper`: it proposes the updates of one learner in a training loop; the arguments are its."""
-        return Stepper(self, *settings, **named)
+        return Stepper(self, num_updates, outside, record, log, minibatches)
 
     def proposed(
         self, features: Mapping[str, ArrayLike], outside: Outside, warned: list[str], stacklevel: int = 3
