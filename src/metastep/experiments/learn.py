@@ -219,12 +219,12 @@ def _write_results(folder: Path, model: Model, wanted: dict[str, Any], history: 
     returns, error = history.mean_return[:, 0], history.features["return_error"][:, 0, 0]
     chosen, names = history.hyperparameters[:, 0], model.record.directions
     steps = np.cumsum(history.num_steps[:, 0], dtype=np.float64)
-    for index, mean_return in enumerate(returns):
+    for index, value in enumerate(returns):
         proposal = chosen[index] if index < len(chosen) else None
         row = [
             index,
             int(steps[index]),
-            float(mean_return),
+            float(value),
             float(error[index]),
             float(10.0 ** history.features["last_divergence"][index, 0, 0]) if index else 0.0,
             "" if proposal is None else float(proposal[-1]),
