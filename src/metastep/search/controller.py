@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ class Searched(Controller):
         """Searched on the training tasks; generation and level were selected on the validation tasks."""
         return TaskSource("trained", Stream.TRAIN, self.contexts), TaskSource("selected", Stream.VALIDATION)
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
+    def init(self, mdp: MetaMDP, learners: Learners) -> tuple[MetaMDP, Network, Array]:
         network, weights = self.network, self.weights
         if network is None or weights is None:
             raise InputError("controller: 'searched' needs a model.")
@@ -52,11 +52,10 @@ class Searched(Controller):
         if weights.shape not in shapes:
             raise InputError(f"weights: their shape is {weights.shape}, allowed are {shapes[0]} and {shapes[1]}.")
         places(mdp, network)  # refuses unknown features
-        return mdp
+        return mdp, network, jnp.asarray(weights, jnp.float32)
 
-    def propose(self, state: MetaMDP, learners: Learners) -> Array:
-        assert self.network is not None and self.weights is not None  # `init` refuses that
-        return _proposed(state, self.network, self.weights, learners)
+    def propose(self, state: tuple[MetaMDP, Network, Array], learners: Learners) -> Array:
+        return _proposed(*state, learners)
 
 
 def places(mdp: MetaMDP, network: Network) -> tuple[tuple[str, ...], NDArray[np.intp]]:
@@ -72,10 +71,10 @@ def places(mdp: MetaMDP, network: Network) -> tuple[tuple[str, ...], NDArray[np.
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _proposed(mdp: MetaMDP, network: Network, weights: Any, learners: Learners) -> Array:
+def _proposed(mdp: MetaMDP, network: Network, weights: Array, learners: Learners) -> Array:
     wanted, where = places(mdp, network)
     num, found = len(learners.theta), features.compute(mdp, wanted, learners)
     # A constant observes nothing.
     seen = jnp.concatenate([jnp.zeros((num, 0), jnp.float32), *(found[name] for name in wanted)], axis=1)[:, where]
-    unit = network(network.split(jnp.asarray(weights, jnp.float32)), seen, jnp)
+    unit = network(network.split(weights), seen, jnp)
     return mdp.space.from_unit(jnp.broadcast_to(unit, (num, len(network.base))))
