@@ -291,7 +291,7 @@ def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random
         )
     if step is not None:
         steps = {"stepsize_low": step.low, "stepsize_high": step.high, "stepsize_scale": step.scale}
-    names = ("iterations", "double", "lam", "num_stepsizes", "maximum")
+    names = ("iterations", "double", "lam", "num_stepsizes", "maximum", "ties")
     return MetaFQI(
         regressor=build_regressor(config),
         meta_discount=config.meta.meta_discount,

@@ -18,6 +18,7 @@ from metastep._core.errors import shown
 from metastep._core.settings import Count, Float, Positive, Several, Share, settings_of
 from metastep.fqi import MetaFQI
 from metastep.fqi.iteration import Stepsizes
+from metastep.fqi.maximise import Ties
 from metastep.mdp import EpisodicMetaMDP, InitialPolicy
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.spaces import Range, Scale, Space, space_for
@@ -254,6 +255,7 @@ class FQISection(_Section):
     lam: float = _of(MetaFQI, "lam")
     num_stepsizes: int = _of(MetaFQI, "num_stepsizes")
     maximum: Literal["grid", "continuous"] = _of(MetaFQI, "maximum")
+    ties: Ties = _of(MetaFQI, "ties")
 
 
 class SelectionSection(_Section):
@@ -374,6 +376,8 @@ class Experiment(_Section):
         meta = self.meta
         step = Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
         Stepsizes(step.low, step.high, self.fqi.num_stepsizes, scale=step.scale)
+        if self.fqi.maximum == "continuous" and self.fqi.ties != "smallest":
+            raise ValueError(f"fqi.ties: {self.fqi.ties!r} must be 'smallest' where fqi.maximum is 'continuous'")
         if len(set(meta.observation)) != len(meta.observation) or not meta.observation:
             raise ValueError(f"meta.observation: {shown(meta.observation)} must name one feature or more, each once")
         return self

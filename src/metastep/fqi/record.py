@@ -12,6 +12,7 @@ from metastep._core.errors import InputError
 from metastep._core.settings import Count
 from metastep._core.storage import canonical_json
 from metastep.fqi.iteration import NumStepsizes, Stepsizes, Weight
+from metastep.fqi.maximise import Ties
 from metastep.rules.spaces import Scale
 
 STEP = "stepsize"
@@ -83,6 +84,7 @@ class ModelRecord:
     selected_iteration: Count  # the default one
     validation: tuple[ValidationCurve, ...] = ()  # of each iteration that was validated
     versions: dict[str, str] = field(default_factory=dict)  # of the software that fitted the model, and the device
+    ties: Ties = "smallest"  # which of several best steps is taken; earlier versions knew only this one
 
     @property
     def environment(self) -> str:
