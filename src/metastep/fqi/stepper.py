@@ -45,6 +45,7 @@ _MEMORY: Any = create_model("", **_FIELDS)
 _GATHERED: Any = create_model(
     "", minibatches=_Index, approx_kl=_Number | None, clip_fraction=_Number | None, direction=(str, "")
 )
+_PLAIN = TypeAdapter(dict[str, Any])
 _RECORD: TypeAdapter[Any] = TypeAdapter(
     create_model("", model=str, num_updates=Count, memory=_MEMORY, gathered=_GATHERED, movement=(dict[str, str], {}))
 )
@@ -97,9 +98,9 @@ class Stepper:
                 )
             self.num_updates = int(num_updates or usual or 1)
             return
-        found = dict(record) if isinstance(record, Mapping) else record
-        if not isinstance(found, dict) or not isinstance(found.get("format", ""), str):
+        if not isinstance(record, Mapping):
             raise InputError(f"record is {shown(record)}, allowed is the result of a stepper's `record`.")
+        found = from_json(_PLAIN, dict(record), "record")
         require_stamp(found, "stepper", "of the stepper's record", "start again")
         state = from_json(_RECORD, found, "record")
         if state.model != model.fingerprint:
@@ -117,7 +118,7 @@ class Stepper:
                     "record: movement is damaged, allowed are two vectors of as many finite numbers, in base64."
                 )
         sums = state.gathered
-        floats = [np.float32(np.nan if one is None else one) for one in (sums.approx_kl, sums.clip_fraction)]
+        floats = [np.nan if one is None else one for one in (sums.approx_kl, sums.clip_fraction)]
         self.gathered = MinibatchStats(sums.minibatches, *floats)
         if self.memory.updates:
             branches = {branch.name: branch for branch in model.record.branches}
@@ -156,8 +157,7 @@ class Stepper:
         If no update begins, the last proposal stays. With `minibatches`, call it for each of them before its step, with
         `begins` true for the first of an update, and with `approx_kl` and `clip_fraction` of the minibatch.
         """
-        if np.size(begins) != 1:
-            raise InputError(f"begins is {shown(begins)}, allowed are True and False.")
+        require_bool(begins)
         ratios: dict[str, Any] = {}
         given = as_diagnostics({} if diagnostics is None else diagnostics, more)
         if self.minibatches is not None:
@@ -217,7 +217,7 @@ class Stepper:
         """Return the state as JSON holds it: a few numbers, and two vectors if parameters are given."""
         movement = self.movement._asdict() if self.movement else {}
         # JSON has no numbers that are not finite.
-        sums = {name: float(value) if np.isfinite(value) else None for name, value in self.gathered._asdict().items()}
+        sums = {name: float(value) if abs(value) <= ANY else None for name, value in self.gathered._asdict().items()}
         direction = self._proposal.direction if self._proposal else ""
         return {
             **stamp("stepper"),
@@ -256,6 +256,12 @@ def _plain(value: Any) -> Any:
     if value.dtype.is_complex or str(value.dtype) == "torch.bool":
         raise TypeError
     return value.detach().float().cpu()
+
+
+def require_bool(begins: Any) -> None:
+    """Refuse anything but one boolean of any framework."""
+    if "bool" not in str(getattr(begins, "dtype", type(begins))) or getattr(begins, "shape", ()) != ():
+        raise InputError(f"begins is {shown(begins)}, allowed are True and False.")
 
 
 def as_diagnostics(*given: Any, convert: Callable[[str, Any], Any] = as_numbers) -> dict[str, Any]:

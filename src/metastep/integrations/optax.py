@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError, shown
 from metastep.features.diagnostics import Memory, MinibatchStats, Movement, observed
-from metastep.fqi.stepper import Outside, as_diagnostics, as_numbers
+from metastep.fqi.stepper import Outside, as_diagnostics, as_numbers, require_bool
 from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
 
 
@@ -129,8 +129,7 @@ def learned_rate(
             raise InputError("learned_rate: update needs diagnostics, a dictionary of numbers by name.")
         if params is None and stepper.needs_parameters:
             raise InputError("learned_rate: update needs params, since the model observes their steps.")
-        if np.shape(begins) != () or not isinstance(begins, bool | np.bool_ | jax.Array):
-            raise InputError(f"learned_rate: begins is {shown(begins)}, allowed are True and False.")
+        require_bool(begins)
         given, state = as_diagnostics(diagnostics, convert=_numbers), restored(state, params)
         nonlocal is_compared
         if not is_compared:
