@@ -31,7 +31,7 @@ class CSVLog:
 
     def __call__(self, update: int, numbers: Mapping[str, Any]) -> None:
         """Write a row."""
-        columns = ["update", *numbers]
+        columns = next(csv.reader([to_csv([["update", *numbers]])]))  # as they are written
         if self._last is None or update <= self._last:
             rows = self._rows() if update else []
             self._columns = rows[0] if rows else columns
