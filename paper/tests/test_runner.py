@@ -93,7 +93,7 @@ def test_a_folder_is_checked(made, tmp_path):
     shown = invoke("check", copy)
     assert shown.exit_code == 1
     assert "fig2/fig2.svg: is damaged or was edited." in shown.stdout
-    assert "files are as they should be" in invoke("check", made[0]).stdout
+    assert "files are ok" in invoke("check", made[0]).stdout
     (copy / "settings.json").write_text((copy / "settings.json").read_text().replace('"seed": 3', '"seed": 4'))
     assert "belongs to another id or to other settings" in wrong(copy)["fig2/outcome.json"]
     with pytest.raises(InputError, match="belongs to another id or to other settings"):

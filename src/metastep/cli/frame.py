@@ -1,19 +1,21 @@
 """What all verbs share: registration, error messages, device and workers, exit."""
 
 import functools
+import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from metastep._core.errors import InputError
 from metastep._core.parallel import prepare_jax, use_cores
-from metastep.cli.options import Device
+from metastep.cli.options import CoresOption, Device, DeviceOption, SchedulerOption, WorkersOption
 
 app = typer.Typer(
     name="metastep", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -27,6 +29,23 @@ _AT_THE_END = ExitStack()  # what to close when a verb ends
 def verb(function: Callable[..., None]) -> Callable[..., None]:
     """Register a verb of `metastep`."""
     return app.command()(guarded(function))
+
+
+def simulating(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of device and workers to a verb, whose first argument is the progress display."""
+    options = {"device": DeviceOption, "cores": CoresOption, "workers": WorkersOption, "scheduler": SchedulerOption}
+    own = list(inspect.signature(function).parameters.values())[1:]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    added = [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in options.items()]
+
+    @functools.wraps(function)
+    def call(**given: Any) -> None:
+        function(watch(*(given.pop(name) for name in options)), **given)
+
+    parameters = [*(parameter.replace(kind=kind) for parameter in own), *added]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
 
 
 def guarded(function: Callable[..., None]) -> Callable[..., None]:
@@ -92,6 +111,18 @@ def watch(
             raise InputError(f'{asked}: it needs an extra, install it with pip install "metastep[dask]".') from None
         _AT_THE_END.enter_context(dask.workers(workers or 1) if scheduler is None else dask.cluster_at(scheduler))
     return Terminal()
+
+
+def print_findings(findings: Sequence[tuple[Path, str]], folder: Path, busy: str = "") -> None:
+    """Print files and their problems, "" for none; the exit code is 1 if there is one. `busy` says who writes there now."""
+    for path, problem in findings:
+        print(f"{os.path.relpath(path, folder)}: {problem or 'ok'}")
+    if busy:
+        print(f"{busy} is writing here now; check again when it has ended.")
+    if wrong := sum(bool(problem) for _, problem in findings):
+        print(f"{wrong} of {len(findings)} files have a problem.")
+        raise typer.Exit(1)
+    print(f"all {len(findings)} files are ok.")
 
 
 def this_command() -> str:

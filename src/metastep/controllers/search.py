@@ -18,7 +18,7 @@ from metastep._core.parallel import map_threads
 from metastep.controllers.schedules import PerLearner, check, column
 from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, simulated, updated, whole_episodes
 from metastep.mdp.controller import Controller, Run
-from metastep.policies import Pieces
+from metastep.policies import Arrays
 from metastep.rules.spaces import Space
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold, fold_over, on_cpu
 
@@ -47,7 +47,7 @@ class _Tilt(NamedTuple):
 
 
 def _tilt(
-    rollout: Rollout, learners: Learners, shift: Callable[[Pieces], Pieces], episodes: Trajectories | None
+    rollout: Rollout, learners: Learners, shift: Callable[[Arrays], Arrays], episodes: Trajectories | None
 ) -> _Tilt:
     """Sum over the current batch: stored, or simulated again with the same key."""
     sigma = rollout.policy.sigma
@@ -110,7 +110,7 @@ def _price_all(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array, epis
     def price_one(candidate: Array) -> Prices:
         theta = updated(mdp, learners, candidate).theta.T
 
-        def shift(observation: Pieces) -> Pieces:
+        def shift(observation: Arrays) -> Arrays:
             means = policy.mean(theta, observation), policy.mean(learners.theta.T, observation)
             return tuple(new - old for new, old in zip(*means, strict=True))
 

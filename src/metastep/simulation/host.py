@@ -17,7 +17,7 @@ from metastep._core.errors import InputError
 from metastep._core.numerics import standard_normals
 from metastep.envs.base import Env
 from metastep.envs.host import HostEnv
-from metastep.policies import Pieces
+from metastep.policies import Arrays
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, keys_of
 from metastep.simulation.sums import Accumulator, Sums, accumulate, empty, finish
 
@@ -29,11 +29,11 @@ _SEEDS = 2  # keys_of takes 0 and 1
 _Moved = tuple[Any, Any, Any, Any, Any]
 
 
-def _pieces(array: Array) -> Pieces:
+def _pieces(array: Array) -> Arrays:
     return tuple(jnp.moveaxis(array, -1, 0))
 
 
-def numbers_last(pieces: Pieces, shape: tuple[int, int]) -> Array:
+def numbers_last(pieces: Arrays, shape: tuple[int, int]) -> Array:
     """Stack pieces of this shape, of which there may be none."""
     return jnp.stack(pieces, axis=-1) if pieces else jnp.zeros((*shape, 0), jnp.float32)
 
@@ -51,7 +51,7 @@ def _reset_noise(key: Array, num: int, shape: tuple[int, int]) -> tuple[Array, A
 
 
 @partial(jax.jit, static_argnums=0)
-def _choose(rollout: Rollout, theta: Array, key: Array, t: Array, observation: Array) -> Pieces:
+def _choose(rollout: Rollout, theta: Array, key: Array, t: Array, observation: Array) -> Arrays:
     """The actions of step t, their noise and the environment's, numbers last; drawn as by the compiled rollouts."""
     policy, shape = rollout.policy, (observation.shape[0], observation.shape[1])
     normals = standard_normals(keys_of(key)[1], t, policy.num_actions + rollout.env.step_noise, shape)

@@ -18,7 +18,7 @@ from metastep._core.numerics import standard_normals
 from metastep._core.settings import Count, Share, check_fields
 from metastep.envs.base import Env, choices_of
 from metastep.envs.host import HostEnv
-from metastep.policies import ActorCritic, Pieces, Policy
+from metastep.policies import ActorCritic, Arrays, Policy
 
 Baseline = Literal["none", "mean", "optimal"]
 Accumulated = TypeVar("Accumulated")
@@ -81,9 +81,9 @@ class Trajectories(NamedTuple):
 class Move(NamedTuple):
     """One step of every lane; pieces of shape (episodes, learners)."""
 
-    observation: Pieces
-    action: Pieces
-    noise: Pieces
+    observation: Arrays
+    action: Arrays
+    noise: Arrays
     reward: Array
 
 
@@ -139,7 +139,7 @@ def simulate(
     noise = standard_normals(reset_key, 0, env.reset_noise, shape) or (jnp.zeros(shape, jnp.float32),)
     state = _over_lanes(lambda task, normals: env.reset(task, normals[: env.reset_noise]))(named, noise)
 
-    def step(carry: _Carry, normals: Pieces) -> tuple[_Carry, Any]:
+    def step(carry: _Carry, normals: Arrays) -> tuple[_Carry, Any]:
         """Make one step of every lane; a terminated lane keeps its state and earns nothing."""
         state, alive, carried = carry
         action_noise, env_noise = normals[: policy.num_actions], normals[policy.num_actions :]

@@ -12,7 +12,7 @@ from jax import Array
 
 from metastep._core.errors import InputError
 from metastep.fqi.regressors import Regressor, options_of
-from metastep.policies import ActorCritic, LinearGaussian, Pieces, Policy, flatten
+from metastep.policies import ActorCritic, Arrays, LinearGaussian, Policy, flatten
 from metastep.rules import ActorCriticRule, Rule, Update, unusable
 from metastep.rules.actor_critic import Experience, Lanes, Trained
 from metastep.rules.spaces import Values
@@ -75,7 +75,7 @@ def check_policy(policy: Policy | ActorCritic, *, seed: int = 0) -> None:
         num, declared = sum(math.prod(piece.shape[:-2]) for piece in found), getattr(policy, field)
         subject.require(num == declared, f"`{what}` returns {num} numbers, but {field} is {declared}")
 
-    def evaluate(theta: Array, observation: Pieces) -> tuple[Pieces, Pieces]:
+    def evaluate(theta: Array, observation: Arrays) -> tuple[Arrays, Arrays]:
         return policy.mean(theta, observation), policy.score(theta, observation, noise)
 
     # The first learner has another policy; it and the first episode of every learner see something else.
