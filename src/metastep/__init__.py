@@ -29,17 +29,18 @@ except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0.0.0"
 
 # Where the public names are: modules of this package, and what stands in one of them.
-_MODULES = ["controllers", "envs", "evaluation", "features", "policies", "report", "rules", "testing"]
+_PACKAGES = ("controllers", "envs", "evaluation", "features", "policies", "report", "rules", "testing")
+_MODULES = {"baselines": "evaluation.baselines", "regressors": "fqi.regressors", **{name: name for name in _PACKAGES}}
 _HOMES = {
     name: module
     for module, names in {
         "_core.errors": "InputError",
         "_core.progress": "Tracker",
         "envs": "make_env",
-        "evaluation": "Comparison Method MethodSpec baselines compare tune",
+        "evaluation": "Comparison Method MethodSpec compare tune",
         "experiments.run": "Run run",
         "experiments.schema": "Experiment",
-        "fqi": "MetaFQI Model Stepper load_model regressors",
+        "fqi": "MetaFQI Model Stepper load_model",
         "mdp": "ActorCriticMDP EpisodicMetaMDP MetaMDP",
         "pretrained": "load",
         "simulation.gradients": "Estimator",
@@ -58,7 +59,7 @@ __all__ += ["testing"]
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"metastep.{name}")
+        return importlib.import_module(f"metastep.{_MODULES[name]}")
     if name not in _HOMES and name not in _RENAMED:
         raise AttributeError(f"module 'metastep' has no attribute {name!r}")
     module, attribute = _RENAMED.get(name) or (_HOMES[name], name)
