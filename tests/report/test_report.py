@@ -16,7 +16,7 @@ from metastep.mdp.dataset import Counts
 from metastep.report import figures
 from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Heading, Paragraph, Picture, Table, draw
-from metastep.report.tables import Findings, Fitted, number
+from metastep.report.tables import Findings, Fitted, interval, number
 from tests.evaluation.test_statistics import make_comparison, simulated
 from tests.fqi.problems import HIGH, transitions
 
@@ -128,7 +128,7 @@ def test_the_terminal_shows_the_numbers_of_the_report(diverged: bool, capsys, mo
     printed = capsys.readouterr().out
     assert ("diverged tasks" in printed) == diverged
     for row in differences(comparison, "metafqi", seed=3, num_resamples=50):
-        assert f"{row.mean:.3g} [{row.low:.3g}, {row.high:.3g}]" in printed
+        assert interval(row.mean, row.low, row.high).replace("\N{MINUS SIGN}", "-") in printed
 
 
 def test_verdicts_are_whole_in_a_narrow_terminal(capsys, monkeypatch) -> None:

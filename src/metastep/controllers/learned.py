@@ -17,7 +17,7 @@ from metastep.fqi import MetaFQI, Model
 from metastep.fqi.iteration import QFunction, Stepsizes
 from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
-from metastep.mdp.controller import Controller, Exploration, Run, TaskSource, attempt_keys, require_one_coordinate
+from metastep.mdp.controller import Controller, Exploration, Resources, TaskSource, attempt_keys, require_one_coordinate
 from metastep.mdp.history import History
 from metastep.mdp.runs import BlockRun, Plan, carry_out, start_of
 
@@ -58,7 +58,7 @@ class MetaFQIController(Controller):
         trained = TaskSource("trained", Stream.TRAIN, self.contexts)
         return (trained,) if self.iteration is not None else (trained, TaskSource("selected", Stream.VALIDATION))
 
-    def prepared(self, run: Run) -> "MetaFQIController":
+    def prepared(self, run: Resources) -> "MetaFQIController":
         return self if self.model is not None else replace(self, model=run.model(), contexts=run.task_list)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
@@ -141,7 +141,7 @@ class SingleAction(Controller):
     def shaped_by(self) -> tuple[TaskSource, ...]:
         return (TaskSource("trained", Stream.TRAIN, self.contexts),)
 
-    def prepared(self, run: Run) -> "SingleAction":
+    def prepared(self, run: Resources) -> "SingleAction":
         """Learn the regression from as many learners as the training data has; leave out returns that are not finite."""
         if self.regression is not None:
             return self
@@ -169,7 +169,7 @@ class SingleAction(Controller):
         return state
 
 
-def constant_runs(run: Run) -> tuple[NDArray[np.float32], NDArray[np.float32], float]:
+def constant_runs(run: Resources) -> tuple[NDArray[np.float32], NDArray[np.float32], float]:
     """Train learners with a random constant step size each.
 
     Return their tasks and step sizes (runs, coordinates + 1), their final returns (runs,), and all environment steps.

@@ -17,7 +17,7 @@ from metastep._core.errors import InputError
 from metastep._core.parallel import map_threads
 from metastep.controllers.schedules import PerLearner, check, column
 from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, simulated, updated, whole_episodes
-from metastep.mdp.controller import Controller, Run
+from metastep.mdp.controller import Controller, Resources
 from metastep.policies import Arrays
 from metastep.rules.spaces import Space
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold, fold_over, on_cpu
@@ -243,7 +243,7 @@ class GreedyOracle(Controller):
         if self.num_stepsizes < 2 and self.num_stepsizes != 0:
             raise InputError(f"greedy_oracle.num_stepsizes: {self.num_stepsizes} must be at least 2, or 0.")
 
-    def prepared(self, run: Run) -> "GreedyOracle":
+    def prepared(self, run: Resources) -> "GreedyOracle":
         return self if self.num_stepsizes else replace(self, num_stepsizes=run.num_stepsizes)
 
     def num_trials(self, space: Space) -> int:

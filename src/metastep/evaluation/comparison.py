@@ -113,7 +113,7 @@ class Comparison:
         return {name: int(count) for name, count in zip(self.names, counts, strict=True)}
 
 
-class Asked(NamedTuple):
+class TaskSet(NamedTuple):
     """The tasks of a comparison; the fields are those of `compare`."""
 
     mdp: MetaMDP
@@ -163,14 +163,14 @@ def compare(
         num_tasks = num_tasks or len(contexts)
     if num_tasks is None or num_tasks < 1 or num_updates < 1:
         raise InputError(f"compare: {num_tasks} tasks and {num_updates} updates; both must be at least 1.")
-    asked = Asked(mdp, seed, num_updates, num_tasks, contexts, stream)
+    asked = TaskSet(mdp, seed, num_updates, num_tasks, contexts, stream)
     name = {Stream.VALIDATION: "validate", Stream.TUNING: "tune", Stream.TRAIN: "train"}.get(stream)
     name = name or (f"test {methods[0].name}" if len(methods) == 1 else f"test {len(methods)} methods")
     with (tracker or Silent()).stage(name, len(methods) * len(asked.blocks), "blocks") as stage:
-        return carry_out([comparing(methods, asked, tuning)], stage.advance, together=blocks_together)[0]
+        return carry_out([comparison_plan(methods, asked, tuning)], stage.advance, together=blocks_together)[0]
 
 
-def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTable] = ()) -> Plan[Comparison]:
+def comparison_plan(methods: Sequence[Method], asked: TaskSet, tuning: Sequence[TuningTable] = ()) -> Plan[Comparison]:
     """Return the plan of a comparison: every method on every block of tasks."""
     names = [method.name for method in methods]
     if not names:

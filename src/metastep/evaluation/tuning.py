@@ -65,7 +65,7 @@ def tune(
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
     with (tracker or Silent()).stage(f"tune {spec.name}", num_blocks(spec, mdp, num_tasks), "blocks") as stage:
-        plan = tuning(spec, mdp, seed=seed, num_tasks=num_tasks, num_updates=num_updates, contexts=contexts)
+        plan = tuning_plan(spec, mdp, seed=seed, num_tasks=num_tasks, num_updates=num_updates, contexts=contexts)
         return carry_out([plan], stage.advance, together=blocks_together)[0]
 
 
@@ -74,7 +74,7 @@ def num_blocks(spec: MethodSpec, mdp: MetaMDP, num_tasks: int) -> int:
     return len(Blocks(len(_points(spec)) * num_tasks, mdp.block_size))
 
 
-def tuning(
+def tuning_plan(
     spec: MethodSpec,
     mdp: MetaMDP,
     *,

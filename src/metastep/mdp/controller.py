@@ -28,7 +28,7 @@ class TaskSource(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Resources:
     """What an experiment offers to a controller that has to be trained or loaded before it can propose."""
 
     mdp: MetaMDP  # of the method, its rule included
@@ -66,7 +66,7 @@ class Controller(ABC):
         """Return how many batches of its own it simulates before every update."""
         return 0
 
-    def prepared(self, run: Run) -> "Controller":
+    def prepared(self, run: Resources) -> "Controller":
         """Return the controller for an experiment; it is trained or loaded here where that is needed."""
         return self
 
