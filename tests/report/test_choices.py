@@ -64,7 +64,7 @@ def menu_findings(**changes: Any) -> Findings:
 
 def drawn(document: Document, name: str) -> Figure:
     picture = next(part for part in document.parts if isinstance(part, Picture) and part.name == name)
-    return picture.draw("light")
+    return picture.draw()
 
 
 def test_the_direction_followed_most_often_is_of_equals_the_first() -> None:
@@ -255,6 +255,6 @@ def test_a_report_where_all_tasks_and_methods_are_alike() -> None:
     found = menu_findings()
     equal = dataclasses.replace(found.comparison, returns=np.full_like(found.comparison.returns, -3.0))
     parts = compose(dataclasses.replace(found, comparison=equal)).parts
-    pictures = {part.name: part.draw("light") for part in parts if isinstance(part, Picture)}
+    pictures = {part.name: part.draw() for part in parts if isinstance(part, Picture)}
     assert len(pictures) == sum(isinstance(part, Picture) for part in parts)  # no figure is written over another
     assert {"directions", "step-sizes", "steps-by-task", "single-tasks", "spread", "values"} <= pictures.keys()

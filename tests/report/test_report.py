@@ -101,7 +101,7 @@ def test_diverged_tasks_are_shown_and_drawn() -> None:
     assert [cells[shown.header.index("diverged tasks")] for cells in shown.rows] == ["0", "0", "1", "0"]
     assert "not finite" in prose(document)
     picture = next(part for part in document.parts if isinstance(part, Picture) and part.name == "learning-curves")
-    lines = [line.get_ydata() for line in picture.draw("light").axes[0].get_lines()]
+    lines = [line.get_ydata() for line in picture.draw().axes[0].get_lines()]
     returns = with_divergence(compared()).returns.astype(np.float64)
     worst = np.nanmin(returns[:, 3])
     filled = np.where(np.isnan(returns), worst, returns)
@@ -116,7 +116,7 @@ def test_a_task_is_never_dropped_from_a_mean() -> None:
     for ends, same in zip((low, high), mean_interval(filled.T), strict=True):
         np.testing.assert_allclose(ends, same)
     lines = [figures.Line("fixed", values), figures.Line("adam", filled)]
-    assert draw(figures.picture("diverged", "", [[figures.curves("diverged", lines)]])).light
+    assert draw(figures.picture("diverged", "", [[figures.curves("diverged", lines)]])).svg
 
 
 @pytest.mark.parametrize("diverged", [False, True])

@@ -1,6 +1,6 @@
 """Figures, tables and self-contained pages of results; the names below are public.
 
-A picture is made of panels (`curves`, `points`, `whiskers`, or a `Panel` of your own) and drawn once per theme; a `Document` of
+A picture is made of panels (`curves`, `points`, `whiskers`, or a `Panel` of your own); a `Document` of
 headings, paragraphs, tables and pictures is written as HTML and Markdown.
 """
 

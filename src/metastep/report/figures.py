@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from metastep.evaluation import Comparison, Difference
 from metastep.evaluation.intervals import mean_interval
 from metastep.report.document import Picture
-from metastep.report.style import MAIN, PALETTE, SPARE, Ink, Theme, label_lines, logarithmic, plain, themed, tint
+from metastep.report.style import MAIN, PALETTE, SPARE, Ink, house_style, label_lines, logarithmic, plain, tint
 
 Values = NDArray[np.floating[Any]]
 # A colour of a method, or a family of lines and the place in it, from 0 to 1.
@@ -81,8 +81,8 @@ def picture(name: str, caption: str, rows: Sequence[Sequence[Panel]], layout: La
     """Make rows of panels one picture."""
     layout = layout or Layout()
 
-    def draw(theme: Theme) -> Figure:
-        with themed(theme) as ink:
+    def draw() -> Figure:
+        with house_style() as ink:
             num_columns = max(map(len, rows))
             figure = Figure(figsize=(layout.size[0] * num_columns, layout.size[1] * len(rows)))
             figure.subplots_adjust(wspace=layout.gaps[0], hspace=layout.gaps[1])

@@ -1,4 +1,4 @@
-"""One look for all figures: colour-blind safe, labels at the lines, light and dark."""
+"""One look for all figures: colour-blind safe, labels at the lines; a page in dark mode inverts them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,8 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-Theme = Literal["light", "dark"]
-
 # Okabe and Ito's palette: distinguishable with every common colour-vision deficiency.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8C6D31", "#7A7A7A")
 SPARE = ("#AA3377", "#117733", "#332288", "#882255", "#44AA99", "#999933")  # Tol's, where the palette is used up
@@ -20,22 +18,14 @@ MAIN, CONTRAST = PALETTE[0], PALETTE[4]
 # Tol's bright palette, safe as well, for directions: not a colour of it stands for a method.
 _DIRECTIONS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#999933", "#BBBBBB")
 
-_LEAST_BRIGHTNESS = 0.48  # of a line on a dark page
-
 
 class Ink(NamedTuple):
-    """The neutral colours of a theme."""
+    """The neutral colours."""
 
-    text: str
-    quiet: str  # lines that are there for comparison only
-    faint: str  # the grid
-    paper: str
-
-
-INKS: dict[Theme, Ink] = {
-    "light": Ink("#1f2328", "#b4bcc5", "#e4e8ec", "#ffffff"),
-    "dark": Ink("#e6edf3", "#59636e", "#2d343c", "#12161c"),
-}
+    text: str = "#1f2328"
+    quiet: str = "#b4bcc5"  # lines that are there for comparison only
+    faint: str = "#e4e8ec"  # the grid
+    paper: str = "#ffffff"
 
 
 def shade_of(direction: int) -> str:
@@ -44,25 +34,16 @@ def shade_of(direction: int) -> str:
 
 
 def tint(colour: str, index: int, ink: Ink) -> str:
-    """Return a colour as it is drawn, mixed with white on a dark page.
-
-    "text" and "quiet" are colours of the ink; an empty one is the palette's at this index.
-    """
+    """Return a colour as it is drawn: "text" and "quiet" are those of the ink, an empty one is the palette's at this index."""
     if colour in ("text", "quiet"):
         return ink.text if colour == "text" else ink.quiet
-    colour = colour or PALETTE[index % len(PALETTE)]
-    if ink != INKS["dark"]:
-        return colour
-    parts = np.array(mpl.colors.to_rgb(colour))
-    brightness = float(parts @ (0.2126, 0.7152, 0.0722))
-    share = max(0.0, (_LEAST_BRIGHTNESS - brightness) / (1.0 - brightness))
-    return mpl.colors.to_hex(tuple(parts + share * (1.0 - parts)))
+    return colour or PALETTE[index % len(PALETTE)]
 
 
 @contextmanager
-def themed(theme: Theme) -> Iterator[Ink]:
-    """Draw figures in the house style."""
-    ink = INKS[theme]
+def house_style() -> Iterator[Ink]:
+    """Draw figures in one style."""
+    ink = Ink()
     settings: dict[Any, Any] = {
         "font.family": "DejaVu Sans",
         "font.size": 10.0,
