@@ -218,9 +218,7 @@ class LocalPool:
                 call = packed(function, arguments)
             except Exception as error:  # whatever a user's own class raises
                 self._switch_at = math.inf
-                warnings.warn(
-                    f"work stays in this process, because it cannot be sent to another: {error}", stacklevel=2
-                )
+                warnings.warn(f"work stays in this process, it cannot be sent to another: {error}", stacklevel=2)
             else:
                 from joblib.externals.loky import get_reusable_executor
 
@@ -246,9 +244,9 @@ class LocalPool:
             if self._processes is not None:
                 self._processes.shutdown(wait=False, kill_workers=True)
             if isinstance(error, BrokenProcessPool):
+                lost = "a worker process was killed, perhaps for lack of memory"
                 raise InputError(
-                    "--cores: a worker process was killed, perhaps for lack of memory; finished work is kept, and the same "
-                    "command resumes, with fewer cores if you like."
+                    f"--cores: {lost}; run the same command again to resume, perhaps with fewer."
                 ) from None
             raise
         finally:

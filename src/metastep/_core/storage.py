@@ -170,9 +170,7 @@ def require_free_space(folder: str | Path, num_bytes: int) -> None:
     place = Path(folder).absolute()
     free = shutil.disk_usage(next(each for each in (place, *place.parents) if each.exists())).free
     if free < num_bytes:
-        raise InputError(
-            f"Folder {folder} needs {num_bytes / 1e6:.1f} MB of free disk space, but only {free / 1e6:.1f} MB are left."
-        )
+        raise InputError(f"Folder {folder} needs {num_bytes / 1e6:.1f} MB of disk space, {free / 1e6:.1f} MB are left.")
 
 
 @contextmanager
@@ -309,9 +307,7 @@ def claim(folder: Path, marker: str) -> Path:
     create_folder(folder)
     found = sorted(name for name in os.listdir(folder) if not is_temporary(name))
     if found and marker not in found and not (folder / marker).exists():  # another process may have been faster
-        raise InputError(
-            f"--out: {folder} holds {found[0]} and is not a folder of this command; name one that is new or empty."
-        )
+        raise InputError(f"--out: {folder} holds {found[0]}, it must be new, empty or a folder of this command.")
     return folder / marker
 
 
@@ -327,10 +323,8 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(_SECONDS_TO_WAIT)
     except Timeout:
-        holder = writer(folder) or "another process"
-        raise InputError(
-            f"Folder {folder} is in use by {holder}; wait for it, stop it, or use another folder."
-        ) from None
+        holder = f"in use by {writer(folder) or 'another process'}"
+        raise InputError(f"Folder {folder} is {holder}; wait for it, stop it, or use another folder.") from None
     except OSError as error:  # a read-only folder can still be read, and not every file system has locks
         reason = error.strerror or error
         warn(f"folder {folder} cannot be locked ({reason}), so nothing keeps other processes from writing there")

@@ -39,9 +39,7 @@ class ContextSpace:
             object.__setattr__(self, "units", ("",) * len(self.names))
         lengths = [len(part) for part in (self.names, self.low, self.high, self.units)]
         if len(set(lengths)) > 1:
-            raise InputError(
-                f"ContextSpace: names, low, high and units have {lengths} entries, one a coordinate is allowed."
-            )
+            raise InputError(f"ContextSpace: names, low, high and units have {lengths} entries, they must be equal.")
         if len(set(self.names)) < len(self.names):
             raise InputError(f"ContextSpace: the names {', '.join(self.names)} must differ from each other.")
         for name, low, high in zip(self.names, self.low, self.high, strict=True):
@@ -75,16 +73,12 @@ class ContextSpace:
         """Return the tasks as float32 (num, coordinates), or say which coordinate of which task is out of bounds."""
         array = np.asarray(contexts, dtype=np.float32)
         if array.ndim != 2 or array.shape[1] != self.num_coordinates:
-            raise InputError(
-                f"{field}: got an array of shape {array.shape}, expected (tasks, {self.num_coordinates}) "
-                f"with columns {', '.join(self.names)}."
-            )
+            expected = f"(tasks, {self.num_coordinates}) with columns {', '.join(self.names)}"
+            raise InputError(f"{field}: got an array of shape {array.shape}, expected {expected}.")
         low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
         wrong = ~((array >= low) & (array <= high))
         if wrong.any():
             row, column = (int(index) for index in np.argwhere(wrong)[0])
-            raise InputError(
-                f"{field}: task {row} has {self.names[column]} = {float(array[row, column]):g}, "
-                f"allowed is [{self.low[column]:g}, {self.high[column]:g}]."
-            )
+            name, allowed = self.names[column], f"[{self.low[column]:g}, {self.high[column]:g}]"
+            raise InputError(f"{field}: task {row} has {name} = {array[row, column]:g}, allowed is {allowed}.")
         return array

@@ -150,9 +150,7 @@ class GymnasiumEnv:
             is_box = isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating)
             if not is_box and not isinstance(space, other):
                 allowed = "a Box of floats" + (" or Discrete" if other else "")
-                raise InputError(
-                    f"env.make: the {role} of {self.name!r} is {space}, allowed is {allowed}; wrap the environment."
-                )
+                raise InputError(f"env.make: the {role} of {self.name!r} is {space}, allowed is {allowed}; wrap it.")
         layer: Any = env
         while isinstance(layer, gymnasium.Wrapper):
             if isinstance(layer, gymnasium.wrappers.TimeLimit):
@@ -200,14 +198,10 @@ class _Lanes:
                 for row in np.tile(context, (num_episodes, 1)):
                     self.envs.append(owner.build(row))
                 if len({id(env) for env in self.envs}) < len(self.envs):
-                    raise InputError(
-                        "env.make: the factory gave the same environment twice; every call must make a new one."
-                    )
+                    raise InputError("env.make: it gave the same environment twice; every call must make a new one.")
                 for task, sizes in enumerate(map(_sizes, self.envs[: len(context)])):
                     if sizes != (usual := {name: getattr(owner, name) for name in sizes}):
-                        raise InputError(
-                            f"env.make: task {task} has {sizes}, the others {usual}; they must not differ."
-                        )
+                        raise InputError(f"env.make: task {task} has {sizes}, others {usual}; they must not differ.")
             except BaseException:  # what a factory may raise, or an impatient user; half of the lanes are of no use
                 self.close()
                 raise

@@ -338,9 +338,8 @@ def _require_whole(comparison: Comparison) -> None:
     for record, chosen in zip(comparison.methods, comparison.direction, strict=True):
         last = max(0, len(record.directions) - 1)
         if chosen.size and not 0 <= chosen.min() <= chosen.max() <= last:
-            raise InputError(
-                f"directions of {record.name} are {chosen.min()} to {chosen.max()}, allowed is 0 to {last}."
-            )
+            found = f"{chosen.min()} to {chosen.max()}"
+            raise InputError(f"directions of {record.name} are {found}, allowed is 0 to {last}.")
     for table in comparison.tuning:
         if not 0.0 <= table.num_steps < np.inf:
             raise InputError(f"tuning took {table.num_steps} steps.")

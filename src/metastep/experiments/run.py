@@ -181,9 +181,7 @@ class Run:
         """All methods on the test tasks, joined from the results there."""
         comparison = provenance.read_comparison(self, self.comparison_file)
         if comparison.names != self.config.compare.names:
-            raise InputError(
-                f"File {self.comparison_file} compares other methods than this run; remove it to compare again."
-            )
+            raise InputError(f"File {self.comparison_file} compares other methods; remove it to compare again.")
         return comparison
 
     def command(self) -> str:

@@ -59,10 +59,8 @@ def fit_on(
     estimator = build_fqi(config, mdp.space, random_state)
     with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
         if not len(transitions.reward):
-            raise InputError(
-                "fit: each of the tuples holds a number that is not finite, so there is nothing to fit; look at the policy's "
-                "sigma, the first policies and the step sizes."
-            )
+            remedy = "look at the policy's sigma, the first policies and the step sizes"
+            raise InputError(f"fit: each of the tuples holds a number that is not finite; {remedy}.")
         estimator.fit(transitions, progress=lambda *_: stage.advance(1))
     model = model_from(
         estimator,
@@ -126,10 +124,8 @@ def fit_and_select(run: Run, *, tracker: Tracker | None = None) -> Model:
 def read_fitted(run: Run) -> tuple[Model, Comparison]:
     """Return the model of a run and its validation, which must belong together."""
     if select(run.model, run.validation).record != run.model.record:
-        raise InputError(
-            f"File {run.model_file} was not selected on what {run.validation_file.name} beside it holds; remove both and run "
-            f"`metastep fit {run.path}` again."
-        )
+        others = f"was not selected on what {run.validation_file.name} beside it holds"
+        raise InputError(f"File {run.model_file} {others}; remove both and run `metastep fit {run.path}` again.")
     return run.model, run.validation
 
 

@@ -69,9 +69,8 @@ def require_known(mdp: Any) -> None:
         if not is_known(name):
             rule: Any = getattr(mdp, "rule", None)
             allowed = ", ".join(filter(is_known, names()))
-            raise InputError(
-                f"meta.observation: {name!r} is not known where the rule is {rule.name!r}, allowed are {allowed}."
-            )
+            where = f"where the rule is {rule.name!r}"
+            raise InputError(f"meta.observation: {name!r} is not known {where}, allowed are {allowed}.")
 
 
 def sizes(mdp: Any, wanted: Sequence[str]) -> dict[str, int]:

@@ -161,9 +161,8 @@ def resolve(given: Any) -> Regressor:
             return given
         if all(callable(getattr(given, method, None)) for method in ("fit", "predict", "get_params")):
             return SklearnRegressor(given)
-    raise InputError(
-        f"fqi.regressor: {given!r} must be a registered name ({', '.join(names())}), a Regressor or a scikit-learn regressor."
-    )
+    allowed = f"a registered name ({', '.join(names())}), a Regressor or a scikit-learn regressor"
+    raise InputError(f"fqi.regressor: {given!r} must be {allowed}.")
 
 
 def options_of(regressor: Any) -> dict[str, Any]:

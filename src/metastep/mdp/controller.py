@@ -101,10 +101,8 @@ def attempt_keys(learners: Learners, num: int) -> list[Array]:
 def require_one_coordinate(name: str, mdp: MetaMDP) -> None:
     """Refuse a space of several hyperparameters where a controller knows only a step size."""
     if mdp.space.num_coordinates != 1:
-        raise InputError(
-            f"controller: {name!r} chooses one number for each update, but the rule {mdp.rule.name!r} takes "
-            f"{', '.join(mdp.space.names)}."
-        )
+        takes = f"the rule {mdp.rule.name!r} takes {', '.join(mdp.space.names)}"
+        raise InputError(f"controller: {name!r} chooses one number for each update, but {takes}.")
 
 
 class Exploration(Controller):

@@ -101,10 +101,8 @@ def _side_by_side(names: Sequence[str], context: NDArray[np.float32], seen: Hist
         **seen.features,
     }
     if missing := [name for name in names if name not in known]:
-        raise InputError(
-            f"observation: the data does not hold {missing[0]!r}, it holds {', '.join(known)}; collect it again with "
-            "meta.observation naming it."
-        )
+        holds = f"the data does not hold {missing[0]!r}, it holds {', '.join(known)}"
+        raise InputError(f"observation: {holds}; collect it again with meta.observation naming it.")
     return np.concatenate([known[name] for name in names], axis=2)
 
 

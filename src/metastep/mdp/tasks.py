@@ -66,10 +66,8 @@ def load_tasks(
     wrong = ~((contexts >= lowest) & (contexts <= highest))
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
-        raise InputError(
-            f"{where}, row {row + 1} has {names[column]} = {shown(tasks[row][column])}, "
-            f"allowed is [{low[column]:g}, {high[column]:g}]."
-        )
+        value, allowed = shown(tasks[row][column]), f"[{low[column]:g}, {high[column]:g}]"
+        raise InputError(f"{where}, row {row + 1} has {names[column]} = {value}, allowed is {allowed}.")
     return contexts
 
 

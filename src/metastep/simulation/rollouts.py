@@ -129,10 +129,7 @@ def simulate(
     """
     env, policy, theta = rollout.env, rollout.policy, theta.T
     if isinstance(env, HostEnv):
-        raise InputError(
-            f"env: {env.name!r} is simulated on the host, outside compiled functions: call the Estimator, or its "
-            "`trajectories`, from plain Python."
-        )
+        raise InputError(f"env: {env.name!r} is simulated on the host: call the Estimator from plain Python.")
     shape, named = (rollout.num_episodes, theta.shape[-1]), env.context_space.unpack(context)
     reset_key, step_key = keys_of(key)
     # vmap needs an array to learn the batch size from; an environment that declares no normals must not see it.

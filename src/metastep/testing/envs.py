@@ -308,11 +308,8 @@ def _check_episodes(subject: Subject, play: Callable[[Contexts], Played], seed: 
     for index, (name, low, high) in enumerate(zip(space.names, space.low, space.high, strict=True)):
         # A fixed task has nothing to vary.
         matters = low == high or any(not same(a[..., index], b[..., index]) for a, b in zip(left, right, strict=True))
-        subject.require(
-            matters,
-            f"{name} = {low:g} and {name} = {high:g} give the same episodes over {len(left.alive)} steps; every coordinate "
-            "of the context must matter",
-        )
+        alike = f"{name} = {low:g} and {name} = {high:g} give the same episodes over {len(left.alive)} steps"
+        subject.require(matters, f"{alike}; every coordinate of the context must matter")
 
 
 def _check_frozen(subject: Subject, episodes: Played) -> None:

@@ -51,9 +51,8 @@ def check_controller(controller: Controller, mdp: MetaMDP, *, seed: int = 0, num
             subject.require(same(proposal, controller.propose(state, learners)), "propose must change nothing")
             if controller.is_memoryless:
                 again = controller.propose(controller.init(mdp, learners), learners)
-                subject.require(
-                    same(proposal, again), "`is_memoryless` is True, but a new `init` changes its proposals"
-                )
+                wrong = "`is_memoryless` is True, but a new `init` changes its proposals"
+                subject.require(same(proposal, again), wrong)
             after = mdp.advance(learners, proposal)
             state = subject.call("observe", controller.observe, state, learners, proposal, after)
             learners = after
@@ -94,9 +93,7 @@ def check_feature(feature: Feature, mdp: MetaMDP, *, seed: int = 0) -> None:
     bounds: Any = subject.call("bounds", feature.bounds, mdp)
     is_pair = isinstance(bounds, tuple) and [np.shape(each) for each in bounds] == [(size,)] * 2
     is_right = is_pair and all(low <= high for low, high in zip(*bounds, strict=True))
-    subject.require(
-        is_right, f"`bounds` must be {size} lower ones and {size} upper ones, at least as high, got {bounds!r}"
-    )
+    subject.require(is_right, f"`bounds` must be {size} lower and {size} upper ones, at least as high, got {bounds!r}")
 
     def evaluate(learners: Learners) -> tuple[Any]:
         return (features.evaluate(feature, mdp.diagnostics(learners), mdp.block_size),)
