@@ -123,11 +123,13 @@ def test_a_folder_belongs_to_one_setting(made, tmp_path):
 
 def test_other_folders_and_files_are_left_alone(made, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    assert "holds thesis.tex and is not a folder of this command" in refused("reproduce", "theory", "--out", tmp_path)
+    assert "holds thesis.tex, it must be new, empty or a folder of this command" in refused(
+        "reproduce", "theory", "--out", tmp_path
+    )
     assert os.listdir(tmp_path) == ["thesis.tex"]
     assert "is a file, a folder is needed" in refused("reproduce", "fig1", "--out", tmp_path / "thesis.tex")
     run = made[0] / "runs" / "nav2d"
-    assert "is not a folder of this command" in refused("reproduce", "theory", "--out", run)
+    assert "or a folder of this command" in refused("reproduce", "theory", "--out", run)
     page = tmp_path / "results.md"
     assert invoke("results", made[0], "--out", page).exit_code == 0
     assert "exists already" in refused("results", made[0], "--out", page)
