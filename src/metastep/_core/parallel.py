@@ -1,11 +1,9 @@
 """Run independent calls in threads, in local processes, or on a Dask cluster, and prepare the cores and devices they use.
 
-Work is cut into calls that do not depend on one another (blocks of learners), so results do not depend on where a call runs
-or how many run at a time. XLA rounds large sums according to its number of threads, so it gets one thread in every process,
-and several processes keep the cores busy. They take seconds to start: a command works in threads until that pays.
-
-The executors are `concurrent.futures`, joblib's loky and `distributed.Client.get_executor`. Written here is what none of them
-does: move from threads to processes when work turns out to be long, and bound the number of submitted calls.
+XLA rounds large sums according to its number of threads, so it gets one thread in every process, and several processes keep the
+cores busy. They take seconds to start: a command works in threads until that pays. The executors are `concurrent.futures`,
+joblib's loky and `distributed.Client.get_executor`. Written here is what none of them does: move from threads to processes when
+work turns out to be long, and bound the number of submitted calls.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Durable files, written whole or not at all and checked for damage, and exclusive locks of folders.
 
-A file is written under a temporary name, synced and renamed, and its folder is synced. The temporary file of a killed process
-is recognised by its name and by its lock, which ended with the process. Libraries for atomic writes offer the rename, but
-neither this cleaning up nor files that are created only once.
+The temporary file of a killed process is recognised by its name and by its lock, which ended with the process. Libraries for
+atomic writes offer the rename, but neither this cleaning up nor files that are created only once.
 """
 
 import errno

@@ -26,8 +26,6 @@ from metastep.mdp.runs import BlockRun, Plan, carry_out, start_of
 class MetaFQIController(Controller):
     """h = argmax_h Q_N(x, h), or direction and step where there is a menu of directions.
 
-    A learner whose observation is not finite gets the smallest step size of H.
-
     A model with a record is refused where environment, policy, rule, discount, baseline, meta-observation or step sizes are
     not those it was fitted for.
 
@@ -170,10 +168,7 @@ class SingleAction(Controller):
 
 
 def constant_runs(run: Resources) -> tuple[NDArray[np.float32], NDArray[np.float32], float]:
-    """Train learners with a random constant step size each.
-
-    Return their tasks and step sizes (runs, coordinates + 1), their final returns (runs,), and all environment steps.
-    """
+    """Train learners with random constant steps; return tasks and steps (runs, coordinates + 1), final returns, num_steps."""
     mdp = run.mdp
     require_one_coordinate("single-action", mdp)
     blocks = Blocks(run.num_training_episodes, mdp.block_size)

@@ -123,19 +123,12 @@ _compiled_price_all = jax.jit(_price_all, static_argnums=0)
 
 
 def price(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Prices:
-    """Estimate return and divergence of every candidate (candidates, learners, coordinates) on the current batch.
-
-    Along a line all candidates share two sums for each episode; otherwise the batch is kept and every candidate's means are
-    evaluated on it.
-    """
+    """Estimate return and divergence of every candidate (candidates, learners, coordinates) on the current batch."""
     return _compiled_price_all(simulated(mdp), learners, candidates, _batch(mdp, learners))
 
 
 def choose(candidates: Array, prices: Prices, max_divergence: Array) -> Array:
-    """Return the best feasible candidate, or that of the smallest step (the last coordinate) if none is feasible: (learners,).
-
-    A candidate without a finite price is infeasible.
-    """
+    """Return the best feasible candidate, or that of the smallest step (the last coordinate) if none is feasible: (learners,)."""
     feasible = (prices.divergence <= max_divergence) & jnp.isfinite(prices.value)
     best = jnp.argmax(jnp.where(feasible, prices.value, -jnp.inf), axis=0)
     return jnp.where(jnp.any(feasible, axis=0), best, jnp.argmin(candidates[:, :, -1], axis=0))
@@ -214,8 +207,7 @@ def _search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Arra
 def line_search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Array:
     """Return the mean return after an update with each candidate (candidates, coordinates): (candidates, learners).
 
-    The episodes are fresh: they come from the controller's key, so they are neither those of the current nor of the next
-    batch; every candidate sees the same random numbers.
+    The episodes come from the controller's key, so they are fresh; every candidate sees the same random numbers.
     """
     search = partial(mdp.estimator.engine.whole(_search), simulated(mdp), learners)
     if not (mdp.estimator.engine.is_compiled and on_cpu()):

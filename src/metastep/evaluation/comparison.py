@@ -1,7 +1,4 @@
-"""The paired comparison: every method on the same tasks, from the same initial policies, with the same simulation keys.
-
-A comparison is saved in one file that a report reads, and as a long table for data frames.
-"""
+"""The paired comparison: every method on the same tasks, from the same initial policies, with the same simulation keys."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -146,15 +143,12 @@ def compare(
 
     Args:
         methods: each replaces the meta-MDP's rule by its own.
-        seed: of tasks, initial policies and simulations.
-        num_updates: T.
+        seed, num_updates: of tasks, initial policies and simulations; T.
         num_tasks: how many tasks of the stream; with `contexts`, their number is the default.
-        contexts: an explicit task list (tasks, coordinates) in place of sampled ones; used in turn when there are
-            fewer of them than `num_tasks`.
+        contexts: a task list (tasks, coordinates) in place of sampled ones, used in turn.
         stream: where tasks and keys come from; a method that was shaped on it is refused.
         tuning: tables to keep with the result.
-        blocks_together: blocks that a GPU simulates in one batch.
-        tracker: receives progress in blocks.
+        blocks_together, tracker: blocks that a GPU simulates in one batch; receives progress in blocks.
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)

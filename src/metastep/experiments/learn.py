@@ -80,13 +80,12 @@ def learn(
     """Train a policy on a task of the model's family, or continue where an earlier call was stopped.
 
     Args:
-        model: a fitted model.
+        model, family: a fitted model, and the family of the task where the model was fitted on several.
         task: like `"mass=1.2,length=0.7"`; a coordinate that is not named is in the middle of its range.
         folder: for the results; new, empty or of the same call.
-        family: of the task, needed where the model was fitted on several.
-        seed, tracker: of the first policy and the simulation; receives progress.
-        num_updates: updates to make; by default as many as the model's experiment compares methods over.
-        command, allow_imports: for the report; whether modules that the model's record names may be imported.
+        seed, num_updates: of everything random; updates to make, by default as many as the model's experiment compares.
+        command, tracker: for the report; receives progress.
+        allow_imports: whether modules that the model's record names may be imported.
     """
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates

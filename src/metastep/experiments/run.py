@@ -314,13 +314,11 @@ def run(
     """Run an experiment: everything that `metastep run` does. A stopped run resumes.
 
     Args:
-        source: the name of a preset, or the path of a .toml file.
-        out: folder of the run.
+        source, out: the name of a preset or the path of a .toml file; the folder of the run.
         scale: "quick" or "full"; by default quick where the configuration has such a table.
         seed: of everything random, in place of the configuration's.
         overrides: further settings, like `"fqi.regressor.trees=20"`.
-        tracker: receives progress.
-        anyway: whether it may take weeks.
+        tracker, anyway: receives progress; whether it may take weeks.
 
     Returns:
         The run, with its `config`, `dataset`, `model` and `comparison`.
@@ -344,8 +342,7 @@ def start_run(
 ) -> Run:
     """Create or resume a run; what cannot run is refused before a folder is created.
 
-    Besides the arguments of `run` there are the command that was typed, for the report, a file of contexts to train on, and
-    another run, or its data, to copy the training data from.
+    `command` is for the report, `tasks` a file of contexts to train on, `data` another run to copy the training data from.
     """
     config = configs.load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
     env = configs.build_env(config)

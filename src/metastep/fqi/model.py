@@ -225,11 +225,8 @@ def model_from(
 ) -> Model:
     """Return the model of a fitted `MetaFQI`; its last iteration is selected until it is validated.
 
-    Args:
-        setting: the meta-MDP that it was fitted for, as JSON.
-        feature_names: of each number of the observation; None derives them from the parts.
-        configuration: settings to record.
-        branches: those of the space (`branches_of`), with the values that they stand for; None names them by position.
+    `setting` is the meta-MDP that it was fitted for, as JSON, and `configuration` further settings to record. Names of features
+    are derived from the parts of the observation by default, branches (see `branches_of`) from their positions.
     """
     parts, names = tuple(observation), feature_names
     if names is None:

@@ -155,9 +155,8 @@ class BlockFiles:
 class DatasetWriter:
     """Create a dataset or resume one; several processes may add blocks to the same folder at the same time.
 
-    `config`, which is anything that JSON can hold, and `seed` are those of a dataset that is resumed; so are, unless it is
-    complete, the device and the versions of the packages that decide numbers. `packages` names those of the environment.
-    `damaged` holds one sentence for each block file found damaged at the start; such blocks count as missing.
+    `config`, `seed` and, unless it is complete, the device and the versions of packages that decide numbers must be those of a
+    dataset that is resumed. `damaged` holds a sentence for each block file found damaged; such blocks count as missing.
     """
 
     def __init__(
@@ -285,8 +284,7 @@ class Dataset:
     def transitions(self, names: Sequence[str] = DEFAULT_OBSERVATION) -> Transitions:
         """Return all usable tuples, episode after episode; the observation is the named features side by side, in that order.
 
-        Left out are tuples with a non-finite number in any feature, asked for or not, so that every observation gives the
-        same rows; `counts` says how many.
+        Left out are tuples with a non-finite number in any feature, asked for or not: every observation gives the same rows.
         """
         return all_transitions(self.blocks(), names)
 

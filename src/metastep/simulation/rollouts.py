@@ -121,7 +121,6 @@ def simulate(
     Return its end and the outputs of all steps. Arrays that come learners first turn into arrays with learners last here.
 
     Args:
-        rollout, theta, context: what to simulate.
         key: one key for the whole batch; each lane takes its own part of every draw.
         start: what is carried, before the first step.
         follow: carried, move, alive -> carried, outputs; `alive` (episodes, learners) says which lanes took this step.

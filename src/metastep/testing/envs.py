@@ -87,10 +87,8 @@ def check_env(
     coordinate of the context changes the episodes.
 
     Args:
-        env: the environment.
-        num_episodes, horizon: size of the simulations; longer ones where the context matters late in an episode.
+        num_episodes, horizon, seed: of the simulations; longer ones where the context matters late in an episode.
         sigma: standard deviation of the random actions, around a mean of zero; discrete actions are equally likely.
-        seed: of the simulations.
         thorough: False skips repeating inputs and looking for effects of all that is declared, and clips actions to their
             declared range. `metastep run` and `metastep collect` check environments of your own this way.
     """

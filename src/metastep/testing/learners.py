@@ -23,11 +23,7 @@ def check_controller(controller: Controller, mdp: MetaMDP, *, seed: int = 0, num
     learner do not depend on other learners; that a controller with `is_memoryless` proposes the same after a new `init`; and
     that it reports one number for each learner and update.
 
-    Args:
-        controller: what to check, trained (`prepared`) if it has to be.
-        mdp: any meta-MDP it can serve, with blocks of at least two learners.
-        seed: of the tasks.
-        num_updates: how many updates to watch.
+    The controller must be trained (`prepared`) if it has to be; `mdp` is any meta-MDP with blocks of at least two learners.
     """
     subject = named("controller", controller)
     subject.declares(is_memoryless=bool, is_yardstick=bool)
