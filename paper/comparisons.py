@@ -10,8 +10,7 @@ from metastep import Comparison, InputError
 from metastep.evaluation import join, mean_interval, require_alike
 from metastep.experiments.config import updates_collected
 from metastep.experiments.stages import iteration_methods
-from metastep.report.figures import Line, curves, line_of
-from metastep.report.style import CONTRAST
+from metastep.report.figures import CONTRAST, Line, curves, line_of
 from metastep.report.tables import interval
 from paper import columns
 from paper.claims import beats_every

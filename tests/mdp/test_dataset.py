@@ -12,9 +12,8 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.provenance import environment_record, first_difference
 from metastep.mdp import parquet
-from metastep.mdp.dataset import Counts, Dataset, DatasetWriter, Layout
+from metastep.mdp.dataset import Counts, Dataset, DatasetWriter, Layout, to_parquet
 from metastep.mdp.history import History
-from metastep.mdp.parquet import to_parquet
 
 FEATURES = {"theta": 3, "natural_gradient": 3}
 OBSERVATION = ("theta", "natural_gradient", "context", "return")

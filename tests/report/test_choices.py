@@ -15,9 +15,8 @@ from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingDa
 from metastep.mdp.history import Transitions
 from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Picture
-from metastep.report.figures import colour_of
+from metastep.report.figures import PALETTE, Ink, colour_of, tint
 from metastep.report.results import most_followed, performance_profile, some_tasks
-from metastep.report.style import PALETTE, Ink, tint
 from metastep.report.tables import Findings, about, best_baseline, target_of, yardstick_of
 from metastep.rules.spaces import Range
 from tests.report.test_report import compared, findings, prose, small_model, table

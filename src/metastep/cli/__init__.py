@@ -165,7 +165,7 @@ def export(
         raise InputError("export: nothing to do, give --parquet FILE or --minari NAME.")
     data = Run.open(folder).dataset
     if parquet is not None:
-        from metastep.mdp.parquet import to_parquet
+        from metastep.mdp.dataset import to_parquet
 
         to_parquet(data, parquet, force=force)
         print(parquet)

@@ -19,12 +19,11 @@ from jax import Array, lax
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
-from metastep.envs.contexts import ContextSpace
+from metastep.envs.contexts import ContextSpace, load_tasks
 from metastep.envs.nav2d import Nav2D
 from metastep.experiments.config import build_mdp
 from metastep.experiments.run import Run
 from metastep.mdp import whole_episodes
-from metastep.mdp.tasks import load_tasks
 from metastep.simulation.engine import engine_of
 from metastep.simulation.rollouts import Rollout, discounted_returns
 

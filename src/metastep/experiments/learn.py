@@ -37,8 +37,7 @@ from metastep.mdp.loop import grow
 from metastep.mdp.parts import Parts, remove_parts
 from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Table, write_document
-from metastep.report.figures import Line, Panel, curves, picture
-from metastep.report.style import Ink
+from metastep.report.figures import Ink, Line, Panel, curves, picture
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.experience import in_first_episode
 from metastep.simulation.engine import engine_of

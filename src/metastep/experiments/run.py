@@ -31,6 +31,7 @@ from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import writing
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
+from metastep.envs.contexts import load_tasks
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
 from metastep.experiments import config as configs
 from metastep.experiments import provenance, reporting, stages
@@ -39,7 +40,6 @@ from metastep.experiments.schema import Experiment
 from metastep.fqi import Model, save_model
 from metastep.mdp import MetaMDP, collection
 from metastep.mdp.dataset import Dataset, DatasetWriter, all_transitions
-from metastep.mdp.tasks import load_tasks
 from metastep.testing import check_env
 from metastep.testing.envs import declared
 

@@ -14,9 +14,22 @@ from metastep.evaluation import metric_values
 from metastep.fqi import Model
 from metastep.fqi.regressors import Head
 from metastep.report.document import Command, Heading, Paragraph, Part, Picture
-from metastep.report.figures import Layout, Panel, alone, in_rows, picture, points
+from metastep.report.figures import (
+    MAIN,
+    Ink,
+    Layout,
+    Panel,
+    alone,
+    in_rows,
+    label_lines,
+    logarithmic,
+    picture,
+    plain,
+    points,
+    shade_of,
+    tint,
+)
 from metastep.report.results import axis_of
-from metastep.report.style import MAIN, Ink, label_lines, logarithmic, plain, shade_of, tint
 from metastep.report.tables import Findings, Fitted
 from metastep.rules.spaces import Range
 

@@ -11,8 +11,23 @@ from numpy.typing import NDArray
 
 from metastep.evaluation import Comparison, MethodRecord, filled_returns, metric_values, summary
 from metastep.report.document import Picture
-from metastep.report.figures import Layout, Panel, alone, colour_of, curves, in_rows, line_of, picture
-from metastep.report.style import MAIN, Ink, label_lines, logarithmic, plain, shade_of, tint
+from metastep.report.figures import (
+    MAIN,
+    Ink,
+    Layout,
+    Panel,
+    alone,
+    colour_of,
+    curves,
+    in_rows,
+    label_lines,
+    line_of,
+    logarithmic,
+    picture,
+    plain,
+    shade_of,
+    tint,
+)
 from metastep.report.tables import Findings, best_baseline, listed, number, yardstick_of
 
 _LEVELS = 400  # points of a profile
