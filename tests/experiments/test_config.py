@@ -249,7 +249,7 @@ NAV2D = {
     "initial.mean=[0,1]": "initial.mean: [0.0, 1.0] must hold 1 number, or 6, one for each parameter.",
     "rollout={horizon=5}": "rollout.num_episodes: is missing, it must be set where the rule is 'nga'.",
     "rollout.num_envs=4": "rollout.num_envs: 4 must not be set where the rule is 'nga', which does not use it.",
-    "policy=actor-critic": "policy.name: 'actor-critic' must not be set where the rule is 'nga', which learns",
+    "policy=actor-critic": "policy.name: 'actor-critic' must not be set where the rule is 'nga', it learns",
     "meta.rule=ppo": "policy.name: 'linear' has no critic, take 'actor-critic' where the rule is 'ppo'.",
     "meta.observation=training": "meta.observation: 'last_rate' is not known where the rule is 'nga', allowed are",
 }

@@ -67,7 +67,7 @@ def _is_supported(loss: str, call: Callable[..., object], *arguments: Any) -> bo
     return True
 
 
-def _lock(descriptor: int, mode: int) -> bool:
+def _lock(descriptor: int, mode: int = 0) -> bool:
     """Lock an open file; BlockingIOError if another process holds the lock."""
     loss = "has no locks: temporary files of killed processes are removed only after a day"
     return _is_supported(loss, fcntl.flock, descriptor, fcntl.LOCK_EX | mode)
@@ -89,7 +89,7 @@ def temporary(path: Path) -> Iterator[Path]:
         while True:
             file = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
             descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-            _lock(descriptor, 0)
+            _lock(descriptor)
             if os.fstat(descriptor).st_nlink > 0:
                 break
             os.close(descriptor)  # another process took it for a leftover in the moment before it was locked

@@ -70,9 +70,8 @@ class MetaFQIController(Controller):
                 {"observation": each["observation"], "space": each["space"], "rule.name": each["rule"]["name"]}
                 for each in (fitted, wanted)
             )
-        if difference := first_difference(fitted, wanted):
-            key, old, new = difference
-            raise InputError(f"model: it was fitted for {key} = {old}, but the meta-MDP has {new}.")
+        if found := first_difference(fitted, wanted):
+            raise InputError(f"model: it was fitted for {found[0]} = {found[1]}, but the meta-MDP has {found[2]}.")
         return mdp
 
     def propose(self, state: MetaMDP, learners: Learners) -> Array:

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from metastep._core.errors import InputError
 from metastep._core.parallel import map_threads
 from metastep.controllers.schedules import PerLearner, check, column
 from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, simulated, updated, whole_episodes
@@ -173,8 +172,7 @@ class HOOF(Controller):
 
     def __post_init__(self) -> None:
         check("hoof.max_divergence", self.max_divergence, least=0.0)
-        if self.num_candidates < 1:
-            raise InputError(f"hoof.num_candidates: {self.num_candidates} must be at least 1.")
+        check("hoof.num_candidates", self.num_candidates, least=1.0)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> HOOFState:
         column("hoof.max_divergence", self.max_divergence, learners.theta.shape[0])
@@ -232,8 +230,8 @@ class GreedyOracle(Controller):
     num_batches: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        if self.num_stepsizes < 2 and self.num_stepsizes != 0:
-            raise InputError(f"greedy_oracle.num_stepsizes: {self.num_stepsizes} must be at least 2, or 0.")
+        if self.num_stepsizes:
+            check("greedy_oracle.num_stepsizes", self.num_stepsizes, least=2.0)
 
     def prepared(self, run: Resources) -> "GreedyOracle":
         return self if self.num_stepsizes else replace(self, num_stepsizes=run.num_stepsizes)

@@ -244,12 +244,9 @@ def require_alike(first: Comparison, second: Comparison, *, but: Sequence[str] =
         mdp = {name: value for name, value in comparison.settings.get("mdp", {}).items() if name not in _OF_THE_MODEL}
         return {name: value for name, value in comparison.settings.items() if name not in but} | {"mdp": mdp}
 
-    if difference := first_difference(setting(first), setting(second)):
-        key, before, now = difference
-        raise InputError(
-            f"results: {first.names[0]} was compared with {key} = {before}, {second.names[0]} with {now}; only results of "
-            "the same settings can be joined."
-        )
+    if found := first_difference(setting(first), setting(second)):
+        apart = f"{first.names[0]} was compared with {found[0]} = {found[1]}, {second.names[0]} with {found[2]}"
+        raise InputError(f"results: {apart}; only results of the same settings can be joined.")
     if not np.array_equal(second.context, first.context):
         raise InputError(f"results: {second.names[0]} was compared on other tasks than {first.names[0]}.")
 

@@ -3,9 +3,7 @@
 The task is the unit of replication; `metastep.evaluation.intervals` describes the intervals and tests.
 """
 
-import csv
 from collections.abc import Iterable, Sequence
-from io import StringIO
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 
 from metastep._core import storage
 from metastep._core.errors import InputError
+from metastep._core.logs import to_csv
 from metastep.evaluation import intervals
 from metastep.evaluation.comparison import Comparison
 from metastep.evaluation.intervals import Interval, Verdict
@@ -140,13 +139,8 @@ def _tested(
 
 
 def differences_to_csv(rows: Iterable[Difference], path: str | Path) -> None:
-    """Write paired differences as a table, a row for every pair of methods and metric; numbers to ten digits."""
-    sink = StringIO()
-    writer = csv.writer(sink, lineterminator="\n")
-    writer.writerow(Difference._fields)
-    for row in rows:
-        writer.writerow(f"{value:.10g}" if isinstance(value, float) else value for value in row)
-    storage.write_atomically(path, sink.getvalue().encode())
+    """Write paired differences as a table, a row for every pair of methods and metric; numbers to nine digits."""
+    storage.write_atomically(path, to_csv([Difference._fields, *rows]).encode())
 
 
 def oracle_scores(

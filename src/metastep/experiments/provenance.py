@@ -39,10 +39,9 @@ _OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_sc
 def lock_folder(path: Path) -> Path:
     """Return the folder whose lock a writer of a run, of a model within it or of its data holds."""
     place = path.resolve()
-    if place.name == "data" and (place.parent / "config.json").exists():
-        place = place.parent
-    if place.parent.name == "models" and (place.parent.parent / "config.json").exists():
-        place = place.parent.parent
+    for inside, run in ((place.name == "data", place.parent), (place.parent.name == "models", place.parent.parent)):
+        if inside and (run / "config.json").exists():
+            return lock_folder(run)
     return place
 
 

@@ -65,11 +65,9 @@ class Run:
         self._models: dict[str, Run] = {}
 
     @classmethod
-    def create(
-        cls, path: Path, config: Experiment, tasks: NDArray[np.float32] | None = None, *, command: str = ""
-    ) -> Self:
-        """Create the folder, or resume one of the same configuration; keep the command for the report."""
-        return cls(path, config, tasks).prepare_folder(command)
+    def create(cls, path: Path, config: Experiment, tasks: NDArray[np.float32] | None = None) -> Self:
+        """Create the folder, or resume one of the same configuration."""
+        return cls(path, config, tasks).prepare_folder()
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -112,10 +110,6 @@ class Run:
             configs.build_fqi(own.config, own.mdp.space)
         assert self.methods is not None
         return self
-
-    def with_config(self, config: Experiment) -> Run:
-        """Return a run with another configuration that shares this folder; its stages that write are not to be used."""
-        return Run(self.path, config, self.tasks)
 
     def of_model(self, name: str) -> Run:
         """Return the run of a further model, which lies within this one and may not exist yet; "" is this run."""

@@ -170,6 +170,11 @@ class MetaMDP(ABC):
     def diagnostics(self, learners: Learners) -> Seen:
         """Return what features are computed from: all that `diagnosed` names."""
 
+    def _shared_diagnostics(self, learners: Learners) -> dict[str, Any]:
+        estimate, last = learners.estimate, learners.previous
+        found = {"theta": learners.theta, "context": learners.context, "step": last.step, "approx_kl": last.divergence}
+        return found | {"mean_return": estimate.mean_return, "return_error": estimate.return_error}
+
     @property
     def num_parameters(self) -> int:
         """Length of theta."""
