@@ -65,9 +65,9 @@ class Run:
         self._models: dict[str, Run] = {}
 
     @classmethod
-    def create(cls, path: Path, config: Experiment, tasks: NDArray[np.float32] | None = None) -> Self:
-        """Create the folder, or resume one of the same configuration."""
-        return cls(path, config, tasks).prepare_folder()
+    def create(cls, path: Path, config: Experiment, tasks: Any = None, *, command: str = "") -> Self:
+        """Create the folder, or resume one of the same configuration; keep the command for the report."""
+        return cls(path, config, tasks).prepare_folder(command)
 
     @classmethod
     def open(cls, path: Path) -> Self:

@@ -224,8 +224,7 @@ def ink_of(shade: Shade, index: int, ink: Ink) -> Any:
 def mean_and_interval(values: Values) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return the mean over tasks (axis 0) and the ends of its 95 % interval, the same that tables show.
 
-    A value that is not finite counts as the worst of its task in this array (of all tasks where the task has no other), so that
-    no task is dropped; the report's own curves have none left, see `filled_returns`.
+    A value that is not finite counts as the worst of its task in this array, or of all tasks where the task has no other.
     """
     filled, finite = np.asarray(values, np.float64), np.isfinite(values)
     if finite.any() and not finite.all():
