@@ -244,13 +244,8 @@ def build_mdp(config: Experiment) -> MetaMDP:
     for name in (*of_episodes, "baseline", *fisher) if learns_from_steps else (*of_steps, "hold"):
         if (value := getattr(rollout, name)) != type(rollout).model_fields[name].default:
             raise InputError(f"rollout.{name}: {value!r} must not be set where {named}, which does not use it.")
-    shared: dict[str, Any] = {
-        "space": meta.space(rule),
-        "initial": initial,
-        "meta_discount": meta.meta_discount,
-        "observation": meta.observation,
-        "block_size": rollout.block_size,
-    }
+    shared: dict[str, Any] = {"meta_discount": meta.meta_discount, "observation": meta.observation}
+    shared |= {"space": meta.space(rule), "initial": initial, "block_size": rollout.block_size}
     mdp: MetaMDP
     if isinstance(rule, rules.ActorCriticRule):
         assert isinstance(policy, policies.ActorCritic)

@@ -215,14 +215,11 @@ class MetaFQI(BaseEstimator):
         regressor, num, continuous = resolve(self.regressor), self.num_stepsizes, self.maximum == "continuous"
         if self.menu is None:
             stepsizes = {"": Stepsizes(self.stepsize_low, self.stepsize_high, num, continuous, self.stepsize_scale)}
-        elif (
-            isinstance(self.menu, Mapping)
-            and self.menu
-            and all(isinstance(name, str) and name and isinstance(steps, Range) for name, steps in self.menu.items())
-        ):
-            stepsizes = {name: Stepsizes(r.low, r.high, num, continuous, r.scale) for name, r in self.menu.items()}
         else:
-            raise InputError(f"fqi.menu: {shown(self.menu)} must give one name or more, each with a Range.")
+            named = self.menu.items() if isinstance(self.menu, Mapping) else ()
+            if not named or not all(isinstance(name, str) and name and isinstance(r, Range) for name, r in named):
+                raise InputError(f"fqi.menu: {shown(self.menu)} must give one name or more, each with a Range.")
+            stepsizes = {name: Stepsizes(r.low, r.high, num, continuous, r.scale) for name, r in named}
         transitions = data.transitions() if callable(getattr(data, "transitions", None)) else data
         if not all(hasattr(transitions, name) for name in Transitions._fields):
             raise InputError(f"fit: got a {type(data).__name__}, allowed are Transitions, or a dataset that has them.")

@@ -215,10 +215,6 @@ class DatasetWriter:
         """Return a block that was added before."""
         return _read_block(self.folder, self.layout, index)
 
-    def digest_of(self, blocks: Iterable[int]) -> str:
-        """Return one digest of some blocks."""
-        return storage.sha256_of_json([storage.sha256_of(self.files.path(index)) for index in blocks])
-
     def finish(self) -> "Dataset":
         """Verify all blocks and write the manifest with their checksums."""
         if problems := self.files.problems():

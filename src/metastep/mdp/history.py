@@ -25,7 +25,7 @@ class Transitions(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """Updates, and what was seen after each; time first. The axis `tries` is there for those that were tried, not made."""
+    """Updates, and what was seen after each; time first. Those that were tried, not made, have the axis `tries`."""
 
     hyperparameters: NDArray[np.float32]  # (T, tries, learners, coordinates)
     mean_return: NDArray[np.float32]  # (T, tries, learners), after the update, like all that follows

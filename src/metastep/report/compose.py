@@ -32,7 +32,7 @@ def compose(findings: Findings) -> Document:
     parts += [Heading("Single tasks"), single_tasks(findings)]
     explanation = (
         "AUC is the mean return over the updates; its interquartile mean leaves out the worst and the best quarter of the tasks. "
-        f"Intervals are 95 % over tasks. A difference is {comparison.label(target)} minus the method, paired by task; the verdict "
+        f"Intervals are 95 % over tasks. A difference is {comparison.label(target)} minus the method, paired by task; a verdict "
         "needs the interval to exclude 0 and a p-value, of the interval and of random sign flips, below 0.05. It is that of its "
         "pair alone; differences.csv has all pairs, with p-values corrected for their number (Holm)."
     )
@@ -64,9 +64,9 @@ def compose(findings: Findings) -> Document:
     known = [(record.label, tables.about(record)) for record in comparison.methods]
     parts += [Heading("The methods"), Table(("method", "what it is"), known, name="methods")]
     flags = (
-        "An estimate is flagged where it cannot be followed: the direction of the update is zero or not finite, or the step would "
-        "leave float32's range. Such a learner stays where it is for that update, and is never dropped from a mean. A few flags "
-        "are harmless (a batch in which every episode failed alike has no gradient); with many a policy cannot learn."
+        "An estimate is flagged where it cannot be followed: the direction of the update is zero or not finite, or the step "
+        "would leave float32's range. Such a learner stays where it is, and is never dropped from a mean. A few flags are "
+        "harmless (a batch in which every episode failed alike has no gradient); with many a policy cannot learn."
     )
     parts += [Heading("Flags, versions and seeds"), Paragraph(flags)]
     parts.append(tables.bookkeeping_table(comparison, fitted, findings.config))

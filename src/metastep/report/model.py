@@ -60,8 +60,10 @@ def usage(fitted: Fitted) -> list[Part]:
     sizes = ", ".join(f"{name} ({part.size})" for name, part in zip(names, record.observation, strict=True))
     whose = "the numbers of your learner" if is_short else "a dictionary of the numbers of your learner"
     what = "which direction to follow, and how far" if record.directions else "how far to go"
-    text = f"In the folder of this run, with {whose} ({sizes}). Before every update the model says {what}; arrays may be those of "
-    text += "NumPy, JAX or PyTorch."
+    text = (
+        f"In the folder of this run, with {whose} ({sizes}). Before every update the model says {what}; arrays may be "
+    )
+    text += "those of NumPy, JAX or PyTorch."
     if any(branch.scale == "divergence" for branch in record.branches):
         text += " The number is the KL divergence that the step may cost: its length along v is sqrt(2 KL / v'Fv)."
     parts: list[Part] = [Heading("How to use the model"), Paragraph(text), Command("\n".join(lines))]
