@@ -279,8 +279,9 @@ class MethodSection(_Named):
     )
     grid: dict[str, tuple[Positive, ...]] = Field(
         default={},
-        description="The values that each tuned option of the controller is tried with; by default the baseline's. A step size "
-        "along meta.rule that has none is tried with ten values of its range, equally spaced on its scale, without the smallest.",
+        description="The values that each tuned option of the controller is tried with, and as rule.NAME those of an option of "
+        "the rule; by default the baseline's. A step size along meta.rule that has none is tried with ten values of its range, "
+        "equally spaced on its scale, without the smallest.",
     )
     label: str = Field(default="", description="The name in figures and tables.", max_length=80)
     colour: str = Field(default="", description="The colour in figures, like #0072B2.", pattern=r"^(#[0-9a-fA-F]{6})?$")
@@ -310,6 +311,10 @@ class CompareSection(_Section):
     num_tasks: Several = Field(default=100, description="Test tasks, the same for every method.")
     num_updates: Count = Field(description="Updates of a learner in the comparison, in tuning and in validation.")
     num_tuning_tasks: Several = Field(default=20, description="Tasks on which the baselines are tuned.")
+    shared_noise: bool = Field(
+        default=False,
+        description="Whether the points of a grid are tuned with the same simulation noise, each in blocks of its own.",
+    )
     blocks_together: Count = Field(
         default=1,
         description="Blocks that a GPU simulates in one batch except while collecting, rounded down to a power of two; their "
