@@ -251,6 +251,9 @@ def build_mdp(config: Experiment) -> MetaMDP:
         assert isinstance(policy, policies.ActorCritic)
         counts = rollout.num_envs or 0, rollout.num_steps or 0
         sampler = Sampler(env, policy, *counts, rollout.horizon, rollout.discount, rollout.hold)
+        if "gradient_steps" in meta.choices:
+            most = shared["space"].high[shared["space"].names.index("gradient_steps")]
+            dataclasses.replace(rule, gradient_steps=round(most)).require_batch(sampler.batch_size)  # type: ignore[type-var]
         mdp = ActorCriticMDP(sampler, rule=rule, budget=meta.num_updates, **shared)
     else:
         assert not isinstance(policy, policies.ActorCritic)
@@ -273,11 +276,11 @@ def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random
     steps: dict[str, Any] = {"menu": space.branches}
     if step is not None and space.num_coordinates > 1:
         others = ", ".join(name for name in space.names if name != "stepsize")
-        instead = f"list the values of {others} instead, as in meta.rule.clip_range = [0.1, 0.2]"
-        raise InputError(f"meta.ranges: fitted Q takes a range for the step only; {instead}.")
+        instead = 'search can (`learner = "search"` in a table of models), as can fitted Q from a list'
+        raise InputError(f"meta.choices: fitted Q cannot choose {others} from a range; {instead}.")
     if step is not None:
         steps = {"stepsize_low": step.low, "stepsize_high": step.high, "stepsize_scale": step.scale}
-    names = ("iterations", "double", "lam", "num_stepsizes", "maximum")
+    names = ("iterations", "double", "lam", "num_stepsizes", "maximum", "ties")
     return MetaFQI(
         regressor=build_regressor(config),
         meta_discount=config.meta.meta_discount,

@@ -3,6 +3,7 @@
 What a class of the library defines (defaults, bounds, sentences) is taken from it; only what no class has is defined here.
 """
 
+import dataclasses
 import inspect
 import math
 import re
@@ -17,6 +18,7 @@ from metastep._core.errors import shown
 from metastep._core.settings import Count, Float, Positive, Several, Share, settings_of
 from metastep.fqi import MetaFQI
 from metastep.fqi.iteration import Stepsizes
+from metastep.fqi.maximise import Ties
 from metastep.mdp import EpisodicMetaMDP, InitialPolicy
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.spaces import Range, Scale, Space, space_for
@@ -171,11 +173,24 @@ class RolloutSection(_Section):
 
 
 class RangeSection(_Section):
-    """The range of the step along one direction of a menu, or of a further coordinate."""
+    """The range of the step along one direction of a menu."""
 
     low: Float = _field("Smallest step.", ge=0.0)
     high: Float = _field("Largest step.", gt=0.0, le=1e9)
     scale: Scale = _field("What a step's number means, and how it is sampled and gridded.", "linear")
+
+
+class ChoiceSection(_Section):
+    """A hyperparameter of the rule that is chosen for each update; by default from the rule's usual range of it."""
+
+    low: Float | None = _field("Smallest value.", None, ge=0.0)
+    high: Float | None = _field("Largest value.", None, gt=0.0, le=1e9)
+    scale: Literal["linear", "log"] | None = _field("How values are sampled and gridded.", None)
+
+    def range(self, name: str, usual: Range) -> Range:
+        """Return the range of the coordinate."""
+        given = {field: value for field in ("low", "high", "scale") if (value := getattr(self, field)) is not None}
+        return dataclasses.replace(usual, name=name, **given)
 
 
 class MetaSection(_Section):
@@ -189,16 +204,18 @@ class MetaSection(_Section):
     stepsize_scale: Scale = _field(
         "How steps are sampled and gridded; on the scale divergence they are the KL a step may cost.", "linear"
     )
-    ranges: dict[str, RangeSection] = _field(
-        "Ranges of the steps along directions of a menu, or of further coordinates, as PPO's clip_range.", {}
+    ranges: dict[str, RangeSection] = _field("Ranges of the steps along directions of a menu.", {})
+    choices: dict[str, ChoiceSection] = _field(
+        "Hyperparameters of the rule to choose for each update besides the step, such as PPO's clip_range.", {}
     )
     observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(EpisodicMetaMDP, "observation")
 
     def space(self, rule: Any) -> Space:
         """Return the updates to choose from."""
         step = Range(self.stepsize_low, self.stepsize_high, self.stepsize_scale)
-        others = {name: Range(one.low, one.high, one.scale) for name, one in self.ranges.items()}
-        return space_for(rule, step, others)
+        along = {name: Range(one.low, one.high, one.scale) for name, one in self.ranges.items()}
+        choices = {name: one.range(name, rule.choices.get(name, step)) for name, one in self.choices.items()}
+        return space_for(rule, step, along, choices)
 
 
 class CollectSection(_Section):
@@ -230,6 +247,7 @@ class FQISection(_Section):
     lam: float = _of(MetaFQI, "lam")
     num_stepsizes: int = _of(MetaFQI, "num_stepsizes")
     maximum: Literal["grid", "continuous"] = _of(MetaFQI, "maximum")
+    ties: Ties = _of(MetaFQI, "ties")
 
 
 class SelectionSection(_Section):
@@ -250,8 +268,7 @@ class MethodSection(_Named):
         "Its smallest and largest step; by default those of meta.", None
     )
     grid: dict[str, tuple[Positive, ...]] = _field(
-        "Values to try for each tuned option of the controller; by default the baseline's, or ten of the range of meta.",
-        {},
+        "Values to try for each tuned option of the controller (of the rule: rule.NAME); by default the baseline's.", {}
     )
     label: str = _field("The name in figures and tables.", "", max_length=80)
     colour: str = _field("The colour in figures, like #0072B2.", "", pattern=r"^(#[0-9a-fA-F]{6})?$")
@@ -281,6 +298,9 @@ class CompareSection(_Section):
     num_tasks: Several = _field("Test tasks, the same for every method.", 100)
     num_updates: Count = _field("Updates of a learner in the comparison, in tuning and in validation.")
     num_tuning_tasks: Several = _field("Tasks on which the baselines are tuned.", 20)
+    shared_noise: bool = _field(
+        "Whether the points of a grid are tuned with the same simulation noise, each in blocks of its own.", False
+    )
     blocks_together: Count = _field(
         "Blocks in one batch on a GPU, at most, except while collecting; last bits depend on which blocks meet.", 1
     )
@@ -343,6 +363,8 @@ class Experiment(_Section):
         meta = self.meta
         step = Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
         Stepsizes(step.low, step.high, self.fqi.num_stepsizes, scale=step.scale)
+        if self.fqi.maximum == "continuous" and self.fqi.ties != "smallest":
+            raise ValueError(f"fqi.ties: {self.fqi.ties!r} must be 'smallest' where fqi.maximum is 'continuous'")
         if len(set(meta.observation)) != len(meta.observation) or not meta.observation:
             raise ValueError(f"meta.observation: {shown(meta.observation)} must name one feature or more, each once")
         return self

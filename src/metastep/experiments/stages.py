@@ -152,20 +152,21 @@ def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bo
     """
     settings, own = run.config.compare, run.of_model(spec.model)
     tasks = TaskSet(run.mdp, run.config.seed, settings.num_updates, settings.num_tasks)
-    blocks, num_tuning = len(tasks.blocks), own.config.compare.num_tuning_tasks
+    blocks, ready, search = len(tasks.blocks), None, None
     if spec.grid:
-        blocks += num_blocks(spec, own.mdp, num_tuning)
-    ready = None if spec.grid else prepare_method(run, spec, tracker=tracker)
+        how: Any = {"num_tasks": settings.num_tuning_tasks, "shared_noise": settings.shared_noise}
+        search = tuning_plan(spec, own.mdp, seed=own.config.seed, num_updates=settings.num_updates, **how)
+        blocks += num_blocks(spec, own.mdp, **how)
+    else:
+        ready = prepare_method(run, spec, tracker=tracker)
     uses = [f"models/{spec.model}/model" if spec.model else "model"] if some_controller(spec).needs_model else []
 
     def plan() -> Plan[None]:
         method, tables = ready, list[TuningTable]()
-        if method is None:
-            seed, num_updates = own.config.seed, settings.num_updates
-            method, table = yield from tuning_plan(
-                spec, own.mdp, seed=seed, num_tasks=num_tuning, num_updates=num_updates
-            )
+        if search is not None:
+            method, table = yield from search
             tables = [table]
+        assert method is not None
         result = yield from comparison_plan([method], tasks, tables)
         provenance.write_comparison(run, run.result_file(method.name), result, uses)
 
@@ -237,7 +238,7 @@ def method_spec(config: Experiment, method: MethodSection) -> MethodSpec:
 
 def some_controller(spec: MethodSpec) -> Controller:
     """Return the controller of a method with the first values of its grid: what it declares does not depend on them."""
-    return spec.build_controller({name: values[0] for name, values in spec.grid.items()})
+    return spec.build_controller(spec.first_values)
 
 
 class Timed:
