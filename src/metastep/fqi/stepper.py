@@ -10,13 +10,24 @@ from numpy.typing import NDArray
 from metastep._core.errors import InputError
 from metastep._core.logs import AnyLog, as_log
 from metastep._core.storage import require_stamp, stamp
-from metastep.features.diagnostics import DIAGNOSTICS, Memory, MinibatchStats, Movement, asked_for, needed, observed
+from metastep.features.diagnostics import (
+    DIAGNOSTICS,
+    PER_MINIBATCH,
+    Memory,
+    MinibatchStats,
+    Movement,
+    asked_for,
+    needed,
+    observed,
+)
 
 if TYPE_CHECKING:
     from metastep.fqi.model import Model
 
 Outside = Literal["warn", "refuse"]  # what to do with numbers outside the range of the training data
 _LISTS = ("returns", "values", "targets", "parameters")
+# Records of earlier versions lack what was added to the state since; no model of theirs observes it.
+_ADDED = {"memory": dict.fromkeys(Memory._fields[6:], 0.0), "gathered": dict.fromkeys(MinibatchStats._fields[3:], 0.0)}
 
 
 class Proposal(NamedTuple):
@@ -80,7 +91,8 @@ class Stepper:
         if record.get("model") != model.fingerprint:
             raise InputError("record: it belongs to a stepper of another model.")
         try:
-            updates, memory, gathered = int(record["num_updates"]), record["memory"], record["gathered"]
+            updates = int(record["num_updates"])
+            memory, gathered = _ADDED["memory"] | record["memory"], _ADDED["gathered"] | record["gathered"]
             numbers = {name: np.float32(float(memory[name])) for name in Memory._fields}
             self.memory = Memory(**numbers)._replace(updates=int(memory["updates"]))
             if vectors := record.get("movement"):
@@ -125,14 +137,13 @@ class Stepper:
         the last update are ignored before the first. Any number that is not finite gives the smallest step.
 
         If no update begins, the last proposal stays. With `minibatches`, call it for each of them before its step, with
-        `begins` true for the first of an update, and with `approx_kl` and `clip_fraction` of the minibatch.
+        `begins` true for the first of an update, and with those of `features.diagnostics.PER_MINIBATCH` of the minibatch.
         """
         given = {**(diagnostics or {}), **more}
         ratios: dict[str, Any] = {}
         if self.minibatches is not None:
-            ratios |= {name: _one(name, given[name]) for name in ("approx_kl", "clip_fraction") if name in given}
-            last = self.gathered.of_the_update(self.minibatches, np)
-            given |= {name: last[name] for name in ratios}
+            ratios |= {name: _one(name, given[name]) for name in PER_MINIBATCH if name in given}
+            given |= self.gathered.of_the_update(ratios, self.minibatches, np)
         if begins:
             proposal = self._propose(given)
         elif self._proposal is not None:
@@ -159,7 +170,8 @@ class Stepper:
                     )
                 after, step = before.after(moved, np)
                 movement = after if np.isfinite(step.length) else movement
-                numbers = {"step_norm": step.length, "step_cosine": step.cosine} | numbers
+                length = np.sqrt(np.sum(moved**2))
+                numbers = {"step_norm": step.length, "step_cosine": step.cosine, "parameter_norm": length} | numbers
             found, sound, memory = observed(self.features, numbers, self.memory, float(self.num_updates), np)
         self.last = {name: np.atleast_1d(np.asarray(value, np.float32)) for name, value in found.items()}
         seen = self.last if sound else {name: np.full_like(value, np.nan) for name, value in self.last.items()}

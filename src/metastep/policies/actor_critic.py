@@ -131,6 +131,11 @@ class ActorCritic:
         """Length of theta."""
         return sum(map(math.prod, self.shapes.values()))
 
+    @cached_property
+    def num_actor_parameters(self) -> int:
+        """Length of the actor's part, with which theta begins."""
+        return sum(math.prod(shape) for name, shape in self.shapes.items() if not name.startswith("critic"))
+
     def split(self, theta: Array) -> Parts:
         """Return the parts of theta (..., parameters) by name, each (..., *shape)."""
         found, start = {}, 0

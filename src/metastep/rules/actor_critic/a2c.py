@@ -10,7 +10,15 @@ from jax import Array
 from metastep._core.settings import Float, Positive, Share, check_fields
 from metastep.policies.actor_critic import ActorCritic, Parts
 from metastep.rules.actor_critic.experience import Experience
-from metastep.rules.actor_critic.rule import ActorCriticRule, Moments, approximate_divergence, clipped, standardised
+from metastep.rules.actor_critic.rule import (
+    ActorCriticRule,
+    Moments,
+    Report,
+    approximate_divergence,
+    clipped,
+    norms,
+    standardised,
+)
 from metastep.rules.spaces import Values
 
 
@@ -47,11 +55,11 @@ class A2C(ActorCriticRule):
 
     def train(
         self, policy: ActorCritic, key: Array, theta: Array, batch: Experience, values: Values, state: Moments
-    ) -> tuple[Array, Moments, Array, Array]:
+    ) -> tuple[Array, Moments, Report]:
         gradient = policy.join(jax.grad(self.loss, argnums=1)(policy, policy.split(theta), batch))
-        gradient = clipped(gradient, self.max_gradient_norm)
+        lengths, gradient = norms(policy, gradient), clipped(gradient, self.max_gradient_norm)
         second = self.decay * state.second + (1.0 - self.decay) * gradient**2
         moved = theta - values["stepsize"] * gradient / (jnp.sqrt(second) + self.epsilon)
         now = policy.act(policy.split(moved), batch.observation).log_density(batch.action)
-        divergence = approximate_divergence(now - batch.log_density)
-        return moved, Moments(state.first, second, state.steps + 1.0), divergence, jnp.float32(0.0)
+        report = Report(approximate_divergence(now - batch.log_density), 0.0, 0.0, *lengths, 1.0)
+        return moved, Moments(state.first, second, state.steps + 1.0), report

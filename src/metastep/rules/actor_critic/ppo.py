@@ -1,7 +1,7 @@
 """Proximal policy optimisation with clipped ratios (Schulman and others, 2017)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,11 @@ from metastep.rules.actor_critic.experience import Experience
 from metastep.rules.actor_critic.rule import (
     ActorCriticRule,
     Moments,
+    Report,
     adam_step,
     approximate_divergence,
     clipped,
+    norms,
     standardised,
     train_in_minibatches,
 )
@@ -113,16 +115,20 @@ class PPO(ActorCriticRule):
 
     def train(
         self, policy: ActorCritic, key: Array, theta: Array, batch: Experience, values: Values, state: Moments
-    ) -> tuple[Array, Moments, Array, Array]:
-        def step(carry: tuple[Array, Moments], minibatch: Minibatch) -> tuple[tuple[Array, Moments], Losses]:
+    ) -> tuple[Array, Moments, Report]:
+        def step(carry: tuple[Array, Moments], minibatch: Minibatch) -> tuple[tuple[Array, Moments], Any]:
             theta, moments = carry
             slopes, losses = jax.grad(self.loss, argnums=1, has_aux=True)(
                 policy, policy.split(theta), minibatch, values["clip_range"]
             )
-            gradient = clipped(policy.join(slopes), self.max_gradient_norm)
-            return adam_step(theta, gradient, values["stepsize"], moments), losses
+            gradient = policy.join(slopes)
+            after = adam_step(theta, clipped(gradient, self.max_gradient_norm), values["stepsize"], moments)
+            return after, (losses, norms(policy, gradient))
 
         data = Minibatch(*(getattr(batch, name) for name in Minibatch._fields))
-        (theta, state), losses = train_in_minibatches(step, (theta, state), data, key, self.epochs, self.minibatch_size)
+        made = train_in_minibatches(step, (theta, state), data, key, self.epochs, self.minibatch_size)
+        (theta, state), (losses, lengths) = made
         # As Stable-Baselines3 reports them: the divergence of the last epoch, clip fractions of all.
-        return theta, state, losses.divergence[-1], jnp.mean(losses.clip_fraction)
+        shares, steps = losses.clip_fraction, self.epochs * len(batch.target) / self.minibatch_size
+        total, actor = map(jnp.mean, lengths)
+        return theta, state, Report(losses.divergence[-1], jnp.mean(shares), shares[-1], total, actor, steps)
