@@ -12,7 +12,7 @@ import metastep
 
 PACKAGE = Path(metastep.__file__).parent
 ORDER = (
-    "_core", "envs", "policies", "simulation", "rules", "features", "mdp", "fqi", "pretrained", "controllers",
+    "_core", "envs", "policies", "simulation", "rules", "features", "mdp", "fqi", "search", "pretrained", "controllers",
     "evaluation", "report", "testing", "experiments",
 )  # fmt: skip
 TOP = ("integrations", "cli", "__main__")  # import anything; only they may import one another

@@ -7,13 +7,14 @@ import pytest
 from typer.testing import CliRunner
 
 from metastep import pretrained
+from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.cli import app
 from metastep.experiments import learn, publishing
 from metastep.experiments.config import list_presets, load
 from metastep.experiments.publishing import pooled
 from metastep.experiments.run import Run
-from metastep.fqi import load_model
+from metastep.fqi import load_model, recorded_model
 from tests.rules.test_learning import TINY
 
 
@@ -71,25 +72,49 @@ def test_one_model_for_several_families(runs, tmp_path):
     assert np.isfinite(learned.last)
 
 
-def test_a_publication_that_is_stopped_leaves_nothing(runs, tmp_path, monkeypatch):
-    def stopped(*_, **__):
-        raise KeyboardInterrupt
+def test_a_publication_that_is_stopped_is_completed_by_the_same_command(runs, tmp_path, monkeypatch):
+    """Before the model nothing has changed; after it, the old card beside the new model is refused."""
+    whole = publishing.publish(runs[1:], "tiny", tmp_path / "whole")
+    card, model = tmp_path / "tiny.md", tmp_path / "tiny.safetensors"
+    replace, link = storage.os.replace, storage.os.link
 
-    write = publishing.write_new
+    def until(name, call):
+        def around(source, target):
+            if Path(target).suffix == name:
+                raise KeyboardInterrupt
+            return call(source, target)
 
-    def only_the_card(path, data, *, force):
-        return write(path, data, force=force) if path.suffix == ".md" else stopped()
+        return around
 
-    monkeypatch.setattr(publishing, "write_new", only_the_card)
-    with pytest.raises(KeyboardInterrupt):
-        publishing.publish(runs[:1], "tiny", tmp_path)
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "tiny.md").write_text("the card of an older model")
-    (tmp_path / "tiny.safetensors").write_text("an older model")
-    with pytest.raises(KeyboardInterrupt):
-        publishing.publish(runs[:1], "tiny", tmp_path, force=True)
-    assert (tmp_path / "tiny.md").read_text() == "the card of an older model"
-    assert (tmp_path / "tiny.safetensors").read_text() == "an older model"
+    def stop_at(name, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr(storage.os, "replace", until(name, replace))
+            patch.setattr(storage.os, "link", until(name, link))
+            with pytest.raises(KeyboardInterrupt):
+                publishing.publish(runs[1:], "tiny", tmp_path, **options)
+
+    stop_at(".safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+    stop_at(".md")
+    assert model.read_bytes() == whole.model.read_bytes()
+    assert not card.exists()
+    with pytest.raises(InputError, match=r"tiny\.safetensors exists already"):  # it is another model's
+        publishing.publish(runs[1:], "tiny", tmp_path, trees=1)
+    publishing.publish(runs[1:], "tiny", tmp_path)
+    assert card.read_bytes() == whole.card.read_bytes()
+    with pytest.raises(InputError, match=r"tiny\.safetensors exists already"):
+        publishing.publish(runs[1:], "tiny", tmp_path)
+    stop_at(".md", trees=1, force=True)
+    with pytest.raises(
+        InputError, match=r"does not belong to the card tiny\.md beside it, which names the SHA-256 \w+"
+    ):
+        pretrained.load(model)
+    publishing.publish(runs[1:], "tiny", tmp_path, trees=1, force=True)
+    assert pretrained.load(model).record.regressor.options["trees"] == 1
+    card.write_text("the card of version 0.2")  # would not be recognised
+    stop_at(".md", force=True)
+    assert not card.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.safetensors", "whole"]
 
 
 def test_what_cannot_be_pooled_or_named(runs, tmp_path):
@@ -109,4 +134,5 @@ def test_what_comes_with_the_library_is_small_and_has_a_card():
     assert set(pretrained.names()) == {*list_presets(), "ppo-classic"}
     for name in pretrained.names():
         assert "## Made by" in pretrained.card(name)
+        assert recorded_model(folder / f"{name}.md") == storage.sha256_of(folder / f"{name}.safetensors")
         assert pretrained.load(name).stepper().features

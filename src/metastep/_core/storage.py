@@ -316,8 +316,10 @@ def claim(folder: Path, marker: str) -> Path:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path, *, deep: bool = True) -> Iterator[None]:
     """Keep other writers out of a folder, and remove temporary files of killed processes; blocks may be nested.
+
+    With `deep=False` subfolders, which may be anything, are not searched for such files.
 
     `filelock` locks the file `.lock`, into which the holder writes a record of itself, for the message to others.
     """
@@ -343,7 +345,7 @@ def writing(folder: Path) -> Iterator[None]:
             since = time.strftime("%Y-%m-%d %H:%M:%S")
             record = {"command": command, "pid": os.getpid(), "host": socket.gethostname(), "since": since}
             (place / LOCK).write_text(json.dumps(record))
-            for root, _, _ in os.walk(place):
+            for root in (each for each, _, _ in os.walk(place)) if deep else (place,):
                 with suppress(OSError):
                     remove_leftovers(root)
         yield

@@ -80,10 +80,10 @@ class Reacher:
     def reset(self, context: Context, noise: tuple[Array, ...]) -> ReacherState:
         """Nearly stretched and at rest; the target is uniform on the disc."""
         first, second = (to_uniform(normal, -0.1, 0.1) for normal in noise[:2])
-        speeds = [to_uniform(normal, -0.005, 0.005) for normal in noise[2:4]]
+        first_speed, second_speed = (to_uniform(normal, -0.005, 0.005) for normal in noise[2:4])
         radius = (context.length_1 + context.length_2) * jnp.sqrt(to_uniform(noise[4], 0.0, 1.0))
         sin, cos = sincos(to_uniform(noise[5], -math.pi, math.pi))
-        return ReacherState(first, second, *speeds, radius * cos, radius * sin)
+        return ReacherState(first, second, first_speed, second_speed, radius * cos, radius * sin)
 
     def observe(self, context: Context, state: ReacherState) -> tuple[Array, ...]:
         """Cosines and sines of the angles, the target, the speeds, and the vector from the target to the tip.

@@ -1,5 +1,7 @@
 """Publish the model of a run, or one fitted on several families: a small file, and a card with data, ranges and scores."""
 
+import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -21,7 +23,7 @@ from metastep.experiments.provenance import read_dataset
 from metastep.experiments.run import Run
 from metastep.experiments.schema import Experiment
 from metastep.experiments.stages import fit_on, read_fitted, validate
-from metastep.fqi import Model
+from metastep.fqi import Model, recorded_model
 from metastep.fqi.forest import Forest
 from metastep.mdp.history import Transitions
 from metastep.report.tables import target_of
@@ -52,13 +54,16 @@ def publish(
     """Write the model of a run, or one fitted on the data of several runs, and its card, to `NAME.safetensors` and `NAME.md`.
 
     Of a run with several models it is that of the method which the others are compared with. Of every forest the first `trees`
-    are kept, by default all; the command is for the card; with `force`, files there are replaced.
+    are kept, by default all; the command is for the card; with `force`, files there are replaced. The card holds the SHA-256
+    of the model file, by which `load_model` refuses a pair that does not belong together.
     """
     if not name.replace("-", "").isalnum():
         raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
     file, card = out / f"{name}.safetensors", out / f"{name}.md"
-    for path in (file, card):
-        require_new(path, force=force)
+    # A model without its card is what a kill between the two writes leaves: the same command adds the card.
+    is_half = file.is_file() and not os.path.lexists(card)
+    require_new(file, force=force or is_half)
+    require_new(card, force=force)
     followed = ""
     if len(runs) == 1:
         # The model that the target method follows; without a comparison, the run's own.
@@ -101,19 +106,23 @@ def publish(
         f"{len(content) / 1000:.0f} kB: the selected iteration, {thinned}numbers rounded. On {100 * same:.2f} % of the training "
         "data's observations it proposes exactly what the whole model does."
     )
+    lines += ["", f"SHA-256: `{hashlib.sha256(content).hexdigest()}`"]
     lines += ["", "## Made by", "", "```text", *commands, "```", ""]
     lines.append(f"Simulated on {', '.join(devices)}; the forests were fitted on a CPU, with {fitted_with}.")
-    # Both at the end, so that a model is never without its card, nor a card without its model.
-    before = storage.read_bytes(card) if card.exists() else None
-    write_new(card, ("\n".join(lines) + "\n").encode(), force=force)
-    try:
-        write_new(file, content, force=force)
-    except BaseException:
-        if before is None:
-            card.unlink(missing_ok=True)
-        else:
-            storage.write_atomically(card, before)
-        raise
+    text = ("\n".join(lines) + "\n").encode()
+
+    def write_model(temporary: Path) -> None:
+        temporary.write_bytes(content)
+        if card.exists() and not recorded_model(card):
+            card.unlink()  # of version 0.2: beside another model it could not be recognised
+
+    def write_card(temporary: Path) -> None:
+        temporary.write_bytes(text)  # before the model is replaced, so that a full disk changes neither
+        if not (is_half and storage.read_bytes(file) == content):
+            write_new(file, write_model, force=force)
+
+    with storage.writing(out, deep=False):  # two commands with the same name must not mix their files
+        write_new(card, write_card, force=force)
     return Published(file, card, len(content), same)
 
 

@@ -22,7 +22,15 @@ from numpy.typing import ArrayLike, NDArray
 from metastep._core.errors import InputError, not_registered
 from metastep._core.logs import AnyLog
 from metastep._core.provenance import environment_record
-from metastep._core.storage import read_tensors, require_stamp, sha256_of_json, stamp, write_tensors
+from metastep._core.storage import (
+    read_bytes,
+    read_tensors,
+    require_stamp,
+    sha256_of,
+    sha256_of_json,
+    stamp,
+    write_tensors,
+)
 from metastep.fqi.forest import Forest, pack
 from metastep.fqi.iteration import MetaFQI, QFunction, pick_iteration
 from metastep.fqi.record import (
@@ -41,6 +49,7 @@ from metastep.fqi.stepper import Outside, Proposal, Stepper, as_numbers
 
 _FILE = "model.safetensors"
 _TENSOR = re.compile(r"([1-9][0-9]{0,3})/(0|[1-9][0-9]{0,3})/(.+)", re.ASCII)
+_IN_CARD = re.compile(rb"^SHA-256: `([0-9a-f]{64})`\s*$", re.MULTILINE)
 _WELCOME = ("theta", "natural_gradient", "context")  # any loop may give them, whether or not a model looks at them
 
 
@@ -176,7 +185,8 @@ class Model:
         known = record_to_json(record)
         for branch in known["branches"]:
             del branch["values"]  # as in version 0.2: they follow from the training data
-        names = ("training_data", "selected_iteration", "feature_names", "branches", "lam", "regressor")
+        names = ["training_data", "selected_iteration", "feature_names", "branches", "lam", "regressor"]
+        names += ["ties"] if record.ties != "smallest" else []  # as in version 0.2, which has no such field
         return sha256_of_json([digest.hexdigest(), {name: known[name] for name in names}])
 
     def only_selected(self, iteration: int | None = None) -> "Model":
@@ -211,7 +221,7 @@ class Model:
 
 def model_of_heads(record: ModelRecord, heads: Iterable[Sequence[Head]]) -> Model:
     """Return the model of a record with the heads of each iteration; it maximises over the record's step sizes."""
-    return Model(record, tuple(QFunction(tuple(each), record.stepsizes, record.lam) for each in heads))
+    return Model(record, tuple(QFunction(tuple(each), record.stepsizes, record.lam, record.ties) for each in heads))
 
 
 def model_from(
@@ -254,6 +264,7 @@ def model_from(
         num_stepsizes=int(fitted.num_stepsizes),
         maximum=fitted.maximum,
         lam=float(fitted.lam),
+        ties=fitted.ties,
         regressor=RegressorRecord(given if isinstance(given, str) else regressor.name, options_of(regressor)),
         configuration={**(configuration or {}), "fqi": settings},
         training_data=training_data,
@@ -279,9 +290,18 @@ def save_model(model: Model, path: str | os.PathLike[str], *, packed: bool = Fal
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
-    """Read and check a model file, or that in the folder of a run; anything wrong with it is an `InputError`."""
+    """Read and check a model file, or that in the folder of a run; anything wrong with it is an `InputError`.
+
+    A published model has a card beside it, which must be its own; cards of version 0.2 do not say.
+    """
     path = Path(path)
     path = path / _FILE if path.is_dir() else path
+    card = path.with_suffix(".md")
+    if path.is_file() and (expected := recorded_model(card)) not in ("", sha256_of(path)):
+        raise InputError(
+            f"File {path} does not belong to the card {card.name} beside it, which names the SHA-256 {expected[:16]}...; "
+            "publish the model again, or remove the card."
+        )
     arrays, metadata = read_tensors(path)
     require_stamp(metadata, "model", path, "fit it again")
     try:
@@ -300,6 +320,12 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         return model_of_heads(record, [heads[first : first + num] for first in range(0, len(heads), num)])
     except InputError as error:
         raise InputError(f"File {path}: {error}") from None
+
+
+def recorded_model(card: Path) -> str:
+    """Return the SHA-256 of the model file that a card names; empty if there is no card, or it names none."""
+    found = _IN_CARD.search(read_bytes(card)) if os.path.isfile(card) else None
+    return found[1].decode() if found else ""
 
 
 def _regressor(name: str, options: dict[str, Any]) -> Regressor:

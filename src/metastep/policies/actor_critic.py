@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from metastep._core.numerics import to_uniform
 from metastep._core.settings import Count, Float, Layers, check_fields
@@ -132,9 +133,10 @@ class ActorCritic:
         return sum(map(math.prod, self.shapes.values()))
 
     @cached_property
-    def num_actor_parameters(self) -> int:
-        """Length of the actor's part, with which theta begins."""
-        return sum(math.prod(shape) for name, shape in self.shapes.items() if not name.startswith("critic"))
+    def is_critic(self) -> NDArray[np.bool_]:
+        """Which entries of theta are the critic's."""
+        parts = [np.full(math.prod(shape), name.startswith("critic.")) for name, shape in self.shapes.items()]
+        return np.concatenate(parts)
 
     def split(self, theta: Array) -> Parts:
         """Return the parts of theta (..., parameters) by name, each (..., *shape)."""

@@ -1,0 +1,108 @@
+"""The controller that is searched: curves over a learner's budget and, with feedback, one tanh layer of features.
+
+With u the point of the unit cube that the space turns into hyperparameters, b the base point, s the share of the budget that is
+spent and z the standardised features:
+
+    logit u = logit b + curve(s) + tanh([z, 1] H) O
+
+A constant is one knot, a schedule is several knots, feedback adds the layer. Weights of zero stay at the base point.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from metastep._core.errors import InputError
+
+Level = Literal["constant", "schedule", "feedback"]
+"""What a controller reacts to: nothing, the share of the budget, or everything it observes. Simpler ones come first."""
+
+LEVELS: tuple[Level, ...] = get_args(Level)
+BUDGET = "budget"
+_LARGEST = 3.0  # standardised features beyond are cut: a controller is not to extrapolate
+_MARGIN = 0.02  # distance of a base point from the faces of the cube, where a logit has no slope
+
+
+class Weights(NamedTuple):
+    """What is searched, of one controller or, with a further axis in front, of one for each learner."""
+
+    curves: Any  # (knots, coordinates), added to the logits of the base point
+    hidden: Any  # (features + 1, units); the last row is the bias
+    output: Any  # (units, coordinates)
+
+
+@dataclass(frozen=True)
+class Network:
+    """The form of a controller, and the constants that belong to it.
+
+    Args:
+        features: names of the numbers that it observes, `budget` among them unless it is constant.
+        mean, spread: of each of these numbers; they are standardised with them.
+        base: the point of the unit cube where weights of zero stay, a number for each coordinate.
+        knots: points of each curve, evenly spaced over the budget; 1 for a constant.
+        units: of the tanh layer; 0 without feedback.
+    """
+
+    features: tuple[str, ...]
+    mean: tuple[float, ...]
+    spread: tuple[float, ...]
+    base: tuple[float, ...]
+    knots: int = 1
+    units: int = 0
+
+    def __post_init__(self) -> None:
+        if not len(self.features) == len(self.mean) == len(self.spread):
+            raise InputError("network: features, mean and spread must have as many entries.")
+        if self.knots > 1 and BUDGET not in self.features:
+            raise InputError(f"network: a curve of {self.knots} knots needs the feature {BUDGET!r}.")
+        if not all(0.0 <= number <= 1.0 for number in self.base):
+            raise InputError(f"network: the base point {list(self.base)} must lie on the unit cube.")
+
+    @property
+    def level(self) -> Level:
+        """What the controller reacts to."""
+        return "feedback" if self.units else "schedule" if self.knots > 1 else "constant"
+
+    @property
+    def shapes(self) -> Weights:
+        """The shapes of the weights."""
+        coordinates = len(self.base)
+        return Weights((self.knots, coordinates), (len(self.features) + 1, self.units), (self.units, coordinates))
+
+    @property
+    def num_weights(self) -> int:
+        """How many numbers are searched."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def split(self, flat: Any) -> Weights:
+        """Return weights (..., num_weights) as the parts they consist of."""
+        ends = np.cumsum([0, *(math.prod(shape) for shape in self.shapes)])
+        parts = zip(ends[:-1], ends[1:], self.shapes, strict=True)
+        return Weights(*(flat[..., start:end].reshape(*flat.shape[:-1], *shape) for start, end, shape in parts))
+
+    def __call__(self, weights: Weights, seen: Any, xp: Any) -> Any:
+        """Return points of the unit cube (..., coordinates) for observations (..., features); xp is numpy or jax.numpy.
+
+        Numbers that are not finite count as usual ones, the mean of their feature.
+        """
+        base = np.clip(np.asarray(self.base, np.float32), _MARGIN, 1.0 - _MARGIN)
+        logits = np.log(base / (1.0 - base)) + self.curve(weights, seen, xp)
+        if self.units:
+            spread = np.maximum(np.asarray(self.spread, np.float32), np.float32(1e-6))
+            z = xp.clip((seen - np.asarray(self.mean, np.float32)) / spread, -_LARGEST, _LARGEST)
+            z = xp.where(xp.isfinite(seen), z, 0.0)
+            z = xp.concatenate([z, xp.ones_like(z[..., :1])], axis=-1)
+            units = xp.tanh(xp.sum(z[..., :, None] * weights.hidden, axis=-2))
+            logits = logits + xp.sum(units[..., :, None] * weights.output, axis=-2)
+        return 1.0 / (1.0 + xp.exp(-xp.clip(logits, -15.0, 15.0)))
+
+    def curve(self, weights: Weights, seen: Any, xp: Any) -> Any:
+        """Interpolate the curves at the share of the budget that is spent: (..., coordinates)."""
+        if self.knots == 1:
+            return weights.curves[..., 0, :]
+        share = seen[..., self.features.index(BUDGET), None]
+        place = xp.clip(xp.where(xp.isfinite(share), share, 1.0), 0.0, 1.0) * (self.knots - 1)
+        near = xp.maximum(1.0 - xp.abs(place - np.arange(self.knots, dtype=np.float32)), 0.0)
+        return xp.sum(near[..., :, None] * weights.curves, axis=-2)
