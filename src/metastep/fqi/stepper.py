@@ -128,8 +128,8 @@ class Stepper:
                     "record: movement is damaged, allowed are two vectors of as many finite numbers, in base64."
                 )
         sums = state.gathered
-        numbers = {name: getattr(sums, name) for name in MinibatchStats._fields[1:]}
-        floats = [np.float32(np.nan if one is None else one) for one in numbers.values()]
+        values = (getattr(sums, name) for name in MinibatchStats._fields[1:])
+        floats = [np.float32(np.nan if one is None else one) for one in values]
         self.gathered = MinibatchStats(sums.minibatches, *floats)
         if self.memory.updates:
             branches = {branch.name: branch for branch in model.record.branches}
