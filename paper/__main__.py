@@ -68,6 +68,21 @@ def results(
 
 @app.command()
 @guarded
+def ties(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of `python -m paper reproduce ties`, of several seeds.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the figure.")],
+) -> None:
+    """Choose the rule for ties from validation tasks of several folders, and draw AUC against N for each environment."""
+    watch(Device.cpu)
+    from paper.ties import collected
+
+    print(collected(folders, out).line())
+
+
+@app.command()
+@guarded
 def check(folder: Annotated[Path, typer.Argument(help="Folder of `python -m paper reproduce`.")]) -> None:
     """Verify every file of a reproduction and its runs; exit code 1 if anything is wrong."""
     watch(Device.cpu)

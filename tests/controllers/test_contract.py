@@ -19,6 +19,7 @@ from metastep.mdp import EpisodicMetaMDP, Learners
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import TaskSource
 from metastep.mdp.history import Transitions
+from metastep.search import Network
 from metastep.testing import check_controller
 from tests.controllers.problems import BLOCK, make_mdp
 
@@ -61,6 +62,7 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "metagrad": lambda: {"stepsize": 0.5, "beta": 0.1},
     "single-action": _regression,
     "metafqi": lambda: {"model": _model()},
+    "searched": lambda: {"network": Network(("update",), (3.0,), (2.0,), (0.4,), 1, 2), "weights": np.arange(7.0)},
     "greedy-oracle": lambda: {"num_stepsizes": 11},
 }
 

@@ -45,8 +45,8 @@ def test_a_model_with_context_is_described_with_a_slice(tmp_path: Path) -> None:
 def test_a_model_with_a_menu_is_described_by_direction(tmp_path: Path) -> None:
     menu = {"nga damping=0.1": Range(0.001, 1.0, "divergence"), "adam\n": Range(0.0, 1.0)}
     lines = describe(tmp_path / "model", SIZES, menu).split("\n")
-    assert "  direction nga damping=0.1: steps 5 from 0.001 to 1 (grid, divergence)" in lines
-    assert "  direction 'adam\\n': steps 5 from 0 to 1 (grid)" in lines
+    assert "  direction nga damping=0.1: steps 5 from 0.001 to 1 (grid, divergence, ties: smallest)" in lines
+    assert "  direction 'adam\\n': steps 5 from 0 to 1 (grid, ties: smallest)" in lines
     assert sum(line.startswith("  inputs that matter most for ") for line in lines) == 2
     assert any("4 heads of extra-trees" in line for line in lines)
     (slice_x,) = [line for line in lines if line.startswith("  first step by goal_x")]

@@ -202,6 +202,11 @@ def test_a_dataset_is_fitted_as_its_transitions(data):
         ({"regressor": "pine"}, "fqi.regressor: 'pine' is not registered, allowed are extra-trees"),
         ({"maximum": "peak"}, "fqi.maximum: 'peak' must be 'grid' or 'continuous'"),
         ({"maximum": "continuous", "regressor": KNeighborsRegressor()}, "regressor whose heads are not forests"),
+        ({"ties": "median"}, "fqi.ties: 'median' must be 'smallest', 'middle', 'largest' or 'longest-run'"),
+        (
+            {"maximum": "continuous", "ties": "middle"},
+            "fqi.ties: 'middle' must be 'smallest' where fqi.maximum is 'continuous'",
+        ),
         ({"stepsize_high": 1.0}, "stepsize spans"),
         ({"stepsize_low": 5.0}, "low is 5.0 and high 4.0"),
         ({"stepsize_scale": "log"}, "must be positive on a log scale"),

@@ -1,10 +1,13 @@
+from itertools import groupby
+from typing import get_args
+
 import numpy as np
 import pytest
 from sklearn.ensemble import ExtraTreesRegressor
 
 from metastep._core.errors import InputError
 from metastep.fqi.forest import Forest, join
-from metastep.fqi.maximise import maximise, maximise_general, prepare, stepsize_cells
+from metastep.fqi.maximise import Ties, maximise, maximise_general, prepare, stepsize_cells, tied
 from metastep.fqi.regressors import from_sklearn
 from tests.fqi.problems import HIGH, all_actions, regression
 
@@ -83,6 +86,17 @@ def test_ties_go_to_the_smallest_step_size():
         found = maximise(prepare([join(trees)], GRID), np.zeros((1, 1)), with_values=True)
         assert found.values[0, 0] == found.values[0, -1] == found.value[0]
         assert found.stepsize[0] == 0.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tie_rules_equal_plain_loops(seed):
+    values = np.random.default_rng(seed).integers(0, seed + 2, (200, 11)).astype(np.float64)
+    for row, *found in zip(values, *(tied(values, ties) for ties in get_args(Ties)), strict=True):
+        best = [cell for cell, value in enumerate(row) if value == max(row)]
+        runs = groupby(range(len(row)), lambda cell: row[cell] == max(row))  # noqa: B023
+        longest = max((list(cells) for is_best, cells in runs if is_best), key=len)  # the first of several
+        middle = [cells[(len(cells) - 1) // 2] for cells in (best, longest)]
+        assert found == [best[0], middle[0], best[-1], middle[1]]
 
 
 def test_smallest_step_size_above_a_threshold_is_exact():

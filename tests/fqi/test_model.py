@@ -19,6 +19,7 @@ from metastep.fqi import (
     ValidationCurve,
     load_model,
     model_from,
+    model_of_heads,
     save_model,
 )
 from metastep.fqi.record import record_from_json, record_to_json
@@ -102,7 +103,7 @@ def test_missing_or_wrong_parts_are_one_sentence(model):
     for change, sentence in (
         ({"context": None}, "context is missing, allowed is 1 numbers"),
         ({"natural_gradient": [0.0, 0.0, 0.0]}, "natural_gradient has 3 numbers, allowed is 2"),
-        ({"theta": "far"}, "theta is 'far', allowed are numbers"),
+        ({"theta": "far"}, "theta is 'far', allowed are real numbers"),
         ({"gradient": [0.0]}, r"features: 'gradient' is not what the model .* Did you mean 'natural_gradient'\?"),
     ):
         with pytest.raises(InputError, match=sentence):
@@ -164,7 +165,7 @@ def test_wrong_json_is_one_sentence(model):
         with pytest.raises(InputError, match=f"model record: {next(iter(change))}") as caught:
             record_from_json(good | change)
         assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="model record: "):
+    with pytest.raises(InputError, match="model record is None, it must be"):
         record_from_json(None)
     for wrong in (float("nan"), object()):
         with pytest.raises(InputError, match="model record: cannot be written as JSON"):
@@ -195,6 +196,25 @@ def test_a_model_proposes_direction_and_step(menu_model):
     with pytest.warns(UserWarning, match=r"gain\[0\] is 70, outside") as caught:
         menu_model.propose(theta=row[:2], gain=[70.0, 0.0])
     assert caught[0].filename == __file__
+
+
+def test_the_tie_rule_is_kept_and_changes_only_the_step(menu_model, tmp_path):
+    rows, heads = menu_transitions(200, 4, seed=1).observation, [own.heads for own in menu_model.q_functions]
+    values, smallest = menu_model.values(rows), menu_model.act(rows)
+    branch, is_best = smallest[:, 0].astype(int), values.max(axis=2, keepdims=True) == values
+    grids = np.stack([own.grid for own in menu_model.record.stepsizes.values()])
+    last = [grids[b, np.flatnonzero(tied[b])[-1]] for b, tied in zip(branch, is_best, strict=True)]
+    largest = model_of_heads(replace(menu_model.record, ties="largest"), heads)
+    save_model(largest, tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert loaded.record.ties == "largest"
+    assert loaded.fingerprint != menu_model.fingerprint
+    np.testing.assert_array_equal(loaded.act(rows), np.stack([branch, last], axis=1).astype(np.float32))
+    assert (loaded.act(rows)[:, 1] > smallest[:, 1]).any()
+    np.testing.assert_array_equal(loaded.values(rows), values)
+    older = record_to_json(menu_model.record)
+    del older["ties"]
+    assert record_from_json(older) == menu_model.record
 
 
 def test_files_keep_the_bits(menu_model, tmp_path):

@@ -14,14 +14,15 @@ from metastep.controllers.schedules import (
 )
 from metastep.controllers.search import HOOF, GreedyOracle
 from metastep.mdp.controller import Controller, Exploration, Run
+from metastep.search.controller import Searched
 
 REGISTRY: Registry[Controller] = Registry("controller")
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
 _open_loop = (Exploration, RandomConstant, Fixed, Decay, GeometricDecay, LinearAnnealing, CosineAnnealing)
-for _kind in (*_open_loop, KLAdaptive, HOOF, Metagrad, SingleAction, MetaFQIController, GreedyOracle):
+for _kind in (*_open_loop, KLAdaptive, HOOF, Metagrad, SingleAction, MetaFQIController, Searched, GreedyOracle):
     register(_kind.name, _kind)
 
 __all__ = ["HOOF", "REGISTRY", "Controller", "CosineAnnealing", "Decay", "Exploration", "Exploring", "Fixed"]
 __all__ += ["GeometricDecay", "GreedyOracle", "KLAdaptive", "LinearAnnealing", "MetaFQIController", "Metagrad"]
-__all__ += ["RandomConstant", "Run", "SingleAction", "make", "names", "register"]
+__all__ += ["RandomConstant", "Run", "Searched", "SingleAction", "make", "names", "register"]

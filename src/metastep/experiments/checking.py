@@ -202,8 +202,8 @@ def _describe_model(model: Model, dataset: Dataset | None) -> Iterator[str]:
     yield f"  observation: {_sizes((part.name, part.size) for part in record.observation)}"
     for branch in record.branches:
         named = f"direction {_printable(branch.name)}: steps" if branch.name else "step sizes:"
-        how = record.maximum if branch.scale == "linear" else f"{record.maximum}, {branch.scale}"
-        yield f"  {named} {record.num_stepsizes} from {branch.low:g} to {branch.high:g} ({how})"
+        how = [record.maximum, *([] if branch.scale == "linear" else [branch.scale]), f"ties: {record.ties}"]
+        yield f"  {named} {record.num_stepsizes} from {branch.low:g} to {branch.high:g} ({', '.join(how)})"
     function = model.q_functions[record.selected_iteration - 1]
     heads = function.heads
     options = [f"{key} {value}" for key, value in record.regressor.options.items()]

@@ -6,7 +6,7 @@ update, or a combination of other choices, with its own range of steps.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -20,7 +20,7 @@ from metastep._core.errors import InputError, shown
 from metastep._core.parallel import map_threads
 from metastep._core.settings import Count, Share, check_fields
 from metastep.fqi.forest import Forest, as_inputs
-from metastep.fqi.maximise import Maximum, Plan, maximise, maximise_general, prepare, stepsize_cells
+from metastep.fqi.maximise import Maximum, Plan, Ties, maximise, maximise_general, prepare, stepsize_cells, tied
 from metastep.fqi.regressors import Head, Regressor, resolve
 from metastep.mdp.history import Transitions
 from metastep.rules.spaces import Range, Scale
@@ -80,10 +80,16 @@ class QFunction:
     heads: tuple[Head, ...]  # one or two for each branch, one branch after the other
     stepsizes: Mapping[str, Stepsizes]  # by branch; one without a name is the only one
     lam: float = 1.0
+    ties: Ties = "smallest"
 
     def __post_init__(self) -> None:
-        if any(steps.continuous for steps in self.stepsizes.values()) and not self.is_forest:
-            raise InputError("fqi.maximum: 'continuous' must be 'grid' with a regressor whose heads are not forests.")
+        if any(steps.continuous for steps in self.stepsizes.values()):
+            if not self.is_forest:
+                raise InputError(
+                    "fqi.maximum: 'continuous' must be 'grid' with a regressor whose heads are not forests."
+                )
+            if self.ties != "smallest":
+                raise InputError(f"fqi.ties: {self.ties!r} must be 'smallest' where fqi.maximum is 'continuous'.")
 
     @property
     def is_forest(self) -> bool:
@@ -124,12 +130,16 @@ class QFunction:
     def maximum(self, observation: ArrayLike, threads: int | None = None) -> Maximum:
         """Return the best step of each observation `(rows, features)`, and its value.
 
-        Ties go to the first branch, then to the smallest step.
+        Ties go to the first branch, then to the step that `ties` says.
         """
-        found = self._search(observation, threads)
+        has_rule = self.ties != "smallest"  # which the search itself takes
+        found = self._search(observation, threads, with_values=has_rule)
         values = np.stack([best.value for best in found])
         branch, rows = values.argmax(axis=0), np.arange(values.shape[1])  # the first of equals
-        steps = [own.range.from_axis(best.stepsize) for own, best in zip(self.stepsizes.values(), found, strict=True)]
+        steps = [
+            own.range.from_axis(own.points[tied(best.values, self.ties)] if has_rule else best.stepsize)
+            for own, best in zip(self.stepsizes.values(), found, strict=True)
+        ]
         return Maximum(values[branch, rows], np.stack(steps)[branch, rows], branch=branch)
 
     def act(self, observation: ArrayLike, threads: int | None = None) -> NDArray[np.float32]:
@@ -188,6 +198,8 @@ class MetaFQI(BaseEstimator):
             `stepsize` of a tuple is then the position of its branch and the step.
         num_stepsizes: evenly spaced step sizes among which the maximum is taken, in each branch.
         maximum: whether the maximum is taken over those (grid) or over the whole interval (continuous, forests only).
+        ties: which of several best steps is taken: the smallest, the middle, the largest, or the middle of the longest run of
+            neighbours on the grid; values and targets do not depend on it.
         threads: threads used, by default as many as there are processors; no result depends on it.
     """
 
@@ -204,6 +216,7 @@ class MetaFQI(BaseEstimator):
     menu: Mapping[str, Range] | None = None
     num_stepsizes: NumStepsizes = 101
     maximum: Literal["grid", "continuous"] = "grid"
+    ties: Ties = "smallest"
     threads: Count | None = None
 
     record = None  # a model has one
@@ -277,13 +290,14 @@ class MetaFQI(BaseEstimator):
             began = time.perf_counter()
             targets = reward
             if q_functions:
-                targets = reward + self.meta_discount * q_functions[-1].maximum(following, self.threads).value
+                values_only = replace(q_functions[-1], ties="smallest")  # the fastest
+                targets = reward + self.meta_discount * values_only.maximum(following, self.threads).value
             heads: list[Head] = []
             for part, rows in zip(parts, rows_of, strict=True):
                 for _ in range(2 if self.double else 1):
                     seed = forest_seed(self.random_state, iteration, len(heads))
                     heads.append(regressor.fit(part, targets[rows], seed=seed, threads=self.threads))
-            q_functions.append(QFunction(tuple(heads), stepsizes, float(self.lam)))
+            q_functions.append(QFunction(tuple(heads), stepsizes, float(self.lam), self.ties))
             seconds.append(time.perf_counter() - began)
             if progress is not None:
                 progress(iteration, seconds[-1])

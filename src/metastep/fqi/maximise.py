@@ -12,13 +12,15 @@ blocks. The rounding, `max|leaf| * trees * 2^-62` per leaf, is below that of a f
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.parallel import count_threads, map_threads
 from metastep.fqi.forest import Forest, as_inputs, depth, join, kernel
+
+Ties = Literal["smallest", "middle", "largest", "longest-run"]  # which of several best steps is taken
 
 _BLOCK_ROWS = 1024  # states walked together: a block of columns and its sums stay in the second-level cache
 # Most (cell, row) sums of a block: bounds the rows when there are many cells (continuous maximum).
@@ -124,6 +126,28 @@ def maximise_general(
         if with_values:
             values[rows] = combined
     return Maximum(value, points[best], values)
+
+
+def tied(values: NDArray[np.float64], ties: Ties) -> NDArray[np.intp]:
+    """Return the position of one of the largest values of each row `(rows, cells)`.
+
+    That is the first, the middle or the last of them, or the middle of their longest run of neighbours (of several such runs,
+    the first); of two in the middle, the first.
+    """
+    if ties == "smallest":
+        return values.argmax(axis=1)
+    is_best = values == values.max(axis=1, keepdims=True)
+    if ties == "largest":
+        return values.shape[1] - 1 - is_best[:, ::-1].argmax(axis=1)
+    if ties == "middle":
+        rank = is_best.cumsum(axis=1)
+        return (rank == (rank[:, -1:] + 1) // 2).argmax(axis=1)
+    place = np.arange(values.shape[1])
+    length = place - np.maximum.accumulate(
+        np.where(is_best, -1, place), axis=1
+    )  # of the run up to here, 0 where none is
+    last = length.argmax(axis=1)
+    return last - length.max(axis=1) // 2
 
 
 @kernel

@@ -185,7 +185,8 @@ class Model:
         known = record_to_json(record)
         for branch in known["branches"]:
             del branch["values"]  # as in version 0.2: they follow from the training data
-        names = ("training_data", "selected_iteration", "feature_names", "branches", "lam", "regressor")
+        names = ["training_data", "selected_iteration", "feature_names", "branches", "lam", "regressor"]
+        names += ["ties"] if record.ties != "smallest" else []  # as in version 0.2, which has no such field
         return sha256_of_json([digest.hexdigest(), {name: known[name] for name in names}])
 
     def only_selected(self, iteration: int | None = None) -> "Model":
@@ -220,7 +221,7 @@ class Model:
 
 def model_of_heads(record: ModelRecord, heads: Iterable[Sequence[Head]]) -> Model:
     """Return the model of a record with the heads of each iteration; it maximises over the record's step sizes."""
-    return Model(record, tuple(QFunction(tuple(each), record.stepsizes, record.lam) for each in heads))
+    return Model(record, tuple(QFunction(tuple(each), record.stepsizes, record.lam, record.ties) for each in heads))
 
 
 def model_from(
@@ -263,6 +264,7 @@ def model_from(
         num_stepsizes=int(fitted.num_stepsizes),
         maximum=fitted.maximum,
         lam=float(fitted.lam),
+        ties=fitted.ties,
         regressor=RegressorRecord(given if isinstance(given, str) else regressor.name, options_of(regressor)),
         configuration={**(configuration or {}), "fqi": settings},
         training_data=training_data,

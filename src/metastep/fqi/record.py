@@ -1,17 +1,19 @@
 """The record of a model: where it comes from, what it observes and what it chooses; checked when made and when read."""
 
-from dataclasses import field, replace
+from collections.abc import Mapping
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, MinLen
-from pydantic import ConfigDict, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from metastep._core.errors import InputError
-from metastep._core.settings import Count
+from metastep._core.settings import Count, from_json
 from metastep._core.storage import canonical_json
 from metastep.fqi.iteration import NumStepsizes, Stepsizes, Weight
+from metastep.fqi.maximise import Ties
 from metastep.rules.spaces import Scale
 
 STEP = "stepsize"
@@ -36,6 +38,17 @@ class Branch:
     high: FiniteFloat
     scale: Scale
     values: dict[str, FiniteFloat] = field(default_factory=dict)  # of all hyperparameters except the step, by name
+
+    @property
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """The smallest and the largest value of every hyperparameter, by name."""
+        return {name: (value, value) for name, value in self.values.items()} | {STEP: (self.low, self.high)}
+
+    def require_within(self, values: Mapping[str, float], where: str) -> None:
+        """Refuse values that the branch cannot propose, as float32 holds them."""
+        for name, (low, high) in self.bounds.items():
+            if not np.float32(low) <= np.float32(values[name]) <= np.float32(high):
+                raise InputError(f"{where}: {name} is {values[name]:g}, allowed is {low:g} to {high:g}.")
 
 
 @checked_dataclass(frozen=True, config=_CLOSED)
@@ -83,6 +96,7 @@ class ModelRecord:
     selected_iteration: Count  # the default one
     validation: tuple[ValidationCurve, ...] = ()  # of each iteration that was validated
     versions: dict[str, str] = field(default_factory=dict)  # of the software that fitted the model, and the device
+    ties: Ties = "smallest"  # which of several best steps is taken; earlier versions knew only this one
 
     @property
     def environment(self) -> str:
@@ -139,20 +153,15 @@ def record_to_json(record: ModelRecord) -> dict[str, Any]:
 
 def record_from_json(found: Any) -> ModelRecord:
     """Return the checked record of a JSON value, or raise one sentence on the first problem."""
-    try:
-        record = _RECORD.validate_json(canonical_json(found), strict=True)
-        if not record.directions or any(branch.values for branch in record.branches):
-            return record
-        # Version 0.2 has only the names of branches: add the values that they stand for.
-        rule = record.setting.get("rule")
-        clips = rule.get("clip_range") if isinstance(rule, dict) else None
-        if isinstance(clips, list) and len(clips) == len(record.branches):
-            values = [{"clip_range": clip} for clip in clips]
-        else:
-            values = [{"direction": float(index)} for index in range(len(record.branches))]
-        named = [replace(branch, values=own) for branch, own in zip(record.branches, values, strict=True)]
-        return replace(record, branches=tuple(named))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "record"
-        raise InputError(f"model record: {place}: {first['msg']}.") from None
+    record = from_json(_RECORD, found, "model record")
+    if not record.directions or any(branch.values for branch in record.branches):
+        return record
+    # Version 0.2 has only the names of branches: add the values that they stand for.
+    rule = record.setting.get("rule")
+    clips = rule.get("clip_range") if isinstance(rule, dict) else None
+    values: list[dict[str, Any]] = [{"direction": float(index)} for index in range(len(record.branches))]
+    if isinstance(clips, list) and len(clips) == len(record.branches):
+        values = [{"clip_range": clip} for clip in clips]
+    known = record_to_json(record)
+    known["branches"] = [branch | {"values": own} for branch, own in zip(known["branches"], values, strict=True)]
+    return from_json(_RECORD, known, "model record")
