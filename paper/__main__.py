@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from metastep import InputError
-from metastep.cli.frame import guarded, main, print_findings, simulating, watch
+from metastep.cli.frame import guarded, main, print_findings, watch, working
 from metastep.cli.options import Device, ForceOption, Scale, SetOption, YesOption
 from paper.registry import IDS
 
@@ -22,7 +22,7 @@ _IDS_HELP = f"What to reproduce: all, or some of {', '.join(IDS)}."
 
 @app.command()
 @guarded
-@simulating
+@working
 def reproduce(
     terminal: Any,
     ids: Annotated[list[str], typer.Argument(help=_IDS_HELP)],

@@ -9,7 +9,7 @@ from metastep import __version__
 from metastep._core.errors import InputError
 from metastep._core.parallel import prepare_jax
 from metastep.cli import options as given
-from metastep.cli.frame import app, main, print_findings, simulating, this_command, verb, watch
+from metastep.cli.frame import app, main, print_findings, this_command, verb, watch, working
 
 __all__ = ["app", "main"]
 
@@ -45,7 +45,7 @@ def _finish(run: Any, terminal: Any) -> None:
 
 
 @verb
-@simulating
+@working
 def demo(terminal: Any, out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo")) -> None:
     """Run the main job on Minigolf in a minute or two. It goes from collecting to a report."""
     terminal.note(
@@ -66,7 +66,7 @@ def demo(terminal: Any, out: Annotated[Path, typer.Option(help="Folder of the ru
 
 
 @verb
-@simulating
+@working
 def run(
     terminal: Any,
     preset: given.PresetArgument,
@@ -87,7 +87,7 @@ def run(
 
 
 @verb
-@simulating
+@working
 def collect(
     terminal: Any,
     preset: given.PresetArgument,
@@ -111,7 +111,7 @@ def collect(
 
 
 @verb
-@simulating
+@working
 def fit(terminal: Any, folder: given.FolderArgument, allow_imports: given.ImportsOption = False) -> None:
     """Fit the models of a run and select their iterations. Validation tasks decide; further models collect their data here."""
     from metastep.experiments.run import Run
@@ -130,7 +130,7 @@ def fit(terminal: Any, folder: given.FolderArgument, allow_imports: given.Import
 
 
 @verb
-@simulating
+@working
 def compare(terminal: Any, folder: given.FolderArgument, allow_imports: given.ImportsOption = False) -> None:
     """Tune the baselines and compare all methods of a run. All run on the same test tasks."""
     from metastep.experiments.reporting import print_comparison

@@ -30,6 +30,11 @@ SETS: dict[str, tuple[str, ...]] = {
         *("last_rate", "last_divergence", "clip_fraction", "entropy_change", "explained_variance", "change_in_errors"),
         *("relative_error", "step_ratio", "step_cosine", "budget", "first_entropy"),
     ),
+    # More of that: with the set above, what a controller of the whole update observes.
+    "progress": (
+        *("last_clip_fraction", "relative_step", "gradient_change", "actor_gradient", "target_change"),
+        *("smoothed_change", "drop_in_errors", "gradient_steps"),
+    ),
 }
 """Observations with a name of their own."""
 

@@ -22,6 +22,10 @@ class Memory(NamedTuple):
     mean_return: Any = 0.0  # of the batch before the current one
     rate: Any = 0.0  # the step that was proposed last
     step_norm: Any = 0.0  # length of the step before the last one
+    first_gradient_norm: Any = 0.0  # of the first update; 0 while it is not known, as the next one
+    first_target_std: Any = 0.0  # standard deviation of the critic's targets on the very first batch
+    best_return: Any = 0.0  # of the batches before the current one
+    smoothed_change: Any = 0.0  # of the mean return, up to the batch before the current one
 
 
 @dataclass(frozen=True, eq=False)
