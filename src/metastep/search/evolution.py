@@ -7,7 +7,7 @@ cores, workers or a GPU, and the result does not depend on where.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -43,6 +43,7 @@ class Search:
         strategy: the evolution strategy, as evosax implements it.
         objective: what is maximised: the mean return over all updates, or over the last tenth of them.
         levels: what controllers may react to, each searched by itself; the simplest that is as good as any is selected.
+        start: values of hyperparameters to begin with, by name; by default the rule's, and the middle of the rate's range.
         generations: how often the mean moves.
         pairs: controllers of a generation, in pairs that share a task and all noise.
         deviation: standard deviation of the weights that are drawn; they are added to logits.
@@ -57,6 +58,7 @@ class Search:
     strategy: Strategy = "open-es"
     objective: Objective = "auc"
     levels: tuple[Level, ...] = LEVELS
+    start: Mapping[str, float] = field(default_factory=dict)
     generations: Count = 40
     pairs: Several = 256
     deviation: Positive = 0.3
@@ -88,6 +90,8 @@ def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) ->
     """Return where a search begins on the unit cube: what the rule's fields are, or the middle where they say nothing."""
     space, given = mdp.space, dict(start or {})
     assert isinstance(space, HyperparameterSpace)
+    if unknown := [name for name in given if name not in space.names]:
+        raise InputError(f"search.start: {unknown[0]!r} is not chosen here, allowed are {', '.join(space.names)}.")
     found = []
     for name, bounds in zip(space.names, space.ranges, strict=True):
         value = given.get(name, getattr(mdp.rule, name, None))
@@ -99,7 +103,7 @@ def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) ->
 def network_of(level: Level, search: Search, families: Sequence[ActorCriticMDP], seed: int) -> Network:
     """Return the form of a level's controller; feedback standardises by what learners with random constants observe."""
     first = families[0]
-    base = base_point(first)
+    base = base_point(first, search.start)
     if level == "constant":
         return Network((), (), (), base)
     if level == "schedule":
@@ -260,6 +264,18 @@ def searching(
         )
         course = course._replace(generation=generation + 1, state=state, steps=steps)
         keep(course)
+
+
+def num_blocks(search: Search, families: Sequence[ActorCriticMDP], num_validation: int, generation: int = 0) -> int:
+    """Return how many blocks a search has from a generation on, for progress."""
+    found = 0
+    for mdp in families:
+        size = search.block_size or mdp.block_size
+        each = len(Blocks(max(1, search.pairs // len(families)), size)) * (2 if search.strategy in _PAIRED else 3)
+        left = range(generation, search.generations + 1)
+        judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
+        found += (search.generations - generation) * each + judged * len(Blocks(num_validation, size))
+    return found
 
 
 def _blocks(
