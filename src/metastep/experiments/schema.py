@@ -375,7 +375,7 @@ class Experiment(_Section):
     initial: InitialSection = _field("The distribution of the first policy.")
     rollout: RolloutSection = _field("How a policy is tried out and its gradient estimated.")
     meta: MetaSection = _field("What the meta-MDP shows and what is chosen.")
-    collect: CollectSection = _field("The training data.")
+    collect: CollectSection = _field("The training data, which search does without.", CollectSection(num_meta_episodes=1))
     learner: Learner = _field("What learns the controller: Fitted Q-Iteration from data, or search.", "fitted-q")
     fqi: FQISection = _field("Fitted Q-Iteration.", FQISection())
     search: SearchSection = _field("Evolution strategies.", SearchSection())
@@ -390,6 +390,8 @@ class Experiment(_Section):
         # What the classes behind the sections refuse is refused here, in their words.
         self.initial.build()
         self.search.build()
+        if self.learner == "fitted-q" and "collect" not in self.model_fields_set:
+            raise ValueError("collect: is missing, it must be a table of settings")
         meta = self.meta
         step = Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
         Stepsizes(step.low, step.high, self.fqi.num_stepsizes, scale=step.scale)

@@ -153,7 +153,8 @@ def _model(
     run: Run, mdp: ActorCriticMDP, controller: Searched, scores: tuple[LevelScore, ...], course: Course
 ) -> SearchedModel:
     network = controller.network
-    assert network is not None and controller.weights is not None
+    assert network is not None
+    assert controller.weights is not None
     names = tuple(dict.fromkeys(name.partition("[")[0] for name in network.features))
     low = high = np.zeros(0, np.float32)
     if names:

@@ -65,7 +65,7 @@ class Search:
     rate: Positive = 0.15
     knots: Several = 5
     units: Count = 8
-    observation: tuple[str, ...] = ("training",)
+    observation: tuple[str, ...] = ("training", "progress")
     validate_every: Count = 5
     block_size: Count | None = None
 
