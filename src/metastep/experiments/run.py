@@ -38,9 +38,9 @@ from metastep.experiments import provenance, reporting, searching, stages
 from metastep.experiments.budget import require_affordable
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model, save_model
-from metastep.search import SearchedModel
 from metastep.mdp import MetaMDP, collection
 from metastep.mdp.dataset import Dataset, DatasetWriter, all_transitions
+from metastep.search import SearchedModel
 from metastep.testing import check_env
 from metastep.testing.envs import declared
 
