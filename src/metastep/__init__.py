@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from metastep.experiments.config import load as load_experiment
     from metastep.experiments.run import Run, run
     from metastep.experiments.schema import Experiment
-    from metastep.fqi import MetaFQI, Model, Stepper, load_model, regressors
+    from metastep.fqi import MetaFQI, Model, Stepper, regressors
     from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP
     from metastep.pretrained import load
+    from metastep.search import SearchedModel, load_model
     from metastep.simulation.gradients import Estimator
     from metastep.simulation.rollouts import Rollout
 
@@ -41,6 +42,7 @@ _HOMES = {
     "Method": "metastep.evaluation:Method",
     "MethodSpec": "metastep.evaluation:MethodSpec",
     "Model": "metastep.fqi:Model",
+    "SearchedModel": "metastep.search:SearchedModel",
     "Run": "metastep.experiments.run:Run",
     "Stepper": "metastep.fqi:Stepper",
     "Rollout": "metastep.simulation.rollouts:Rollout",
@@ -54,7 +56,7 @@ _HOMES = {
     "load": "metastep.pretrained:load",
     "load_comparison": "metastep.evaluation:load",
     "load_experiment": "metastep.experiments.config:load",
-    "load_model": "metastep.fqi:load_model",
+    "load_model": "metastep.search:load_model",
     "make_env": "metastep.envs:make_env",
     "policies": "metastep.policies",
     "regressors": "metastep.fqi.regressors",
@@ -66,7 +68,7 @@ _HOMES = {
 }
 
 __all__ = ["Comparison", "Estimator", "Experiment", "InputError", "MetaFQI", "MetaMDP", "Method", "MethodSpec", "Model"]
-__all__ += ["ActorCriticMDP", "EpisodicMetaMDP", "Rollout", "Run", "Stepper", "Tracker", "__version__"]
+__all__ += ["ActorCriticMDP", "EpisodicMetaMDP", "Rollout", "Run", "SearchedModel", "Stepper", "Tracker", "__version__"]
 __all__ += ["compare", "load", "load_comparison", "load_experiment", "load_model", "make_env", "run", "tune"]
 __all__ += ["baselines", "controllers", "envs", "evaluation", "features", "policies", "regressors", "report", "rules"]
 __all__ += ["testing"]

@@ -24,12 +24,13 @@ from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import environment_record, first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import writing
-from metastep.controllers import MetaFQIController
+from metastep.controllers import controller_of
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments.config import build_mdp, parse, require_available
 from metastep.experiments.provenance import refuse_difference
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
+from metastep.fqi.base import AnyModel
 from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.history import History, joined
@@ -37,10 +38,11 @@ from metastep.mdp.loop import grow
 from metastep.mdp.parts import Parts, remove_parts
 from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Table, write_document
-from metastep.report.figures import Line, Panel, curves, picture
+from metastep.report.figures import Line, Panel, curves, in_rows, picture
 from metastep.report.style import Ink
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.experience import in_first_episode
+from metastep.search import SearchedModel
 from metastep.simulation.engine import engine_of
 
 _SECONDS_BETWEEN_PARTS = 20.0
@@ -66,7 +68,7 @@ class Evaluated(NamedTuple):
 
 
 def learn(
-    model: Model,
+    model: Model | SearchedModel,
     task: str,
     folder: Path,
     *,
@@ -111,7 +113,7 @@ def learn(
         tasks = mdp.tasks(seed, Stream.TEST, 0, context[None, :])
         begun, _ = parts.take_up(0, mdp, tasks)
         written, growth, since = time.monotonic(), begun, begun.updates if begun else 0
-        controller, record = MetaFQIController(model), ("return_error", "last_divergence")
+        controller, record = controller_of(model), ("return_error", "last_divergence")
         with (tracker or Silent()).stage("learn", total - since, "updates") as stage:
             for growth in grow(mdp, controller, tasks, total, stretch=1, record=record, begun=begun):
                 stage.advance(1)
@@ -194,7 +196,7 @@ def parse_task(text: str, space: ContextSpace) -> NDArray[np.float32]:
     return space.validate(np.array([[*middle.values()]]), "--task")[0]
 
 
-def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False) -> Experiment:
+def experiment_of(model: AnyModel, family: str = "", *, allow_imports: bool = False) -> Experiment:
     """Return the experiment that a model was fitted in; `family` names one of several."""
     configuration = model.record.configuration
     recorded = [*configuration.get("families", {"": configuration.get("experiment")}).values()]
@@ -211,40 +213,44 @@ def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False
     return config
 
 
-def _write_results(folder: Path, model: Model, wanted: dict[str, Any], history: History, command: str) -> None:
+def _write_results(
+    folder: Path, model: Model | SearchedModel, wanted: dict[str, Any], history: History, command: str
+) -> None:
     """Write the curve, with a row before every update and after the last one and the update chosen there, and the report."""
-    rows: list[list[Any]] = [
-        ["update", "steps", "return", "return_error", "divergence_before", "stepsize", "direction", "flagged"]
-    ]
     returns, error = history.mean_return[:, 0], history.features["return_error"][:, 0, 0]
-    chosen, names = history.hyperparameters[:, 0], model.record.directions
+    chosen: NDArray[Any] = history.hyperparameters[:, 0]
+    if isinstance(model, SearchedModel):
+        columns = dict(zip(model.record.names, chosen.T.tolist(), strict=True))
+        titles = dict(zip(model.record.names, model.record.scales, strict=True))
+    else:
+        names, scales = model.record.directions, {branch.scale for branch in model.record.branches}
+        directions = [names[int(row[0])] if names else "" for row in chosen]
+        columns = {"stepsize": chosen[:, -1].tolist(), "direction": directions}
+        titles = {"stepsize": "linear" if scales == {"linear"} else "log"}
+    rows: list[list[Any]] = [["update", "steps", "return", "return_error", "divergence_before", *columns, "flagged"]]
     steps = np.cumsum(history.num_steps[:, 0], dtype=np.float64)
     for index, value in enumerate(returns):
-        proposal = chosen[index] if index < len(chosen) else None
         row = [
             index,
             int(steps[index]),
             float(value),
             float(error[index]),
             float(10.0 ** history.features["last_divergence"][index, 0, 0]) if index else 0.0,
-            "" if proposal is None else float(proposal[-1]),
-            "" if proposal is None or not names else names[int(proposal[0])],
+            *(column[index] if index < len(chosen) else "" for column in columns.values()),
             int(history.flagged[index, 0]),
         ]
         rows.append(row)
     storage.write_atomically(folder / "curve.csv", to_csv(rows).encode())
-    is_linear = all(branch.scale == "linear" for branch in model.record.branches)
 
     def draw_returns(axes: Axes, ink: Ink) -> None:
         axes.plot(returns, color=ink.text)
         axes.fill_between(range(len(returns)), returns - 1.96 * error, returns + 1.96 * error, color=ink.faint)
         axes.set_xlabel("updates")
 
-    proposed = [Line("", history.hyperparameters[:, :, -1].T)]
-    panels = [
-        Panel("mean return of the batch", draw_returns),
-        curves("step that was proposed", proposed, ylabel="", first=1, is_log=not is_linear),
-    ]
+    panels = [Panel("mean return of the batch", draw_returns)]
+    for name, scale in titles.items():
+        line, title = Line("", np.asarray([columns[name]])), "step that was proposed" if name == "stepsize" else name
+        panels.append(curves(title, [line], ylabel="", first=1, is_log=scale != "linear"))
     best = int(np.nanargmax(returns)) if np.isfinite(returns).any() else 0
     document = Document(
         f"A policy for {wanted['family']}",
@@ -255,9 +261,11 @@ def _write_results(folder: Path, model: Model, wanted: dict[str, Any], history: 
             Heading("Learning"),
             Paragraph(
                 f"The mean return of a batch went from {returns[0]:.4g} to {returns[-1]:.4g}; the largest, {returns[best]:.4g}, "
-                f"was seen after {best} updates. Every step was proposed by the model; nothing was tuned on this task."
+                f"was seen after {best} updates. Every update was proposed by the model; nothing was tuned on this task."
             ),
-            picture("curve", "Left: with 95 % of the batch's standard error. Right: every update.", [panels]),
+            picture(
+                "curve", "Return: with 95 % of the batch's standard error. Others: every update.", in_rows(panels, 2)
+            ),
             Heading("Made by"),
             Command(command or "metastep.experiments.learn.learn"),
         ],

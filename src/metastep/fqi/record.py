@@ -1,7 +1,8 @@
 """The record of a model: where it comes from, what it observes and what it chooses; checked when made and when read."""
 
-from dataclasses import field, replace
-from typing import Annotated, Any, Literal
+from abc import ABC, abstractmethod
+from dataclasses import field
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from annotated_types import Ge, MinLen
@@ -17,10 +18,11 @@ from metastep.rules.spaces import Scale
 
 STEP = "stepsize"
 """Name of the hyperparameter that is maximised over a range; with PPO and A2C it is the learning rate."""
-_CLOSED = ConfigDict(extra="forbid", ser_json_inf_nan="constants")  # JSON refuses them, null would hide them
+Record = TypeVar("Record")
+CLOSED = ConfigDict(extra="forbid", ser_json_inf_nan="constants")  # JSON refuses them, null would hide them
 
 
-@checked_dataclass(frozen=True, config=_CLOSED)
+@checked_dataclass(frozen=True, config=CLOSED)
 class ObservationPart:
     """A contiguous part of the observation: the name of its feature and its size."""
 
@@ -28,7 +30,7 @@ class ObservationPart:
     size: Count
 
 
-@checked_dataclass(frozen=True, config=_CLOSED)
+@checked_dataclass(frozen=True, config=CLOSED)
 class Branch:
     """A direction, or another choice beside the step, and the range of the step with it."""
 
@@ -39,7 +41,7 @@ class Branch:
     values: dict[str, FiniteFloat] = field(default_factory=dict)  # of all hyperparameters except the step, by name
 
 
-@checked_dataclass(frozen=True, config=_CLOSED)
+@checked_dataclass(frozen=True, config=CLOSED)
 class TrainingData:
     """Which dataset a model was fitted on."""
 
@@ -48,7 +50,7 @@ class TrainingData:
     fingerprint: str  # the dataset's checksum
 
 
-@checked_dataclass(frozen=True, config=_CLOSED)
+@checked_dataclass(frozen=True, config=CLOSED)
 class ValidationCurve:
     """Results of one iteration on validation tasks."""
 
@@ -57,7 +59,7 @@ class ValidationCurve:
     returns: tuple[FiniteFloat, ...]  # mean return over tasks before each update and after the last
 
 
-@checked_dataclass(frozen=True, config=_CLOSED)
+@checked_dataclass(frozen=True, config=CLOSED)
 class RegressorRecord:
     """The regressor that fitted the heads of a model."""
 
@@ -65,26 +67,17 @@ class RegressorRecord:
     options: dict[str, Any]
 
 
-@checked_dataclass(frozen=True, config=_CLOSED)
-class ModelRecord:
-    """Everything about a model except its heads."""
+@checked_dataclass(frozen=True, config=CLOSED, kw_only=True)
+class BaseRecord(ABC):
+    """What is recorded of every model."""
 
     setting: dict[str, Any]  # the meta-MDP that the model was fitted for, as JSON; `env` is the environment
     observation: tuple[ObservationPart, ...]  # in the order of its numbers
-    feature_names: tuple[str, ...]  # of each number of the observation; heads see the step size after them
+    feature_names: tuple[str, ...]  # of each number of the observation
     feature_low: tuple[FiniteFloat, ...]  # smallest value of each number in the training data
     feature_high: tuple[FiniteFloat, ...]  # largest
-    branches: Annotated[tuple[Branch, ...], MinLen(1)]  # by position; only one, without a name, to choose the step only
-    num_stepsizes: NumStepsizes  # along each
-    maximum: Literal["grid", "continuous"]
-    lam: Weight
-    regressor: RegressorRecord
     configuration: dict[str, Any]  # settings the model was fitted with, as JSON
-    training_data: TrainingData
-    selected_iteration: Count  # the default one
-    validation: tuple[ValidationCurve, ...] = ()  # of each iteration that was validated
     versions: dict[str, str] = field(default_factory=dict)  # of the software that fitted the model, and the device
-    ties: Ties = "smallest"  # which of several best steps is taken; earlier versions knew only this one
 
     @property
     def environment(self) -> str:
@@ -92,9 +85,35 @@ class ModelRecord:
         return str(self.setting.get("env", "unknown"))
 
     @property
+    def rule_name(self) -> str:
+        """Name of the update rule the model was fitted for."""
+        rule = self.setting.get("rule")
+        return str(rule.get("name", "unknown")) if isinstance(rule, dict) else "unknown"
+
+    @property
     def keywords(self) -> dict[str, int]:
         """The size of each part of the observation, by the name it is passed under."""
         return {part.name.rpartition(":")[2]: part.size for part in self.observation}
+
+    @property
+    @abstractmethod
+    def hyperparameters(self) -> tuple[str, ...]:
+        """Names of the values that the model proposes."""
+
+
+@checked_dataclass(frozen=True, config=CLOSED, kw_only=True)
+class ModelRecord(BaseRecord):
+    """Everything about a fitted model except its heads, which see the step size after the observation."""
+
+    branches: Annotated[tuple[Branch, ...], MinLen(1)]  # by position; only one, without a name, to choose the step only
+    num_stepsizes: NumStepsizes  # along each
+    maximum: Literal["grid", "continuous"]
+    lam: Weight
+    regressor: RegressorRecord
+    training_data: TrainingData
+    selected_iteration: Count  # the default one
+    validation: tuple[ValidationCurve, ...] = ()  # of each iteration that was validated
+    ties: Ties = "smallest"  # which of several best steps is taken; earlier versions knew only this one
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -126,13 +145,14 @@ def branches_of(space: Any) -> tuple[Branch, ...]:
     return tuple(found)
 
 
+_BASE: TypeAdapter[BaseRecord] = TypeAdapter(BaseRecord)
 _RECORD: TypeAdapter[ModelRecord] = TypeAdapter(ModelRecord)
 
 
-def record_to_json(record: ModelRecord) -> dict[str, Any]:
+def record_to_json(record: BaseRecord) -> dict[str, Any]:
     """Return the record as JSON can hold it."""
     try:
-        found = _RECORD.dump_python(record, mode="json")
+        found: dict[str, Any] = _BASE.dump_python(record, mode="json", serialize_as_any=True)
         canonical_json(found)
     except ValueError as error:
         raise InputError(f"model record: cannot be written as JSON: {error}.") from None
@@ -140,20 +160,25 @@ def record_to_json(record: ModelRecord) -> dict[str, Any]:
 
 
 def record_from_json(found: Any) -> ModelRecord:
-    """Return the checked record of a JSON value, or raise one sentence on the first problem."""
+    """Return the checked record of a fitted model."""
+    record = checked_record(_RECORD, found)
+    if not record.directions or any(branch.values for branch in record.branches):
+        return record
+    # Version 0.2 has only the names of branches: add the values that they stand for.
+    rule = record.setting.get("rule")
+    clips = rule.get("clip_range") if isinstance(rule, dict) else None
+    values: list[dict[str, Any]] = [{"direction": float(index)} for index in range(len(record.branches))]
+    if isinstance(clips, list) and len(clips) == len(record.branches):
+        values = [{"clip_range": clip} for clip in clips]
+    known = record_to_json(record)
+    known["branches"] = [branch | {"values": own} for branch, own in zip(known["branches"], values, strict=True)]
+    return checked_record(_RECORD, known)
+
+
+def checked_record(kind: TypeAdapter[Record], found: Any) -> Record:
+    """Return the record of a JSON value, or raise one sentence on the first problem."""
     try:
-        record = _RECORD.validate_json(canonical_json(found), strict=True)
-        if not record.directions or any(branch.values for branch in record.branches):
-            return record
-        # Version 0.2 has only the names of branches: add the values that they stand for.
-        rule = record.setting.get("rule")
-        clips = rule.get("clip_range") if isinstance(rule, dict) else None
-        if isinstance(clips, list) and len(clips) == len(record.branches):
-            values = [{"clip_range": clip} for clip in clips]
-        else:
-            values = [{"direction": float(index)} for index in range(len(record.branches))]
-        named = [replace(branch, values=own) for branch, own in zip(record.branches, values, strict=True)]
-        return replace(record, branches=tuple(named))
+        return kind.validate_json(canonical_json(found), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "record"

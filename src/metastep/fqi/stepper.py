@@ -13,7 +13,7 @@ from metastep._core.storage import require_stamp, stamp
 from metastep.features.diagnostics import DIAGNOSTICS, Memory, MinibatchStats, Movement, asked_for, needed, observed
 
 if TYPE_CHECKING:
-    from metastep.fqi.model import Model
+    from metastep.fqi.base import AnyModel
 
 Outside = Literal["warn", "refuse"]  # what to do with numbers outside the range of the training data
 _LISTS = ("returns", "values", "targets", "parameters")
@@ -29,6 +29,11 @@ class Proposal(NamedTuple):
     def stepsize(self) -> float:
         """The step; with PPO and A2C it is the learning rate."""
         return self.values["stepsize"]
+
+    @property
+    def rate(self) -> float:
+        """The same, by its usual name."""
+        return self.stepsize
 
 
 class Stepper:
@@ -46,7 +51,7 @@ class Stepper:
 
     def __init__(
         self,
-        model: "Model",
+        model: "AnyModel",
         num_updates: int | None = None,
         outside: Outside = "warn",
         record: Mapping[str, Any] | None = None,
