@@ -12,6 +12,7 @@ import argparse
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from math import gamma
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from metastep.evaluation import holm, mean_interval, paired_test, verdict
+from metastep.evaluation import hierarchical_interval, holm, mean_interval, paired_test, verdict
 from metastep.evaluation.intervals import improvement_probability, interquartile_mean
 
 Array = NDArray[np.float64]
@@ -213,11 +214,50 @@ def improvement_rows(_: int) -> Iterator[str]:
             yield f"{num} | {100 * ties:.0f} % | {percent(float(np.mean(covered)), min(covered), max(covered))}"
 
 
+def resampled_twice(values: Array, rng: np.random.Generator, num_resamples: int = 500) -> Ends:
+    """The plain hierarchical bootstrap: seeds with replacement, then tasks within each; percentiles."""
+    seeds, num = values.shape
+    chosen = rng.integers(0, seeds, (num_resamples, seeds, 1))
+    means = values[chosen, rng.integers(0, num, (num_resamples, seeds, num))].mean(axis=(1, 2))
+    low, high = np.quantile(means, [0.025, 0.975])
+    return low, high
+
+
+def seeds_rows(size: int) -> Iterator[str]:
+    """Coverage over seeds and tasks in percent, and mean width over that of an interval over tasks only.
+
+    The seeds' variance is given as a multiple of the error that tasks leave in a seed's mean.
+    """
+    names = ("normal", "exponential", "90 % zeros, rest exponential")
+    for name, num_seeds, num, ratio in product(names, (3, 5), (40, 100), (0.0, 1.0, 4.0, 25.0)):
+        rng, null = np.random.default_rng((num_seeds, num)), NULLS[name]
+        spread = float(null.draw(rng, (1, 1_000_000)).std())
+        found = []
+        for index in range(size):
+            tasks = null.draw(rng, (num_seeds, num)) - null.mean
+            values = tasks + rng.normal(size=(num_seeds, 1)) * spread * np.sqrt(ratio / num)
+            over_tasks, over_seeds = values.reshape(1, -1), values.mean(axis=1)[None]
+            _, *ours = hierarchical_interval(values, seed=index, num_resamples=500)
+            found.append([mean_interval(over_tasks), resampled_twice(values, rng), t_interval(over_seeds), ours])
+        ends = np.array([[[float(np.squeeze(end)) for end in pair] for pair in row] for row in found])  # (size, 4, 2)
+        covered, width = (
+            covers((ends[..., 0], ends[..., 1]), 0.0).mean(axis=0),
+            (ends[..., 1] - ends[..., 0]).mean(axis=0),
+        )
+        cells = (f"{percent(one)} ({wide / width[0]:.2f})" for one, wide in zip(covered, width, strict=True))
+        yield f"{name} | {num_seeds} | {num} | {ratio:g} | " + " | ".join(cells)
+
+
 PARTS: dict[str, tuple[str, int, Callable[[int], Iterator[str]]]] = {
     "coverage": (f"tasks are | n | {' | '.join(INTERVALS)}", 10_000, coverage_rows),
     "few": ("n | coverage % | at least 1 differs | 2 differ | 4 differ | 6 differ", 100_000, few_rows),
     "wins": ("tasks are | n | false wins % | families of five %", 10_000, wins_rows),
     "interquartile": ("tasks are | n | coverage %", 2_000, interquartile_rows),
+    "seeds": (
+        "tasks are | seeds | n | variance of seeds | tasks only | both resampled | t over seeds | in use",
+        1_000,
+        seeds_rows,
+    ),
     "improvement": ("n | ties | mean coverage % | least | most", 0, improvement_rows),
 }
 

@@ -2,23 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from metastep import InputError
-from metastep.cli.frame import guarded, main, watch
-from metastep.cli.options import (
-    CoresOption,
-    Device,
-    DeviceOption,
-    ForceOption,
-    Scale,
-    SchedulerOption,
-    SetOption,
-    WorkersOption,
-    YesOption,
-)
+from metastep.cli.frame import guarded, main, watch, working
+from metastep.cli.options import Device, ForceOption, Scale, SetOption, YesOption
 from paper.registry import IDS
 
 app = typer.Typer(
@@ -33,7 +23,9 @@ _IDS_HELP = f"What to reproduce: all, or some of {', '.join(IDS)}."
 
 @app.command()
 @guarded
+@working
 def reproduce(
+    terminal: Any,
     ids: Annotated[list[str], typer.Argument(help=_IDS_HELP)],
     out: Annotated[Path | None, typer.Option(help="Folder; default: runs/reproduce-SCALE and the named --env.")] = None,
     scale: Annotated[Scale, typer.Option(help="Minutes, or the paper's settings.")] = Scale.quick,
@@ -42,14 +34,9 @@ def reproduce(
         list[str] | None, typer.Option(help="Environment (repeat for more); halfcheetah only if named.")
     ] = None,
     overrides: SetOption = None,
-    device: DeviceOption = None,
-    cores: CoresOption = None,
-    workers: WorkersOption = None,
-    scheduler: SchedulerOption = None,
     yes: YesOption = False,
 ) -> None:
     """Make figures and tables of the paper. Each has a claim, the measured effect and a verdict."""
-    terminal = watch(device, cores, workers, scheduler)
     from metastep.experiments.reporting import in_words
     from metastep.experiments.stages import read_times
     from paper.runner import reproduce as made
@@ -77,6 +64,21 @@ def results(
 
     out.write_text(results_markdown(folders), "utf-8")
     print(out)
+
+
+@app.command()
+@guarded
+def ties(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of `python -m paper reproduce ties`, of several seeds.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the figure.")],
+) -> None:
+    """Choose the rule for ties from validation tasks of several folders, and draw AUC against N for each environment."""
+    watch(Device.cpu)
+    from paper.ties import collected
+
+    print(collected(folders, out).line())
 
 
 @app.command()

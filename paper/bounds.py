@@ -15,9 +15,7 @@ from metastep.report.tables import number
 from metastep.simulation.rollouts import Rollout
 from paper.outcome import Outcome, Product, Verdict
 from paper.theory.constants import Floats
-from paper.theory.estimate import estimate_constants, step_function, visited_samples
 from paper.theory.measure import BoundRow, Effort, measure_bounds
-from paper.theory.policy import policy_from_theta
 from paper.workbench import Workbench
 
 _QUANTITIES = (("Q", "|Q - Q'|"), ("J", "|J - J'|"), ("gradient", "|∂J - ∂J'|"), ("occupancy", "mean state"))
@@ -33,15 +31,14 @@ class _Size(NamedTuple):
     effort: Effort  # with bounds
     num_policies: int  # for each environment without bounds, like the rest
     num_context_pairs: int
-    num_state_pairs: int
     num_episodes: int
     num_blocks: int
 
 
 _SIZES = {
-    "tiny": _Size(Effort(1, 2, 1, 50, 1), 1, 2, 50, 8, 1),
-    "quick": _Size(Effort(3, 12, 4, 4_000, 5), 3, 16, 4_000, 500, 1),
-    "full": _Size(Effort(10, 40, 4, 10_000, 5), 5, 40, 20_000, 2_000, 2),
+    "tiny": _Size(Effort(1, 2, 1, 50, 1), 1, 2, 8, 1),
+    "quick": _Size(Effort(3, 12, 4, 4_000, 5), 3, 16, 500, 1),
+    "full": _Size(Effort(10, 40, 4, 10_000, 5), 5, 40, 2_000, 2),
 }
 
 
@@ -61,22 +58,21 @@ _OTHERS = {
 
 
 def theory(bench: Workbench) -> Product:
-    """Measure differences and compare them with their bounds; estimate constants for the environments that have none."""
-    size, estimates, smoothness = _SIZES[bench.scale], [], {}
+    """Measure differences and compare them with their bounds; measure the smoothness of the return where there are none."""
+    size, measured, smoothness = _SIZES[bench.scale], [], {}
     with bench.stage("theory", 1, "table") as advance:
         rows = [*measure_bounds("lqr", size.effort, bench.seed), *measure_bounds("nav2d", size.effort, bench.seed)]
         for env in _OTHERS:
             table, smoothness[env] = _measure_other(env, size, bench.seed)
-            estimates += table
+            measured += table
         advance(1)
     texts = [
         row._asdict() | {"context": " ".join(map(repr, row.context)), "other": " ".join(map(repr, row.other))}
         for row in rows
     ]
     panels = [*panels_with_bounds(rows), [smoothness_panel(env, policies) for env, policies in smoothness.items()]]
-    return Product(
-        [judge(rows)], [picture("theory", _CAPTION, panels)], {"theory": texts, "theory-estimates": estimates}
-    )
+    tables = {"theory": texts, "smoothness": measured}
+    return Product([judge(rows)], [picture("theory", _CAPTION, panels)], tables)
 
 
 def judge(rows: Sequence[BoundRow]) -> Outcome:
@@ -98,26 +94,18 @@ def judge(rows: Sequence[BoundRow]) -> Outcome:
 
 
 def _measure_other(name: str, size: _Size, seed: int) -> tuple[list[dict[str, Any]], list[Smoothness]]:
-    """Estimate constants and measure the smoothness of the return for each policy; contexts in widths of their box."""
+    """Measure the smoothness of the return for each policy; contexts in widths of their box."""
     env, setting = make(name), _OTHERS[name]
     assert isinstance(env, Env)  # none of these runs on the host
-    space = env.context_space
     policy = LinearGaussian(env.num_observations, env.num_actions, setting.sigma)
     rollout = Rollout(env, policy, size.num_episodes, setting.horizon, _GAMMA, "none")
-    step, rng = step_function(env, in_box_widths=True), np.random.default_rng(seed)
-    rows, smoothness = [], []
+    rng, rows, smoothness = np.random.default_rng(seed), [], []
     for index in range(size.num_policies):
         theta = setting.draw(rng, policy.num_parameters)
-        unit = rng.uniform(size=(max(size.num_state_pairs // setting.horizon, 4), space.num_coordinates))
-        contexts = np.asarray(space.low) + np.subtract(space.high, space.low) * unit
-        samples = visited_samples(env, policy, theta, contexts, setting.horizon, seed + index)._replace(contexts=unit)
-        found = estimate_constants(step, samples, size.num_state_pairs, env.step_noise, seed=seed + index)
         effort = {"num_pairs": size.num_context_pairs, "num_blocks": size.num_blocks, "seed": seed + index}
         smooth = measure_smoothness(rollout, theta, **effort)
         smoothness.append(smooth)
-        linear = policy_from_theta(theta, env.num_observations, env.num_actions, setting.sigma)
-        row = {"env": name, "policy": index, "num_pairs": size.num_state_pairs, **found._asdict()}
-        row |= {"L_pi": float(linear.L_pi), "num_context_pairs": size.num_context_pairs}  # exact
+        row = {"env": name, "policy": index, "num_context_pairs": size.num_context_pairs}
         row |= {"return_steepest": smooth.steepest, "return_steepest_low": smooth.steepest_low}  # for a box width
         rows.append(row | {"return_median": smooth.median})
     return rows, smoothness

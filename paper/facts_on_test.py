@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from metastep import Comparison
+from metastep import Comparison, Model
 from metastep.evaluation import join
 from metastep.report.figures import Layout, Panel, picture
 from metastep.report.style import Ink
@@ -45,7 +45,7 @@ def facts(bench: Workbench) -> Product:
 def measured_on_test_tasks(bench: Workbench, run: PresetRun) -> Measured:
     """Return what the facts about a run's environment are judged by, made where the run does not hold it yet."""
     is_usual = bool(run.environment.tuned) and not run.environment.is_shown_as_gain
-    parts = [with_fixed_grid(run), _validated(run)]
+    parts = [with_fixed_grid(run), with_validation(by_iteration(run), run.learn())]
     if run.environment.tuned:
         natural = run.kept("natural", lambda: _on_natural_gradients(run))
         parts += [run.tested(*run.environment.tuned, "hoof"), natural]
@@ -60,11 +60,10 @@ def measured_on_test_tasks(bench: Workbench, run: PresetRun) -> Measured:
     )
 
 
-def _validated(run: PresetRun) -> Comparison:
-    """Test every iteration, with its score on the validation tasks in the record."""
-    comparison = by_iteration(run)
-    scores = {f"N={curve.iteration}": curve.score for curve in run.learn().record.validation}
-    records = (m._replace(values={**m.values, "validated": scores[m.name]}) for m in comparison.methods)
+def with_validation(comparison: Comparison, model: Model) -> Comparison:
+    """Return the iterations of a model on test tasks, each with its score on the validation tasks in its record."""
+    scores = {f"N={curve.iteration}": curve.score for curve in model.record.validation}
+    records = (m._replace(values={**m.values, "validated": scores.get(m.name, -np.inf)}) for m in comparison.methods)
     return dataclasses.replace(comparison, methods=tuple(records))
 
 

@@ -69,7 +69,7 @@ def clip_model() -> Model:
     rate = (10.0 ** draw.uniform(-4.0, -1.0, 2000)).astype(np.float32)
     clip = draw.integers(2, size=2000)
     reward = np.where((rows[:, 4] > 0.0) == (clip == 1), 1.0, 0.0) - (np.log10(rate) + 2.5) ** 2
-    space = space_for(PPO(clip_range=(0.1, 0.3)), Range(LOW, HIGH, "log"), {})
+    space = space_for(PPO(clip_range=(0.1, 0.3)), Range(LOW, HIGH, "log"), {}, {})
     fitted = MetaFQI(1, ExtraTrees(5, 0.01), menu=space.branches).fit(
         Transitions(rows, np.stack([clip, rate], axis=1).astype(np.float32), reward.astype(np.float32), rows)
     )

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metastep.envs import make
 from metastep.envs.nav2d import Nav2D
 from metastep.experiments.coverage import Difference, known_price, return_differences
 from metastep.policies import LinearGaussian
@@ -18,7 +17,6 @@ from metastep.simulation.rollouts import Rollout, trajectories
 from paper import bounds
 from paper.theory import measure
 from paper.theory.constants import Bounds
-from paper.theory.estimate import visited_samples
 from paper.theory.measure import BoundRow, Effort, FromPair, measure_bounds
 from paper.theory.policy import nav2d_constants, policy_from_theta
 from paper.workbench import Workbench
@@ -86,15 +84,6 @@ def test_nav2d_constants_bound_what_policies_reach() -> None:
     assert np.all(means <= score.M * 1.05)
 
 
-def test_visited_samples_stop_at_the_end() -> None:
-    """A putter that always overshoots takes one stroke an episode."""
-    env = make("minigolf")
-    contexts = np.tile([[1.0, 0.065]], (5, 1))
-    samples = visited_samples(env, LinearGaussian(1, 1, 0.1), np.array([50.0, 0.0]), contexts, horizon=20, seed=0)
-    assert 5 <= len(samples.states) == len(samples.actions) < 20
-    assert np.all((samples.states >= 0) & (samples.states <= 20))
-
-
 def test_what_is_not_a_number_does_not_hold() -> None:
     """A return that overflows in one task says nothing, least of all that a bound holds."""
     nothing = np.full((1, 2), np.nan)
@@ -116,7 +105,7 @@ def test_the_product_holds_tables_figure_and_outcome(tmp_path: Path, monkeypatch
     first = product.tables["theory"][0]
     assert first["bound"] > 0.0
     assert 0.5 <= float(first["context"]) <= 1.1  # one coordinate, as text
-    assert [(row["env"], row["num_context_pairs"]) for row in product.tables["theory-estimates"]] == [("minigolf", 6)]
+    assert [(row["env"], row["num_context_pairs"]) for row in product.tables["smoothness"]] == [("minigolf", 6)]
     (drawn,) = product.pictures
     write_picture(drawn, tmp_path)
     assert ElementTree.parse(tmp_path / "theory.svg").getroot().tag.endswith("svg")

@@ -22,7 +22,8 @@ def test_a_stepper_writes_a_row_for_each_update_and_goes_on_with_it(tmp_path):
     assert float(rows[2]["return"]) == pytest.approx(float(diagnostics(2)["returns"].mean()), rel=1e-5)
     assert float(rows[2]["approx_kl"]) == pytest.approx(diagnostics(2)["approx_kl"], rel=1e-5)
     assert [name for name in rows[0] if name.startswith("saw ")] == [f"saw {name}" for name in TRAINING]
-    again(diagnostics(4), returns=[np.inf, -np.inf])
+    with pytest.warns(UserWarning, match="returns is not finite"):
+        again(diagnostics(4), returns=[np.inf, -np.inf])
     assert list(csv.DictReader(file.read_text().splitlines()))[-1]["return"] == "nan"
 
 

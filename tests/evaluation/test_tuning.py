@@ -7,7 +7,7 @@ import pytest
 from metastep import controllers
 from metastep._core.errors import InputError
 from metastep.controllers import Controller
-from metastep.evaluation import MethodSpec, baselines, compare, tune
+from metastep.evaluation import MethodSpec, baselines, compare, metric_values, tune
 from metastep.evaluation.methods import refuse_overlap
 from metastep.mdp.blocks import Stream
 from tests.controllers.problems import BLOCK, make_mdp
@@ -54,6 +54,23 @@ def test_every_grid_point_meets_every_task() -> None:
     np.testing.assert_allclose(table.standard_error[5], scores.std(ddof=1) / np.sqrt(5), rtol=1e-4)
     # 6 points, 5 tasks, 3 batches of 20 episodes; few of the episodes of 6 steps reach the goal before their end.
     assert 0.99 < table.num_steps / (6 * 5 * 3 * 20 * 6) <= 1.0
+
+
+def test_points_that_share_their_noise_score_as_in_a_comparison() -> None:
+    """So does an option of the rule, of which each value has blocks of its own."""
+    mdp = make_mdp()
+    damped = MethodSpec("damped", "fixed", rule="nga", grid={"stepsize": (0.4,), "rule.damping": (0.01, 0.5)})
+    for tried in (spec("fixed", stepsize=(0.4, 0.8)), damped):
+        method, table = tune(tried, mdp, seed=0, num_tasks=11, num_updates=2, shared_noise=tried is not damped)
+        points = [dict(zip(table.parameters, point, strict=True)) for point in table.points.tolist()]
+        methods = [dataclasses.replace(tried, name=str(i)).method(mdp, point) for i, point in enumerate(points)]
+        found = compare(methods, mdp, seed=0, num_tasks=11, num_updates=2, stream=Stream.TUNING)
+        np.testing.assert_allclose(table.mean, metric_values(found, "auc").mean(axis=1), rtol=1e-12)
+        assert table.mean[0] != table.mean[1]
+    assert method.rule.damping == table.chosen["rule.damping"]
+    assert method.values == table.chosen
+    with pytest.raises(InputError, match=r"compare\.methods\.fixed\.rule: is missing, it must be set"):
+        spec("fixed", **{"stepsize": (0.4,), "rule.damping": (0.01,)})
 
 
 def test_the_best_point_becomes_a_method_that_knows_its_tasks() -> None:

@@ -103,7 +103,7 @@ def test_missing_or_wrong_parts_are_one_sentence(model):
     for change, sentence in (
         ({"context": None}, "context is missing, allowed is 1 numbers"),
         ({"natural_gradient": [0.0, 0.0, 0.0]}, "natural_gradient has 3 numbers, allowed is 2"),
-        ({"theta": "far"}, "theta is 'far', allowed are numbers"),
+        ({"theta": "far"}, "theta is 'far', allowed are real numbers"),
         ({"gradient": [0.0]}, r"features: 'gradient' is not what the model .* Did you mean 'natural_gradient'\?"),
     ):
         with pytest.raises(InputError, match=sentence):
@@ -165,7 +165,7 @@ def test_wrong_json_is_one_sentence(model):
         with pytest.raises(InputError, match=f"model record: {next(iter(change))}") as caught:
             record_from_json(good | change)
         assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="model record: "):
+    with pytest.raises(InputError, match="model record is None, it must be"):
         record_from_json(None)
     for wrong in (float("nan"), object()):
         with pytest.raises(InputError, match="model record: cannot be written as JSON"):

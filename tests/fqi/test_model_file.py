@@ -186,7 +186,7 @@ def test_hostile_headers_are_named(content, tmp_path, change, sentence):
     [
         (_set(("version",), 2), "is a model of version 2, this metastep reads version 3: fit it again"),
         (_set(("format",), "other"), "is not a metastep model"),
-        (_set(("record",), {}), "model record: setting: Field required"),
+        (_set(("record",), {}), "model record: setting is missing"),
         (_set(("record", "regressor", "name"), "os:system"), "'os:system' is not registered"),
         (_set(("record", "regressor", "options"), {"trees": "many"}), "trees: 'many' must be a whole number"),
         (_set(("record", "regressor", "options"), {"surprise": 1}), "'surprise' is not an option of extra-trees"),

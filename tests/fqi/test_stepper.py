@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 from metastep import features, pretrained
 from metastep._core.errors import InputError
@@ -17,7 +18,7 @@ from metastep.fqi import save_model
 from metastep.mdp.blocks import Stream
 from tests.controllers.problems import make_training_mdp
 from tests.fqi.test_model import _model, fitted  # noqa: F401  (a fixture)
-from tests.steppers import LOW, TRAINING, diagnostics, tiny_model
+from tests.steppers import LOW, TRAINING, clip_model, diagnostics, tiny_model
 
 
 def test_a_loop_sees_and_proposes_what_simulated_learners_do():
@@ -83,7 +84,12 @@ def test_numbers_that_are_not_finite_give_the_smallest_step_and_spoil_nothing_af
     spoilt[name] = np.where(np.arange(np.size(spoilt[name])) == 0, bad, spoilt[name])
     for each in (stepper, sound):
         each(reported_by_name(name, 0))
-    assert stepper(spoilt).stepsize == pytest.approx(LOW)
+    sentence = (
+        f"^diagnostics: {name} is not finite, allowed are finite numbers of float32: the smallest step is proposed"
+    )
+    with pytest.warns(UserWarning, match=sentence) as warned:  # once
+        assert [stepper(spoilt).stepsize, stepper(spoilt).stepsize] == pytest.approx([LOW, LOW])
+    assert [each.filename for each in warned] == [__file__]
     assert sound(reported_by_name(name, 1)).stepsize > 1.01 * LOW
     json.dumps(stepper.record(), allow_nan=False)
     assert tiny_model().stepper(record=stepper.record()).memory == stepper.memory
@@ -95,9 +101,9 @@ def test_numbers_that_are_not_finite_give_the_smallest_step_and_spoil_nothing_af
 
 def test_what_is_remembered_of_the_first_update_is_taken_from_the_first_sound_one():
     stepper = tiny_model().stepper()
-    assert stepper({**diagnostics(0), "entropy": np.nan, "parameters": np.full(6, np.nan)}).stepsize == pytest.approx(
-        LOW
-    )
+    with pytest.warns(UserWarning, match="entropy is not finite"):
+        proposal = stepper({**diagnostics(0), "entropy": np.nan, "parameters": np.full(6, np.nan)})
+    assert proposal.stepsize == pytest.approx(LOW)
     assert stepper.movement is None
     stepper(diagnostics(1))
     assert stepper.last["entropy_change"] == stepper.last["change_in_errors"] == stepper.last["step_cosine"] == 0.0
@@ -136,7 +142,8 @@ def test_diagnostics_of_minibatches_are_averaged_to_those_of_an_update():
                 np.testing.assert_allclose(each.last[name], whole.last[name], rtol=1e-5, atol=1e-6, err_msg=name)
         last = {"approx_kl": ratios[3:, 0].mean(), "clip_fraction": ratios[:, 1].mean()}
     each(reported, approx_kl=np.nan, clip_fraction=0.0, begins=False)
-    assert model.stepper(record=each.record(), minibatches=3)(reported | last).stepsize == pytest.approx(LOW)
+    with pytest.warns(UserWarning, match="approx_kl is not finite"):
+        assert model.stepper(record=each.record(), minibatches=3)(reported | last).stepsize == pytest.approx(LOW)
     with pytest.raises(InputError, match="begins is False, allowed is True: nothing was proposed yet"):
         model.stepper(minibatches=3)(diagnostics(0), begins=False)
     with pytest.raises(InputError, match="minibatches is 0, allowed is 1 or more"):
@@ -182,14 +189,40 @@ def test_missing_or_wrong_diagnostics_are_named():
     with pytest.raises(InputError, match="diagnostics: missing entropy, explained_variance, returns"):
         stepper()
     stepper(diagnostics(0))
+    before, without = stepper.record(), {name: value for name, value in diagnostics(1).items() if name != "returns"}
     for change, sentence in (
         ({"aproxx_kl": 1.0}, r"'aproxx_kl' is not something a stepper knows.*Did you mean 'approx_kl'"),
+        ({5: 1.0}, "diagnostics: '5' is not something a stepper knows"),
         ({"entropy": [1.0, 2.0]}, "diagnostics: entropy has 2 numbers, allowed is one"),
-        ({"entropy": "much"}, "entropy is 'much', allowed are numbers"),
+        ({"entropy": "much"}, "entropy is 'much', allowed are real numbers"),
+        ({"entropy": "1.0"}, "entropy is '1.0', allowed are real numbers"),
+        ({"entropy": 10**400}, "entropy is 1000.*, allowed are real numbers"),
+        ({"entropy": 10**5000}, "entropy is a value of type int, allowed are real numbers"),
+        ({"entropy": 1j}, "entropy is 1j, allowed are real numbers"),
+        ({"entropy": torch.tensor(1j)}, "entropy is tensor.*, allowed are real numbers"),
+        ({"entropy": True}, "entropy is True, allowed are real numbers"),
+        ({"entropy": torch.tensor(True)}, "entropy is tensor.*, allowed are real numbers"),
+        ({"entropy": torch.ones((), device="meta")}, "entropy is tensor.*meta.*, allowed are real numbers"),
+        ({"entropy": None}, "entropy is None, allowed are real numbers"),
+        ({"returns": np.array([1.0, None])}, "returns is array.*, allowed are real numbers"),
+        ({"returns": [[1.0, [2.0, 3.0]], [4.0]]}, "returns is .*, allowed are real numbers"),
+        ({"returns": np.array([np.datetime64(0, "s")])}, "returns is array.*, allowed are real numbers"),
+        ({"returns": []}, "diagnostics: returns has 0 numbers, allowed is at least one"),
+        ({"values": [1.0], "targets": np.ones(8)}, "diagnostics: 1 values and 8 targets, allowed are as many"),
+        ({"values": np.ones(7), "targets": np.ones(8)}, "diagnostics: 7 values and 8 targets, allowed are as many"),
+        ({"mean_return": 1.0}, "diagnostics: returns and mean_return are both given, allowed is one of them"),
+        ({"return_error": 1.0}, "diagnostics: returns and return_error are both given, allowed is one of them"),
         ({"parameters": [1.0, 2.0]}, "parameters has 2 numbers, before it had 6"),
     ):
-        with pytest.raises(InputError, match=sentence):
+        with pytest.raises(InputError, match=f"^[^\n]*{sentence}[^\n]*$"):
             stepper(diagnostics(1) | change)
+    with pytest.raises(InputError, match="diagnostics: missing return_error, which the model needs"):
+        stepper(without, mean_return=1.0)
+    with pytest.raises(InputError, match="diagnostics is 5, allowed are numbers by name"):
+        stepper(5)
+    with pytest.raises(InputError, match=r"begins is array.*, allowed are True and False"):
+        stepper(diagnostics(1), begins=np.ones(2))
+    assert stepper.record() == before  # a refused call changes nothing
 
 
 def test_damaged_records_and_wrong_settings_are_refused():
@@ -197,19 +230,44 @@ def test_damaged_records_and_wrong_settings_are_refused():
     stepper = model.stepper()
     stepper(diagnostics(0))
     record = stepper.record()
-    for change in (
-        {"num_updates": None},
-        {"movement": {"parameters": "?", "step": ""}},
-        {"gathered": None},
-        {"gathered": record["gathered"] | {"minibatches": "many"}},
-        {"gathered": record["gathered"] | {"approx_kl": []}},
-        {"gathered": record["gathered"] | {"direction": "west"}},
-        {"memory": {}},
-        {"memory": record["memory"] | {"rate": float("nan")}},
-        {"memory": record["memory"] | {"rate": "high"}},
+    memory, gathered = record["memory"], record["gathered"]
+    for change, sentence in (
+        ({"num_updates": None}, "num_updates is None, it must be a whole number"),
+        ({"num_updates": 10**400}, "num_updates is 1000.*, it must be less than or equal to 1000000000"),
+        ({"num_updates": 10**5000}, "is a value of type dict, allowed are numbers, text"),
+        ({"num_updates": object()}, "is .*, allowed are numbers, text"),
+        ({"movement": {"parameters": "?", "step": ""}}, "movement is damaged, allowed are two vectors"),
+        ({"movement": record["movement"] | {"step": "AACAfwAAgH8AAIB/AACAfwAAgH8AAIB/"}}, "movement is damaged"),
+        ({"gathered": None}, "gathered is None, it must be a table"),
+        ({"gathered": gathered | {"minibatches": "many"}}, "gathered.minibatches is 'many', it must be a whole"),
+        ({"gathered": gathered | {"approx_kl": []}}, "gathered.approx_kl is .*, it must be a number"),
+        ({"gathered": gathered | {"direction": "west"}}, "gathered.direction is 'west', allowed is one of ''"),
+        ({"memory": {}}, "memory.updates is missing"),
+        ({"memory": memory | {"rate": float("nan")}}, "memory.rate is nan, it must be"),
+        ({"memory": memory | {"rate": 1e300}}, r"memory.rate is 1e\+300, it must be less than or equal to 34028"),
+        ({"memory": memory | {"rate": 1.0}}, "stepsize is 1, allowed is 0.0001 to 0.1"),
+        ({"memory": memory | {"rate": 0.0}}, "stepsize is 0, allowed is 0.0001 to 0.1"),
+        ({"memory": memory | {"rate": "high"}}, "memory.rate is 'high', it must be a number"),
+        ({"memory": memory | {"updates": -1}}, "memory.updates is -1, it must be greater"),
+        ({"memory": memory | {"updates": True}}, "memory.updates is True, it must be a whole number"),
     ):
-        with pytest.raises(InputError, match="record: it is damaged"):
+        with pytest.raises(InputError, match=rf"^record:? ?{sentence}[^\n]*\.$"):
             model.stepper(record=record | change)
+    for wrong in (5, [], "record", b"record", np.ones(3), {"format": np.ones(2)}):
+        with pytest.raises(InputError, match=r"^record is .*, allowed is the result of a stepper's `record`\.$"):
+            model.stepper(record=wrong)
+    chosen = clip_model().stepper()
+    chosen(diagnostics(0))
+    del gathered["values"]  # as in version 0.2
+    other = {"direction": {"clip 0.1": "clip 0.3", "clip 0.3": "clip 0.1"}[chosen.record()["gathered"]["direction"]]}
+    clip_model().stepper(record=chosen.record() | {"gathered": gathered | other})  # a choice that it has
+    with pytest.raises(InputError, match=r"direction is 'clip 7', allowed is one of 'clip 0.1', 'clip 0.3'"):
+        clip_model().stepper(record=chosen.record() | {"gathered": gathered | {"direction": "clip 7"}})
+    for number in (0, -3, 2.5, True, "9", 10**400, np.ones(2)):
+        with pytest.raises(InputError, match=r"num_updates is .*, allowed is 1 or more, up to 1000000000"):
+            model.stepper(num_updates=number)
+    with pytest.raises(InputError, match="log is 5, allowed are a function, the path of a CSV file and None"):
+        model.stepper(log=5)
     with pytest.raises(InputError, match="not a metastep stepper"):
         model.stepper(record={})
     with pytest.raises(InputError, match="num_updates is 0"):

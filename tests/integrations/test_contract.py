@@ -17,7 +17,7 @@ from metastep.fqi import Model
 from metastep.integrations.optax import learned_rate
 from metastep.integrations.pytorch import LearnedLR
 from metastep.integrations.stable_baselines3 import LearnedRate
-from tests.steppers import LOW, clip_model, diagnostics, tiny_model
+from tests.steppers import HIGH, LOW, clip_model, diagnostics, tiny_model
 
 START = np.linspace(0.1, 1.0, 6, dtype=np.float32)
 GRADIENT = np.linspace(-1.0, 1.0, 6, dtype=np.float32)
@@ -114,6 +114,7 @@ def test_rates_are_those_of_a_plain_stepper_also_after_a_restart(kind, minibatch
     assert all(len({*rates[first : first + 4]}) == 1 for first in range(0, 16, 4))
 
 
+@pytest.mark.filterwarnings("ignore:.*allowed are finite numbers")
 @every_loop
 @pytest.mark.parametrize("name", ["returns", "approx_kl"])
 def test_numbers_that_are_not_finite_give_the_smallest_step_and_spoil_nothing_after_it(kind, name):
@@ -199,6 +200,47 @@ def test_optax_names_missing_arguments():
         optimizer.update(PARAMS, state, PARAMS, diagnostics=without)
 
 
+@pytest.mark.filterwarnings("ignore:.*outside of the")
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_optax_refuses_or_bounds_a_state_from_elsewhere(is_compiled):
+    optimizer = learned_rate(tiny_model(), minibatches=2)
+    update = jax.jit(optimizer.update) if is_compiled else optimizer.update
+
+    def rate_of(state, numbers, begins=False):
+        found = update(PARAMS, state, PARAMS, diagnostics=numbers, begins=begins)[1]
+        return float(found.hyperparams["learning_rate"])
+
+    sound = update(PARAMS, optimizer.init(PARAMS), PARAMS, diagnostics=given(0), begins=True)[1]
+    for wrong in (np.inf, -np.inf, np.nan, 1e30, -1.0):
+        number = jnp.float32(wrong)
+        state = sound._replace(
+            hyperparams={"learning_rate": number}, memory=jax.tree.map(lambda _, number=number: number, sound.memory)
+        )
+        for begins in (False, True):
+            assert np.float32(LOW) <= rate_of(state, given(1), begins) <= np.float32(HIGH)
+    assert rate_of(sound._replace(hyperparams={"learning_rate": 5}), given(1)) == pytest.approx(HIGH)
+    wide = sound.movement._replace(step=jnp.ones(9))
+    for state, sentence in (
+        (5, "learned_rate: state is .*, allowed is the result of `init`"),
+        (sound._replace(memory={}), "learned_rate: state is .*, allowed is the result of `init`"),
+        (sound._replace(movement=wide), "learned_rate: state.movement.step has 9 numbers, allowed is 6"),
+        (sound._replace(hyperparams={"learning_rate": 1j}), "learning_rate.* is .*, allowed are real numbers"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            rate_of(state, given(1))
+    for change, sentence in (
+        ({"entropy": jnp.ones(2)}, "diagnostics: entropy has 2 numbers, allowed is one"),
+        ({"entropy": jnp.bool_(True)}, "entropy is .*, allowed are real numbers"),
+        ({"returns": jnp.ones(0)}, "diagnostics: returns has 0 numbers, allowed is at least one"),
+        ({"values": jnp.ones(1), "targets": jnp.ones(8)}, "diagnostics: 1 values and 8 targets, allowed are as many"),
+        ({"mean_return": 1.0}, "diagnostics: returns and mean_return are both given"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            rate_of(sound, given(1) | change, True)
+    with pytest.raises(InputError, match=r"learned_rate: begins is .*, allowed are True and False"):
+        rate_of(sound, given(1), jnp.ones(2))
+
+
 def make(model=None, num_updates=None, kind=torch.optim.SGD):
     torch.manual_seed(0)
     optimizer = kind(torch.nn.Linear(3, 2).parameters(), lr=0.5)
@@ -241,7 +283,10 @@ def test_it_is_a_scheduler_like_pytorchs_own():
         lambda state: state.clear(),
         lambda state: state.update(stepper={}),
         lambda state: state.update(ratios=[1.0, 1.0]),
-        lambda state: state.update(ratios=[float("nan")]),
+        *(
+            lambda state, ratio=ratio: state.update(ratios=[ratio])
+            for ratio in (float("nan"), float("inf"), 1e6, 1e300, 10**400, -1.0, 0.5, True, "1", None)
+        ),
     ],
 )
 def test_damaged_states_are_refused_and_change_nothing(damage):
@@ -253,7 +298,18 @@ def test_damaged_states_are_refused_and_change_nothing(damage):
     damage(state)
     with pytest.raises(InputError, match=r"^[^\n]*(state_dict: (stepper|ratios) is|not a metastep stepper)[^\n]*\.$"):
         scheduler.load_state_dict(state)
+    with pytest.raises(InputError, match="state_dict is 5, allowed is the result of `state_dict`"):
+        scheduler.load_state_dict(5)
     assert scheduler.state_dict() == before
+
+
+def test_ratios_of_groups_are_bounded():
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    groups = [{"params": [each], "lr": rate} for each, rate in zip(parameters, (1e-6, 1.0), strict=True)]
+    with pytest.raises(
+        InputError, match=r"optimizer: the rates of its groups are \[1e-06, 1.0\], allowed is up to 10000"
+    ):
+        LearnedLR(torch.optim.SGD(groups), tiny_model())
 
 
 def test_another_number_of_gradient_steps_gives_one_warning():

@@ -90,6 +90,33 @@ def test_a_saved_algorithm_continues_identically(name, tmp_path):
         assert json.loads(archive.read("data"))["learned_rate"]["stepper"]["memory"]["updates"] == 2
 
 
+@pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
+def test_a_checkpoint_without_a_stepper_says_so_and_a_damaged_one_is_refused():
+    algorithm = make("PPO")
+    algorithm.learn(ENVS * STEPS, callback=LearnedRate(tiny_model()))
+    kept = copy.deepcopy(algorithm.learned_rate)
+
+    def go_on(state):
+        algorithm.learned_rate, callback = state, LearnedRate(tiny_model())
+        algorithm.learn(ENVS * STEPS, callback=callback, reset_num_timesteps=False)
+        return callback.stepper.memory.updates
+
+    with pytest.warns(UserWarning, match="has no record of a stepper, which starts with an empty memory") as warned:
+        assert go_on(kept | {"stepper": None}) == 1
+    assert len(warned) == 1
+    for state, sentence in (
+        (5, "checkpoint: learned_rate is 5, it must be"),
+        (kept | {"stepper": 5}, "checkpoint: learned_rate: stepper is 5, it must be"),
+        (kept | {"stepper": {}}, "not a metastep stepper"),
+        (kept | {"stepper": kept["stepper"] | {"memory": {}}}, "record: memory.updates is missing"),
+        (kept | {"measured": {"approx_kl": "much"}}, "measured.approx_kl is 'much', it must be a number"),
+        (kept | {"measured": {"entropy": 1.0}}, "measured.entropy.* is 'entropy', it must be"),
+        (kept | {"returns": {"ended": [1.0], "paid": []}}, "returns.ended.0 is 1.0, it must be"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            go_on(state)
+
+
 class Paying(gymnasium.Env):
     """Pays its number for every step; an episode of number n has n steps."""
 

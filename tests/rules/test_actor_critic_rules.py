@@ -54,8 +54,8 @@ def test_a_clip_range_is_chosen_by_name_among_several_numbers_or_from_a_range():
     numbers = jnp.asarray([[0.01, clips[index % 2]] for index in range(BLOCK)], jnp.float32)
     ranges = {"clip_range": Range(0.01, 0.5)}
     for rule, space, rows in (
-        (menu, space_for(menu, step, {}), positions),
-        (box, space_for(box, step, ranges), numbers),
+        (menu, space_for(menu, step, {}, {}), positions),
+        (box, space_for(box, step, {}, ranges), numbers),
     ):
         values = space.named(rows)
         assert sorted(values) == ["clip_range", "stepsize"]
@@ -65,8 +65,10 @@ def test_a_clip_range_is_chosen_by_name_among_several_numbers_or_from_a_range():
         assert np.isfinite(after.theta).all()
     with pytest.raises(InputError, match="it names stepsize, momentum, but the rule 'ppo' takes stepsize, and may"):
         mdp.with_rule(box, HyperparameterSpace((0.1, 0.1), (1.0, 1.0), ("log", "log"), ("stepsize", "momentum")))
-    with pytest.raises(InputError, match=r"meta.ranges: 'momentum' must be a coordinate that the rule takes"):
-        space_for(box, step, {"momentum": step})
+    with pytest.raises(InputError, match=r"meta.choices: 'momentum' must be a hyperparameter of the rule 'ppo', grad"):
+        space_for(box, step, {}, {"momentum": step})
+    with pytest.raises(InputError, match=r"meta.rule.gae_lambda: 1.5 must be less than or equal to 1"):
+        space_for(box, step, {}, {"gae_lambda": Range(0.9, 1.5)})
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,7 @@ def test_a_clip_range_is_chosen_by_name_among_several_numbers_or_from_a_range():
         (lambda: PPO(clip_range=()), r"meta.rule.clip_range: \[\] must hold one number or more"),
         (lambda: PPO(minibatch_size=1), r"meta.rule.minibatch_size: 1 must be greater than or equal to 2"),
         (lambda: make_training_mdp(PPO(minibatch_size=7)), r"minibatch_size: 7 must divide the 24 steps of a batch"),
+        (lambda: make_training_mdp(PPO(2, 8, gradient_steps=7)), r"gradient_steps: 7 must not exceed 6, the number"),
         (lambda: TRPO(search_factor=1.0), r"meta.rule.search_factor: 1.0 must be less than 1"),
     ],
 )

@@ -1,5 +1,6 @@
 """The same batch gives the advantages, losses, gradients and updates of Stable-Baselines3."""
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from metastep import envs
 from metastep.envs.base import choices_of
 from metastep.policies.actor_critic import ActorCritic
 from metastep.rules.actor_critic import A2C, PPO, Experience, Sampler
-from metastep.rules.actor_critic.experience import Steps
+from metastep.rules.actor_critic.experience import Steps, temporal_differences
 from metastep.rules.actor_critic.ppo import Minibatch
 
 pytest.importorskip("stable_baselines3")
@@ -162,6 +163,78 @@ def test_ppo_in_minibatches_with_a_critic_that_is_held_back(monkeypatch: pytest.
     assert np.abs(held_back - free).max() > 1e-3
 
 
+CHOSEN: list[dict[str, float]] = [
+    {
+        "stepsize": 1e-2,
+        "gradient_steps": 4,
+        "clip_range": 0.1,
+        "gae_lambda": 0.8,
+        "entropy_weight": 0.05,
+        "critic_rate": 5,
+    },
+    {
+        "stepsize": 3e-3,
+        "gradient_steps": 6,
+        "clip_range": 0.4,
+        "gae_lambda": 1.0,
+        "entropy_weight": 1e-4,
+        "critic_rate": 0.3,
+    },
+]
+
+
+def test_every_hyperparameter_of_ppo_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two learners of one block with different hyperparameters: each as in Stable-Baselines3, by one compiled program."""
+    name, size, epochs, key = "cartpole-v1", NUM_ENVS * NUM_STEPS, 2, jax.random.key(4)
+    batch = batch_of(name, 0.95)
+    policy, rule = batch.policy, PPO(epochs=epochs, minibatch_size=size // 3)
+    orders = [np.asarray(jax.random.permutation(one, size)) for one in jax.random.split(key, epochs)]
+    differences = temporal_differences(batch.steps, 0.99)
+    both = jax.tree.map(lambda array: jnp.repeat(array, 2, axis=0), batch.experience._replace(differences=differences))
+    theta = jnp.repeat(batch.theta, 2, axis=0)
+    apply = jax.jit(lambda values: rule.apply(policy, theta, both, values, rule.init(theta), key))
+
+    def ours(chosen: Sequence[Mapping[str, float]]) -> Any:
+        return apply({own: jnp.asarray([each[own] for each in chosen], jnp.float32) for own in chosen[0]})
+
+    trained = ours(CHOSEN)
+    for index, chosen in enumerate(CHOSEN):
+        options = {"clip_range": chosen["clip_range"], "gae_lambda": chosen["gae_lambda"]}
+        options |= {"ent_coef": chosen["entropy_weight"], "n_epochs": epochs, "batch_size": size // 3}
+        model = model_of(stable_baselines3.PPO, name, batch, learning_rate=chosen["stepsize"], **options)
+        named = to_torch(policy, batch.theta[0], model)
+        critic = [parameter for parameter, own in named if own.startswith("critic")]
+        actor = [parameter for parameter, own in named if not own.startswith("critic")]
+        optimiser = torch.optim.Adam([{"params": actor}, {"params": critic}], lr=chosen["stepsize"], eps=1e-5)
+        model.policy.optimizer = optimiser
+        model._update_learning_rate = lambda _: None
+        optimiser.param_groups[1]["lr"] = chosen["critic_rate"] * chosen["stepsize"]
+        left = iter([order % NUM_ENVS * NUM_STEPS + order // NUM_ENVS for order in orders])
+        monkeypatch.setattr(np.random, "permutation", lambda _, left=left: next(left))
+        made, get = 0, model.rollout_buffer.get
+
+        def some(batch_size: int, get: Any = get, most: float = chosen["gradient_steps"]) -> Any:
+            nonlocal made
+            for minibatch in get(batch_size):
+                if made < most:
+                    made += 1
+                    yield minibatch
+
+        model.rollout_buffer.get = some
+        model.train()
+        found = of_torch(policy, {own: parameter for parameter, own in named})
+        np.testing.assert_allclose(trained.theta[index], found, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(trained.divergence[index], model.logger.name_to_value["train/approx_kl"], rtol=1e-3)
+        np.testing.assert_allclose(
+            trained.clip_fraction[index], model.logger.name_to_value["train/clip_fraction"], rtol=1e-4
+        )
+    # Each of them matters, and other values are no other program.
+    for own in CHOSEN[0]:
+        other = [each | {own: CHOSEN[1 - index][own]} for index, each in enumerate(CHOSEN)]
+        assert np.abs(ours(other).theta - trained.theta).max(axis=1).min() > 1e-6, own
+    assert apply._cache_size() == 1  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("name", GYMNASIUM)
 def test_a2c(name: str) -> None:
     batch = batch_of(name, 1.0)
@@ -173,3 +246,15 @@ def test_a2c(name: str) -> None:
     trained = rule.apply(batch.policy, batch.theta, batch.experience, rate, state, jax.random.key(0))
     found = of_torch(batch.policy, {own: parameter for parameter, own in named})
     np.testing.assert_allclose(trained.theta[0], found, **TOLERANCE)
+
+    # What can be chosen holds where it is a field.
+    chosen = {"gae_lambda": 0.9, "entropy_weight": 0.05, "critic_rate": 3.0}
+    kept = batch.experience._replace(differences=temporal_differences(batch.steps, 0.99))
+    values = rate | {own: jnp.full(1, value, jnp.float32) for own, value in chosen.items()}
+    other = batch_of(name, 0.9).experience
+    by_value, by_field = (
+        each.apply(batch.policy, batch.theta, own, given, state, jax.random.key(0)).theta
+        for each, own, given in ((rule, kept, values), (A2C(**chosen), other, rate))
+    )
+    np.testing.assert_allclose(by_value, by_field, rtol=1e-5, atol=1e-6)
+    assert np.abs(by_value - trained.theta).max() > 1e-5

@@ -16,7 +16,7 @@ from metastep._core.errors import InputError
 from metastep._core.storage import read_tensors, write_tensors
 from metastep.fqi import save_model as save_fitted
 from metastep.mdp.blocks import Stream
-from metastep.mdp.runs import start_of
+from metastep.mdp.runs import BlockRun, run_blocks, start_of
 from metastep.rules.actor_critic import A2C
 from metastep.search import LevelScore, Network, Searched, SearchedModel, load_model, save_model, searched_model
 from tests.search.test_controller import SEEN, clip_mdp, network
@@ -191,3 +191,37 @@ def test_observations_of_another_shape_are_refused() -> None:
         model().act(jnp.zeros(3))
     with pytest.raises(InputError, match="entropy_change is missing"):
         model().jax_values({"last_divergence": 0.0})
+
+
+def test_a_stepper_proposes_what_simulated_learners_got_and_resumes_from_its_record() -> None:
+    mdp, one = clip_mdp(), model()
+    ran = run_blocks([BlockRun(mdp, Searched(model=one), start_of(mdp, 0, Stream.TUNING, 0), 4)], 0)[0]
+    learners, stepper = mdp.begin(start_of(mdp, 0, Stream.TUNING, 0).tasks), one.stepper()
+    for chosen in ran.history.hyperparameters:
+        seen = mdp.diagnostics(learners)
+        proposal = stepper({name: seen[name][2] for name in ("approx_kl", "entropy")})
+        np.testing.assert_allclose([*proposal.values.values()], chosen[2], rtol=1e-5)
+        record = json.loads(json.dumps(stepper.record()))
+        stepper = one.stepper(record=record)
+        assert stepper(begins=False) == proposal
+        learners = mdp.advance(learners, jnp.asarray(chosen))
+    gathered = record["gathered"]
+    for values, sentence in (
+        ({}, r"gathered.values are \['stepsize'\], allowed are stepsize, clip_range"),
+        ({"clip_range": 0.7}, "clip_range is 0.7, allowed is 0.05 to 0.5"),
+        ({"clip_range": None}, "gathered.values.clip_range is None, it must be a number"),
+        ({"clip_range": 0.2, "epochs": 3.0}, "gathered.values are"),
+    ):
+        with pytest.raises(InputError, match=f"record: {sentence}"):
+            one.stepper(record=record | {"gathered": gathered | {"values": values}})
+    with pytest.warns(UserWarning, match="entropy is not finite.*: features are at their mean"):
+        found = stepper(approx_kl=0.01, entropy=np.nan)
+    assert found == one.propose(last_divergence=-2.0, entropy_change=0.0, budget=1.0)
+
+
+def test_a_constant_and_a_schedule_need_no_diagnostics() -> None:
+    for one in (model(1, 0), model(3, 0)):
+        stepper = one.stepper(3)
+        assert stepper.needs == ()
+        found = [stepper().values for _ in range(4)]
+        assert [one.propose(budget=share).values for share in (0.0, 1 / 3, 2 / 3, 1.0)] == found

@@ -26,5 +26,8 @@ def shown(value: Any) -> str:
             return {name: with_lists(item) for name, item in value.items()}
         return [with_lists(item) for item in value] if isinstance(value, tuple) else value
 
-    text = repr(with_lists(value))
+    try:
+        text = " ".join(repr(with_lists(value)).split())
+    except Exception:  # a number with too many digits, a list that holds itself, or an object that cannot be shown
+        text = f"a value of type {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:80]}..."

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, shown
 from metastep._core.storage import or_refuse, read_bytes, write_atomically
 
 Log = Callable[[int, Mapping[str, Any]], None]
@@ -65,4 +65,6 @@ def to_csv(rows: Iterable[Iterable[Any]]) -> str:
 
 def as_log(log: AnyLog) -> Log | None:
     """Return a log as it is, and a CSV log for a path."""
+    if not (log is None or callable(log) or isinstance(log, str | os.PathLike)):
+        raise InputError(f"log is {shown(log)}, allowed are a function, the path of a CSV file and None.")
     return CSVLog(log) if isinstance(log, str | os.PathLike) else log

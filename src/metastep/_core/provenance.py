@@ -46,9 +46,12 @@ def environment_record(device: str | None = None, packages: Sequence[str] = ()) 
 def describe(value: Any) -> Any:
     """Return dataclasses, tuples and numbers as JSON can hold them; a dataclass names its type, a function itself."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # A field that is not compared decides no number, such as a simulator's threads.
-        entries = (entry for entry in dataclasses.fields(value) if entry.compare)
-        return {"type": type(value).__name__, **{entry.name: describe(getattr(value, entry.name)) for entry in entries}}
+        # A field that is not compared decides no number, such as a simulator's threads. A field that is newer than files of
+        # earlier versions is left out where it changes nothing, so that their descriptions still agree.
+        fields = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value) if entry.compare}
+        newer = {entry.name: entry.default for entry in dataclasses.fields(value) if "newer" in entry.metadata}
+        kept = {name: describe(own) for name, own in fields.items() if name not in newer or own != newer[name]}
+        return {"type": type(value).__name__, **kept}
     if isinstance(value, Enum):
         return value.name.lower()
     if isinstance(value, tuple | list):

@@ -4,11 +4,12 @@
 """
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, MinLen, Predicate
@@ -47,6 +48,8 @@ _PLAINER = {
     "string_type": "must be text",
     "predicate_failed": FLOAT32,
 }
+
+T = TypeVar("T")
 
 
 class Setting(NamedTuple):
@@ -135,6 +138,20 @@ def plainly(problem: ErrorDetails) -> str:
     """Return a problem that pydantic found as the end of a sentence, like "must be a whole number"."""
     message = re.sub(r"^\w+ should", "must", problem["msg"].removeprefix("Value error, "))
     return _PLAINER.get(problem["type"]) or re.sub(r" after validation, not \d+$", "", message)
+
+
+def from_json(kind: TypeAdapter[T], found: Any, what: str) -> T:
+    """Return the checked value of what JSON holds, or raise one sentence on the first problem."""
+    try:
+        return kind.validate_json(json.dumps(found), strict=True)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        what += ": " + ".".join(map(str, problem["loc"])) if problem["loc"] else ""
+        if problem["type"] == "missing":
+            raise InputError(f"{what} is missing.") from None
+        raise InputError(f"{what} is {shown(problem['input'])}, it {plainly(problem)}.") from None
+    except (TypeError, ValueError, RecursionError):
+        raise InputError(f"{what} is {shown(found)}, allowed are numbers, text, lists and tables of JSON.") from None
 
 
 def with_tuples(value: Any) -> Any:

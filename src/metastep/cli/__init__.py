@@ -10,7 +10,7 @@ from metastep import __version__
 from metastep._core.errors import InputError
 from metastep._core.parallel import prepare_jax
 from metastep.cli import options as given
-from metastep.cli.frame import app, main, this_command, verb, watch
+from metastep.cli.frame import app, main, this_command, verb, watch, working
 
 __all__ = ["app", "main"]
 
@@ -46,15 +46,9 @@ def _finish(run: Any, terminal: Any) -> None:
 
 
 @verb
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
-    device: given.DeviceOption = None,
-    cores: given.CoresOption = None,
-    workers: given.WorkersOption = None,
-    scheduler: given.SchedulerOption = None,
-) -> None:
+@working
+def demo(terminal: Any, out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo")) -> None:
     """Run the main job on Minigolf in a minute or two. It goes from collecting to a report."""
-    terminal = watch(device, cores, workers, scheduler)
     terminal.note(
         "Learn which step to take when (metaFQI), and in which direction (metastep), then compare on new tasks."
     )
@@ -73,7 +67,9 @@ def demo(
 
 
 @verb
+@working
 def run(
+    terminal: Any,
     preset: given.PresetArgument,
     out: given.OutOption = None,
     scale: given.ScaleOption = None,
@@ -83,35 +79,27 @@ def run(
     data: Annotated[
         Path | None, typer.Option(help="A run whose training data to use, where only later settings differ.")
     ] = None,
-    device: given.DeviceOption = None,
-    cores: given.CoresOption = None,
-    workers: given.WorkersOption = None,
-    scheduler: given.SchedulerOption = None,
     yes: given.YesOption = False,
 ) -> None:
     """Collect, fit, select, tune, compare and report. A stopped run resumes."""
-    terminal = watch(device, cores, workers, scheduler)
     folder = _start(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, data=data, anyway=yes)
     terminal.note(f"{preset} in {folder.path}")
     _finish(folder, terminal)
 
 
 @verb
+@working
 def collect(
+    terminal: Any,
     preset: given.PresetArgument,
     out: Annotated[Path, typer.Option(help="Folder of the run; the dataset goes to its subfolder data.")],
     scale: given.ScaleOption = None,
     seed: given.SeedOption = None,
     overrides: given.SetOption = None,
     tasks: given.TasksOption = None,
-    device: given.DeviceOption = None,
-    cores: given.CoresOption = None,
-    workers: given.WorkersOption = None,
-    scheduler: given.SchedulerOption = None,
     yes: given.YesOption = False,
 ) -> None:
     """Collect training data. A stopped collection resumes."""
-    terminal = watch(device, cores, workers, scheduler)
     folder = _start(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
     dataset = folder.collect(tracker=terminal)
     counts = dataset.counts()
@@ -124,16 +112,9 @@ def collect(
 
 
 @verb
-def fit(
-    folder: given.FolderArgument,
-    device: given.DeviceOption = None,
-    cores: given.CoresOption = None,
-    workers: given.WorkersOption = None,
-    scheduler: given.SchedulerOption = None,
-    allow_imports: given.ImportsOption = False,
-) -> None:
+@working
+def fit(terminal: Any, folder: given.FolderArgument, allow_imports: given.ImportsOption = False) -> None:
     """Fit the models of a run and select their iterations. Validation tasks decide; further models collect their data here."""
-    terminal = watch(device, cores, workers, scheduler)
     from metastep.experiments.run import Run
     from metastep.experiments.stages import fit_and_select
 
@@ -150,16 +131,9 @@ def fit(
 
 
 @verb
-def compare(
-    folder: given.FolderArgument,
-    device: given.DeviceOption = None,
-    cores: given.CoresOption = None,
-    workers: given.WorkersOption = None,
-    scheduler: given.SchedulerOption = None,
-    allow_imports: given.ImportsOption = False,
-) -> None:
+@working
+def compare(terminal: Any, folder: given.FolderArgument, allow_imports: given.ImportsOption = False) -> None:
     """Tune the baselines and compare all methods of a run. All run on the same test tasks."""
-    terminal = watch(device, cores, workers, scheduler)
     from metastep.experiments.reporting import print_comparison
     from metastep.experiments.run import Run
 

@@ -32,8 +32,10 @@ CoresOption = Annotated[
 ]
 _WORKERS_HELP = "Start so many processes that do the work (Dask); they share the cores, and take a GPU each."
 WorkersOption = Annotated[int | None, typer.Option(help=_WORKERS_HELP, min=1, max=1024)]
-_SCHEDULER_HELP = "Address of a Dask scheduler whose workers do the work, like tcp://10.0.0.1:8786."
+_SCHEDULER_HELP = "Address of a Dask scheduler whose workers do the work, like tls://10.0.0.1:8786."
 SchedulerOption = Annotated[str | None, typer.Option(help=_SCHEDULER_HELP)]
+_TLS_HELP = "PEM file for --scheduler tls://...; authority, certificate and key must be given together."
+TLSOption = Annotated[Path | None, typer.Option(help=_TLS_HELP)]
 OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")]
 TasksOption = Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")]
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]

@@ -18,6 +18,7 @@ from metastep.rules import AnyRule
 from metastep.rules.spaces import HyperparameterSpace, Range, Scale, Space
 
 Grid = Mapping[str, Sequence[float]]
+_OF_RULE = "rule."  # begins the name of a tuned value that is an option of the rule
 Line = Annotated[str, MaxLen(200), Predicate(str.isprintable)]
 
 
@@ -33,7 +34,7 @@ class MethodSpec:
         rule_options: its options.
         model: the experiment's further model whose meta-MDP it runs on: its rule, its step sizes, its observation.
         steps: the step sizes it chooses from and what they mean; None takes the experiment's.
-        grid: the values that each tuned option of the controller is tried with.
+        grid: the values that each tuned option of the controller is tried with, and as `rule.NAME` those of the rule.
         needs_grid: the tuned options whose values the experiment must bring.
         label: for figures and tables; the name by default.
         colour: in figures; empty takes the next one of the palette.
@@ -55,25 +56,39 @@ class MethodSpec:
         for option, values in self.grid.items():
             if not len(values):
                 raise InputError(f"{self._field('grid')}.{option}: [] must hold at least one number.")
+        if self.tunes_rule and self.rule is None:
+            raise InputError(f"{self._field('rule')}: is missing, it must be set where an option of it is tuned.")
 
-    def on(self, mdp: MetaMDP) -> MetaMDP:
-        """Return the meta-MDP with the method's rule and steps, where it has its own."""
+    @property
+    def tunes_rule(self) -> bool:
+        """Whether an option of the rule is tuned; one compiled program then serves one value only."""
+        return any(name.startswith(_OF_RULE) for name in self.grid)
+
+    @property
+    def first_values(self) -> dict[str, float]:
+        """The first value of everything that is tuned."""
+        return {name: values[0] for name, values in self.grid.items()}
+
+    def on(self, mdp: MetaMDP, values: Mapping[str, float] | None = None) -> MetaMDP:
+        """Return the meta-MDP with the method's rule and steps, where it has its own, and these values of what is tuned."""
         steps, rule = self.steps, mdp.rule
         space = None if steps is None else HyperparameterSpace((steps.low,), (steps.high,), (steps.scale,))
         if self.rule is not None:
-            rule = rules.REGISTRY.build(self.rule, self.rule_options, field=self._field("rule"))
+            tuned = {n.removeprefix(_OF_RULE): v for n, v in (values or {}).items() if n.startswith(_OF_RULE)}
+            rule = rules.REGISTRY.build(self.rule, {**self.rule_options, **tuned}, field=self._field("rule"))
         return mdp.with_rule(rule, space)
 
     def build_controller(self, values: Mapping[str, Any]) -> Controller:
         """Return the controller with these values of what is tuned: one number for all learners, or one for each."""
-        options = {**self.controller_options, **values}
+        own = {name: value for name, value in values.items() if not name.startswith(_OF_RULE)}
+        options = {**self.controller_options, **own}
         return controllers.REGISTRY.build(self.controller, options, field=self._field("controller"))
 
     def method(self, mdp: MetaMDP, values: Mapping[str, float] | None = None, **facts: Any) -> "Method":
         """Return the method with these values; `facts` are further fields of `Method`."""
         chosen = dict(values or {})
         facts = {"controller": self.build_controller(chosen), "label": self.label, "colour": self.colour, **facts}
-        own = self.on(mdp)
+        own = self.on(mdp, chosen)
         return Method(self.name, own.rule, values=chosen, space=own.space, observation=own.observation, **facts)
 
     def _field(self, part: str) -> str:

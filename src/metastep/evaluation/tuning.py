@@ -1,7 +1,7 @@
 """Tuning by grid search on tuning tasks, all grid points in lockstep (table 1 of the paper)."""
 
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,7 @@ def tune(
     num_tasks: int,
     num_updates: int,
     contexts: NDArray[np.float32] | None = None,
+    shared_noise: bool = False,
     blocks_together: int = 1,
     tracker: Tracker | None = None,
 ) -> tuple[Method, TuningTable]:
@@ -60,18 +61,24 @@ def tune(
 
     Grid points and tasks share the lanes of blocks: lane `p * num_tasks + t` is point p on task t, so a grid costs as
     many blocks as its learners fill. The points differ in their simulation noise, which is small against the
-    differences between tasks. All combinations of the grid are tried; the arguments are those of `compare`.
+    differences between tasks. With `shared_noise`, or where an option of the rule is tuned, each point has blocks of its own,
+    and all points share their noise, as the methods of `compare` do. All combinations of the grid are tried; the other
+    arguments are those of `compare`.
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
-    with (tracker or Silent()).stage(f"tune {spec.name}", num_blocks(spec, mdp, num_tasks), "blocks") as stage:
-        plan = tuning(spec, mdp, seed=seed, num_tasks=num_tasks, num_updates=num_updates, contexts=contexts)
+    how: dict[str, Any] = {"num_tasks": num_tasks, "shared_noise": shared_noise}
+    with (tracker or Silent()).stage(f"tune {spec.name}", num_blocks(spec, mdp, **how), "blocks") as stage:
+        plan = tuning(spec, mdp, seed=seed, num_updates=num_updates, contexts=contexts, **how)
         return carry_out([plan], stage.advance, together=blocks_together)[0]
 
 
-def num_blocks(spec: MethodSpec, mdp: MetaMDP, num_tasks: int) -> int:
+def num_blocks(spec: MethodSpec, mdp: MetaMDP, num_tasks: int, shared_noise: bool = False) -> int:
     """Return how many blocks a grid search takes."""
-    return len(Blocks(len(_points(spec)) * num_tasks, mdp.block_size))
+    num = len(_points(spec))
+    if shared_noise or spec.tunes_rule:
+        return num * len(Blocks(num_tasks, mdp.block_size))
+    return len(Blocks(num * num_tasks, mdp.block_size))
 
 
 def tuning(
@@ -82,6 +89,7 @@ def tuning(
     num_tasks: int,
     num_updates: int,
     contexts: NDArray[np.float32] | None = None,
+    shared_noise: bool = False,
 ) -> Plan[tuple[Method, TuningTable]]:
     """Return the plan of a grid search; the arguments are those of `tune`."""
     points, parameters = _points(spec), tuple(spec.grid)
@@ -92,14 +100,20 @@ def tuning(
     tasks = [mdp.tasks(seed, Stream.TUNING, block, contexts) for block in Blocks(num_tasks, mdp.block_size)]
     context = np.concatenate([np.asarray(each.context) for each in tasks])
     theta = np.concatenate([np.asarray(each.theta) for each in tasks])
-    variant = spec.on(mdp.with_budget(num_updates))
-    lanes = Blocks(len(points) * num_tasks, mdp.block_size)
-    asked = []
-    for block in lanes:
+    base, asked = mdp.with_budget(num_updates), list[BlockRun]()
+    own, lanes = Blocks(num_tasks, mdp.block_size), Blocks(len(points) * num_tasks, mdp.block_size)
+    alone, variant = shared_noise or spec.tunes_rule, spec.on(base, spec.first_values)
+    for point in points if alone else ():
+        values = dict(zip(parameters, point.tolist(), strict=True))
+        variant, controller = spec.on(base, values), spec.build_controller(values)
+        for block, each in enumerate(tasks):
+            start = Start(np.asarray(each.context), np.asarray(each.theta), seed, Stream.TUNING, block)
+            asked.append(BlockRun(variant, controller, start, num_updates, own.num_valid(block)))
+    for block in () if alone else lanes:
         # The padding of the last block repeats its last learner.
         lane = np.minimum(np.arange(block * lanes.size, (block + 1) * lanes.size), lanes.num_learners - 1)
-        values = points[lane // num_tasks]
-        controller = spec.build_controller({name: values[:, index] for index, name in enumerate(parameters)})
+        by_lane = dict(zip(parameters, points[lane // num_tasks].T, strict=True))
+        controller = spec.build_controller(by_lane)
         start = Start(context[lane % num_tasks], theta[lane % num_tasks], seed, Stream.TUNING, block)
         asked.append(BlockRun(variant, controller, start, num_updates, num_valid=lanes.num_valid(block)))
     histories = [ran.history for ran in (yield asked)]

@@ -53,7 +53,9 @@ def budget_of(run: Run) -> Budget:
     def steps(mdp: MetaMDP, learners: int, updates: int, block: int) -> float:
         return float(-(-learners // block) * block * (updates + 1) * mdp.batch_steps)
 
-    tuned = sum(math.prod(map(len, spec.grid.values())) * compare.num_tuning_tasks for spec in specs if spec.grid)
+    num, padded = compare.num_tuning_tasks, -(-compare.num_tuning_tasks // own) * own
+    lanes = {spec.name: padded if compare.shared_noise or spec.tunes_rule else num for spec in specs}
+    tuned = sum(math.prod(map(len, spec.grid.values())) * lanes[spec.name] for spec in specs if spec.grid)
     total, keeps_episodes = steps(mdp, tuned, compare.num_updates, own), False
     for spec in specs:
         controller = some_controller(spec)

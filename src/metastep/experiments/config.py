@@ -260,6 +260,9 @@ def build_mdp(config: Experiment) -> MetaMDP:
         assert isinstance(policy, policies.ActorCritic)
         counts = rollout.num_envs or 0, rollout.num_steps or 0
         sampler = Sampler(env, policy, *counts, rollout.horizon, rollout.discount, rollout.hold)
+        if "gradient_steps" in meta.choices:
+            most = shared["space"].high[shared["space"].names.index("gradient_steps")]
+            dataclasses.replace(rule, gradient_steps=round(most)).require_batch(sampler.batch_size)  # type: ignore[type-var]
         mdp = ActorCriticMDP(sampler, rule=rule, budget=meta.num_updates, **shared)
     else:
         assert not isinstance(policy, policies.ActorCritic)
@@ -283,8 +286,8 @@ def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random
     if step is not None and space.num_coordinates > 1:
         others = ", ".join(name for name in space.names if name != "stepsize")
         raise InputError(
-            f"meta.ranges: fitted Q chooses a step from a range and other hyperparameters from a list; list the values of "
-            f"{others} instead, as in meta.rule.clip_range = [0.1, 0.2]."
+            f'meta.choices: fitted Q cannot choose {others} from a range; search can (`learner = "search"` in a table of '
+            "models), and fitted Q can choose from a list, as in meta.rule.clip_range = [0.1, 0.2]."
         )
     if step is not None:
         steps = {"stepsize_low": step.low, "stepsize_high": step.high, "stepsize_scale": step.scale}

@@ -151,7 +151,7 @@ class Run:
         """The methods of the comparison by name; one that cannot be built is refused."""
         specs = stages.method_specs(self.config)
         for spec in specs.values():
-            spec.on(self.of_model(spec.model).mdp)
+            spec.on(self.of_model(spec.model).mdp, spec.first_values)
             stages.some_controller(spec)
         return specs
 
@@ -273,8 +273,9 @@ class Run:
         self, spec: MethodSpec, *, num_updates: int | None = None, tracker: Tracker | None = None
     ) -> tuple[Method, TuningTable]:
         """Tune a method on the tuning tasks."""
-        num_tasks = self.config.compare.num_tuning_tasks
-        return tune(spec, self.of_model(spec.model).mdp, num_tasks=num_tasks, **self.how_compared(tracker, num_updates))
+        compared, how = self.config.compare, self.how_compared(tracker, num_updates)
+        how |= {"num_tasks": compared.num_tuning_tasks, "shared_noise": compared.shared_noise}
+        return tune(spec, self.of_model(spec.model).mdp, **how)
 
     def test(
         self,

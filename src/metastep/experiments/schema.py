@@ -3,6 +3,7 @@
 What a class of the library defines (defaults, bounds, sentences) is taken from it; only what no class has is defined here.
 """
 
+import dataclasses
 import inspect
 import math
 import re
@@ -171,11 +172,24 @@ class RolloutSection(_Section):
 
 
 class RangeSection(_Section):
-    """The range of the step along one direction of a menu, or of a further coordinate."""
+    """The range of the step along one direction of a menu."""
 
     low: Float = Field(ge=0.0, description="Smallest step.")
     high: Float = Field(gt=0.0, le=1e9, description="Largest step.")
     scale: Scale = Field(default="linear", description="What a step's number means, and how it is sampled and gridded.")
+
+
+class ChoiceSection(_Section):
+    """A hyperparameter of the rule that is chosen for each update; by default from the rule's usual range of it."""
+
+    low: Float | None = Field(default=None, ge=0.0, description="Smallest value.")
+    high: Float | None = Field(default=None, gt=0.0, le=1e9, description="Largest value.")
+    scale: Literal["linear", "log"] | None = Field(default=None, description="How values are sampled and gridded.")
+
+    def range(self, name: str, usual: Range) -> Range:
+        """Return the range of the coordinate."""
+        given = {field: value for field in ("low", "high", "scale") if (value := getattr(self, field)) is not None}
+        return dataclasses.replace(usual, name=name, **given)
 
 
 class MetaSection(_Section):
@@ -192,17 +206,19 @@ class MetaSection(_Section):
         default="linear",
         description="How steps are sampled and gridded; on the scale divergence they are the KL a step may cost.",
     )
-    ranges: dict[str, RangeSection] = Field(
+    ranges: dict[str, RangeSection] = Field(default={}, description="Ranges of the steps along directions of a menu.")
+    choices: dict[str, ChoiceSection] = Field(
         default={},
-        description="Ranges of the steps along directions of a menu, or of further coordinates, as PPO's clip_range.",
+        description="Hyperparameters of the rule to choose for each update besides the step, such as PPO's clip_range.",
     )
     observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(EpisodicMetaMDP, "observation")
 
     def space(self, rule: Any) -> Space:
         """Return the updates to choose from."""
         step = Range(self.stepsize_low, self.stepsize_high, self.stepsize_scale)
-        others = {name: Range(one.low, one.high, one.scale) for name, one in self.ranges.items()}
-        return space_for(rule, step, others)
+        along = {name: Range(one.low, one.high, one.scale) for name, one in self.ranges.items()}
+        choices = {name: one.range(name, rule.choices.get(name, step)) for name, one in self.choices.items()}
+        return space_for(rule, step, along, choices)
 
 
 class CollectSection(_Section):
@@ -263,8 +279,9 @@ class MethodSection(_Named):
     )
     grid: dict[str, tuple[Positive, ...]] = Field(
         default={},
-        description="The values that each tuned option of the controller is tried with; by default the baseline's. A step size "
-        "along meta.rule that has none is tried with ten values of its range, equally spaced on its scale, without the smallest.",
+        description="The values that each tuned option of the controller is tried with, and as rule.NAME those of an option of "
+        "the rule; by default the baseline's. A step size along meta.rule that has none is tried with ten values of its range, "
+        "equally spaced on its scale, without the smallest.",
     )
     label: str = Field(default="", description="The name in figures and tables.", max_length=80)
     colour: str = Field(default="", description="The colour in figures, like #0072B2.", pattern=r"^(#[0-9a-fA-F]{6})?$")
@@ -294,6 +311,10 @@ class CompareSection(_Section):
     num_tasks: Several = Field(default=100, description="Test tasks, the same for every method.")
     num_updates: Count = Field(description="Updates of a learner in the comparison, in tuning and in validation.")
     num_tuning_tasks: Several = Field(default=20, description="Tasks on which the baselines are tuned.")
+    shared_noise: bool = Field(
+        default=False,
+        description="Whether the points of a grid are tuned with the same simulation noise, each in blocks of its own.",
+    )
     blocks_together: Count = Field(
         default=1,
         description="Blocks that a GPU simulates in one batch except while collecting, rounded down to a power of two; their "

@@ -161,9 +161,9 @@ def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bo
     asked = Asked(run.mdp, run.config.seed, settings.num_updates, settings.num_tasks)
     own, blocks, ready, search = run.of_model(spec.model), len(asked.blocks), None, None
     if spec.grid:
-        tasks = own.config.compare.num_tuning_tasks
-        search = tuning(spec, own.mdp, seed=own.config.seed, num_tasks=tasks, num_updates=settings.num_updates)
-        blocks += num_blocks(spec, own.mdp, tasks)
+        how: Any = {"num_tasks": settings.num_tuning_tasks, "shared_noise": settings.shared_noise}
+        search = tuning(spec, own.mdp, seed=own.config.seed, num_updates=settings.num_updates, **how)
+        blocks += num_blocks(spec, own.mdp, **how)
     else:
         ready = prepare_method(run, spec, on_use=uses.append, tracker=tracker)
 
@@ -254,7 +254,7 @@ def method_spec(config: Experiment, method: MethodSection) -> MethodSpec:
 
 def some_controller(spec: MethodSpec) -> Controller:
     """Return the controller of a method with the first values of its grid: what it declares does not depend on them."""
-    return spec.build_controller({name: values[0] for name, values in spec.grid.items()})
+    return spec.build_controller(spec.first_values)
 
 
 class Timed:

@@ -147,7 +147,15 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], memory: Memor
         if name not in DIAGNOSTICS and name not in features:
             allowed = [*dict.fromkeys((*needed(features), *DIAGNOSTICS))]
             raise not_registered("diagnostics", name, allowed, "is not something a stepper knows")
-    if "returns" in found and "mean_return" not in found:
+    for name in ("mean_return", "return_error"):
+        if "returns" in found and name in found:
+            raise InputError(f"diagnostics: returns and {name} are both given, allowed is one of them.")
+    lengths = {name: np.shape(found[name])[-1] for name in ("values", "targets") if name in found}
+    if len(set(lengths.values())) > 1:
+        raise InputError(
+            f"diagnostics: {lengths['values']} values and {lengths['targets']} targets, allowed are as many."
+        )
+    if "returns" in found:
         found["mean_return"], found["return_error"] = mean_and_error(found["returns"], xp)
     if "values" in found and "targets" in found and "explained_variance" not in found:
         found["explained_variance"] = explained_variance(found["values"], found["targets"], xp)
@@ -160,7 +168,8 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], memory: Memor
     given = {name for name in features if name in reported and name not in DIAGNOSTICS}  # as they are
     missing = [name for name in needed([name for name in features if name not in given]) if name not in found]
     if missing:
-        raise InputError(f"diagnostics: missing {', '.join(asked_for(missing))}, which the model needs.")
+        asked = missing if "mean_return" in reported or "return_error" in reported else asked_for(missing)
+        raise InputError(f"diagnostics: missing {', '.join(asked)}, which the model needs.")
     seen = Seen(found, memory, xp)
     computed = {}
     for name in features:

@@ -24,7 +24,7 @@ class AnyModel(ABC):
     record: Any  # a `BaseRecord`
     _warnings: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    if_not_finite: ClassVar[str]  # what is proposed where a number is not finite, for warnings
+    fills_gaps: ClassVar[bool] = False  # a number that is not finite counts as the mean of its feature
 
     @abstractmethod
     def chosen(self, row: NDArray[np.float32]) -> Proposal:

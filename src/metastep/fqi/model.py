@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -58,8 +58,6 @@ class Model(AnyModel):
 
     record: ModelRecord
     q_functions: tuple[QFunction, ...]
-
-    if_not_finite: ClassVar[str] = "the smallest step is proposed"
 
     def __post_init__(self) -> None:
         record, last, names = self.record, len(self.q_functions), [branch.name for branch in self.record.branches]

@@ -2,15 +2,15 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import field
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, MinLen
-from pydantic import ConfigDict, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from metastep._core.errors import InputError
-from metastep._core.settings import Count
+from metastep._core.errors import InputError, shown
+from metastep._core.settings import Count, from_json
 from metastep._core.storage import canonical_json
 from metastep.fqi.iteration import NumStepsizes, Stepsizes, Weight
 from metastep.fqi.maximise import Ties
@@ -18,7 +18,6 @@ from metastep.rules.spaces import Scale
 
 STEP = "stepsize"
 """Name of the hyperparameter that is maximised over a range; with PPO and A2C it is the learning rate."""
-Record = TypeVar("Record")
 CLOSED = ConfigDict(extra="forbid", ser_json_inf_nan="constants")  # JSON refuses them, null would hide them
 
 
@@ -100,6 +99,10 @@ class BaseRecord(ABC):
     def hyperparameters(self) -> tuple[str, ...]:
         """Names of the values that the model proposes."""
 
+    @abstractmethod
+    def bounds(self, direction: str = "") -> dict[str, tuple[float, float]]:
+        """Return the smallest and the largest value of every hyperparameter by name, where this direction was chosen."""
+
 
 @checked_dataclass(frozen=True, config=CLOSED, kw_only=True)
 class ModelRecord(BaseRecord):
@@ -124,6 +127,12 @@ class ModelRecord(BaseRecord):
     def hyperparameters(self) -> tuple[str, ...]:
         """Names of the values that the model proposes; the step comes last."""
         return *self.branches[0].values, STEP
+
+    def bounds(self, direction: str = "") -> dict[str, tuple[float, float]]:
+        branches = {branch.name: branch for branch in self.branches}
+        if (branch := branches.get(direction)) is None:
+            raise InputError(f"direction is {shown(direction)}, allowed is one of {', '.join(map(repr, branches))}.")
+        return {name: (value, value) for name, value in branch.values.items()} | {STEP: (branch.low, branch.high)}
 
     @property
     def stepsizes(self) -> dict[str, Stepsizes]:
@@ -160,8 +169,8 @@ def record_to_json(record: BaseRecord) -> dict[str, Any]:
 
 
 def record_from_json(found: Any) -> ModelRecord:
-    """Return the checked record of a fitted model."""
-    record = checked_record(_RECORD, found)
+    """Return the checked record of a JSON value, or raise one sentence on the first problem."""
+    record = from_json(_RECORD, found, "model record")
     if not record.directions or any(branch.values for branch in record.branches):
         return record
     # Version 0.2 has only the names of branches: add the values that they stand for.
@@ -172,14 +181,4 @@ def record_from_json(found: Any) -> ModelRecord:
         values = [{"clip_range": clip} for clip in clips]
     known = record_to_json(record)
     known["branches"] = [branch | {"values": own} for branch, own in zip(known["branches"], values, strict=True)]
-    return checked_record(_RECORD, known)
-
-
-def checked_record(kind: TypeAdapter[Record], found: Any) -> Record:
-    """Return the record of a JSON value, or raise one sentence on the first problem."""
-    try:
-        return kind.validate_json(canonical_json(found), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "record"
-        raise InputError(f"model record: {place}: {first['msg']}.") from None
+    return from_json(_RECORD, known, "model record")

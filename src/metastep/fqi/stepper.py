@@ -1,15 +1,20 @@
 """A fitted model in any training loop: called once per update with the loop's diagnostics, it proposes the hyperparameters."""
 
 import base64
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, create_model
 
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, shown
 from metastep._core.logs import AnyLog, as_log
+from metastep._core.settings import Count, from_json
 from metastep._core.storage import require_stamp, stamp
+from metastep.features.base import ANY
 from metastep.features.diagnostics import DIAGNOSTICS, Memory, MinibatchStats, Movement, asked_for, needed, observed
 
 if TYPE_CHECKING:
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
 
 Outside = Literal["warn", "refuse"]  # what to do with numbers outside the range of the training data
 _LISTS = ("returns", "values", "targets", "parameters")
+_MOST = 10**9  # updates, or minibatches of an epoch
+_Number = Annotated[float, Ge(-ANY), Le(ANY)]  # that float32 holds; not NaN
+_Index = Annotated[int, Ge(0), Le(_MOST)]
 
 
 class Proposal(NamedTuple):
@@ -34,6 +42,16 @@ class Proposal(NamedTuple):
     def rate(self) -> float:
         """The same, by its usual name."""
         return self.stepsize
+
+
+# What `Stepper.record` returns, with bounds: a checkpoint may come from anywhere.
+_FIELDS: Any = {name: _Index if name == "updates" else _Number for name in Memory._fields}
+_MEMORY: Any = create_model("", **_FIELDS)
+_SUMS: Any = {"approx_kl": _Number | None, "clip_fraction": _Number | None}
+_GATHERED: Any = create_model("", minibatches=_Index, direction=(str, ""), values=(dict[str, _Number], {}), **_SUMS)
+_RECORD: TypeAdapter[Any] = TypeAdapter(
+    create_model("", model=str, num_updates=Count, memory=_MEMORY, gathered=_GATHERED, movement=(dict[str, str], {}))
+)
 
 
 class Stepper:
@@ -59,15 +77,17 @@ class Stepper:
         minibatches: int | None = None,
     ) -> None:
         for name, number in (("minibatches", minibatches), ("num_updates", num_updates)):
-            if number is not None and number < 1:
-                raise InputError(f"{name} is {number}, allowed is 1 or more.")
-        if outside not in get_args(Outside):
-            raise InputError(f"outside is {outside!r}, allowed are {', '.join(get_args(Outside))}.")
+            is_whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+            if number is not None and not (is_whole and 1 <= number <= _MOST):
+                raise InputError(f"{name} is {shown(number)}, allowed is 1 or more, up to {_MOST}.")
+        if not isinstance(outside, str) or outside not in get_args(Outside):
+            raise InputError(f"outside is {shown(outside)}, allowed are {', '.join(get_args(Outside))}.")
         self.model, self.outside, self.minibatches, self._log = model, outside, minibatches, as_log(log)
         self.memory, self.gathered = Memory(), MinibatchStats()
         self.movement: Movement | None = None
         self.last: dict[str, NDArray[np.float32]] = {}  # features of the last call
         self._warnings: list[str] = []
+        self._has_warned = False  # of numbers that are not finite
         self._proposal: Proposal | None = None
         if record is None:
             configuration = model.record.configuration
@@ -79,29 +99,44 @@ class Stepper:
                     "num_updates is missing, allowed is 1 or more: the model observes the share of updates made, and its record "
                     "does not say how many it was fitted on."
                 )
-            self.num_updates = num_updates or usual or 1
+            self.num_updates = int(num_updates or usual or 1)
             return
-        require_stamp(dict(record), "stepper", "of the stepper's record", "start again")
-        if record.get("model") != model.fingerprint:
+        found = dict(record) if isinstance(record, Mapping) else record
+        if not isinstance(found, dict) or not isinstance(found.get("format", ""), str):
+            raise InputError(f"record is {shown(record)}, allowed is the result of a stepper's `record`.")
+        require_stamp(found, "stepper", "of the stepper's record", "start again")
+        state = from_json(_RECORD, found, "record")
+        if state.model != model.fingerprint:
             raise InputError("record: it belongs to a stepper of another model.")
-        try:
-            updates, memory, gathered = int(record["num_updates"]), record["memory"], record["gathered"]
-            numbers = {name: np.float32(float(memory[name])) for name in Memory._fields}
-            self.memory = Memory(**numbers)._replace(updates=int(memory["updates"]))
-            if vectors := record.get("movement"):
-                parts = [base64.b64decode(vectors[name], validate=True) for name in Movement._fields]
+        numbers = {name: np.float32(value) for name, value in vars(state.memory).items()}
+        self.memory, updates = Memory(**numbers)._replace(updates=state.memory.updates), state.num_updates
+        if state.movement:
+            try:
+                parts = [base64.b64decode(state.movement[name], validate=True) for name in Movement._fields]
                 self.movement = Movement(*np.stack([np.frombuffer(part, "<f4") for part in parts]))
-            sums = [gathered[name] for name in MinibatchStats._fields[1:]]
-            floats = [np.float32(np.nan if one is None else float(one)) for one in sums]
-            self.gathered = MinibatchStats(int(gathered["minibatches"]), *floats)
-            if self.memory.updates:
-                branch = {branch.name: branch for branch in model.record.branches}[gathered["direction"]]
-                self._proposal = Proposal({**branch.values, "stepsize": float(self.memory.rate)}, branch.name)
-            is_sound = updates >= 1 and np.isfinite([*self.memory]).all()
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
-            is_sound = False
-        if not is_sound:
-            raise InputError("record: it is damaged, allowed is the result of a stepper's `record`.")
+            except (KeyError, ValueError):
+                self.movement = None
+            if self.movement is None or not np.isfinite(self.movement).all():
+                raise InputError(
+                    "record: movement is damaged, allowed are two vectors of as many finite numbers, in base64."
+                )
+        sums = state.gathered
+        floats = [np.float32(np.nan if one is None else one) for one in (sums.approx_kl, sums.clip_fraction)]
+        self.gathered = MinibatchStats(sums.minibatches, *floats)
+        if self.memory.updates:
+            try:
+                bounds = model.record.bounds(sums.direction)
+            except InputError as error:
+                raise InputError(f"record: gathered.{error}") from None
+            # Records of version 0.2 have only the step: what else there was follows from the direction.
+            values = sums.values or {name: low for name, (low, high) in bounds.items() if low == high}
+            values = {**values, "stepsize": float(self.memory.rate)}
+            if values.keys() != bounds.keys():
+                raise InputError(f"record: gathered.values are {shown([*values])}, allowed are {', '.join(bounds)}.")
+            for name, (low, high) in bounds.items():
+                if not np.float32(low) <= np.float32(values[name]) <= np.float32(high):
+                    raise InputError(f"record: {name} is {values[name]:g}, allowed is {low:g} to {high:g}.")
+            self._proposal = Proposal(values, sums.direction)
         if num_updates not in (None, updates):
             raise InputError(f"num_updates is {num_updates}, allowed is the {updates} of the record, or none.")
         self.num_updates = updates
@@ -127,15 +162,18 @@ class Stepper:
         """Return the proposal for the next update; call it once per update, after its batch and before its first step.
 
         Numbers may be those of NumPy, JAX or PyTorch; `metastep.features.diagnostics.DIAGNOSTICS` explains each. Diagnostics of
-        the last update are ignored before the first. Any number that is not finite gives the smallest step.
+        the last update are ignored before the first. Any number that is not finite gives the smallest step of a fitted model,
+        and the mean of its features to a searched one.
 
         If no update begins, the last proposal stays. With `minibatches`, call it for each of them before its step, with
         `begins` true for the first of an update, and with `approx_kl` and `clip_fraction` of the minibatch.
         """
-        given = {**(diagnostics or {}), **more}
+        if np.size(begins) != 1:
+            raise InputError(f"begins is {shown(begins)}, allowed are True and False.")
         ratios: dict[str, Any] = {}
+        given = as_diagnostics({} if diagnostics is None else diagnostics, more)
         if self.minibatches is not None:
-            ratios |= {name: _one(name, given[name]) for name in ("approx_kl", "clip_fraction") if name in given}
+            ratios |= {name: given[name] for name in ("approx_kl", "clip_fraction") if name in given}
             last = self.gathered.of_the_update(self.minibatches, np)
             given |= {name: last[name] for name in ratios}
         if begins:
@@ -148,11 +186,7 @@ class Stepper:
             self.gathered = self.gathered.after(ratios, begins, self.minibatches, np)
         return proposal
 
-    def _propose(self, given: Mapping[str, Any]) -> Proposal:
-        numbers: dict[str, Any] = {
-            name: _one(name, value) if name in DIAGNOSTICS and name not in _LISTS else as_numbers(name, value)
-            for name, value in given.items()
-        }
+    def _propose(self, numbers: dict[str, Any]) -> Proposal:
         movement, update = self.movement, int(self.memory.updates)
         with np.errstate(all="ignore"):  # numbers that are not finite are seen below
             if "parameters" in numbers:
@@ -164,10 +198,20 @@ class Stepper:
                     )
                 after, step = before.after(moved, np)
                 movement = after if np.isfinite(step.length) else movement
-                numbers = {"step_norm": step.length, "step_cosine": step.cosine} | numbers
+                numbers = numbers | {"step_norm": step.length, "step_cosine": step.cosine} | numbers
             found, sound, memory = observed(self.features, numbers, self.memory, float(self.num_updates), np)
         self.last = {name: np.atleast_1d(np.asarray(value, np.float32)) for name, value in found.items()}
-        seen = self.last if sound else {name: np.full_like(value, np.nan) for name, value in self.last.items()}
+        if not sound and not self._has_warned:
+            self._has_warned = True
+            bad = next((name for name, each in numbers.items() if not np.isfinite(each).all()), "a mean of them")
+            then = "features are at their mean" if self.model.fills_gaps else "the smallest step is proposed"
+            text = f"diagnostics: {bad} is not finite, allowed are finite numbers of float32: {then}."
+            warnings.warn(f"{text} Further ones are not reported.", stacklevel=3)
+        seen = (
+            self.last
+            if sound or self.model.fills_gaps
+            else {name: np.full_like(value, np.nan) for name, value in self.last.items()}
+        )
         proposal = self.model.proposed(seen, self.outside, self._warnings, stacklevel=4)
         # The state changes only now: a refused call changes nothing.
         self.memory, self.movement, self._proposal = memory._replace(rate=proposal.stepsize), movement, proposal
@@ -191,7 +235,7 @@ class Stepper:
         movement = self.movement._asdict() if self.movement else {}
         # JSON has no numbers that are not finite.
         sums = {name: float(value) if np.isfinite(value) else None for name, value in self.gathered._asdict().items()}
-        direction = self._proposal.direction if self._proposal else ""
+        values, direction = self._proposal or ({}, "")
         return {
             **stamp("stepper"),
             "model": self.model.fingerprint,
@@ -201,28 +245,47 @@ class Stepper:
             "movement": {
                 name: base64.b64encode(np.asarray(v, "<f4").tobytes()).decode() for name, v in movement.items()
             },
-            "gathered": sums | {"minibatches": int(self.gathered.minibatches), "direction": direction},
+            "gathered": sums
+            | {"minibatches": int(self.gathered.minibatches), "direction": direction, "values": values},
         }
 
 
 def as_numbers(name: str, value: Any) -> NDArray[np.float32]:
     """Return numbers of any framework, or a list of arrays, as one flat vector."""
-    if isinstance(value, Sequence) and not isinstance(value, str) and any(np.ndim(_plain(part)) for part in value):
-        return np.concatenate([as_numbers(name, part) for part in value])
     try:
+        if isinstance(value, Sequence) and not isinstance(value, str) and any(np.ndim(_plain(part)) for part in value):
+            return np.concatenate([as_numbers(name, part) for part in value])
+        array = np.asarray(_plain(value))
+        if array.dtype.kind in "bcOSUMm":
+            raise TypeError
         with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
-            return np.asarray(_plain(value), dtype=np.float32).ravel()
-    except (TypeError, ValueError):
-        raise InputError(f"{name} is {value!r:.60}, allowed are numbers.") from None
+            return array.astype(np.float32).ravel()
+    except InputError:
+        raise
+    except (RuntimeError, TypeError, ValueError):
+        sentence = "allowed are real numbers: integers of 64 bits and floats, with their data in memory"
+        raise InputError(f"{name} is {shown(value)}, {sentence}.") from None
 
 
 def _plain(value: Any) -> Any:
     # A PyTorch tensor may have a gradient, be on another device or of a type that NumPy lacks.
-    return value.detach().float().cpu() if hasattr(value, "detach") else value
+    if not hasattr(value, "detach"):
+        return value
+    if value.dtype.is_complex or str(value.dtype) == "torch.bool":
+        raise TypeError
+    return value.detach().float().cpu()
 
 
-def _one(name: str, given: Any) -> np.float32:
-    value = as_numbers(name, given)
-    if value.size != 1:
-        raise InputError(f"diagnostics: {name} has {value.size} numbers, allowed is one.")
-    return np.float32(value[0])
+def as_diagnostics(*given: Any, convert: Callable[[str, Any], Any] = as_numbers) -> dict[str, Any]:
+    """Return what a loop reports, by name: a number, or a flat vector where there may be several."""
+    found: dict[str, Any] = {}
+    for each in given:
+        if not isinstance(each, Mapping):
+            raise InputError(f"diagnostics is {shown(each)}, allowed are numbers by name.")
+        for name, value in each.items():
+            numbers, has_one = convert(str(name), value), name in DIAGNOSTICS and name not in _LISTS
+            if numbers.size != 1 if has_one else not numbers.size:
+                allowed = "one" if has_one else "at least one"
+                raise InputError(f"diagnostics: {name} has {numbers.size} numbers, allowed is {allowed}.")
+            found[str(name)] = numbers[0] if has_one else numbers
+    return found

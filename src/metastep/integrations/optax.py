@@ -15,9 +15,9 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, shown
 from metastep.features.diagnostics import Memory, MinibatchStats, Movement, observed
-from metastep.fqi.stepper import Outside
+from metastep.fqi.stepper import Outside, as_diagnostics, as_numbers
 from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
 
 
@@ -57,7 +57,7 @@ def learned_rate(
     require_settings(fitted, "learned_rate")
     stepper = fitted.stepper(num_updates, outside, minibatches=minibatches)
     names, budget, sign = stepper.features, float(stepper.num_updates), -1.0 if flip_sign else 1.0
-    smallest = fitted.record.branches[0].low
+    smallest, largest = fitted.record.bounds()["stepsize"]
     warned: list[str] = []
     is_compared = False
 
@@ -67,6 +67,26 @@ def learned_rate(
         for row in flat:
             fitted.check_reach(row, outside, warned)
         return fitted.act(flat, threads=1).reshape(table.shape[:-1])
+
+    def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
+        """Return a state that may come from anywhere, with a rate of the model's range; refuse what is none."""
+        wanted = jax.eval_shape(init, params if stepper.needs_parameters else ())
+        places, known = jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(wanted)
+        form: Any = jax.tree.structure(wanted)
+        if jax.tree.structure(state) != form:
+            raise InputError(f"learned_rate: state is {shown(state)}, allowed is the result of `init`.")
+        leaves = []
+        for (path, leaf), own in zip(places, known, strict=True):
+            name = f"state{jax.tree_util.keystr(path)}"
+            if (numbers := _numbers(name, leaf)).size != own.size:
+                raise InputError(f"learned_rate: {name} has {numbers.size} numbers, allowed is {own.size}.")
+            leaves.append(numbers.reshape(own.shape))
+        found: LearnedRateState = jax.tree.unflatten(form, leaves)
+        # What is remembered is finite, unlike what is gathered.
+        memory, movement = jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, 0.0), found[1:3])
+        rate = jnp.nan_to_num(found.hyperparams["learning_rate"], nan=smallest)
+        rate = jnp.clip(rate, jnp.float32(smallest), jnp.float32(largest))
+        return LearnedRateState({"learning_rate": rate}, memory, movement, found.gathered)
 
     def init(params: Any) -> LearnedRateState:
         zero = jnp.float32(0.0)
@@ -87,7 +107,11 @@ def learned_rate(
             movement, turn = movement.after(_flat(params), jnp)
             given = {"step_norm": turn.length, "step_cosine": turn.cosine, **given, "parameters": _flat(params)}
         found, sound, memory = observed(names, given, state.memory, budget, jnp)
-        row = jnp.concatenate([jnp.ravel(found[name]).astype(jnp.float32) for name in names])
+        parts = {name: jnp.ravel(found[name]).astype(jnp.float32) for name in names}
+        for name, size in fitted.record.keywords.items():
+            if parts[name].size != size:
+                raise InputError(f"diagnostics: {name} has {parts[name].size} numbers, allowed is {size}.")
+        row = jnp.concatenate([*parts.values()])
         row = jnp.where(sound, row, jnp.nan)  # which gives the smallest step
         rate = jax.pure_callback(act, jax.ShapeDtypeStruct((), jnp.float32), row, vmap_method="broadcast_all")
         return LearnedRateState({"learning_rate": rate}, memory._replace(rate=rate), movement, state.gathered)
@@ -105,11 +129,13 @@ def learned_rate(
             raise InputError("learned_rate: update needs diagnostics, a dictionary of numbers by name.")
         if params is None and stepper.needs_parameters:
             raise InputError("learned_rate: update needs params, since the model observes their steps.")
+        if np.shape(begins) != () or not isinstance(begins, bool | np.bool_ | jax.Array):
+            raise InputError(f"learned_rate: begins is {shown(begins)}, allowed are True and False.")
+        given, state = as_diagnostics(diagnostics, convert=_numbers), restored(state, params)
         nonlocal is_compared
         if not is_compared:
             is_compared = True
-            warn_of_differences(fitted, "learned_rate", batch_size(diagnostics))
-        given = {name: jnp.asarray(value).astype(jnp.float32) for name, value in diagnostics.items()}
+            warn_of_differences(fitted, "learned_rate", batch_size(given))
         state = jax.lax.cond(begins, lambda: propose(given, params, state), lambda: state)
         if minibatches is not None:
             state = state._replace(gathered=state.gathered.after(given, begins, minibatches, jnp))
@@ -117,6 +143,15 @@ def learned_rate(
         return jax.tree.map(lambda leaf: (rate * leaf).astype(leaf.dtype), updates), state
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _numbers(name: str, value: Any) -> Array:
+    """Return numbers as a flat vector, also while a program is compiled."""
+    if not isinstance(value, jax.Array) or not (
+        jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)
+    ):
+        return jnp.asarray(as_numbers(name, value))
+    return value.astype(jnp.float32).ravel()
 
 
 def _flat(params: Any) -> Array:

@@ -1,6 +1,5 @@
 """A learning-rate scheduler of PyTorch whose rates a fitted model proposes, for any optimizer."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +8,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from metastep._core.errors import InputError, shown
 from metastep._core.logs import AnyLog, as_log
-from metastep.fqi.stepper import Outside
+from metastep.fqi.stepper import Outside, as_diagnostics
 from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
+
+_LARGEST = 1e4  # ratio of a group's rate to that of the first
 
 
 class LearnedLR(LRScheduler):
@@ -50,6 +51,9 @@ class LearnedLR(LRScheduler):
         self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
         self._last_lr = self.get_lr()
         self._ratios = [rate / self.base_lrs[0] if self.base_lrs[0] else 1.0 for rate in self.base_lrs]
+        if not all(0.0 <= ratio <= _LARGEST for ratio in self._ratios):
+            allowed = f"up to {_LARGEST:g} times that of the first"
+            raise InputError(f"optimizer: the rates of its groups are {shown(self.base_lrs)}, allowed is {allowed}.")
         self.last_epoch, self._step_count, self._optimizer_steps = -1, 0, 0
 
         def count(*_: Any) -> None:
@@ -63,7 +67,7 @@ class LearnedLR(LRScheduler):
             self.stepper(diagnostics, begins=False)
             return
         # Before the first update compare its batch, before the second the gradient steps of the first.
-        own = batch_size(diagnostics) if self._step_count == 0 else {}
+        own = batch_size(as_diagnostics(diagnostics)) if self._step_count == 0 else {}
         if self._step_count == 1 and self._optimizer_steps:
             own = {"gradient steps of an update": self._optimizer_steps}
         self._optimizer_steps = 0
@@ -97,14 +101,18 @@ class LearnedLR(LRScheduler):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the result of `state_dict`."""
+        if not isinstance(state_dict, Mapping):
+            raise InputError(f"state_dict is {shown(state_dict)}, allowed is the result of `state_dict`.")
         record, ratios = (state_dict.get(name) for name in ("stepper", "ratios"))
         if not isinstance(record, Mapping):
             raise InputError(f"state_dict: stepper is {shown(record)}, allowed is the result of `state_dict`.")
         num = len(self._ratios)
-        found = ratios if isinstance(ratios, list) else []
-        if len(found) != num or not all(isinstance(each, int | float) and 0.0 <= each < math.inf for each in found):
-            raise InputError(f"state_dict: ratios is {shown(ratios)}, allowed is a number for each of {num} groups.")
+        found = ratios if isinstance(ratios, list) and all(type(each) in (int, float) for each in ratios) else []
+        # The first group has the proposed rate itself.
+        if len(found) != num or found[0] != 1.0 or not all(0.0 <= each <= _LARGEST for each in found):
+            allowed = f"a number from 0 to {_LARGEST:g} for each of {num} groups, 1 for the first"
+            raise InputError(f"state_dict: ratios is {shown(ratios)}, allowed is {allowed}.")
         before = self.stepper
         self.stepper = before.model.stepper(self._given, before.outside, record, self._log, before.minibatches)
-        self._ratios = found
+        self._ratios = [float(each) for each in found]
         self._now()

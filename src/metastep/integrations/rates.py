@@ -5,8 +5,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from metastep._core.errors import InputError
 from metastep.fqi.base import AnyModel
 from metastep.pretrained import load
@@ -60,6 +58,6 @@ def warn_of_differences(model: AnyModel, loop: str, own: Mapping[str, Any]) -> N
 
 
 def batch_size(diagnostics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the steps of a batch, if the diagnostics show them."""
-    sizes = [int(np.prod(np.shape(diagnostics[name]))) for name in ("values", "targets") if name in diagnostics]
+    """Return the steps of a batch, if the diagnostics (`as_diagnostics`) show them."""
+    sizes = [int(diagnostics[name].size) for name in ("values", "targets") if name in diagnostics]
     return {"steps of a batch": sizes[0]} if sizes else {}

@@ -3,11 +3,12 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, create_model
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
@@ -16,12 +17,19 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor, is_vecenv_wrapp
 
 from metastep._core.errors import InputError
 from metastep._core.logs import AnyLog, as_log
+from metastep._core.settings import from_json
 from metastep.fqi import Stepper
 from metastep.fqi.stepper import Outside
 from metastep.integrations.rates import ModelSource, rate_model, require_settings, warn_of_differences
 
 _ROWS = 4096  # observations in one call of the policy
 _STATE = "learned_rate"  # attribute of an algorithm that is saved and loaded with it
+# What is saved, with its types; numbers may be infinite or NaN, as those of a loop are.
+_RETURNS: Any = create_model("", ended=(list[list[float]], []), paid=(list[float], []))
+_MEASURED = dict[Literal["approx_kl", "clip_fraction", "rate"], float]
+_KEPT: Any = create_model(
+    "", stepper=(dict[str, Any] | None, None), measured=(_MEASURED, {}), returns=(_RETURNS, _RETURNS())
+)
 _SETTINGS = {"PPO": ("stepsize", "clip_range"), "A2C": ("stepsize",)}  # hyperparameters to set
 
 
@@ -99,17 +107,27 @@ class LearnedRate(BaseCallback):
     def _on_training_start(self) -> None:
         algorithm: Any = self.model
         total = max(1, math.ceil(self.locals["total_timesteps"] / (algorithm.n_steps * algorithm.n_envs)))
-        state = getattr(algorithm, _STATE, {}) if algorithm.num_timesteps else {}
+        is_new = not algorithm.num_timesteps
+        state = (
+            _KEPT()
+            if is_new
+            else from_json(TypeAdapter(_KEPT), getattr(algorithm, _STATE, {}), f"checkpoint: {_STATE}")
+        )
         # As many episodes as the model's learners had environments, in equal shares.
         wanted = int(self.rates.record.setting.get("num_envs") or algorithm.n_envs)
         each = -(-wanted // algorithm.n_envs)
-        self._returns = Returns(algorithm.env, each, state.get("returns", {}), algorithm._last_episode_starts)
-        if state:
-            self.stepper = self.rates.stepper(None, self._outside, state.get("stepper", {}), self._log)
+        self._returns = Returns(algorithm.env, each, vars(state.returns), algorithm._last_episode_starts)
+        if state.stepper is not None:
+            self.stepper = self.rates.stepper(None, self._outside, state.stepper, self._log)
             self.stepper.num_updates = total  # those made and those to come
         else:
             self.stepper = self.rates.stepper(total, self._outside, log=self._log)
-        self.measured = dict(state.get("measured", {}))
+            if not is_new:
+                text = (
+                    "LearnedRate: the algorithm has been trained, but has no record of a stepper, which starts with an"
+                )
+                warnings.warn(f"{text} empty memory.", stacklevel=2)
+        self.measured = dict(state.measured)
         self._has_warned, self._seen = False, {}
         # The algorithm's own from now on: the callback may serve another one later.
         self._kept = {"stepper": self.stepper.record(), "measured": self.measured, "returns": self._returns.state()}

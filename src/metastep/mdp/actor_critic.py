@@ -75,11 +75,16 @@ class ActorCriticMDP(MetaMDP):
     def batch_steps(self) -> int:
         return self.sampler.hold * self.sampler.batch_size
 
+    @property
+    def chooses_lambda(self) -> bool:
+        """Whether the advantages' lambda is chosen for each update, so that batches keep what they are computed from."""
+        return "gae_lambda" in self.space.names
+
     def learner_size(self, *, keeps_episodes: bool = False) -> int:
         env, policy = self.env, self.policy
         # What is seen before and after, done and drawn, and seven numbers more; of this batch and of the next.
         drawn = policy.num_actions + self.sampler.hold * env.step_noise + env.reset_noise
-        step = 2 * env.num_observations + policy.num_actions + drawn + 7
+        step = 2 * env.num_observations + policy.num_actions + drawn + 7 + 2 * self.chooses_lambda
         return 2 * self.sampler.batch_size * step + 6 * policy.num_parameters
 
     @property
@@ -102,8 +107,11 @@ class ActorCriticMDP(MetaMDP):
         return moved
 
     def blank(self, tasks: Tasks) -> Learners:
-        sample = self.sampler.blank
-        like = jax.eval_shape(lambda given: _begun(self, given, sample(given.theta, given.context)), tasks)
+        def begun(given: Tasks) -> Learners:
+            batch = self.sampler.blank(given.theta, given.context, keeps_differences=self.chooses_lambda)
+            return _begun(self, given, batch)
+
+        like = jax.eval_shape(begun, tasks)
         like = like._replace(key=jnp.uint32(0))
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)._replace(key=tasks.key)
 
@@ -135,7 +143,8 @@ def _simulated(mdp: ActorCriticMDP) -> ActorCriticMDP:
 
 def _sampled(mdp: ActorCriticMDP, tasks: Tasks, lanes: Lanes, update: Array) -> Experience:
     key = purpose_key(tasks.key, Purpose.SIMULATION, update)
-    return mdp.sampler(tasks.theta, tasks.context, lanes, key, mdp.rule.gae_lambda)
+    keeps = mdp.chooses_lambda
+    return mdp.sampler(tasks.theta, tasks.context, lanes, key, mdp.rule.gae_lambda, keeps_differences=keeps)
 
 
 def _begin(mdp: ActorCriticMDP, tasks: Tasks) -> Learners:

@@ -233,7 +233,7 @@ class MetaMDP(ABC):
             steps, episodes, name = "batches of steps", "whole episodes", getattr(rule, "name", rule)
             other, here = (episodes, steps) if kind is ActorCriticRule else (steps, episodes)
             raise InputError(f"meta.rule: {name!r} learns from {other}, this meta-MDP simulates {here}.")
-        needed, optional = rule.hyperparameters, rule.optional
+        needed, optional = rule.hyperparameters, rule.choices
         if not set(needed) <= set(space.names) <= {*needed, *optional}:
             takes = f"{', '.join(needed)}{', and may take ' if optional else ''}{', '.join(optional)}"
             raise InputError(f"space: it names {', '.join(space.names)}, but the rule {rule.name!r} takes {takes}.")

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from metastep._core.numerics import to_uniform
 from metastep._core.settings import Count, Float, Layers, check_fields
@@ -130,6 +131,12 @@ class ActorCritic:
     def num_parameters(self) -> int:
         """Length of theta."""
         return sum(map(math.prod, self.shapes.values()))
+
+    @cached_property
+    def is_critic(self) -> NDArray[np.bool_]:
+        """Which entries of theta are the critic's."""
+        parts = [np.full(math.prod(shape), name.startswith("critic.")) for name, shape in self.shapes.items()]
+        return np.concatenate(parts)
 
     def split(self, theta: Array) -> Parts:
         """Return the parts of theta (..., parameters) by name, each (..., *shape)."""

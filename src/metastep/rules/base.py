@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.rules.spaces import Values
+from metastep.rules.spaces import Range, Values
 from metastep.simulation.gradients import Estimate
 
 RuleState = Any
@@ -26,7 +26,7 @@ class BaseRule(ABC):
 
     name: ClassVar[str]  # identifier in the registry
     hyperparameters: ClassVar[tuple[str, ...]] = ("stepsize",)  # the numbers that every space has as coordinates
-    optional: ClassVar[tuple[str, ...]] = ()  # fields that a space may have as further coordinates
+    choices: ClassVar[dict[str, Range]] = {}  # fields that a space may have as further coordinates, with usual ranges
     numbers: ClassVar[tuple[float, ...]] = ()  # what the directions stand for, where they are numbers
     is_along_a_line: ClassVar[bool] = False  # theta' - theta is h times a vector that depends on neither h nor theta
 

@@ -42,14 +42,15 @@ class Range:
     name: str = "stepsize"
 
     def __post_init__(self) -> None:
+        place, before = ("meta.", "stepsize_") if self.name == "stepsize" else (f"meta.choices.{self.name}.", "")
         if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
             raise InputError(
-                f"meta.{self.name}_low: {self.low} must lie below {self.name}_high = {self.high}, and both be finite."
+                f"{place}{before}low: {self.low} must lie below {before}high = {self.high}, and both be finite."
             )
         if self.scale not in get_args(Scale):
             raise InputError(f"{self.name}: the scale {self.scale!r} must be one of {', '.join(get_args(Scale))}.")
         if self.scale != "linear" and self.low <= 0.0:
-            raise InputError(f"meta.{self.name}_low: {self.low} must be positive on a {self.scale} scale.")
+            raise InputError(f"{place}{before}low: {self.low} must be positive on a {self.scale} scale.")
 
     @property
     def axis(self) -> tuple[float, float]:
@@ -85,6 +86,12 @@ class Range:
         if self.scale == "linear":
             return self.low + (self.high - self.low) * share
         return xp.exp(np.log(self.low) + (np.log(self.high) - np.log(self.low)) * share)
+
+    def to_unit(self, number: float) -> float:
+        """Invert `from_unit`; numbers beyond the interval are at its ends."""
+        along = (lambda value: value) if self.scale == "linear" else np.log
+        low, high, place = (along(value) for value in (self.low, self.high, np.clip(number, self.low, self.high)))
+        return float((place - low) / (high - low))
 
     def shifted(self, number: Array, share: Array) -> Array:
         """Move numbers by a share of the scale's length."""
@@ -259,22 +266,29 @@ Space = HyperparameterSpace | MenuSpace
 """What a controller may propose for an update."""
 
 
-def space_for(rule: Any, step: Range, others: Mapping[str, Range]) -> Space:
+def space_for(rule: Any, step: Range, along: Mapping[str, Range], choices: Mapping[str, Range]) -> Space:
     """Return the space of an update rule.
 
     Args:
         rule: says which coordinates there are.
         step: the range of the step size.
-        others: ranges by name: of the step along single directions or, for a rule without directions, of further coordinates.
+        along: ranges of the step along single directions of the rule, by name.
+        choices: ranges of further coordinates, for a rule without directions.
     """
-    further = [name for name in (*rule.hyperparameters, *rule.optional) if name != "stepsize"]
-    allowed = list(rule.directions) or further
-    if unknown := [name for name in others if name not in allowed]:
-        what = "a direction of the rule" if rule.directions else "a coordinate that the rule takes"
-        raise InputError(f"meta.ranges: {shown(unknown[0])} must be {what}, {allowed}.")
+    given = (("ranges", along, rule.directions, "a direction"), ("choices", choices, rule.choices, "a hyperparameter"))
+    for table, ranges, allowed, what in given:
+        if unknown := [name for name in ranges if name not in allowed]:
+            known = ", ".join(allowed) or "there is none"
+            raise InputError(f"meta.{table}: {shown(unknown[0])} must be {what} of the rule {rule.name!r}, {known}.")
     if rule.directions:
-        ranges = tuple(others.get(direction, step) for direction in rule.directions)
-        return MenuSpace(rule.directions, ranges, rule.hyperparameters[0], rule.numbers)
-    named = {"stepsize": step} | {name: others[name] for name in further if name in others}
+        if choices:
+            raise InputError(f"meta.choices: {next(iter(choices))!r} cannot be chosen beside a direction.")
+        steps = tuple(along.get(direction, step) for direction in rule.directions)
+        return MenuSpace(rule.directions, steps, rule.hyperparameters[0], rule.numbers)
+    for name, bounds in choices.items():  # the rule knows what its fields may be
+        for number in (bounds.low, bounds.high):
+            with_ends: Any = (number,) if isinstance(getattr(rule, name), tuple) else number
+            replace(rule, **{name: round(number) if name == "gradient_steps" else with_ends})
+    named = {"stepsize": step, **choices}
     low, high, scales = zip(*((bounds.low, bounds.high, bounds.scale) for bounds in named.values()), strict=True)
     return HyperparameterSpace(low, high, scales, tuple(named))

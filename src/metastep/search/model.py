@@ -20,13 +20,13 @@ from pydantic import FiniteFloat, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from metastep import features
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, shown
 from metastep._core.provenance import environment_record
-from metastep._core.settings import Count, Float
+from metastep._core.settings import Count, Float, from_json
 from metastep._core.storage import Tensors, require_stamp, sha256_of_json, stamp, write_tensors
 from metastep.fqi.base import AnyModel
 from metastep.fqi.model import Model, fitted_model, read_model_file
-from metastep.fqi.record import CLOSED, STEP, BaseRecord, ObservationPart, checked_record, record_to_json
+from metastep.fqi.record import CLOSED, STEP, BaseRecord, ObservationPart, record_to_json
 from metastep.fqi.stepper import Proposal
 from metastep.mdp import MetaMDP
 from metastep.rules.spaces import HyperparameterSpace, Scale
@@ -37,6 +37,11 @@ _WHOLE = ("gradient_steps",)  # hyperparameters that are whole numbers, from 1
 _LARGEST = 1e6  # of weights
 _Numbers = tuple[Float, ...]
 _Natural = Annotated[int, Ge(0)]
+
+
+def whole(number: float) -> int:
+    """Return the nearest whole number from 1."""
+    return max(1, round(number))
 
 
 @checked_dataclass(frozen=True, config=CLOSED)
@@ -70,6 +75,12 @@ class SearchedRecord(BaseRecord):
     def hyperparameters(self) -> tuple[str, ...]:
         return self.names
 
+    def bounds(self, direction: str = "") -> dict[str, tuple[float, float]]:
+        if direction:
+            raise InputError(f"direction is {shown(direction)}, allowed is none.")
+        found = {name: (low, high) for name, low, high in zip(self.names, self.low, self.high, strict=True)}
+        return found | {name: (whole(found[name][0]), whole(found[name][1])) for name in _WHOLE if name in found}
+
     @property
     def space(self) -> HyperparameterSpace:
         """The hyperparameters to choose from."""
@@ -91,7 +102,7 @@ class SearchedModel(AnyModel):
     record: SearchedRecord
     weights: Weights  # float32
 
-    if_not_finite: ClassVar[str] = "the mean of its feature counts in place of it"
+    fills_gaps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.observation_size()
@@ -136,7 +147,7 @@ class SearchedModel(AnyModel):
 
     def chosen(self, row: NDArray[np.float32]) -> Proposal:
         values = dict(zip(self.record.names, self.act(row[None, :])[0].tolist(), strict=True))
-        return Proposal(values | {name: max(1, round(values[name])) for name in _WHOLE if name in values})
+        return Proposal(values | {name: whole(values[name]) for name in _WHOLE if name in values})
 
     def jax_values(self, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """Return the hyperparameters by name, as `propose` does, in a compiled program: a few matrix products.
@@ -259,7 +270,7 @@ def load_model(path: str | os.PathLike[str]) -> Model | SearchedModel:
 def _searched_model(path: Path, content: Tensors) -> SearchedModel:
     require_stamp(content.metadata, _KIND, path, "search again")
     try:
-        record = checked_record(_RECORD, content.metadata.get("record"))
+        record = from_json(_RECORD, content.metadata.get("record"), "model record")
         if set(content.arrays) != set(Weights._fields):
             raise InputError(f"tensors: {sorted(content.arrays)!r:.200}, allowed are {', '.join(Weights._fields)}.")
         return SearchedModel(record, Weights(**{name: np.array(array) for name, array in content.arrays.items()}))

@@ -58,6 +58,9 @@ class Experience(NamedTuple):
     entropy: Array  # (learners,): of the policy, mean over the batch
     num_steps: Array  # (learners,): environment steps
     lanes: Lanes  # where the next batch goes on
+    differences: tuple[Array, Array] | None = (
+        None  # `temporal_differences`, kept where lambda is chosen for each update
+    )
 
 
 def steps_of(policy: ActorCritic, parts: Parts, played: Played) -> Steps:
@@ -82,15 +85,19 @@ def in_first_episode(ended: Array) -> Array:
     return jnp.cumsum(ends, axis=-2) == ends  # none has ended before
 
 
-def advantages(steps: Steps, discount: float, gae_lambda: float) -> Array:
-    """A_t = d_t + gamma lambda A_{t+1}, d_t = r_t + gamma V(s_{t+1}) - V(s_t): (learners, steps, envs).
+def temporal_differences(steps: Steps, discount: float, gae_lambda: float = 1.0) -> tuple[Array, Array]:
+    """Return d_t = r_t + gamma V(s_{t+1}) - V(s_t), and the weight gamma lambda of A_{t+1}: each (learners, steps, envs).
 
     A state without a future is worth nothing. Where an episode was cut off, or goes on in the next batch, the critic says what
     would have come; the sum over later steps never reaches into the next episode.
     """
     future = jnp.where(steps.terminated, 0.0, steps.next_value)
     surprise = steps.reward + discount * future - steps.value
-    decay = jnp.where(steps.ended, 0.0, discount * gae_lambda)
+    return surprise, jnp.where(steps.ended, 0.0, discount * gae_lambda)
+
+
+def advantages(surprise: Array, decay: Array) -> Array:
+    """A_t = d_t + gamma lambda A_{t+1} of `temporal_differences`: (learners, steps, envs)."""
 
     def back(later: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
         total = now[0] + now[1] * later
@@ -99,3 +106,11 @@ def advantages(steps: Steps, discount: float, gae_lambda: float) -> Array:
     in_time = tuple(jnp.swapaxes(array, 0, 1) for array in (surprise, decay))
     _, found = lax.scan(back, jnp.zeros_like(surprise[:, 0]), in_time, reverse=True)
     return jnp.swapaxes(found, 0, 1)
+
+
+def with_lambda(batch: Experience, gae_lambda: Array) -> Experience:
+    """Return a batch that kept its differences with the advantages and targets of each learner's lambda (learners,)."""
+    assert batch.differences is not None
+    surprise, discount = batch.differences
+    advantage = advantages(surprise, discount * gae_lambda[:, None, None]).reshape(batch.advantage.shape)
+    return batch._replace(advantage=advantage, target=advantage + batch.value)

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from metastep._core.errors import InputError
 from metastep.policies.actor_critic import ActorCritic
-from metastep.rules.actor_critic.experience import Experience
+from metastep.rules.actor_critic.experience import Experience, with_lambda
 from metastep.rules.actor_critic.sampler import steps_at_once
 from metastep.rules.base import BaseRule, chosen_rows, finite_rows
 from metastep.rules.spaces import Values
@@ -60,18 +59,20 @@ class ActorCriticRule(BaseRule):
     ) -> tuple[Array, Moments, Array, Array]:
         """Update one learner; return theta, the state, the divergence and the clip fraction (as in `Trained`).
 
-        `values` has a number for each coordinate of the space and for each of `optional`; the key is that of all learners.
+        `values` has a number for each coordinate of the space; fields hold where the space does not choose. The key is that of
+        all learners.
         """
 
     def apply(
         self, policy: ActorCritic, theta: Array, experience: Experience, values: Values, state: Moments, key: Array
     ) -> Trained:
         """Update every learner, `values` (learners,) each; learners that would leave float32's range stay, flagged."""
-        # Fields hold where the space does not choose: a number, or the first of several.
-        fields = {name: jnp.float32(np.ravel(getattr(self, name))[0]) for name in self.optional}
-        usual = {name: jnp.broadcast_to(value, (len(theta),)) for name, value in fields.items()}
+        if "gae_lambda" in values:
+            experience = with_lambda(experience, values["gae_lambda"])
+        # What is left was needed by the batch as a whole only; an axis of learners comes first in all else.
+        experience = experience._replace(differences=None)
         train = jax.vmap(partial(self.train, policy, key))
-        moved, after, *reported = train(theta, experience, usual | values, state)
+        moved, after, *reported = train(theta, experience, values, state)
         usable = finite_rows((moved, after))
         moved, after = chosen_rows(usable, (moved, after), (theta, state))
         divergence, clip_fraction = (jnp.where(usable & jnp.isfinite(value), value, 0.0) for value in reported)
@@ -88,7 +89,7 @@ _EPSILON = 1e-5  # of Adam: larger than usual, as Stable-Baselines3 has it for s
 
 
 def adam_step(theta: Array, gradient: Array, rate: Array, moments: Moments) -> tuple[Array, Moments]:
-    """Make one step of Adam downhill, for one learner.
+    """Make one step of Adam downhill, for one learner; the rate may differ between parameters.
 
     The order of operations is PyTorch's; optax's Adam multiplies in another one, and gives other last bits.
     """
@@ -100,9 +101,10 @@ def adam_step(theta: Array, gradient: Array, rate: Array, moments: Moments) -> t
     return moved, Moments(first, second, steps)
 
 
-def train_in_minibatches(
-    step: Callable[[Any, Any], tuple[Any, Any]], start: Any, batch: Any, key: Array, epochs: int, size: int
-) -> tuple[Any, Any]:
+Step = Callable[[Any, Any], tuple[Any, Any]]  # from what is carried and a minibatch to what is carried and outputs
+
+
+def train_in_minibatches(step: Step, start: Any, batch: Any, key: Array, epochs: int, size: int) -> tuple[Any, Any]:
     """Scan over minibatches of one learner's batch, in a new order for every epoch, which all learners share.
 
     Return the end and the mean outputs of every epoch.
@@ -116,6 +118,30 @@ def train_in_minibatches(
         return carry, jax.tree.map(jnp.mean, outputs)
 
     return lax.scan(epoch, start, orders)
+
+
+def limited(step: Step, most: Array | int) -> Step:
+    """Return a step that changes nothing after the first `most` calls; it carries their number, and outputs if it counts.
+
+    Learners of a block make different numbers of steps in one compiled program.
+    """
+
+    def masked(carry: Any, minibatch: Any) -> tuple[Any, Any]:
+        before, made = carry
+        after, outputs = step(before, minibatch)
+        counts = made < jnp.maximum(jnp.round(most), 1.0)
+        after = jax.tree.map(lambda new, old: jnp.where(counts, new, old), after, before)
+        outputs = jax.tree.map(lambda output: jnp.where(counts, output, 0.0), outputs)
+        return (after, made + 1.0), (outputs, counts.astype(jnp.float32))
+
+    return masked
+
+
+def rates(policy: ActorCritic, rate: Array, critic_rate: Array | float) -> Array:
+    """Return the learning rate of every parameter: the actor's, and `critic_rate` times it for the critic."""
+    if isinstance(critic_rate, float) and critic_rate == 1.0:
+        return rate
+    return rate * jnp.where(policy.is_critic, critic_rate, 1.0)
 
 
 def standardised(advantage: Array) -> Array:

@@ -29,6 +29,7 @@ from metastep.rules.actor_critic.experience import (
     advantages,
     in_first_episode,
     steps_of,
+    temporal_differences,
 )
 from metastep.simulation.engine import compiled
 from metastep.simulation.host import draw_seeds, numbers_last, on_host
@@ -94,22 +95,31 @@ class Sampler:
             state = jax.vmap(partial(_reset_one, self.env))(context, jnp.stack((*noise, nothing), axis=-1))
         return Lanes(state, nothing, nothing, nothing, jnp.zeros(shape, bool))
 
-    def __call__(self, theta: Array, context: Array, lanes: Lanes, key: Array, gae_lambda: float) -> Experience:
+    def __call__(
+        self,
+        theta: Array,
+        context: Array,
+        lanes: Lanes,
+        key: Array,
+        gae_lambda: float,
+        *,
+        keeps_differences: bool = False,
+    ) -> Experience:
         """Sample the next batch of learners with these parameters (learners, parameters)."""
         lanes, steps = self.simulate(theta, context, lanes, key)
         # On the host this is not part of a larger program; static arguments come first.
         summarise = compiled(_experience) if isinstance(self.env, HostEnv) else _experience
-        experience: Experience = summarise((self, gae_lambda), lanes, steps)
+        experience: Experience = summarise((self, gae_lambda, keeps_differences), lanes, steps)
         return experience
 
-    def blank(self, theta: Array, context: Array) -> Experience:
+    def blank(self, theta: Array, context: Array, *, keeps_differences: bool = False) -> Experience:
         """Return a batch of the right form, with meaningless numbers."""
         policy, shape = self.policy, (len(theta), self.num_steps, self.num_envs)
         seen, paid = jnp.zeros((*shape, policy.num_observations), jnp.float32), jnp.zeros(shape, jnp.float32)
         action = jnp.zeros((*shape, policy.num_actions), jnp.int32 if policy.is_discrete else jnp.float32)
         played = Played(seen, action, paid, seen, paid > 0.0, paid > 0.0)
         steps = jax.vmap(partial(steps_of, self.policy))(self.policy.split(theta), played)
-        return _experience((self, 1.0), self.start(context, jax.random.key(0)), steps)
+        return _experience((self, 1.0, keeps_differences), self.start(context, jax.random.key(0)), steps)
 
     def simulate(self, theta: Array, context: Array, lanes: Lanes, key: Array) -> tuple[Lanes, Steps]:
         """Step every environment of every learner `num_steps` times."""
@@ -127,10 +137,10 @@ class Sampler:
         return jnp.stack(standard_normals(key, draws, num, (num_learners, self.num_envs)), axis=-1)
 
 
-def _experience(how: tuple[Sampler, float], lanes: Lanes, steps: Steps) -> Experience:
-    """Summarise a batch; `how` is the sampler and lambda of the advantages."""
-    sampler, gae_lambda = how
-    advantage = advantages(steps, sampler.discount, gae_lambda)
+def _experience(how: tuple[Sampler, float, bool], lanes: Lanes, steps: Steps) -> Experience:
+    """Summarise a batch; `how` is the sampler, lambda of the advantages, and whether to keep the temporal differences."""
+    sampler, gae_lambda, keeps_differences = how
+    advantage = advantages(*temporal_differences(steps, sampler.discount, gae_lambda))
     learners = len(advantage)
 
     def flat(array: Array) -> Array:
@@ -150,6 +160,7 @@ def _experience(how: tuple[Sampler, float], lanes: Lanes, steps: Steps) -> Exper
         entropy=jnp.mean(steps.entropy, axis=(1, 2)),
         num_steps=jnp.full(learners, float(sampler.hold * sampler.batch_size), jnp.float32),
         lanes=lanes,
+        differences=temporal_differences(steps, sampler.discount) if keeps_differences else None,
     )
 
 

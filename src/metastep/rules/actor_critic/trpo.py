@@ -11,8 +11,9 @@ from jax import Array, lax
 from metastep._core.settings import Count, Positive, Share, check_fields
 from metastep.policies.actor_critic import ActorCritic
 from metastep.rules.actor_critic.experience import Experience
+from metastep.rules.actor_critic.ppo import PPO
 from metastep.rules.actor_critic.rule import ActorCriticRule, Moments, adam_step, standardised, train_in_minibatches
-from metastep.rules.spaces import Values
+from metastep.rules.spaces import Range, Values
 from metastep.simulation.gradients import conjugate_gradient
 
 
@@ -45,6 +46,10 @@ class TRPO(ActorCriticRule):
     minibatch_size: Count = 128
 
     name: ClassVar[str] = "trpo"
+    choices: ClassVar[dict[str, Range]] = {
+        "gae_lambda": PPO.choices["gae_lambda"],
+        "critic_rate": Range(1e-4, 0.1, "log"),  # a rate of its own: the actor has none
+    }
 
     def __post_init__(self) -> None:
         check_fields(self, "meta.rule")
@@ -88,8 +93,9 @@ class TRPO(ActorCriticRule):
         def step(carry: tuple[Array, Moments], data: tuple[Array, ...]) -> tuple[tuple[Array, Moments], None]:
             """Make a step of Adam for the critic; the actor's gradients are zero, so that it stays."""
             theta, moments = carry
-            return adam_step(theta, jax.grad(error)(theta, *data), jnp.float32(self.critic_rate), moments), None
+            return adam_step(theta, jax.grad(error)(theta, *data), critic_rate, moments), None
 
+        critic_rate = values.get("critic_rate", jnp.float32(self.critic_rate))
         data, size = (batch.observation, batch.target), self.minibatch_size
         (moved, after), _ = train_in_minibatches(step, (moved, state), data, key, self.critic_epochs, size)
         return moved, after, cost, jnp.float32(0.0)
