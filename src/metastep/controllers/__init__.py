@@ -14,7 +14,7 @@ from metastep.controllers.schedules import (
 )
 from metastep.controllers.search import HOOF, GreedyOracle
 from metastep.fqi import Model
-from metastep.mdp.controller import Controller, Exploration, Run
+from metastep.mdp.controller import Controller, Exploration, Resources
 from metastep.search import Searched, SearchedModel
 
 REGISTRY: Registry[Controller] = Registry("controller")
@@ -32,4 +32,4 @@ def controller_of(model: Model | SearchedModel) -> Controller:
 
 __all__ = ["HOOF", "REGISTRY", "Controller", "CosineAnnealing", "Decay", "Exploration", "Exploring", "Fixed"]
 __all__ += ["GeometricDecay", "GreedyOracle", "KLAdaptive", "LinearAnnealing", "MetaFQIController", "Metagrad"]
-__all__ += ["RandomConstant", "Run", "Searched", "SingleAction", "controller_of", "make", "names", "register"]
+__all__ += ["RandomConstant", "Resources", "Searched", "SingleAction", "controller_of", "make", "names", "register"]

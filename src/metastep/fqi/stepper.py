@@ -15,7 +15,16 @@ from metastep._core.logs import AnyLog, as_log
 from metastep._core.settings import Count, from_json
 from metastep._core.storage import require_stamp, stamp
 from metastep.features.base import ANY
-from metastep.features.diagnostics import DIAGNOSTICS, Memory, MinibatchStats, Movement, asked_for, needed, observed
+from metastep.features.diagnostics import (
+    DIAGNOSTICS,
+    PER_MINIBATCH,
+    Memory,
+    MinibatchStats,
+    Movement,
+    asked_for,
+    needed,
+    observed,
+)
 
 if TYPE_CHECKING:
     from metastep.fqi.base import AnyModel
@@ -44,11 +53,14 @@ class Proposal(NamedTuple):
         return self.stepsize
 
 
-# What `Stepper.record` returns, with bounds: a checkpoint may come from anywhere.
-_FIELDS: Any = {name: _Index if name == "updates" else _Number for name in Memory._fields}
+# What `Stepper.record` returns, with bounds: a checkpoint may come from anywhere. Those of earlier versions lack what was added
+# to the state since; no model of theirs observes it.
+_FIELDS: Any = {name: _Index if name == "updates" else _Number for name in Memory._fields[:6]}
+_FIELDS |= dict.fromkeys(Memory._fields[6:], (_Number, 0.0))
+_SUMS: Any = {"minibatches": _Index} | dict.fromkeys(MinibatchStats._fields[1:3], _Number | None)
+_SUMS |= dict.fromkeys(MinibatchStats._fields[3:], (_Number | None, 0.0))
 _MEMORY: Any = create_model("", **_FIELDS)
-_SUMS: Any = {"approx_kl": _Number | None, "clip_fraction": _Number | None}
-_GATHERED: Any = create_model("", minibatches=_Index, direction=(str, ""), values=(dict[str, _Number], {}), **_SUMS)
+_GATHERED: Any = create_model("", **_SUMS, direction=(str, ""), values=(dict[str, _Number], {}))
 _RECORD: TypeAdapter[Any] = TypeAdapter(
     create_model("", model=str, num_updates=Count, memory=_MEMORY, gathered=_GATHERED, movement=(dict[str, str], {}))
 )
@@ -121,7 +133,8 @@ class Stepper:
                     "record: movement is damaged, allowed are two vectors of as many finite numbers, in base64."
                 )
         sums = state.gathered
-        floats = [np.float32(np.nan if one is None else one) for one in (sums.approx_kl, sums.clip_fraction)]
+        given = (getattr(sums, name) for name in MinibatchStats._fields[1:])
+        floats = [np.float32(np.nan if one is None else one) for one in given]
         self.gathered = MinibatchStats(sums.minibatches, *floats)
         if self.memory.updates:
             try:
@@ -166,16 +179,15 @@ class Stepper:
         and the mean of its features to a searched one.
 
         If no update begins, the last proposal stays. With `minibatches`, call it for each of them before its step, with
-        `begins` true for the first of an update, and with `approx_kl` and `clip_fraction` of the minibatch.
+        `begins` true for the first of an update, and with those of `features.diagnostics.PER_MINIBATCH` of the minibatch.
         """
         if np.size(begins) != 1:
             raise InputError(f"begins is {shown(begins)}, allowed are True and False.")
         ratios: dict[str, Any] = {}
         given = as_diagnostics({} if diagnostics is None else diagnostics, more)
         if self.minibatches is not None:
-            ratios |= {name: given[name] for name in ("approx_kl", "clip_fraction") if name in given}
-            last = self.gathered.of_the_update(self.minibatches, np)
-            given |= {name: last[name] for name in ratios}
+            ratios |= {name: given[name] for name in PER_MINIBATCH if name in given}
+            given |= self.gathered.of_the_update(ratios, self.minibatches, np)
         if begins:
             proposal = self._propose(given)
         elif self._proposal is not None:
@@ -198,7 +210,8 @@ class Stepper:
                     )
                 after, step = before.after(moved, np)
                 movement = after if np.isfinite(step.length) else movement
-                numbers = numbers | {"step_norm": step.length, "step_cosine": step.cosine} | numbers
+                lengths = {"step_norm": step.length, "parameter_norm": np.sqrt(np.sum(moved**2))}
+                numbers = numbers | lengths | {"step_cosine": step.cosine} | numbers
             found, sound, memory = observed(self.features, numbers, self.memory, float(self.num_updates), np)
         self.last = {name: np.atleast_1d(np.asarray(value, np.float32)) for name, value in found.items()}
         if not sound and not self._has_warned:

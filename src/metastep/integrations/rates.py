@@ -19,9 +19,8 @@ def rate_model(source: ModelSource) -> AnyModel:
     model = source if isinstance(source, AnyModel) else load(source)
     rule = model.record.rule_name
     if rule not in _RULES:
-        raise InputError(
-            f"model: it was fitted for the rule {rule!r}, whose step is not a learning rate; allowed are {', '.join(_RULES)}."
-        )
+        allowed = f"allowed are {', '.join(_RULES)}"
+        raise InputError(f"model: it was fitted for the rule {rule!r}, whose step is not a learning rate; {allowed}.")
     return model
 
 

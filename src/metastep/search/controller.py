@@ -15,7 +15,7 @@ from metastep._core.errors import InputError
 from metastep._core.provenance import describe, first_difference
 from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Stream
-from metastep.mdp.controller import Controller, Run, TaskSource
+from metastep.mdp.controller import Controller, Resources, TaskSource
 from metastep.search.model import SearchedModel, SearchedRecord, places
 from metastep.search.network import Network
 
@@ -47,7 +47,7 @@ class Searched(Controller):
         """Searched on the training tasks; generation and level were selected on the validation tasks."""
         return TaskSource("trained", Stream.TRAIN, self.contexts), TaskSource("selected", Stream.VALIDATION)
 
-    def prepared(self, run: Run) -> "Searched":
+    def prepared(self, run: Resources) -> "Searched":
         if self.model is not None or self.network is not None:
             return self
         if not isinstance(model := run.model(), SearchedModel):
