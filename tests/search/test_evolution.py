@@ -1,6 +1,7 @@
 """The search itself: it finds a known optimum, compares like with like, and goes on where it was stopped."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,9 +97,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_bytes():
     assert [course.generation for course in kept] == [0, 1, 2, 3, 3, 4, 5, 6, 6]
     for course in kept:
         numbers = {name: getattr(course, name) for name in ("generation", "best_generation", "steps")}
-        resumed, _ = play(
-            plan_of(search, begun=lambda like, a=course_arrays(course), n=numbers: course_from(a, n, like))
-        )
+        resumed, _ = play(plan_of(search, begun=partial(course_from, course_arrays(course), numbers)))
         assert resumed._replace(state=0, best=0) == whole._replace(state=0, best=0)
         for name, array in course_arrays(whole).items():
             assert course_arrays(resumed)[name].tobytes() == array.tobytes()

@@ -133,7 +133,9 @@ def _show_validation(name: str, model: Any) -> None:
     record: Any = model.record
     for found in record.validation:
         level = getattr(found, "level", "")
-        mark = " selected" if (level or found.iteration) == (record.level if level else record.selected_iteration) else ""
+        mark = (
+            " selected" if (level or found.iteration) == (record.level if level else record.selected_iteration) else ""
+        )
         error = f" (standard error {found.error:.2g})" if level else ""
         print(f"{level or f'N = {found.iteration}'}: mean return over the updates {found.score:.4g}{error}{mark}")
 
@@ -158,9 +160,9 @@ def search(
         opened = _start(source, out, scale, seed=seed, overrides=overrides, anyway=yes)
     searched = [name for name in opened.models_needed if opened.of_model(name).config.learner == "search"]
     if not searched:
-        raise InputError(f"search: no method of {source} follows a model with `learner = \"search\"`.")
+        raise InputError(f'search: no method of {source} follows a model with `learner = "search"`.')
     for name in searched:
-        model = opened.learn(name, tracker=terminal)
+        model: Any = opened.learn(name, tracker=terminal)
         _show_validation(name, model)
         print(f"{opened.of_model(name).model_file}: {model.record.search_steps:.3g} environment steps")
 

@@ -37,10 +37,9 @@ from metastep.experiments import config as configs
 from metastep.experiments import provenance, reporting, searching, stages
 from metastep.experiments.budget import require_affordable
 from metastep.experiments.schema import Experiment
-from metastep.fqi import Model, save_model
+from metastep.fqi import save_model
 from metastep.mdp import MetaMDP, collection
 from metastep.mdp.dataset import Dataset, DatasetWriter, all_transitions
-from metastep.search import SearchedModel
 from metastep.testing import check_env
 from metastep.testing.envs import declared
 
@@ -233,7 +232,7 @@ class Run:
             save_model(model, path)
         return Exploring(MetaFQIController(model), config.collect.exploration, config.collect.near)
 
-    def learn(self, model: str = "", *, tracker: Tracker | None = None) -> Model | SearchedModel:
+    def learn(self, model: str = "", *, tracker: Tracker | None = None) -> Any:
         """Collect and fit, or search, one of the experiment's models, and select; or continue where it was stopped."""
         own = self.of_model(model)
         if model:

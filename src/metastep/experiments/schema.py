@@ -375,7 +375,9 @@ class Experiment(_Section):
     initial: InitialSection = _field("The distribution of the first policy.")
     rollout: RolloutSection = _field("How a policy is tried out and its gradient estimated.")
     meta: MetaSection = _field("What the meta-MDP shows and what is chosen.")
-    collect: CollectSection = _field("The training data, which search does without.", CollectSection(num_meta_episodes=1))
+    collect: CollectSection = _field(
+        "The training data, which search does without.", CollectSection(num_meta_episodes=1)
+    )
     learner: Learner = _field("What learns the controller: Fitted Q-Iteration from data, or search.", "fitted-q")
     fqi: FQISection = _field("Fitted Q-Iteration.", FQISection())
     search: SearchSection = _field("Evolution strategies.", SearchSection())

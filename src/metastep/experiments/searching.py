@@ -218,6 +218,11 @@ def read_searched(run: Run) -> SearchedModel:
     return model
 
 
+def model_of(run: Run, level: str = "") -> Any:
+    """Return the selected model of a run, or that of one level."""
+    return read_level(run, level) if level else run.model
+
+
 def read_level(run: Run, level: str) -> SearchedModel:
     """Return the model of one level of a run's search."""
     path = level_file(run, level)

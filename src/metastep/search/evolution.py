@@ -8,6 +8,7 @@ cores, workers or a GPU, and the result does not depend on where.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -32,6 +33,7 @@ Objective = Literal["auc", "final"]
 Strategy = Literal["open-es", "cma-es", "snes", "pgpe"]
 _PAIRED: tuple[Strategy, ...] = ("open-es", "pgpe")  # draw -z beside every z, in the second half of the population
 _SEARCH, _HIDDEN, _SPREAD = 101, 102, 103  # purposes of random numbers
+_LENIENT = partial(jax.numpy_dtype_promotion, "standard")  # evosax and optax mix types
 _INSIDE = 0.15  # distance of the first controller from the faces of the unit cube, where a logit has little slope
 
 
@@ -144,6 +146,7 @@ def first_weights(network: Network, seed: int) -> NDArray[np.float32]:
     return np.concatenate([np.ravel(part) for part in parts._replace(hidden=hidden)]).astype(np.float32)
 
 
+@_LENIENT()
 def make_strategy(search: Search, num_weights: int) -> tuple[Any, Any]:
     """Return a strategy of evosax for two controllers of every pair, and its parameters."""
     try:
@@ -215,7 +218,8 @@ def searching(
     strategy, params = make_strategy(search, network.num_weights)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SEARCH), LEVELS.index(network.level))
     mean = first_weights(network, seed) if start is None else start
-    state = strategy.init(jax.random.fold_in(key, 2**32 - 1), jnp.asarray(mean), params)
+    with _LENIENT():
+        state = strategy.init(jax.random.fold_in(key, 2**32 - 1), jnp.asarray(mean), params)
     course = begun(state) or Course(0, state, mean, 0, (), 0.0)
     share = search.pairs // len(families)
     if share < 1:
@@ -234,7 +238,8 @@ def searching(
             keep(course)
         if is_last:
             return course
-        drawn, state = strategy.ask(jax.random.fold_in(key, 2 * generation), course.state, params)
+        with _LENIENT():
+            drawn, state = strategy.ask(jax.random.fold_in(key, 2 * generation), course.state, params)
         halves = np.asarray(drawn, np.float32).reshape(2, search.pairs, -1)
         center = np.broadcast_to(np.asarray(state.mean, np.float32), halves[0].shape)
         asked, sizes = [], []
@@ -259,9 +264,9 @@ def searching(
         fitness = -np.concatenate(gains, axis=1)  # strategies minimise
         missing = search.pairs - fitness.shape[1]  # pairs that could not be shared out evenly say nothing
         fitness = np.pad(fitness, ((0, 0), (0, missing))).reshape(-1).astype(np.float32)
-        state, _ = strategy.tell(
-            jax.random.fold_in(key, 2 * generation + 1), drawn, jnp.asarray(fitness), state, params
-        )
+        learning = jax.random.fold_in(key, 2 * generation + 1)
+        with _LENIENT():
+            state, _ = strategy.tell(learning, drawn, jnp.asarray(fitness), state, params)
         course = course._replace(generation=generation + 1, state=state, steps=steps)
         keep(course)
 
