@@ -141,6 +141,7 @@ def _show_validation(name: str, model: Any) -> None:
 
 
 @verb
+@working
 def search(
     terminal: Any,
     source: Annotated[str, typer.Argument(help="A preset, a .toml file, or the folder of a run.")],

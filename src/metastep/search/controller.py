@@ -46,8 +46,9 @@ class Searched(Controller):
 
     @property
     def shaped_by(self) -> tuple[TaskSource, ...]:
-        """Searched on the training tasks; generation and level were selected on the validation tasks."""
-        return TaskSource("trained", Stream.TRAIN, self.contexts), TaskSource("selected", Stream.VALIDATION)
+        """Searched on the training tasks; generation and level of a model were selected on the validation tasks."""
+        trained = TaskSource("trained", Stream.TRAIN, self.contexts)
+        return (trained,) if self.model is None else (trained, TaskSource("selected", Stream.VALIDATION))
 
     def prepared(self, run: Resources) -> "Searched":
         if self.model is not None or self.network is not None:

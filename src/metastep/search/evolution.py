@@ -67,7 +67,7 @@ class Search:
     rate: Positive = 0.15
     knots: Several = 5
     units: Count = 8
-    observation: tuple[str, ...] = ("training", "progress")
+    observation: tuple[str, ...] = features.expanded(("training", "progress"))
     validate_every: Count = 5
     block_size: Count | None = None
 
