@@ -1,13 +1,12 @@
 """`python -m paper`: reproduce figures and tables, write a page of results, check a folder."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from metastep import InputError
-from metastep.cli.frame import guarded, main, watch, working
+from metastep.cli.frame import guarded, main, print_findings, watch, working
 from metastep.cli.options import Device, ForceOption, Scale, SetOption, YesOption
 from paper.registry import IDS
 
@@ -88,14 +87,7 @@ def check(folder: Annotated[Path, typer.Argument(help="Folder of `python -m pape
     watch(Device.cpu)
     from paper.runner import check_reproduction
 
-    findings = check_reproduction(folder)
-    for path, problem in findings:
-        print(f"{os.path.relpath(path, folder)}: {problem or 'ok'}")
-    wrong = sum(bool(problem) for _, problem in findings)
-    if wrong:
-        print(f"{wrong} of {len(findings)} files are not as they should be.")
-        raise typer.Exit(1)
-    print(f"all {len(findings)} files are as they should be.")
+    print_findings(check_reproduction(folder), folder)
 
 
 if __name__ == "__main__":

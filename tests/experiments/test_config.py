@@ -246,10 +246,10 @@ NAV2D = {
     "compare.methods.fixed.grid.stepsize=[]": "compare.methods.fixed.grid.stepsize: [] must hold at least one number.",
     'compare.methods=[{name="fixed", grid={alpha=[1]}}]': "compare.methods.fixed.controller: 'alpha' is not an option of",
     "models.metastep.fqi.regressor.tress=3": "fqi.regressor: 'tress' is not an option of extra-trees, allowed are trees,",
-    "initial.mean=[0,1]": "initial.mean: [0.0, 1.0] must hold one number, or one for each of the 6 parameters.",
+    "initial.mean=[0,1]": "initial.mean: [0.0, 1.0] must hold 1 number, or 6, one for each parameter.",
     "rollout={horizon=5}": "rollout.num_episodes: is missing, it must be set where the rule is 'nga'.",
     "rollout.num_envs=4": "rollout.num_envs: 4 must not be set where the rule is 'nga', which does not use it.",
-    "policy=actor-critic": "policy.name: 'actor-critic' must not be set where the rule is 'nga', which learns",
+    "policy=actor-critic": "policy.name: 'actor-critic' must not be set where the rule is 'nga', it learns",
     "meta.rule=ppo": "policy.name: 'linear' has no critic, take 'actor-critic' where the rule is 'ppo'.",
     "meta.observation=training": "meta.observation: 'last_rate' is not known where the rule is 'nga', allowed are",
 }
@@ -258,7 +258,7 @@ PENDULUM_PPO = {
     "meta.rule.minibatch_size=300": "meta.rule.minibatch_size: 300 must divide the 3200 steps of a batch, which are",
     "meta.stepsize_scale=divergence": "meta.stepsize_scale: 'divergence' needs a rule that moves along a line",
     "meta.observation=paper": "meta.observation: 'natural_gradient' is not known where the rule is 'ppo', allowed are",
-    "policy={name='linear', sigma=1.0}": "initial.kind: 'orthogonal' is for policies with an actor and a critic",
+    "policy={name='linear', sigma=1.0}": "initial.kind: 'orthogonal' needs an actor and a critic",
     'compare.methods=["rmsprop"]': "compare.methods.rmsprop.grid.stepsize: is missing, it must be a list of",
     'compare.methods=[{name="x", rule="adam", controller={name="fixed", stepsize=1.0}}]': "meta.rule: 'adam' learns from",
 }

@@ -15,9 +15,8 @@ from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingDa
 from metastep.mdp.history import Transitions
 from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Picture
-from metastep.report.figures import colour_of
+from metastep.report.figures import PALETTE, Ink, colour_of, tint
 from metastep.report.results import most_followed, performance_profile, some_tasks
-from metastep.report.style import INKS, PALETTE, tint
 from metastep.report.tables import Findings, about, best_baseline, target_of, yardstick_of
 from metastep.rules.spaces import Range
 from tests.report.test_report import compared, findings, prose, small_model, table
@@ -64,7 +63,7 @@ def menu_findings(**changes: Any) -> Findings:
 
 def drawn(document: Document, name: str) -> Figure:
     picture = next(part for part in document.parts if isinstance(part, Picture) and part.name == name)
-    return picture.draw("light")
+    return picture.draw()
 
 
 def test_the_direction_followed_most_often_is_of_equals_the_first() -> None:
@@ -243,18 +242,16 @@ def test_the_profile_starts_at_the_share_of_tasks_that_are_won() -> None:
         assert line.get_ydata()[0] == pytest.approx((row == auc.max(axis=0)).mean())
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_colours_can_be_read(theme: Any) -> None:
-    weights = (0.2126, 0.7152, 0.0722)
-    paper = np.array(to_rgb(INKS[theme].paper)) @ weights
+def test_colours_can_be_read() -> None:
+    weights, ink = (0.2126, 0.7152, 0.0722), Ink()
     for colour in (*PALETTE, "#000075", "#444444", "text", "quiet"):
-        assert abs(np.array(to_rgb(tint(colour, 0, INKS[theme]))) @ weights - paper) > 0.2
+        assert abs(np.array(to_rgb(tint(colour, 0, ink))) @ weights - np.array(to_rgb(ink.paper)) @ weights) > 0.2
 
 
 def test_a_report_where_all_tasks_and_methods_are_alike() -> None:
     found = menu_findings()
     equal = dataclasses.replace(found.comparison, returns=np.full_like(found.comparison.returns, -3.0))
     parts = compose(dataclasses.replace(found, comparison=equal)).parts
-    pictures = {part.name: part.draw("light") for part in parts if isinstance(part, Picture)}
+    pictures = {part.name: part.draw() for part in parts if isinstance(part, Picture)}
     assert len(pictures) == sum(isinstance(part, Picture) for part in parts)  # no figure is written over another
     assert {"directions", "step-sizes", "steps-by-task", "single-tasks", "spread", "values"} <= pictures.keys()

@@ -1,8 +1,7 @@
 """Durable files, written whole or not at all and checked for damage, and exclusive locks of folders.
 
-A file is written under a temporary name, synced and renamed, and its folder is synced. The temporary file of a killed process
-is recognised by its name and by its lock, which ended with the process. Libraries for atomic writes offer the rename, but
-neither this cleaning up nor files that are created only once.
+The temporary file of a killed process is recognised by its name and by its lock, which ended with the process. Libraries for
+atomic writes offer the rename, but neither this cleaning up nor files that are created only once.
 """
 
 import errno
@@ -68,7 +67,7 @@ def _is_supported(loss: str, call: Callable[..., object], *arguments: Any) -> bo
     return True
 
 
-def _lock(descriptor: int, mode: int) -> bool:
+def _lock(descriptor: int, mode: int = 0) -> bool:
     """Lock an open file; BlockingIOError if another process holds the lock."""
     loss = "has no locks: temporary files of killed processes are removed only after a day"
     return _is_supported(loss, fcntl.flock, descriptor, fcntl.LOCK_EX | mode)
@@ -90,7 +89,7 @@ def temporary(path: Path) -> Iterator[Path]:
         while True:
             file = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
             descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-            _lock(descriptor, 0)
+            _lock(descriptor)
             if os.fstat(descriptor).st_nlink > 0:
                 break
             os.close(descriptor)  # another process took it for a leftover in the moment before it was locked
@@ -170,9 +169,7 @@ def require_free_space(folder: str | Path, num_bytes: int) -> None:
     place = Path(folder).absolute()
     free = shutil.disk_usage(next(each for each in (place, *place.parents) if each.exists())).free
     if free < num_bytes:
-        raise InputError(
-            f"Folder {folder} needs {num_bytes / 1e6:.1f} MB of free disk space, but only {free / 1e6:.1f} MB are left."
-        )
+        raise InputError(f"Folder {folder} needs {num_bytes / 1e6:.1f} MB of disk space, {free / 1e6:.1f} MB are left.")
 
 
 @contextmanager
@@ -309,9 +306,7 @@ def claim(folder: Path, marker: str) -> Path:
     create_folder(folder)
     found = sorted(name for name in os.listdir(folder) if not is_temporary(name))
     if found and marker not in found and not (folder / marker).exists():  # another process may have been faster
-        raise InputError(
-            f"--out: {folder} holds {found[0]} and is not a folder of this command; name one that is new or empty."
-        )
+        raise InputError(f"--out: {folder} holds {found[0]}, it must be new, empty or a folder of this command.")
     return folder / marker
 
 
@@ -329,10 +324,8 @@ def writing(folder: Path, *, deep: bool = True) -> Iterator[None]:
     try:
         lock.acquire(_SECONDS_TO_WAIT)
     except Timeout:
-        holder = writer(folder) or "another process"
-        raise InputError(
-            f"Folder {folder} is in use by {holder}; wait for it, stop it, or use another folder."
-        ) from None
+        holder = f"in use by {writer(folder) or 'another process'}"
+        raise InputError(f"Folder {folder} is {holder}; wait for it, stop it, or use another folder.") from None
     except OSError as error:  # a read-only folder can still be read, and not every file system has locks
         reason = error.strerror or error
         warn(f"folder {folder} cannot be locked ({reason}), so nothing keeps other processes from writing there")

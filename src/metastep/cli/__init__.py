@@ -1,6 +1,5 @@
 """The verbs of the command line. Heavy imports happen inside them, so that `--help` is quick."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ from metastep import __version__
 from metastep._core.errors import InputError
 from metastep._core.parallel import prepare_jax
 from metastep.cli import options as given
-from metastep.cli.frame import app, main, this_command, verb, watch, working
+from metastep.cli.frame import app, main, print_findings, this_command, verb, watch, working
 
 __all__ = ["app", "main"]
 
@@ -166,7 +165,7 @@ def export(
         raise InputError("export: nothing to do, give --parquet FILE or --minari NAME.")
     data = Run.open(folder).dataset
     if parquet is not None:
-        from metastep.mdp.parquet import to_parquet
+        from metastep.mdp.dataset import to_parquet
 
         to_parquet(data, parquet, force=force)
         print(parquet)
@@ -205,16 +204,7 @@ def check(folder: given.FolderArgument, allow_imports: given.ImportsOption = Fal
     from metastep.experiments.checking import busy_in, check_folder
 
     busy = busy_in(folder)
-    findings = check_folder(folder, allow_imports=allow_imports)
-    for path, problem in findings:
-        print(f"{os.path.relpath(path, folder)}: {problem or 'ok'}")
-    if busy:
-        print(f"{busy} is writing here now; check again when it has ended.")
-    wrong = sum(bool(problem) for _, problem in findings)
-    if wrong:
-        print(f"{wrong} of {len(findings)} files have a problem.")
-        raise typer.Exit(1)
-    print(f"all {len(findings)} files are ok.")
+    print_findings(check_folder(folder, allow_imports=allow_imports), folder, busy)
 
 
 @verb

@@ -13,7 +13,7 @@ from metastep.controllers.schedules import (
     RandomConstant,
 )
 from metastep.controllers.search import HOOF, GreedyOracle
-from metastep.mdp.controller import Controller, Exploration, Run
+from metastep.mdp.controller import Controller, Exploration, Resources
 from metastep.search.controller import Searched
 
 REGISTRY: Registry[Controller] = Registry("controller")
@@ -25,4 +25,4 @@ for _kind in (*_open_loop, KLAdaptive, HOOF, Metagrad, SingleAction, MetaFQICont
 
 __all__ = ["HOOF", "REGISTRY", "Controller", "CosineAnnealing", "Decay", "Exploration", "Exploring", "Fixed"]
 __all__ += ["GeometricDecay", "GreedyOracle", "KLAdaptive", "LinearAnnealing", "MetaFQIController", "Metagrad"]
-__all__ += ["RandomConstant", "Run", "Searched", "SingleAction", "make", "names", "register"]
+__all__ += ["RandomConstant", "Resources", "Searched", "SingleAction", "make", "names", "register"]

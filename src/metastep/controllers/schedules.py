@@ -193,9 +193,8 @@ class KLAdaptive(_Schedule):
 
     def init(self, mdp: MetaMDP, learners: Learners) -> Array:
         if isinstance(mdp.rule, Rule) and not mdp.rule.is_along_a_line:
-            raise InputError(
-                f"controller: {self.name!r} needs a rule that reports the divergence of an update, {mdp.rule.name!r} does not."
-            )
+            needs = "needs a rule that reports the divergence of an update"
+            raise InputError(f"controller: {self.name!r} {needs}, {mdp.rule.name!r} does not.")
         return self._clipped(super().init(mdp, learners), learners)
 
     def observe(self, state: Array, before: Learners, hyperparameters: Array, after: Learners) -> Array:

@@ -1,7 +1,4 @@
-"""The paired comparison: every method on the same tasks, from the same initial policies, with the same simulation keys.
-
-A comparison is saved in one file that a report reads, and as a long table for data frames.
-"""
+"""The paired comparison: every method on the same tasks, from the same initial policies, with the same simulation keys."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -113,7 +110,7 @@ class Comparison:
         return {name: int(count) for name, count in zip(self.names, counts, strict=True)}
 
 
-class Asked(NamedTuple):
+class TaskSet(NamedTuple):
     """The tasks of a comparison; the fields are those of `compare`."""
 
     mdp: MetaMDP
@@ -146,15 +143,12 @@ def compare(
 
     Args:
         methods: each replaces the meta-MDP's rule by its own.
-        seed: of tasks, initial policies and simulations.
-        num_updates: T.
+        seed, num_updates: of tasks, initial policies and simulations; T.
         num_tasks: how many tasks of the stream; with `contexts`, their number is the default.
-        contexts: an explicit task list (tasks, coordinates) in place of sampled ones; used in turn when there are
-            fewer of them than `num_tasks`.
+        contexts: a task list (tasks, coordinates) in place of sampled ones, used in turn.
         stream: where tasks and keys come from; a method that was shaped on it is refused.
         tuning: tables to keep with the result.
-        blocks_together: blocks that a GPU simulates in one batch.
-        tracker: receives progress in blocks.
+        blocks_together, tracker: blocks that a GPU simulates in one batch; receives progress in blocks.
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
@@ -163,14 +157,14 @@ def compare(
         num_tasks = num_tasks or len(contexts)
     if num_tasks is None or num_tasks < 1 or num_updates < 1:
         raise InputError(f"compare: {num_tasks} tasks and {num_updates} updates; both must be at least 1.")
-    asked = Asked(mdp, seed, num_updates, num_tasks, contexts, stream)
+    asked = TaskSet(mdp, seed, num_updates, num_tasks, contexts, stream)
     name = {Stream.VALIDATION: "validate", Stream.TUNING: "tune", Stream.TRAIN: "train"}.get(stream)
     name = name or (f"test {methods[0].name}" if len(methods) == 1 else f"test {len(methods)} methods")
     with (tracker or Silent()).stage(name, len(methods) * len(asked.blocks), "blocks") as stage:
-        return carry_out([comparing(methods, asked, tuning)], stage.advance, together=blocks_together)[0]
+        return carry_out([comparison_plan(methods, asked, tuning)], stage.advance, together=blocks_together)[0]
 
 
-def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTable] = ()) -> Plan[Comparison]:
+def comparison_plan(methods: Sequence[Method], asked: TaskSet, tuning: Sequence[TuningTable] = ()) -> Plan[Comparison]:
     """Return the plan of a comparison: every method on every block of tasks."""
     names = [method.name for method in methods]
     if not names:
@@ -250,12 +244,9 @@ def require_alike(first: Comparison, second: Comparison, *, but: Sequence[str] =
         mdp = {name: value for name, value in comparison.settings.get("mdp", {}).items() if name not in _OF_THE_MODEL}
         return {name: value for name, value in comparison.settings.items() if name not in but} | {"mdp": mdp}
 
-    if difference := first_difference(setting(first), setting(second)):
-        key, before, now = difference
-        raise InputError(
-            f"results: {first.names[0]} was compared with {key} = {before}, {second.names[0]} with {now}; only results of "
-            "the same settings can be joined."
-        )
+    if found := first_difference(setting(first), setting(second)):
+        apart = f"{first.names[0]} was compared with {found[0]} = {found[1]}, {second.names[0]} with {found[2]}"
+        raise InputError(f"results: {apart}; only results of the same settings can be joined.")
     if not np.array_equal(second.context, first.context):
         raise InputError(f"results: {second.names[0]} was compared on other tasks than {first.names[0]}.")
 
@@ -338,9 +329,8 @@ def _require_whole(comparison: Comparison) -> None:
     for record, chosen in zip(comparison.methods, comparison.direction, strict=True):
         last = max(0, len(record.directions) - 1)
         if chosen.size and not 0 <= chosen.min() <= chosen.max() <= last:
-            raise InputError(
-                f"directions of {record.name} are {chosen.min()} to {chosen.max()}, allowed is 0 to {last}."
-            )
+            found = f"{chosen.min()} to {chosen.max()}"
+            raise InputError(f"directions of {record.name} are {found}, allowed is 0 to {last}.")
     for table in comparison.tuning:
         if not 0.0 <= table.num_steps < np.inf:
             raise InputError(f"tuning took {table.num_steps} steps.")

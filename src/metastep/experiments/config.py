@@ -88,10 +88,8 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any
         if str(source) not in known:
             near = difflib.get_close_matches(str(source), known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise InputError(
-                f"{'extends' if extending else 'preset'}: {shown(source)} does not exist, there are {', '.join(known)}, and "
-                f"files that end in .toml.{hint}"
-            )
+            place, there = "extends" if extending else "preset", f"{', '.join(known)}, and files that end in .toml"
+            raise InputError(f"{place}: {shown(source)} does not exist, there are {there}.{hint}")
         file = known[str(source)]
     if file.resolve() in [seen.resolve() for seen in extending]:
         raise InputError(f"extends: {' extends '.join(str(path) for path in (*extending, file))}, which is a circle.")
@@ -237,9 +235,7 @@ def build_mdp(config: Experiment) -> MetaMDP:
     if learns_from_steps and not isinstance(policy, policies.ActorCritic):
         raise InputError(f"policy.name: {config.policy.name!r} has no critic, take 'actor-critic' where {named}.")
     if isinstance(policy, policies.ActorCritic) and not learns_from_steps:
-        raise InputError(
-            f"policy.name: {config.policy.name!r} must not be set where {named}, which learns from episodes."
-        )
+        raise InputError(f"policy.name: {config.policy.name!r} must not be set where {named}, it learns from episodes.")
     of_steps, of_episodes = ("num_envs", "num_steps"), ("num_episodes",)
     for name in of_steps if learns_from_steps else of_episodes:
         if getattr(rollout, name) is None:
@@ -248,13 +244,8 @@ def build_mdp(config: Experiment) -> MetaMDP:
     for name in (*of_episodes, "baseline", *fisher) if learns_from_steps else (*of_steps, "hold"):
         if (value := getattr(rollout, name)) != type(rollout).model_fields[name].default:
             raise InputError(f"rollout.{name}: {value!r} must not be set where {named}, which does not use it.")
-    shared: dict[str, Any] = {
-        "space": meta.space(rule),
-        "initial": initial,
-        "meta_discount": meta.meta_discount,
-        "observation": meta.observation,
-        "block_size": rollout.block_size,
-    }
+    shared: dict[str, Any] = {"meta_discount": meta.meta_discount, "observation": meta.observation}
+    shared |= {"space": meta.space(rule), "initial": initial, "block_size": rollout.block_size}
     mdp: MetaMDP
     if isinstance(rule, rules.ActorCriticRule):
         assert isinstance(policy, policies.ActorCritic)
@@ -285,10 +276,8 @@ def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random
     steps: dict[str, Any] = {"menu": space.branches}
     if step is not None and space.num_coordinates > 1:
         others = ", ".join(name for name in space.names if name != "stepsize")
-        raise InputError(
-            f'meta.choices: fitted Q cannot choose {others} from a range; search can (`learner = "search"` in a table of '
-            "models), and fitted Q can choose from a list, as in meta.rule.clip_range = [0.1, 0.2]."
-        )
+        instead = 'search can (`learner = "search"` in a table of models), as can fitted Q from a list'
+        raise InputError(f"meta.choices: fitted Q cannot choose {others} from a range; {instead}.")
     if step is not None:
         steps = {"stepsize_low": step.low, "stepsize_high": step.high, "stepsize_scale": step.scale}
     names = ("iterations", "double", "lam", "num_stepsizes", "maximum", "ties")

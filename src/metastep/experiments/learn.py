@@ -8,6 +8,7 @@ folder/report.html          the same as a figure, with the settings
 
 import dataclasses
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from metastep._core import storage
 from metastep._core.errors import InputError, not_registered, shown
@@ -37,14 +39,14 @@ from metastep.mdp.loop import grow
 from metastep.mdp.parts import Parts, remove_parts
 from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Table, write_document
-from metastep.report.figures import Line, Panel, curves, picture
-from metastep.report.style import Ink
+from metastep.report.figures import Ink, Line, Panel, curves, picture
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.experience import in_first_episode
 from metastep.simulation.engine import engine_of
 
 _SECONDS_BETWEEN_PARTS = 20.0
 _POLICY = "policy.safetensors"
+_TASK = TypeAdapter(dict[str, float])
 
 
 class Learned(NamedTuple):
@@ -80,13 +82,12 @@ def learn(
     """Train a policy on a task of the model's family, or continue where an earlier call was stopped.
 
     Args:
-        model: a fitted model.
+        model, family: a fitted model, and the family of the task where the model was fitted on several.
         task: like `"mass=1.2,length=0.7"`; a coordinate that is not named is in the middle of its range.
         folder: for the results; new, empty or of the same call.
-        family: of the task, needed where the model was fitted on several.
-        seed, tracker: of the first policy and the simulation; receives progress.
-        num_updates: updates to make; by default as many as the model's experiment compares methods over.
-        command, allow_imports: for the report; whether modules that the model's record names may be imported.
+        seed, num_updates: of everything random; updates to make, by default as many as the model's experiment compares.
+        command, tracker: for the report; receives progress.
+        allow_imports: whether modules that the model's record names may be imported.
     """
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates
@@ -120,9 +121,8 @@ def learn(
                     written, since = time.monotonic(), growth.updates
         assert growth is not None  # there is one update at least
         theta = np.asarray(growth.learners.theta)[0]
-        arrays = {"theta": theta}
-        if isinstance(mdp.policy, ActorCritic):  # as other frameworks take them
-            arrays |= {f"parts/{name}": np.asarray(part) for name, part in mdp.policy.split(jnp.asarray(theta)).items()}
+        parts_of = mdp.policy.split(jnp.asarray(theta)) if isinstance(mdp.policy, ActorCritic) else {}
+        arrays = {"theta": theta} | {f"parts/{name}": np.asarray(part) for name, part in parts_of.items()}
         metadata = {"experiment": config.to_dict(), "learned": learned, "versions": environment_record()}
         storage.write_tensors(folder / _POLICY, arrays, storage.stamp("policy") | metadata)
         history = joined(growth.pieces)
@@ -141,17 +141,19 @@ def evaluate(
     storage.require_stamp(metadata, "policy", path, "learn it again")
     if episodes < 2:
         raise InputError(f"--episodes: {episodes} must be at least 2.")
-    learned, recorded = metadata.get("learned"), metadata.get("experiment")
-    own = learned.get("task") if isinstance(learned, dict) else None
-    is_task = isinstance(own, dict) and all(isinstance(value, float) for value in own.values())
-    if own is None or not is_task or not isinstance(recorded, dict):
-        raise InputError(f"File {path} does not hold what this version keeps.")
+    try:
+        own, recorded, theta = (
+            _TASK.validate_python(metadata["learned"]["task"]),
+            metadata["experiment"],
+            arrays["theta"],
+        )
+    except (KeyError, TypeError, ValueError):  # of which pydantic's errors are a kind
+        raise InputError(f"File {path} does not hold what this version keeps.") from None
     config = parse(recorded)
     require_modules(config.part_names(), f"File {path}", allow_imports=allow_imports)
     mdp = dataclasses.replace(build_mdp(config), block_size=1)
-    space, theta = mdp.env.context_space, arrays.get("theta")
-    fits = theta is not None and theta.shape == (mdp.num_parameters,) and theta.dtype == np.float32
-    if theta is None or not fits or set(own) != set(space.names):
+    space = mdp.env.context_space
+    if theta.shape != (mdp.num_parameters,) or theta.dtype != np.float32 or set(own) != set(space.names):
         raise InputError(f"File {path} does not hold a policy of its experiment.")
     if task is not None:
         context = parse_task(task, space)[None, :]
@@ -213,26 +215,22 @@ def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False
 
 def _write_results(folder: Path, model: Model, wanted: dict[str, Any], history: History, command: str) -> None:
     """Write the curve, with a row before every update and after the last one and the update chosen there, and the report."""
-    rows: list[list[Any]] = [
-        ["update", "steps", "return", "return_error", "divergence_before", "stepsize", "direction", "flagged"]
-    ]
     returns, error = history.mean_return[:, 0], history.features["return_error"][:, 0, 0]
     chosen, names = history.hyperparameters[:, 0], model.record.directions
-    steps = np.cumsum(history.num_steps[:, 0], dtype=np.float64)
-    for index, value in enumerate(returns):
-        proposal = chosen[index] if index < len(chosen) else None
-        row = [
-            index,
-            int(steps[index]),
-            float(value),
-            float(error[index]),
-            float(10.0 ** history.features["last_divergence"][index, 0, 0]) if index else 0.0,
-            "" if proposal is None else float(proposal[-1]),
-            "" if proposal is None or not names else names[int(proposal[0])],
-            int(history.flagged[index, 0]),
-        ]
-        rows.append(row)
-    storage.write_atomically(folder / "curve.csv", to_csv(rows).encode())
+    divergence = 10.0 ** history.features["last_divergence"][:, 0, 0]
+    divergence[0] = 0.0
+    columns: dict[str, Iterable[Any]] = {
+        "update": range(len(returns)),
+        "steps": np.cumsum(history.num_steps[:, 0], dtype=np.float64).astype(int),
+        "return": returns.astype(float),
+        "return_error": error.astype(float),
+        "divergence_before": divergence.astype(float),
+        "stepsize": [*chosen[:, -1].astype(float), ""],
+        "direction": [*(names[int(row[0])] if names else "" for row in chosen), ""],
+        "flagged": history.flagged[:, 0].astype(int),
+    }
+    rows = zip(*columns.values(), strict=True)
+    storage.write_atomically(folder / "curve.csv", to_csv([columns, *rows]).encode())
     is_linear = all(branch.scale == "linear" for branch in model.record.branches)
 
     def draw_returns(axes: Axes, ink: Ink) -> None:

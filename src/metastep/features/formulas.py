@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from metastep.features.base import REGISTRY, Feature, Seen, Source
+from metastep.features.base import REGISTRY, Feature, Seen
 from metastep.features.diagnostics import LOWEST_EXPLAINED, SMALLEST, best_return, first_of, log10, over
 from metastep.features.diagnostics import smoothed_change as smoothed
 
@@ -39,11 +39,11 @@ def _feature(*needs: str, **more: Any) -> Callable[[Formula], Formula]:
     return register
 
 
-def _per_parameter(name: str, mdp: Source) -> tuple[str, ...]:
+def _per_parameter(name: str, mdp: Any) -> tuple[str, ...]:
     return tuple(f"{name}[{index}]" for index in range(mdp.num_parameters))
 
 
-def _per_direction(name: str, mdp: Source) -> tuple[str, ...]:
+def _per_direction(name: str, mdp: Any) -> tuple[str, ...]:
     return tuple(f"{name}[{direction}]" for direction in mdp.directions)
 
 

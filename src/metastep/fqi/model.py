@@ -101,9 +101,8 @@ class Model:
     def stepsize(self, **features: ArrayLike) -> float:
         """Return the step size for the next update of one learner, as `propose` does; not for a model with a menu."""
         if self.record.directions:
-            raise InputError(
-                f"stepsize: the model chooses among {', '.join(self.record.directions)} as well; use propose."
-            )
+            others = ", ".join(self.record.directions)
+            raise InputError(f"stepsize: the model chooses among {others} as well; use propose.")
         return self.proposed(features, "warn", self._warnings).stepsize
 
     def propose(self, **features: ArrayLike) -> Proposal:
@@ -236,11 +235,8 @@ def model_from(
 ) -> Model:
     """Return the model of a fitted `MetaFQI`; its last iteration is selected until it is validated.
 
-    Args:
-        setting: the meta-MDP that it was fitted for, as JSON.
-        feature_names: of each number of the observation; None derives them from the parts.
-        configuration: settings to record.
-        branches: those of the space (`branches_of`), with the values that they stand for; None names them by position.
+    `setting` is the meta-MDP that it was fitted for, as JSON, and `configuration` further settings to record. Names of features
+    are derived from the parts of the observation by default, branches (see `branches_of`) from their positions.
     """
     parts, names = tuple(observation), feature_names
     if names is None:
@@ -332,8 +328,6 @@ def _regressor(name: str, options: dict[str, Any]) -> Regressor:
     """Return the regressor of a record. A file must not import modules: `module:name` has to be registered."""
     own = name.rpartition(":")[2]
     if own not in REGISTRY.names():
-        raise InputError(
-            f"fqi.regressor: {name!r:.200} is not registered, allowed in a model file are {', '.join(REGISTRY.names())}; "
-            "import the module that registers it first."
-        )
+        allowed = f"allowed are {', '.join(REGISTRY.names())}; import the module that registers it first"
+        raise InputError(f"fqi.regressor: {name!r:.200} is not registered, {allowed}.")
     return REGISTRY.build(own, options)

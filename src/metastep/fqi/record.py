@@ -121,10 +121,8 @@ class ModelRecord:
     @property
     def stepsizes(self) -> dict[str, Stepsizes]:
         """The steps to maximise over, by branch."""
-        num, continuous = self.num_stepsizes, self.maximum == "continuous"
-        return {
-            branch.name: Stepsizes(branch.low, branch.high, num, continuous, branch.scale) for branch in self.branches
-        }
+        how = self.num_stepsizes, self.maximum == "continuous"
+        return {branch.name: Stepsizes(branch.low, branch.high, *how, branch.scale) for branch in self.branches}
 
 
 def branches_of(space: Any) -> tuple[Branch, ...]:

@@ -19,9 +19,8 @@ def rate_model(source: ModelSource) -> Model:
     model = source if isinstance(source, Model) else load(source)
     rule = (model.record.setting.get("rule") or {}).get("name")
     if rule not in _RULES:
-        raise InputError(
-            f"model: it was fitted for the rule {rule!r}, whose step is not a learning rate; allowed are {', '.join(_RULES)}."
-        )
+        allowed = f"allowed are {', '.join(_RULES)}"
+        raise InputError(f"model: it was fitted for the rule {rule!r}, whose step is not a learning rate; {allowed}.")
     return model
 
 

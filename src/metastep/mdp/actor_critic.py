@@ -126,16 +126,10 @@ class ActorCriticMDP(MetaMDP):
 
     def diagnostics(self, learners: Learners) -> Seen:
         batch, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)
-        found = {
-            "theta": learners.theta,
-            "context": learners.context,
-            "mean_return": batch.mean_return,
-            "return_error": batch.return_error,
+        found = self._shared_diagnostics(learners) | {
             "entropy": batch.entropy,
             "explained_variance": explained_variance(batch.value, batch.target, jnp),
-            "approx_kl": last.divergence,
             "clip_fraction": last.clip_fraction,
-            "step": last.step,
             "step_norm": last.step_norm,
             "step_cosine": last.cosine,
             "rate": last.rate,

@@ -1,6 +1,6 @@
 """Figures, tables and self-contained pages of results; the names below are public.
 
-A picture is made of panels (`curves`, `points`, `whiskers`, or a `Panel` of your own) and drawn once per theme; a `Document` of
+A picture is made of panels (`curves`, `points`, `whiskers`, or a `Panel` of your own); a `Document` of
 headings, paragraphs, tables and pictures is written as HTML and Markdown.
 """
 
@@ -18,6 +18,9 @@ from metastep.report.document import (
     write_picture,
 )
 from metastep.report.figures import (
+    CONTRAST,
+    MAIN,
+    Ink,
     Layout,
     Line,
     Panel,
@@ -26,12 +29,14 @@ from metastep.report.figures import (
     curves,
     in_rows,
     ink_of,
+    label_lines,
     line_of,
     picture,
+    plain,
     points,
+    tint,
     whiskers,
 )
-from metastep.report.style import CONTRAST, MAIN, Ink, label_lines, plain, tint
 from metastep.report.tables import comparison_table, differences_table, interval, number, target_of, tuning_table
 
 __all__ = ["Command", "Document", "Heading", "Paragraph", "Part", "Picture", "Table"]

@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from metastep._core.errors import InputError
 from metastep._core.settings import Count, check_fields
-from metastep.policies import Pieces, Policy, flatten
+from metastep.policies import Arrays, Policy, flatten
 from metastep.simulation.engine import Engine, compiled, engine_of
 from metastep.simulation.rollouts import Rollout, Trajectories
 from metastep.simulation.sums import Sums, sums_of
@@ -109,7 +109,7 @@ def _safe_ratio(numerator: Array, denominator: Array) -> Array:
     return jnp.where(denominator > 0.0, numerator / jnp.where(denominator > 0.0, denominator, 1.0), 0.0)
 
 
-def _visited(episodes: Trajectories) -> tuple[Pieces, Array]:
+def _visited(episodes: Trajectories) -> tuple[Arrays, Array]:
     """Observations and weights of all steps as one long batch: pieces (steps, learners), weights that sum to 1."""
     horizon, num_observations, num_episodes, num_learners = episodes.observation.shape
     observation = jnp.swapaxes(episodes.observation, 0, 1).reshape(
@@ -129,7 +129,7 @@ def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, grad
     policy = estimator.rollout.policy
     observation, weight = _visited(episodes)
 
-    def mean(parameters: Array) -> Pieces:
+    def mean(parameters: Array) -> Arrays:
         return policy.mean(parameters, observation)
 
     _, pull_back = jax.vjp(mean, theta)
