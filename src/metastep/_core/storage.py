@@ -104,8 +104,7 @@ def temporary(path: Path) -> Iterator[Path]:
 def write_atomically(path: str | Path, data: bytes | Callable[[Path], object], *, overwrite: bool = True) -> bool:
     """Make `path` hold `data`, or what `data` writes to the file it is called with: whole or not at all, durably.
 
-    With `overwrite=False` an existing file stays as it is and the result is False; of several processes that try at the same
-    time exactly one gets True.
+    With `overwrite=False` an existing file stays and the result is False; of several processes exactly one gets True.
     """
     path = Path(path)
     with or_refuse(f"File {path} cannot be written"), temporary(path) as file:

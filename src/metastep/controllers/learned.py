@@ -118,9 +118,7 @@ class Exploring(Controller):
 
 @dataclass(frozen=True, eq=False)
 class SingleAction(Controller):
-    """h(omega) = argmax_h of a regression of the final return on (omega, h), constant over the updates of a task.
-
-    This is the paper's appendix on the selection of a single learning rate.
+    """h(omega) = argmax_h of a regression of the final return on (omega, h), constant over a task (paper, appendix).
 
     Args:
         regression: Q function of the context's coordinates and the step size; None learns it first.
