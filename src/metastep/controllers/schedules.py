@@ -226,8 +226,8 @@ def cosine(first: Array, second: Array) -> Array:
 class Metagrad(_Schedule):
     """Meta-gradient on the step size (paper, appendix; after Xu, van Hasselt and Silver 2018).
 
-    h' = clip(h + beta cos(g', g), H), g the direction of the rule: the trace mu is 0, as in the paper. dj(theta + h g/||g||)/dh is
-    the component of the next gradient along g; the paper prints a minus sign, the convention of descent.
+    h' = clip(h + beta cos(g', g), H), g the direction of the rule: the trace mu is 0, as in the paper. dj(theta + h g/||g||)/dh
+    is the component of the next gradient along g; the paper prints a minus sign, the convention of descent.
 
     Args:
         stepsize: h of the first update, clipped to H like all others.
