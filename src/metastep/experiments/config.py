@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -74,22 +75,14 @@ def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str
             raise InputError(f"--set: {shown(override)} lacks the name of a setting, as in section.key=value.")
         if override not in chosen:
             value = _toml_value(override, text)
-            data = _without_options(_replaced(data, names, value, override), names, value)
+            data = _replaced(data, names, value, override)
+            if len(names) == 2 and isinstance(value, dict) and "name" in value:
+                # A part of another name: what further models set was for the part before. What is no table is refused later.
+                with suppress(AttributeError, KeyError):
+                    for table in data.get("models", {}).values():
+                        if "name" not in table[names[0]].get(names[1], ("name",)):
+                            del table[names[0]][names[1]]
     return parse(data)
-
-
-def _without_options(data: dict[str, Any], names: Sequence[str], value: Any) -> dict[str, Any]:
-    """Remove the options that further models give a part, such as fqi.regressor, which is now another one."""
-    models, section, part = data.get("models"), names[0], names[-1]
-    if not (isinstance(models, dict) and isinstance(value, dict) and "name" in value and len(names) == 2):
-        return data
-    kept = {}
-    for model, table in models.items():
-        own = table.get(section) if isinstance(table, dict) else None
-        if isinstance(own, dict) and isinstance(own.get(part), dict) and "name" not in own[part]:
-            table = table | {section: {key: entry for key, entry in own.items() if key != part}}
-        kept[model] = table
-    return data | {"models": kept}
 
 
 def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -120,9 +113,10 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any
         raise InputError(f"extends: {shown(base)} must be the name of a preset or the path of a .toml file.")
     below, compare = _read(base, (*extending, file)), data.get("compare")
     wanted = compare.get("methods") if isinstance(compare, dict) else None
-    if _has_plain_names(wanted) and _are_named(quick := below.get("quick", {}).get("compare", {}).get("methods")):
+    if wanted and _has_plain_names(wanted) and _are_named(below.get("quick", {}).get("compare", {}).get("methods")):
         # The file says which methods to compare, at either scale.
-        below["quick"]["compare"]["methods"] = [entry for entry in quick if entry["name"] in wanted]
+        quick = below["quick"]["compare"]
+        quick["methods"] = [entry for entry in quick["methods"] if entry["name"] in wanted]
     merged: dict[str, Any] = _merged(below, data)
     return merged
 
