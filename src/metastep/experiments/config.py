@@ -78,10 +78,10 @@ def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str
             data = _replaced(data, names, value, override)
             if len(names) == 2 and isinstance(value, dict) and "name" in value:
                 # A part of another name: what further models set was for the part before. What is no table is refused later.
-                with suppress(AttributeError, KeyError):
-                    for table in data.get("models", {}).values():
-                        if "name" not in table[names[0]].get(names[1], ("name",)):
-                            del table[names[0]][names[1]]
+                with suppress(AttributeError):
+                    for own in (table.get(names[0], {}) for table in data.get("models", {}).values()):
+                        if isinstance(own.get(names[1]), dict) and "name" not in own[names[1]]:
+                            del own[names[1]]
     return parse(data)
 
 
