@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from metastep._core.errors import InputError
+from metastep._core.registry import Entry
 from metastep.evaluation import baselines
 from metastep.experiments import schema
 from metastep.experiments.budget import budget_of
@@ -19,6 +20,7 @@ from metastep.experiments.config import Experiment, build_mdp, build_regressor, 
 from metastep.experiments.reference import to_toml
 from metastep.experiments.run import Run
 from metastep.experiments.stages import method_specs
+from metastep.fqi import regressors
 from metastep.rules.spaces import Range
 
 METHODS = ("metastep", "metafqi", "fixed", "fixed-kl", "kl-adaptive", "decay", "rmsprop", "adam", "hoof", "metagrad")
@@ -353,8 +355,9 @@ def test_any_file_gives_one_sentence(tmp_path, content):
     error_of(load, path)
 
 
-def test_another_regressor_brings_its_own_options_in_further_models():
-    config = load("minigolf", "quick", ['fqi.regressor={name="tests.own.ridge_walk:bagged", trees=3}'])
+def test_another_regressor_brings_its_own_options_in_further_models(monkeypatch):
+    monkeypatch.setitem(regressors.REGISTRY._entries, "plain", Entry(lambda: regressors.ExtraTrees(), "plain", ""))
+    config = load("minigolf", "quick", ['fqi.regressor={name="plain"}'])
     assert variant(config, "metastep").fqi.regressor == config.fqi.regressor
     assert variant(config, "metastep").fqi.iterations == variant(load("minigolf", "quick"), "metastep").fqi.iterations
     Run(Path(), config).require_buildable()
