@@ -83,17 +83,11 @@ class MetaFQIController(Controller):
 
 @dataclass(frozen=True, eq=False)
 class Exploring(Controller):
-    """Follow another controller, except for a share of random proposals: later rounds of collection use it.
+    """Follow another controller, except for a share of random proposals: later rounds of collection use it."""
 
-    Args:
-        greedy: the controller to follow; it must be memoryless.
-        exploration: the share of random proposals.
-        near: the share of the other updates tried that lie near the proposal of `greedy`.
-    """
-
-    greedy: Controller
-    exploration: float
-    near: float = 0.0
+    greedy: Controller  # it must be memoryless
+    exploration: float  # the share of random proposals
+    near: float = 0.0  # the share of the other updates tried that lie near the proposal of `greedy`
 
     name: ClassVar[str] = "exploring"
     is_memoryless: ClassVar[bool] = True
