@@ -321,8 +321,8 @@ def models(name: Annotated[str, typer.Argument(help="Print the card of this one.
         print(pretrained.card(name), end="")
         return
     for each in pretrained.names():
-        record = pretrained.load(each).record
-        families = ", ".join(record.setting.get("families", [record.environment]))
-        print(f"{each}: {record.setting['rule']['name']} on {families}, {record.training_data.tuples} updates")
+        model = pretrained.load(each)
+        families = ", ".join(model.record.setting.get("families", [model.record.environment]))
+        print(f"{each}: {model.record.rule_name} on {families}, {model.learned_from}")
     if not pretrained.names():
         print("There are none in this version; `metastep publish` makes one of a run.")
