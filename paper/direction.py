@@ -227,6 +227,6 @@ def _fitted(file: Path, bench: Workbench, runs: Mapping[str, PresetRun]) -> Mode
         file.parent.mkdir(parents=True, exist_ok=True)
         save_model(pooled(own, known=True, tracker=bench.tracker), file)
     model = load_model(file)
-    if model.record.training_data.fingerprint != data_of(own):
+    if not isinstance(model, Model) or model.record.training_data.fingerprint != data_of(own):
         raise InputError(f"File {file} was fitted on other data than the runs here hold; remove it to fit it again.")
     return model

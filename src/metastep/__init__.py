@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from metastep.experiments.config import load as load_experiment
     from metastep.experiments.run import Run, run
     from metastep.experiments.schema import Experiment
-    from metastep.fqi import MetaFQI, Model, Stepper, load_model, regressors
+    from metastep.fqi import MetaFQI, Model, Stepper, regressors
     from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP
     from metastep.pretrained import load
+    from metastep.search import SearchedModel, load_model
     from metastep.simulation.gradients import Estimator
     from metastep.simulation.rollouts import Rollout
 
@@ -40,9 +41,10 @@ _HOMES = {
         "evaluation": "Comparison Method MethodSpec compare tune",
         "experiments.run": "Run run",
         "experiments.schema": "Experiment",
-        "fqi": "MetaFQI Model Stepper load_model",
+        "fqi": "MetaFQI Model Stepper",
         "mdp": "ActorCriticMDP EpisodicMetaMDP MetaMDP",
         "pretrained": "load",
+        "search": "SearchedModel load_model",
         "simulation.gradients": "Estimator",
         "simulation.rollouts": "Rollout",
     }.items()
@@ -51,7 +53,7 @@ _HOMES = {
 _RENAMED = {"load_comparison": ("evaluation", "load"), "load_experiment": ("experiments.config", "load")}
 
 __all__ = ["Comparison", "Estimator", "Experiment", "InputError", "MetaFQI", "MetaMDP", "Method", "MethodSpec", "Model"]
-__all__ += ["ActorCriticMDP", "EpisodicMetaMDP", "Rollout", "Run", "Stepper", "Tracker", "__version__"]
+__all__ += ["ActorCriticMDP", "EpisodicMetaMDP", "Rollout", "Run", "SearchedModel", "Stepper", "Tracker", "__version__"]
 __all__ += ["compare", "load", "load_comparison", "load_experiment", "load_model", "make_env", "run", "tune"]
 __all__ += ["baselines", "controllers", "envs", "evaluation", "features", "policies", "regressors", "report", "rules"]
 __all__ += ["testing"]

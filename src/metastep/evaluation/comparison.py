@@ -35,38 +35,22 @@ _TABLE_ARRAYS = ("points", "mean", "standard_error", "num_diverged")  # of a tun
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Learning curves of several methods on the same tasks; the task is the unit of replication.
+    """Learning curves of several methods on the same tasks; the task is the unit of replication."""
 
-    Args:
-        methods: in the order of the first axis of every array.
-        context_names: of the columns of `context`.
-        context: (tasks, coordinates).
-        returns: (methods, tasks, updates + 1), estimated on each batch; the first is before any update.
-        hyperparameters: (methods, tasks, updates, coordinates), of each update; the first coordinate is the step. NaN where a
-            method chooses fewer than others.
-        direction: (methods, tasks, updates), the position among its method's `directions`; 0 where there is no choice.
-        flagged: (methods, tasks, updates + 1): an estimate that was zero or not finite.
-        num_steps: (methods, tasks), environment steps of the batches (a controller's own simulations not counted).
-        theta: (methods, tasks, parameters), the policy after the last update.
-        diagnostics: reports of controllers, "method/quantity" -> (tasks, updates).
-        tuning: the grid searches of the tuned methods.
-        settings: everything needed to repeat it.
-        made_from: fingerprints of its run and of the run's files it was made from, by name.
-    """
-
-    methods: tuple[MethodRecord, ...]
-    context_names: tuple[str, ...]
-    context: NDArray[np.float32]
-    returns: NDArray[np.float32]
+    methods: tuple[MethodRecord, ...]  # in the order of the first axis of every array
+    context_names: tuple[str, ...]  # of the columns of `context`
+    context: NDArray[np.float32]  # (tasks, coordinates)
+    returns: NDArray[np.float32]  # (methods, tasks, updates + 1), of each batch; the first is before any update
+    # (methods, tasks, updates, coordinates); the first coordinate is the step. NaN where a method chooses fewer than others.
     hyperparameters: NDArray[np.float32]
-    direction: NDArray[np.int8]
-    flagged: NDArray[np.bool_]
-    num_steps: NDArray[np.float64]
-    theta: NDArray[np.float32]
-    diagnostics: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    tuning: tuple[TuningTable, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
-    made_from: dict[str, str] = field(default_factory=dict)
+    direction: NDArray[np.int8]  # (methods, tasks, updates), the position among the method's `directions`, or 0
+    flagged: NDArray[np.bool_]  # (methods, tasks, updates + 1): an estimate that was zero or not finite
+    num_steps: NDArray[np.float64]  # (methods, tasks), environment steps of the batches, without a controller's own
+    theta: NDArray[np.float32]  # (methods, tasks, parameters), the policy after the last update
+    diagnostics: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # "method/quantity" -> (tasks, updates)
+    tuning: tuple[TuningTable, ...] = ()  # the grid searches of the tuned methods
+    settings: dict[str, Any] = field(default_factory=dict)  # everything needed to repeat it
+    made_from: dict[str, str] = field(default_factory=dict)  # fingerprints of its run and of the files it was made from
 
     def __post_init__(self) -> None:
         for record in self.methods:
@@ -377,10 +361,12 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
         stepsizes = pa.array(padded, mask=update == 0)
     else:
         stepsizes = pa.FixedSizeListArray.from_arrays(pa.array(padded), chosen.shape[3], mask=pa.array(update == 0))
-    directions: list[str | None] = []
-    for record, tasks in zip(comparison.methods, comparison.direction, strict=True):
-        for positions in tasks:
-            directions += [None, *((record.directions[place] if record.directions else None) for place in positions)]
+    named = [np.array([None, *record.directions], object) for record in comparison.methods]
+    places = np.pad(comparison.direction.astype(int) + 1, ((0, 0), (0, 0), (1, 0)))  # None at update 0
+    directions = [
+        names[place] if len(names) > 1 else np.full(place.shape, None)
+        for names, place in zip(named, places, strict=True)
+    ]
     for index, name in enumerate(comparison.context_names):
         columns[f"context_{name}"] = comparison.context[task, index]
     columns |= {
@@ -390,7 +376,7 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
         "flagged": comparison.flagged.reshape(-1),
     }
     if any(record.directions for record in comparison.methods):
-        columns["direction"] = pa.array(directions, pa.string())
+        columns["direction"] = pa.array(np.concatenate(directions, axis=None), pa.string())
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink)
     storage.write_atomically(path, sink.getvalue().to_pybytes())

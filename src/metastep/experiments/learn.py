@@ -26,12 +26,13 @@ from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import environment_record, first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import writing
-from metastep.controllers import MetaFQIController
+from metastep.controllers import controller_of
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments.config import build_mdp, parse, require_available
 from metastep.experiments.provenance import refuse_difference
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
+from metastep.fqi.base import AnyModel
 from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.history import History, joined
@@ -39,9 +40,10 @@ from metastep.mdp.loop import grow
 from metastep.mdp.parts import Parts, remove_parts
 from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Table, write_document
-from metastep.report.figures import Ink, Line, Panel, curves, picture
+from metastep.report.figures import Ink, Line, Panel, curves, in_rows, picture
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.experience import in_first_episode
+from metastep.search import SearchedModel
 from metastep.simulation.engine import engine_of
 
 _SECONDS_BETWEEN_PARTS = 20.0
@@ -68,7 +70,7 @@ class Evaluated(NamedTuple):
 
 
 def learn(
-    model: Model,
+    model: Model | SearchedModel,
     task: str,
     folder: Path,
     *,
@@ -112,7 +114,7 @@ def learn(
         tasks = mdp.tasks(seed, Stream.TEST, 0, context[None, :])
         begun, _ = parts.take_up(0, mdp, tasks)
         written, growth, since = time.monotonic(), begun, begun.updates if begun else 0
-        controller, record = MetaFQIController(model), ("return_error", "last_divergence")
+        controller, record = controller_of(model), ("return_error", "last_divergence")
         with (tracker or Silent()).stage("learn", total - since, "updates") as stage:
             for growth in grow(mdp, controller, tasks, total, stretch=1, record=record, begun=begun):
                 stage.advance(1)
@@ -196,7 +198,7 @@ def parse_task(text: str, space: ContextSpace) -> NDArray[np.float32]:
     return space.validate(np.array([[*middle.values()]]), "--task")[0]
 
 
-def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False) -> Experiment:
+def experiment_of(model: AnyModel, family: str = "", *, allow_imports: bool = False) -> Experiment:
     """Return the experiment that a model was fitted in; `family` names one of several."""
     configuration = model.record.configuration
     recorded = [*configuration.get("families", {"": configuration.get("experiment")}).values()]
@@ -213,10 +215,19 @@ def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False
     return config
 
 
-def _write_results(folder: Path, model: Model, wanted: dict[str, Any], history: History, command: str) -> None:
+def _write_results(
+    folder: Path, model: Model | SearchedModel, wanted: dict[str, Any], history: History, command: str
+) -> None:
     """Write the curve, with a row before every update and after the last one and the update chosen there, and the report."""
     returns, error = history.mean_return[:, 0], history.features["return_error"][:, 0, 0]
-    chosen, names = history.hyperparameters[:, 0], model.record.directions
+    chosen: NDArray[Any] = history.hyperparameters[:, 0].astype(float)
+    if isinstance(model, SearchedModel):
+        proposed: dict[str, Any] = dict(zip(model.record.names, chosen.T, strict=True))
+        scales = dict(zip(model.record.names, model.record.scales, strict=True))
+    else:
+        names, is_linear = model.record.directions, all(each.scale == "linear" for each in model.record.branches)
+        proposed = {"stepsize": chosen[:, -1], "direction": [names[int(row[0])] if names else "" for row in chosen]}
+        scales = {"stepsize": "linear" if is_linear else "log"}
     divergence = 10.0 ** history.features["last_divergence"][:, 0, 0]
     divergence[0] = 0.0
     columns: dict[str, Iterable[Any]] = {
@@ -225,24 +236,21 @@ def _write_results(folder: Path, model: Model, wanted: dict[str, Any], history: 
         "return": returns.astype(float),
         "return_error": error.astype(float),
         "divergence_before": divergence.astype(float),
-        "stepsize": [*chosen[:, -1].astype(float), ""],
-        "direction": [*(names[int(row[0])] if names else "" for row in chosen), ""],
+        **{name: [*column, ""] for name, column in proposed.items()},
         "flagged": history.flagged[:, 0].astype(int),
     }
     rows = zip(*columns.values(), strict=True)
     storage.write_atomically(folder / "curve.csv", to_csv([columns, *rows]).encode())
-    is_linear = all(branch.scale == "linear" for branch in model.record.branches)
 
     def draw_returns(axes: Axes, ink: Ink) -> None:
         axes.plot(returns, color=ink.text)
         axes.fill_between(range(len(returns)), returns - 1.96 * error, returns + 1.96 * error, color=ink.faint)
         axes.set_xlabel("updates")
 
-    proposed = [Line("", history.hyperparameters[:, :, -1].T)]
-    panels = [
-        Panel("mean return of the batch", draw_returns),
-        curves("step that was proposed", proposed, ylabel="", first=1, is_log=not is_linear),
-    ]
+    panels = [Panel("mean return of the batch", draw_returns)]
+    for name, scale in scales.items():
+        title = "step that was proposed" if name == "stepsize" else name
+        panels.append(curves(title, [Line("", proposed[name][None])], ylabel="", first=1, is_log=scale != "linear"))
     best = int(np.nanargmax(returns)) if np.isfinite(returns).any() else 0
     document = Document(
         f"A policy for {wanted['family']}",
@@ -253,9 +261,11 @@ def _write_results(folder: Path, model: Model, wanted: dict[str, Any], history: 
             Heading("Learning"),
             Paragraph(
                 f"The mean return of a batch went from {returns[0]:.4g} to {returns[-1]:.4g}; the largest, {returns[best]:.4g}, "
-                f"was seen after {best} updates. Every step was proposed by the model; nothing was tuned on this task."
+                f"was seen after {best} updates. Every update was proposed by the model; nothing was tuned on this task."
             ),
-            picture("curve", "Left: with 95 % of the batch's standard error. Right: every update.", [panels]),
+            picture(
+                "curve", "Return: with 95 % of the batch's standard error. Others: every update.", in_rows(panels, 2)
+            ),
             Heading("Made by"),
             Command(command or "metastep.experiments.learn.learn"),
         ],

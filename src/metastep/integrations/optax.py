@@ -53,11 +53,11 @@ def learned_rate(
         minibatches: of an epoch, for loops with `approx_kl` and `clip_fraction` of every minibatch, which are averaged here;
             None for those of the last update.
     """
-    fitted = rate_model(model)
+    fitted: Any = rate_model(model)
     require_settings(fitted, "learned_rate")
     stepper = fitted.stepper(num_updates, outside, minibatches=minibatches)
     names, budget, sign = stepper.features, float(stepper.num_updates), -1.0 if flip_sign else 1.0
-    smallest, largest = fitted.record.branches[0].bounds["stepsize"]
+    smallest, largest = fitted.record.bounds()["stepsize"]
     warned: list[str] = []
     is_compared = False
 
