@@ -23,6 +23,7 @@ from metastep.search.controller import Searched
 from metastep.search.evolution import (
     Course,
     Search,
+    base_point,
     course_arrays,
     course_from,
     make_strategy,
@@ -48,6 +49,7 @@ def build_search(run: Run) -> tuple[ActorCriticMDP, Search]:
             f"learner: 'search' needs a rule that learns from steps and chooses from ranges, {mdp.rule.name!r} does not; take "
             "'fitted-q'."
         )
+    base_point(mdp, search.start)  # refuses what is not chosen
     if run.tasks is not None:
         raise InputError("learner: 'search' draws its tasks from the whole range; a list of tasks must not be given.")
     return mdp, search
