@@ -1,6 +1,6 @@
 """Outcomes: a claim of the paper, what was measured, and whether the claim holds.
 
-Whether an effect differs from 0 is decided in one place, `metastep.evaluation.intervals.verdict`. What that means for a claim follows here;
+Whether an effect differs from 0 is decided in one place, `evaluation.intervals.verdict`. What that means for a claim follows here;
 an effect that is not distinguishable from 0 refutes no claim.
 """
 
