@@ -36,3 +36,21 @@ def _clear_programs() -> Iterator[None]:
     yield
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _drafts() -> None:
+    """Do not render figures, see `tests/drafts.py`."""
+    from tests import drafts
+
+    drafts.switch(on=True)
+
+
+@pytest.fixture(scope="module")
+def rendered() -> Iterator[None]:
+    """Render the figures of a module as users have them."""
+    from tests import drafts
+
+    drafts.switch(on=False)
+    yield
+    drafts.switch(on=True)

@@ -16,8 +16,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests import drafts
+
 CHILDREN = multiprocessing.get_context("forkserver")
-CHILDREN.set_forkserver_preload(["metastep.cli", "metastep.experiments.checking", "metastep.experiments.run"])
+CHILDREN.set_forkserver_preload(
+    ["metastep.cli", "metastep.experiments.checking", "metastep.experiments.run", "tests.drafts"]
+)
 
 
 class Done(NamedTuple):
@@ -26,8 +30,11 @@ class Done(NamedTuple):
     stderr: str
 
 
-def _begin(folder: Path, streams: Path, function: Callable[..., object], words: tuple[Any, ...]) -> None:
+def _begin(
+    folder: Path, streams: Path, is_drafting: bool, function: Callable[..., object], words: tuple[Any, ...]
+) -> None:
     os.chdir(folder)
+    drafts.switch(is_drafting)
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(streams / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     function(*words)
@@ -36,7 +43,7 @@ def _begin(folder: Path, streams: Path, function: Callable[..., object], words: 
 class Running:
     def __init__(self, function: Callable[..., object], *words: Any, cwd: Path | None = None) -> None:
         self._streams = TemporaryDirectory()
-        arguments = (cwd or Path.cwd(), Path(self._streams.name), function, words)
+        arguments = (cwd or Path.cwd(), Path(self._streams.name), drafts.are_on(), function, words)
         self.process = CHILDREN.Process(target=_begin, args=arguments)
         self.process.start()
 
