@@ -8,12 +8,14 @@ import os
 import runpy
 import shutil
 import sys
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import jax
 import pytest
 
 from tests import drafts
@@ -68,6 +70,21 @@ def start(*words: str, cwd: Path | None = None) -> Running:
 def metastep(*words: str, cwd: Path | None = None) -> Done:
     """Run `python -m metastep` with these words to its end."""
     return start(*words, cwd=cwd).wait()
+
+
+def _execute(scripts: tuple[Path, ...], words: tuple[str, ...], environment: dict[str, str]) -> None:
+    os.environ |= environment
+    warnings.simplefilter("error")
+    jax.config.update("jax_numpy_dtype_promotion", "standard")  # strict is for our own code, not for users'
+    for script in scripts:
+        sys.path.insert(0, str(script.parent))
+        sys.argv = [str(script), *words]
+        runpy.run_path(str(script), run_name="__main__")
+
+
+def execute(*scripts: Path, words: tuple[str, ...] = (), cwd: Path, **environment: str) -> Done:
+    """Run scripts of users in one process; a warning is an error."""
+    return Running(_execute, scripts, words, environment, cwd=cwd).wait()
 
 
 _USER = 65533  # of no account
