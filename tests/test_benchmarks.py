@@ -11,7 +11,7 @@ from tests.processes import execute
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "shared")
 NEEDS = {"sb3_rates": "stable_baselines3", "ppo_sb3": "stable_baselines3"}
-OPTIONS = {"calibration": ["--size", "20"]}
+OPTIONS = {"calibration": ["--size", "5"]}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
