@@ -5,8 +5,7 @@ import numpy as np
 from metastep import Comparison
 from metastep.evaluation import join
 from metastep.experiments.config import build_env
-from metastep.report.figures import curves, line_of
-from metastep.report.style import CONTRAST
+from metastep.report.figures import CONTRAST, curves, line_of
 from paper import columns
 from paper.claims import beats_every, paired, small
 from paper.columns import Column, Figure

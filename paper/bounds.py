@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from metastep.envs import REGISTRY, Env, make
 from metastep.experiments.coverage import Smoothness, measure_smoothness, steepest_of
 from metastep.policies import LinearGaussian
-from metastep.report.figures import Panel, picture
-from metastep.report.style import CONTRAST, MAIN, Ink, tint
+from metastep.report.figures import CONTRAST, MAIN, Ink, Panel, picture, tint
 from metastep.report.tables import number
 from metastep.simulation.rollouts import Rollout
 from paper.outcome import Outcome, Product, Verdict

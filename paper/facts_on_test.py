@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 
 from metastep import Comparison, Model
 from metastep.evaluation import join
-from metastep.report.figures import Layout, Panel, picture
-from metastep.report.style import Ink
+from metastep.report.figures import Ink, Layout, Panel, picture
 from paper.ablations import for_four_times_as_long, run_in_one_task, without_context
 from paper.comparisons import by_iteration, with_fixed_grid
 from paper.facts import facts_of

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from metastep.evaluation import Comparison, bootstrap_interval, join, metric_values, verdict
-from metastep.report.figures import Line, Panel, curves, ink_of
-from metastep.report.style import CONTRAST, MAIN, Ink
+from metastep.report.figures import CONTRAST, MAIN, Ink, Line, Panel, curves, ink_of
 from metastep.report.tables import number
 from paper.claims import AUC, Judged
 from paper.columns import Column, Figure, shown

@@ -5,8 +5,7 @@ from matplotlib.axes import Axes
 
 from metastep import Comparison
 from metastep.evaluation import TuningTable, join
-from metastep.report.figures import Panel, ink_of
-from metastep.report.style import Ink
+from metastep.report.figures import Ink, Panel, ink_of
 from paper.claims import AUC, paired, small
 from paper.columns import Column, Figure
 from paper.outcome import at_most

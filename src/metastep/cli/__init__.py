@@ -1,6 +1,5 @@
 """The verbs of the command line. Heavy imports happen inside them, so that `--help` is quick."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ from metastep import __version__
 from metastep._core.errors import InputError
 from metastep._core.parallel import prepare_jax
 from metastep.cli import options as given
-from metastep.cli.frame import app, main, this_command, verb, watch, working
+from metastep.cli.frame import app, main, print_findings, this_command, verb, watch, working
 
 __all__ = ["app", "main"]
 
@@ -34,8 +33,8 @@ def _start(source: str, out: Path | None, scale: given.Scale | None = None, **se
     """Create or resume a run, and record the command."""
     from metastep.experiments.run import start_run
 
-    path = out or Path("runs") / "-".join([Path(source).stem, *([scale.value] if scale else [])])
-    return start_run(source, scale.value if scale else None, path, command=this_command(), **settings)
+    path = out or Path("runs") / "-".join([Path(source).stem, *([scale] if scale else [])])
+    return start_run(source, scale, path, command=this_command(), **settings)
 
 
 def _finish(run: Any, terminal: Any) -> None:
@@ -170,7 +169,7 @@ def export(
         raise InputError("export: nothing to do, give --parquet FILE or --minari NAME.")
     data = Run.open(folder).dataset
     if parquet is not None:
-        from metastep.mdp.parquet import to_parquet
+        from metastep.mdp.dataset import to_parquet
 
         to_parquet(data, parquet, force=force)
         print(parquet)
@@ -191,7 +190,7 @@ def inspect(
     allow_imports: given.ImportsOption = False,
 ) -> None:
     """Describe a model, a dataset or a run. Every file is verified."""
-    prepare_jax(given.Device.cpu)
+    prepare_jax("cpu")
     from metastep.experiments.checking import inspect_path
     from metastep.experiments.coverage import inspect_coverage
 
@@ -205,39 +204,30 @@ def inspect(
 @verb
 def check(folder: given.FolderArgument, allow_imports: given.ImportsOption = False) -> None:
     """Verify every file of a run. The exit code is 1 if one is damaged, missing, of another run or not ours."""
-    prepare_jax(given.Device.cpu)
+    prepare_jax("cpu")
     from metastep.experiments.checking import busy_in, check_folder
 
     busy = busy_in(folder)
-    findings = check_folder(folder, allow_imports=allow_imports)
-    for path, problem in findings:
-        print(f"{os.path.relpath(path, folder)}: {problem or 'ok'}")
-    if busy:
-        print(f"{busy} is writing here now; check again when it has ended.")
-    wrong = sum(bool(problem) for _, problem in findings)
-    if wrong:
-        print(f"{wrong} of {len(findings)} files have a problem.")
-        raise typer.Exit(1)
-    print(f"all {len(findings)} files are ok.")
+    print_findings(check_folder(folder, allow_imports=allow_imports), folder, busy)
 
 
 @verb
 def config(preset: given.PresetArgument, scale: given.ScaleOption = None, overrides: given.SetOption = None) -> None:
     """Print every setting of a preset as TOML, each with a sentence. A start for a file of your own."""
-    prepare_jax(given.Device.cpu)
+    prepare_jax("cpu")
     from metastep.experiments.config import load
     from metastep.experiments.reference import to_toml
     from metastep.experiments.run import Run
 
-    found = load(preset, scale.value if scale else None, overrides or ())
+    found = load(preset, scale, overrides or ())
     Run(Path(), found).require_buildable()
-    print(to_toml(found, f"{preset}, {scale.value if scale else 'quick where there is such a table'}"), end="")
+    print(to_toml(found, f"{preset}, {scale or 'quick where there is such a table'}"), end="")
 
 
 @verb
 def envs() -> None:
     """List the environments, their contexts and the presets."""
-    prepare_jax(given.Device.cpu)
+    prepare_jax("cpu")
     from rich.console import Console
     from rich.table import Table
 
@@ -335,8 +325,8 @@ def models(name: Annotated[str, typer.Argument(help="Print the card of this one.
         print(pretrained.card(name), end="")
         return
     for each in pretrained.names():
-        record = pretrained.load(each).record
-        families = ", ".join(record.setting.get("families", [record.environment]))
-        print(f"{each}: {record.setting['rule']['name']} on {families}, {record.training_data.tuples} updates")
+        model = pretrained.load(each)
+        families = ", ".join(model.record.setting.get("families", [model.record.environment]))
+        print(f"{each}: {model.record.rule_name} on {families}, {model.learned_from}")
     if not pretrained.names():
         print("There are none in this version; `metastep publish` makes one of a run.")
