@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from metastep._core.errors import InputError
+from metastep._core.registry import Entry
 from metastep.evaluation import baselines
 from metastep.experiments import schema
 from metastep.experiments.budget import budget_of
-from metastep.experiments.config import Experiment, build_mdp, build_regressor, list_presets, load, parse
+from metastep.experiments.config import Experiment, build_mdp, build_regressor, list_presets, load, parse, variant
 from metastep.experiments.reference import to_toml
 from metastep.experiments.run import Run
 from metastep.experiments.stages import method_specs
+from metastep.fqi import regressors
 from metastep.rules.spaces import Range
 
 METHODS = ("metastep", "metafqi", "fixed", "fixed-kl", "kl-adaptive", "decay", "rmsprop", "adam", "hoof", "metagrad")
@@ -176,6 +178,13 @@ def test_files_extend_presets_bases_and_other_files(tmp_path):
     assert full.compare.names == preset.compare.names
     assert [method.label for method in full.compare.methods][:2] == ["learned rate", "mine"]
     assert full.compare.methods[1].grid == preset.compare.methods[1].grid
+    own.write_text('extends = "nav2d"\ncompare.methods = ["metafqi", "fixed"]\n')
+    for scale in ("quick", "full"):  # a list of names chooses at both scales, and the methods keep their settings
+        found, preset = (
+            load(own, scale).compare,
+            {method.name: method for method in load("nav2d", scale).compare.methods},
+        )
+        assert list(found.methods) == [preset["metafqi"], preset["fixed"]]
     own.write_text('extends = "ppo"\nenv.name = "acrobot"\n')
     assert error_of(load, own, "full").startswith("rollout.horizon: is missing")  # a base is not complete
     assert error_of(load, "ppo").startswith("preset: 'ppo' does not exist")  # and not a preset
@@ -344,3 +353,11 @@ def test_any_file_gives_one_sentence(tmp_path, content):
     path = tmp_path / "own.toml"
     path.write_bytes(content)
     error_of(load, path)
+
+
+def test_another_regressor_brings_its_own_options_in_further_models(monkeypatch):
+    monkeypatch.setitem(regressors.REGISTRY._entries, "plain", Entry(lambda: regressors.ExtraTrees(), "plain", ""))
+    config = load("minigolf", "quick", ['fqi.regressor={name="plain"}'])
+    assert variant(config, "metastep").fqi.regressor == config.fqi.regressor
+    assert variant(config, "metastep").fqi.iterations == variant(load("minigolf", "quick"), "metastep").fqi.iterations
+    Run(Path(), config).require_buildable()

@@ -1,8 +1,7 @@
 """Random numbers and elementary functions for whole blocks of learners, faster on a CPU than JAX's own.
 
-The random bits are Threefry-2x32 with 20 rounds, the generator behind `jax.random`, in counter mode: the counter of a word is
-(draw, lane), so any step of any episode can be drawn without carrying random state through a scan. It is several times as fast
-as `jax.random.normal` because the rounds are unrolled into one fused loop and both output words are used.
+The random bits are Threefry-2x32, the generator behind `jax.random`, in counter mode: the counter of a word is (draw, lane), so
+any step can be drawn without carrying random state through a scan. The rounds are unrolled, and both output words are used.
 """
 
 import math

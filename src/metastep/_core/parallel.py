@@ -16,10 +16,10 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from metastep._core.errors import InputError
 
@@ -103,23 +103,8 @@ def map_threads(function: Callable[[Item], Result], items: Iterable[Item], threa
         return list(pool.map(function, todo))
 
 
-class Pool(Protocol):
-    """An executor that says how many calls to keep in flight."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether calls run on this machine and can write where this process writes."""
-
-    def slots(self) -> int:
-        """Return how many calls to keep in flight now: two per worker, so that none waits for this process."""
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        """Schedule a call."""
-
-    def open(self, listener: Listener) -> AbstractContextManager[object]:
-        """Use the pool for a while; `listener` receives the progress of the calls."""
-
-
+Pool = Any
+"""An executor like `LocalPool`: with `is_local`, whether calls can write where this process writes, `slots`, `submit`, `open`."""
 _clusters: list[Pool] = []
 
 

@@ -1,7 +1,6 @@
 """One registry for every kind of part: environments, policies, rules, features, controllers, baselines, regressors.
 
-A part is a name and a factory. In a module of one's own, a line `metastep.rules.register("mine", Mine)` makes it available to
-configurations and to the command line as `module:mine`, which imports the module first.
+In a module of one's own, `metastep.rules.register("mine", Mine)` makes a rule available to configurations as `module:mine`.
 """
 
 import importlib

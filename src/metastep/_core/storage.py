@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,7 @@ def temporary(path: Path) -> Iterator[Path]:
 def write_atomically(path: str | Path, data: bytes | Callable[[Path], object], *, overwrite: bool = True) -> bool:
     """Make `path` hold `data`, or what `data` writes to the file it is called with: whole or not at all, durably.
 
-    With `overwrite=False` an existing file stays as it is and the result is False; of several processes that try at the same
-    time exactly one gets True.
+    With `overwrite=False` an existing file stays and the result is False; of several processes exactly one gets True.
     """
     path = Path(path)
     with or_refuse(f"File {path} cannot be written"), temporary(path) as file:
@@ -270,18 +270,13 @@ def require_stamp(found: Any, kind: str, path: str | Path, remedy: str) -> None:
         raise InputError(f"File {path} is a {kind} {versions}: {remedy}.")
 
 
-def _is_stamped(file: Path) -> bool:
-    try:
-        found = read_json(file)
-    except InputError:
-        return False
-    return isinstance(found, dict) and str(found.get("format")).startswith("metastep ")
-
-
 def require_new(path: Path, *, force: bool = False) -> None:
     """Refuse to export to a file that exists; `force` may replace a plain file, but none in the folder of a run."""
-    for parent in path.resolve().parents:
-        if any(_is_stamped(parent / name) for name in ("config.json", "manifest.json", "settings.json")):
+    for parent, name in product(path.resolve().parents, ("config.json", "manifest.json", "settings.json")):
+        found: Any = None
+        with suppress(InputError):  # there is no such file, or one of something else
+            found = read_json(parent / name)
+        if isinstance(found, dict) and str(found.get("format")).startswith("metastep "):
             raise InputError(f"File {path} would lie in {parent}, which belongs to metastep; write it somewhere else.")
     if not os.path.lexists(path):
         return

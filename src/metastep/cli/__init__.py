@@ -33,8 +33,8 @@ def _start(source: str, out: Path | None, scale: given.Scale | None = None, **se
     """Create or resume a run, and record the command."""
     from metastep.experiments.run import start_run
 
-    path = out or Path("runs") / "-".join([Path(source).stem, *([scale.value] if scale else [])])
-    return start_run(source, scale.value if scale else None, path, command=this_command(), **settings)
+    path = out or Path("runs") / "-".join([Path(source).stem, *([scale] if scale else [])])
+    return start_run(source, scale, path, command=this_command(), **settings)
 
 
 def _finish(run: Any, terminal: Any) -> None:
@@ -46,7 +46,11 @@ def _finish(run: Any, terminal: Any) -> None:
 
 @verb
 @working
-def demo(terminal: Any, out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo")) -> None:
+def demo(
+    terminal: Any,
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
+    overrides: given.SetOption = None,
+) -> None:
     """Run the main job on Minigolf in a minute or two. It goes from collecting to a report."""
     terminal.note(
         "Learn which step to take when (metaFQI), and in which direction (metastep), then compare on new tasks."
@@ -62,7 +66,7 @@ def demo(terminal: Any, out: Annotated[Path, typer.Option(help="Folder of the ru
         "compare.methods.adam.grid.stepsize=[0.08, 0.2, 0.5]",
     ]
     methods = ["metastep", "metafqi", "fixed", "fixed-kl", "rmsprop", "adam", "menu-oracle"]
-    _finish(_start("minigolf", out, overrides=[*smaller, f"compare.methods={methods}"]), terminal)
+    _finish(_start("minigolf", out, overrides=[*smaller, f"compare.methods={methods}", *(overrides or [])]), terminal)
 
 
 @verb
@@ -186,7 +190,7 @@ def inspect(
     allow_imports: given.ImportsOption = False,
 ) -> None:
     """Describe a model, a dataset or a run. Every file is verified."""
-    prepare_jax(given.Device.cpu)
+    prepare_jax("cpu")
     from metastep.experiments.checking import inspect_path
     from metastep.experiments.coverage import inspect_coverage
 
@@ -200,7 +204,7 @@ def inspect(
 @verb
 def check(folder: given.FolderArgument, allow_imports: given.ImportsOption = False) -> None:
     """Verify every file of a run. The exit code is 1 if one is damaged, missing, of another run or not ours."""
-    prepare_jax(given.Device.cpu)
+    prepare_jax("cpu")
     from metastep.experiments.checking import busy_in, check_folder
 
     busy = busy_in(folder)
@@ -210,20 +214,20 @@ def check(folder: given.FolderArgument, allow_imports: given.ImportsOption = Fal
 @verb
 def config(preset: given.PresetArgument, scale: given.ScaleOption = None, overrides: given.SetOption = None) -> None:
     """Print every setting of a preset as TOML, each with a sentence. A start for a file of your own."""
-    prepare_jax(given.Device.cpu)
+    prepare_jax("cpu")
     from metastep.experiments.config import load
     from metastep.experiments.reference import to_toml
     from metastep.experiments.run import Run
 
-    found = load(preset, scale.value if scale else None, overrides or ())
+    found = load(preset, scale, overrides or ())
     Run(Path(), found).require_buildable()
-    print(to_toml(found, f"{preset}, {scale.value if scale else 'quick where there is such a table'}"), end="")
+    print(to_toml(found, f"{preset}, {scale or 'quick where there is such a table'}"), end="")
 
 
 @verb
 def envs() -> None:
     """List the environments, their contexts and the presets."""
-    prepare_jax(given.Device.cpu)
+    prepare_jax("cpu")
     from rich.console import Console
     from rich.table import Table
 

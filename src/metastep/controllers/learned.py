@@ -83,17 +83,11 @@ class MetaFQIController(Controller):
 
 @dataclass(frozen=True, eq=False)
 class Exploring(Controller):
-    """Follow another controller, except for a share of random proposals: later rounds of collection use it.
+    """Follow another controller, except for a share of random proposals: later rounds of collection use it."""
 
-    Args:
-        greedy: the controller to follow; it must be memoryless.
-        exploration: the share of random proposals.
-        near: the share of the other updates tried that lie near the proposal of `greedy`.
-    """
-
-    greedy: Controller
-    exploration: float
-    near: float = 0.0
+    greedy: Controller  # it must be memoryless
+    exploration: float  # the share of random proposals
+    near: float = 0.0  # the share of the other updates tried that lie near the proposal of `greedy`
 
     name: ClassVar[str] = "exploring"
     is_memoryless: ClassVar[bool] = True
@@ -118,9 +112,7 @@ class Exploring(Controller):
 
 @dataclass(frozen=True, eq=False)
 class SingleAction(Controller):
-    """h(omega) = argmax_h of a regression of the final return on (omega, h), constant over the updates of a task.
-
-    This is the paper's appendix on the selection of a single learning rate.
+    """h(omega) = argmax_h of a regression of the final return on (omega, h), constant over a task (paper, appendix).
 
     Args:
         regression: Q function of the context's coordinates and the step size; None learns it first.

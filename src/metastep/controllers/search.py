@@ -1,8 +1,4 @@
-"""Controllers that search among candidate steps at every update.
-
-HOOF values them on the current batch (paper, appendix; after Paul, Kurin and Whiteson 2019); the greedy oracle, an upper
-reference, simulates fresh episodes.
-"""
+"""Controllers that search among candidate steps: HOOF on the current batch, the oracle on fresh episodes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -73,8 +69,7 @@ def _tilt(
 def _price(tilt: _Tilt, scale: Array) -> Prices:
     """Value one candidate, whose shift is `scale` (learners,) times the one behind the sums.
 
-    WIS: `sum_i w_i G_i / sum_i w_i`, `log w_i = h A_i - h^2 B_i / 2`; only ratios of weights matter, so the largest is
-    taken out first and nothing overflows.
+    WIS: `sum_i w_i G_i / sum_i w_i`, `log w_i = h A_i - h^2 B_i / 2`; only ratios of weights matter, so nothing overflows.
     """
     log_weight = scale * tilt.cross - 0.5 * scale**2 * tilt.square
     weight = jax.nn.softmax(log_weight, axis=0)  # over episodes
@@ -153,7 +148,7 @@ class HOOFState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HOOF(Controller):
-    """The best of many random step sizes by importance sampling, among those whose policy stays close.
+    """The best of many random step sizes by importance sampling (paper, appendix; after Paul, Kurin and Whiteson 2019).
 
     Args:
         max_divergence: the largest mean KL(old, new) of a feasible candidate (epsilon in the paper).

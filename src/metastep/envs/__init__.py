@@ -6,6 +6,7 @@ from metastep._core.registry import Registry
 from metastep.envs.acrobot import Acrobot
 from metastep.envs.base import Env, Step, choices_of, range_of
 from metastep.envs.cartpole import CartPole, CartPoleV1, SwingUp
+from metastep.envs.contexts import ContextSpace
 from metastep.envs.halfcheetah import half_cheetah
 from metastep.envs.host import HostEnv
 from metastep.envs.lander import Lander
@@ -39,6 +40,18 @@ def make_env(name: str, **options: Any) -> Env | HostEnv:
     return make(name, **options)
 
 
-__all__ = ["LQR", "Acrobot", "CartPole", "CartPoleV1", "Env", "HostEnv", "Lander", "Minigolf", "MountainCar", "Nav2D"]
+__all__ = [
+    "LQR",
+    "Acrobot",
+    "CartPole",
+    "CartPoleV1",
+    "ContextSpace",
+    "Env",
+    "HostEnv",
+    "Lander",
+    "Minigolf",
+    "MountainCar",
+    "Nav2D",
+]
 __all__ += ["Pendulum", "Reacher", "Step", "SwingUp", "choices_of", "half_cheetah", "range_of"]
 __all__ += ["REGISTRY", "make", "make_env", "names", "register"]

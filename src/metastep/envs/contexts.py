@@ -27,18 +27,12 @@ _record: Any = cache(namedtuple)  # one class for the same names
 
 @dataclass(frozen=True)
 class ContextSpace:
-    """A box of independent physical quantities with the uniform distribution over it.
+    """A box of independent physical quantities with the uniform distribution over it."""
 
-    Args:
-        names: one identifier a coordinate; environments read `context.<name>`.
-        low, high: bounds of the task distribution.
-        units: for labels of figures and tables; an empty string where there is none.
-    """
-
-    names: tuple[str, ...]
-    low: tuple[float, ...]
+    names: tuple[str, ...]  # one identifier a coordinate; environments read `context.<name>`
+    low: tuple[float, ...]  # bounds of the task distribution
     high: tuple[float, ...]
-    units: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()  # for labels of figures and tables; an empty string where there is none
 
     def __post_init__(self) -> None:
         if not self.units:

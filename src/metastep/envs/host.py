@@ -56,13 +56,10 @@ class Episodes(Protocol):
         """What the policies see: (episodes, learners, observations)."""
 
     def step(self, action: NDArray[Any], noise: Floats, alive: Bools) -> HostStep:
-        """Move the episodes that are alive; the others keep their state, and what is returned for them is ignored.
+        """Move the episodes that are `alive`, (episodes, learners); what is returned for others is ignored.
 
-        Args:
-            action: (episodes, learners, actions), float32; (episodes, learners, 1), int32 where the environment has
-                `num_choices`.
-            noise: (episodes, learners, step_noise) standard normals, float32.
-            alive: (episodes, learners).
+        `action` is (episodes, learners, actions), float32, or with `num_choices` (episodes, learners, 1), int32; `noise` are
+        standard normals, (episodes, learners, step_noise).
         """
 
 
@@ -79,12 +76,9 @@ class HostEnv(TaskFamily, Protocol):
     """A contextual MDP on the host: the counterpart of `metastep.envs.Env`."""
 
     def start_episodes(self, context: NDArray[np.float32], noise: NDArray[np.float32], seeds: Seeds) -> Episodes:
-        """Begin episodes; those for rules that learn from batches of steps must be `Restartable`.
+        """Begin episodes in tasks (learners, coordinates); for rules that learn from batches of steps, `Restartable` ones.
 
-        Args:
-            context: (learners, coordinates).
-            noise: (episodes, learners, reset_noise) standard normals.
-            seeds: (episodes, learners) below 2^31, for environments with random generators of their own.
+        `noise` are standard normals, (episodes, learners, reset_noise); `seeds` (episodes, learners) are below 2^31.
         """
 
 

@@ -35,37 +35,22 @@ _TABLE_ARRAYS = ("points", "mean", "standard_error", "num_diverged")  # of a tun
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Learning curves of several methods on the same tasks; the task is the unit of replication.
+    """Learning curves of several methods on the same tasks; the task is the unit of replication."""
 
-    Args:
-        methods: in the order of the first axis of every array.
-        context_names: of the columns of `context`.
-        context: (tasks, coordinates).
-        returns: (methods, tasks, updates + 1), estimated on each batch; the first is before any update.
-        hyperparameters: (methods, tasks, updates, coordinates), of each update; the first coordinate is the step.
-        direction: (methods, tasks, updates), the position among its method's `directions`; 0 where there is no choice.
-        flagged: (methods, tasks, updates + 1): an estimate that was zero or not finite.
-        num_steps: (methods, tasks), environment steps of the batches (a controller's own simulations not counted).
-        theta: (methods, tasks, parameters), the policy after the last update.
-        diagnostics: reports of controllers, "method/quantity" -> (tasks, updates).
-        tuning: the grid searches of the tuned methods.
-        settings: everything needed to repeat it.
-        made_from: fingerprints of its run and of the run's files it was made from, by name.
-    """
-
-    methods: tuple[MethodRecord, ...]
-    context_names: tuple[str, ...]
-    context: NDArray[np.float32]
-    returns: NDArray[np.float32]
+    methods: tuple[MethodRecord, ...]  # in the order of the first axis of every array
+    context_names: tuple[str, ...]  # of the columns of `context`
+    context: NDArray[np.float32]  # (tasks, coordinates)
+    returns: NDArray[np.float32]  # (methods, tasks, updates + 1), of each batch; the first is before any update
+    # (methods, tasks, updates, coordinates); the first coordinate is the step. NaN where a method chooses fewer than others.
     hyperparameters: NDArray[np.float32]
-    direction: NDArray[np.int8]
-    flagged: NDArray[np.bool_]
-    num_steps: NDArray[np.float64]
-    theta: NDArray[np.float32]
-    diagnostics: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    tuning: tuple[TuningTable, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
-    made_from: dict[str, str] = field(default_factory=dict)
+    direction: NDArray[np.int8]  # (methods, tasks, updates), the position among the method's `directions`, or 0
+    flagged: NDArray[np.bool_]  # (methods, tasks, updates + 1): an estimate that was zero or not finite
+    num_steps: NDArray[np.float64]  # (methods, tasks), environment steps of the batches, without a controller's own
+    theta: NDArray[np.float32]  # (methods, tasks, parameters), the policy after the last update
+    diagnostics: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # "method/quantity" -> (tasks, updates)
+    tuning: tuple[TuningTable, ...] = ()  # the grid searches of the tuned methods
+    settings: dict[str, Any] = field(default_factory=dict)  # everything needed to repeat it
+    made_from: dict[str, str] = field(default_factory=dict)  # fingerprints of its run and of the files it was made from
 
     def __post_init__(self) -> None:
         for record in self.methods:
@@ -201,6 +186,7 @@ def comparison_plan(methods: Sequence[Method], asked: TaskSet, tuning: Sequence[
         records.append(method.record(variant.space))
         for name in own[0].report:
             diagnostics[f"{method.name}/{name}"] = np.concatenate([block.report[name].T for block in own])
+    _widen(runs)
     arrays: dict[str, Any] = {name: np.stack([found[name] for found in runs]) for name in _BY_METHOD}
     settings = {
         "seed": asked.seed,
@@ -222,12 +208,23 @@ def comparison_plan(methods: Sequence[Method], asked: TaskSet, tuning: Sequence[
     )
 
 
+def _widen(runs: Sequence[dict[str, Any]]) -> None:
+    """Give all methods as many hyperparameters, NaN for those that a method does not choose."""
+    most = max(found["hyperparameters"].shape[-1] for found in runs)
+    for found in runs:
+        chosen = found["hyperparameters"]
+        room = [(0, 0)] * (chosen.ndim - 1) + [(0, most - chosen.shape[-1])]
+        found["hyperparameters"] = np.pad(chosen, room, constant_values=np.nan)
+
+
 def join(parts: Sequence[Comparison]) -> Comparison:
     """Join comparisons of different methods on the same tasks; their settings must be the same."""
     first = parts[0]
     for part in parts[1:]:
         require_alike(first, part)
-    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _BY_METHOD}
+    found: list[dict[str, Any]] = [{name: getattr(part, name) for name in _BY_METHOD} for part in parts]
+    _widen(found)
+    arrays: dict[str, Any] = {name: np.concatenate([each[name] for each in found]) for name in _BY_METHOD}
     return dataclasses.replace(
         first,
         methods=tuple(record for part in parts for record in part.methods),
@@ -288,7 +285,10 @@ def load(path: str | Path) -> Comparison:
             )
             for index, facts in enumerate(metadata["tuning"])
         ]
-        records = [MethodRecord(**facts | {"directions": tuple(facts["directions"])}) for facts in metadata["methods"]]
+        records = []
+        for facts in metadata["methods"]:
+            pairs = tuple(map(tuple, facts.get("choices", ())))  # files of earlier versions have none
+            records.append(MethodRecord(**facts | {"directions": tuple(facts["directions"]), "choices": pairs}))
         comparison = Comparison(
             methods=tuple(records),
             context_names=tuple(metadata["context_names"]),
@@ -331,6 +331,8 @@ def _require_whole(comparison: Comparison) -> None:
         if chosen.size and not 0 <= chosen.min() <= chosen.max() <= last:
             found = f"{chosen.min()} to {chosen.max()}"
             raise InputError(f"directions of {record.name} are {found}, allowed is 0 to {last}.")
+        if len(record.choices) > coordinates:
+            raise InputError(f"choices of {record.name} are {len(record.choices)}, allowed is at most {coordinates}.")
     for table in comparison.tuning:
         if not 0.0 <= table.num_steps < np.inf:
             raise InputError(f"tuning took {table.num_steps} steps.")
@@ -359,10 +361,12 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
         stepsizes = pa.array(padded, mask=update == 0)
     else:
         stepsizes = pa.FixedSizeListArray.from_arrays(pa.array(padded), chosen.shape[3], mask=pa.array(update == 0))
-    directions: list[str | None] = []
-    for record, tasks in zip(comparison.methods, comparison.direction, strict=True):
-        for positions in tasks:
-            directions += [None, *((record.directions[place] if record.directions else None) for place in positions)]
+    named = [np.array([None, *record.directions], object) for record in comparison.methods]
+    places = np.pad(comparison.direction.astype(int) + 1, ((0, 0), (0, 0), (1, 0)))  # None at update 0
+    directions = [
+        names[place] if len(names) > 1 else np.full(place.shape, None)
+        for names, place in zip(named, places, strict=True)
+    ]
     for index, name in enumerate(comparison.context_names):
         columns[f"context_{name}"] = comparison.context[task, index]
     columns |= {
@@ -372,7 +376,7 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
         "flagged": comparison.flagged.reshape(-1),
     }
     if any(record.directions for record in comparison.methods):
-        columns["direction"] = pa.array(directions, pa.string())
+        columns["direction"] = pa.array(np.concatenate(directions, axis=None), pa.string())
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink)
     storage.write_atomically(path, sink.getvalue().to_pybytes())

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -73,7 +74,14 @@ def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str
         if not all(names):
             raise InputError(f"--set: {shown(override)} lacks the name of a setting, as in section.key=value.")
         if override not in chosen:
-            data = _replaced(data, names, _toml_value(override, text), override)
+            value = _toml_value(override, text)
+            data = _replaced(data, names, value, override)
+            if len(names) == 2 and isinstance(value, dict) and "name" in value:
+                # A part of another name: what further models set was for the part before. What is no table is refused later.
+                with suppress(AttributeError):
+                    for own in (table.get(names[0], {}) for table in data.get("models", {}).values()):
+                        if isinstance(own.get(names[1]), dict) and "name" not in own[names[1]]:
+                            del own[names[1]]
     return parse(data)
 
 
@@ -103,7 +111,13 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any
         return data
     if not isinstance(base, str):
         raise InputError(f"extends: {shown(base)} must be the name of a preset or the path of a .toml file.")
-    merged: dict[str, Any] = _merged(_read(base, (*extending, file)), data)
+    below, compare = _read(base, (*extending, file)), data.get("compare")
+    wanted = compare.get("methods") if isinstance(compare, dict) else None
+    if wanted and _has_plain_names(wanted) and _are_named(below.get("quick", {}).get("compare", {}).get("methods")):
+        # The file says which methods to compare, at either scale.
+        quick = below["quick"]["compare"]
+        quick["methods"] = [entry for entry in quick["methods"] if entry["name"] in wanted]
+    merged: dict[str, Any] = _merged(below, data)
     return merged
 
 
@@ -149,26 +163,32 @@ def _merged(base: Any, changes: Any) -> Any:
         for entry in changes:
             updated[entry["name"]] = _merged(updated.get(entry["name"], {}), entry)
         return list(updated.values())
-    return changes
+    return _picked(base, changes) if _has_plain_names(changes) else changes
 
 
 def _are_named(entries: Any) -> bool:
     return isinstance(entries, list) and all(isinstance(entry, dict) and "name" in entry for entry in entries)
 
 
-def _replaced(data: Any, names: Sequence[str], value: Any, override: str, where: str = "") -> Any:
-    """Return a copy of the settings with one of them set; a list of named tables is entered by name.
+def _has_plain_names(entries: Any) -> bool:
+    return isinstance(entries, list) and any(isinstance(entry, str) for entry in entries)
 
-    A list of names picks from a list of named tables, whose entries keep their other settings.
-    """
+
+def _picked(known: Any, wanted: Any) -> Any:
+    """Return the entries that a list of names picks from a list of named tables, with their settings; else the list itself."""
+    if not (_are_named(known) and isinstance(wanted, list)):
+        return wanted
+    named = [{"name": entry} if isinstance(entry, str) else entry for entry in wanted]
+    if not _are_named(named) or not all(isinstance(entry["name"], str) for entry in named):
+        return wanted
+    settings = {entry["name"]: entry for entry in known}
+    return [settings.get(entry["name"], {}) | entry for entry in named]
+
+
+def _replaced(data: Any, names: Sequence[str], value: Any, override: str, where: str = "") -> Any:
+    """Return a copy of the settings with one of them set; a list of named tables is entered by name, or picked from."""
     if not names:
-        if not (_are_named(data) and isinstance(value, list)):
-            return value
-        named = [{"name": entry} if isinstance(entry, str) else entry for entry in value]
-        if not _are_named(named) or not all(isinstance(entry["name"], str) for entry in named):
-            return value
-        known = {entry["name"]: entry for entry in data}
-        return [known.get(entry["name"], {}) | entry for entry in named]
+        return _picked(data, value)
     name, *rest = names
     if isinstance(data, str):  # a part by its name alone, of which an option is set
         data = {"name": data}

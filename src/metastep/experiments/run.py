@@ -49,12 +49,8 @@ _CHECKED_STEPS = 50  # of an episode of a user's environment, at most
 class Run:
     """An experiment and the folder of its results; every stage writes whole files, so a stopped run resumes.
 
-    Constructing a `Run` touches no file: `Run.create` makes the folder, `Run.open` reads one.
-
-    Args:
-        path: folder of the run.
-        config: the experiment.
-        tasks: contexts to train on in place of the task distribution, (tasks, coordinates).
+    Constructing a `Run` touches no file: `Run.create` makes the folder, `Run.open` reads one. `tasks` are contexts to train on in
+    place of the task distribution, (tasks, coordinates).
     """
 
     def __init__(self, path: Path, config: Experiment, tasks: NDArray[np.float32] | None = None) -> None:

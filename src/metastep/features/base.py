@@ -33,16 +33,11 @@ class Seen:
     """What a feature is computed from: `seen["entropy"]` is a diagnostic by name.
 
     A number of a loop is a scalar, that of simulated learners has shape (learners,); vectors are on the last axes.
-
-    Args:
-        diagnostics: by name; those of the last update are 0 before the first.
-        memory: of the updates before.
-        xp: the namespace that computes, `numpy` or `jax.numpy`.
     """
 
-    diagnostics: Mapping[str, Any]
-    memory: Memory
-    xp: Any
+    diagnostics: Mapping[str, Any]  # by name; those of the last update are 0 before the first
+    memory: Memory  # of the updates before
+    xp: Any  # the namespace that computes, `numpy` or `jax.numpy`
 
     def __getitem__(self, name: str) -> Any:
         return self.diagnostics[name]

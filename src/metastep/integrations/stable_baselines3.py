@@ -326,7 +326,7 @@ class LearnedRate(BaseCallback):
         """Return the mean entropy over the rollout of the policy that has just acted."""
         log_probs, total = self._seen["log_probs"], 0.0
         for start in range(0, log_probs.size, _ROWS):
-            entropy = self.model.policy.get_distribution(self._rows(start)[0]).entropy()  # type: ignore[operator]
+            entropy = self.model.policy.get_distribution(self._rows(start)[0]).entropy()
             if entropy is None:  # there is no formula for it
                 return -float(log_probs.mean())
             total += float(entropy.sum())
@@ -340,7 +340,7 @@ class LearnedRate(BaseCallback):
             observations, actions = self._rows(start)
             if self.model.action_space.__class__.__name__ == "Discrete":
                 actions = actions.long().flatten()
-            after = policy.evaluate_actions(observations, actions)[1].cpu().numpy()  # type: ignore[operator]
+            after = policy.evaluate_actions(observations, actions)[1].cpu().numpy()
             log_ratio = after - before[start : start + _ROWS]
             total += float(np.sum(np.expm1(log_ratio) - log_ratio))
         return total / before.size

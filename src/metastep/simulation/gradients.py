@@ -122,9 +122,8 @@ def _visited(episodes: Trajectories) -> tuple[Arrays, Array]:
 def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, gradient: Array, damping: float) -> Array:
     """Return the same for any policy: conjugate gradient on Fisher-vector products, (parameters, learners).
 
-    `F v = E[J^T (J v)] / sigma^2` with J the Jacobian of the policy's mean: one forward and one backward derivative on the
-    batch, no matrix. Jacobi preconditioning; every learner runs its own iteration in lockstep, until the residual of each is
-    small or `cg_iterations` are made.
+    `F v = E[J^T (J v)] / sigma^2` with J the Jacobian of the policy's mean: no matrix. Jacobi preconditioning; learners run in
+    lockstep, until the residual of each is small or `cg_iterations` are made.
     """
     policy = estimator.rollout.policy
     observation, weight = _visited(episodes)

@@ -1,7 +1,7 @@
 """Rollouts of environments on the host: the counterparts of `sums.stream` and `rollouts.trajectories`.
 
-Policies, keys, action noise and statistics are those of the compiled rollouts. Each step is two short compiled functions around
-the environment's own: one chooses the actions, one adds the step to the sums while the next step is simulated.
+Each step is two short compiled functions around the environment's own: one chooses the actions, as in the compiled rollouts, and
+one adds the step to the sums while the next step is simulated.
 """
 
 from collections.abc import Iterator
