@@ -17,7 +17,6 @@ from paper.workbench import PresetRun
 
 DAMPINGS = {"rule.damping": (0.001, 0.01, 0.1, 0.9)}
 _DAMPED = ("fixed", "decay", "hoof", "kl-adaptive", "metagrad")
-_FEW = 6  # values of each option that is tuned beside the damping
 
 
 def specs(run: PresetRun) -> list[MethodSpec]:
@@ -32,7 +31,7 @@ def specs(run: PresetRun) -> list[MethodSpec]:
             found.append(replace(spec, name=name, label=label, rule=rule, grid=grid, colour=""))
     for name in _DAMPED:
         spec, tuned = run.methods[name], run.tested(name).methods[0].values
-        grid = {option: tuple(handful(values, [tuned[option]], _FEW)) for option, values in spec.grid.items()}
+        grid = {option: tuple(handful(values, [tuned[option]], num=6)) for option, values in spec.grid.items()}
         own = replace(spec, rule="nga", rule_options={}, grid={**grid, **DAMPINGS}, colour="")
         found.append(replace(own, name=f"{name}-damped", label=f"{spec.label}, damping tuned"))
     if widest := run.environment.widest:

@@ -7,11 +7,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from metastep import InputError, Run
+from metastep.evaluation import metric_values, to_parquet
+from metastep.experiments.config import learners_collected, updates_collected
 from metastep.experiments.publishing import for_family
 from metastep.fqi import load_model
-from paper import direction
+from metastep.report.tables import number
+from paper import direction, strong
 from paper.direction import MODEL
 from paper.registry import REGISTRY
+from paper.results import over_seeds
 from paper.runner import check_reproduction, reproduce
 from paper.tests.synthetic import Watch, comparison_of, curve, run_of
 from paper.workbench import PresetRun, Workbench
@@ -162,3 +166,31 @@ def test_every_id_can_be_made_for_all_of_its_environments(name, tmp_path):
     # Within 16 steps no pole falls, so that there would be nothing to learn on CartPole.
     outcomes = reproduce([name], tmp_path, "tiny", 3, overrides=["rollout.horizon=60"])
     assert len({outcome.environment for outcome in outcomes}) == (1 if name == "ties" else 4)  # one choice for all
+
+
+def test_metafqi_gets_as_many_tuples_as_the_model():
+    for env in ("nav2d", "minigolf", "halfcheetah"):
+        run = run_of(env)
+        own, models = run.of_model(MODEL).config, strong.refitted_models(run)
+        tuples = learners_collected(own) * updates_collected(own) * own.collect.labels
+        learners = models["equal"][1]["collect.num_meta_episodes"]
+        assert 0 <= learners * updates_collected(run.config) - tuples < updates_collected(run.config)
+        assert set(models) == ({"equal", "wide"} if env == "minigolf" else {"equal"})
+
+
+def test_seeds_are_joined_by_task(tmp_path):
+    for seed, lead in enumerate((1.0, 1.2, 0.9)):
+        (tmp_path / str(seed) / "strong").mkdir(parents=True)
+        curves = {MODEL: curve(1.0 + lead, 0.1, seed=seed), "fixed": curve(1.0, 0.1, seed=seed + 9)}
+        to_parquet(comparison_of(curves), tmp_path / str(seed) / "strong" / "nav2d.parquet")
+    heading, paragraph, table = over_seeds([tmp_path / str(seed) for seed in range(3)])
+    assert heading.text == "Nav2D: strong, over seeds and tasks"
+    assert paragraph.text.startswith("3 seeds with 40 test tasks each.")
+    ((name, _, by_seed, verdict),) = table.rows
+    assert (name, verdict) == ("fixed", "better")
+    areas = [
+        metric_values(comparison_of({MODEL: curve(1.0 + x, 0.1, seed=s), "fixed": curve(1.0, 0.1, seed=s + 9)}), "auc")
+        for s, x in enumerate((1.0, 1.2, 0.9))
+    ]
+    assert by_seed == ", ".join(number(float((first - second).mean())) for first, second in areas)
+    assert over_seeds([tmp_path / "0"]) == []
