@@ -4,13 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from metastep import Comparison, Method
+from metastep import Comparison, Method, Run
 from metastep.controllers import MetaFQIController
 from metastep.evaluation import join
 from metastep.experiments import stages
 from metastep.experiments.config import build_env
-from metastep.report.figures import curves, line_of
-from metastep.report.style import CONTRAST
+from metastep.report.figures import CONTRAST, curves, line_of
 from paper import columns
 from paper.claims import beats_every, paired, small
 from paper.columns import Column, Figure
@@ -48,7 +47,7 @@ def without_context(run: PresetRun, model: str = "") -> Comparison:
 
     def make() -> Comparison:
         run.learn(model)  # which collects
-        blind = own.with_config(own.config.model_copy(update={"meta": seen}))
+        blind = Run(own.path, own.config.model_copy(update={"meta": seen}), own.tasks)
         fitted = stages.fit_model(blind, own.collect(tracker=run.tracker), tracker=run.tracker)
         fitted = stages.select(fitted, stages.validate(blind, fitted, tracker=run.tracker))
         facts: Any = {

@@ -7,8 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from metastep.envs import REGISTRY
-from metastep.report.figures import Panel, picture
-from metastep.report.style import CONTRAST, MAIN, Ink, tint
+from metastep.report.figures import CONTRAST, MAIN, Ink, Panel, picture, tint
 from metastep.report.tables import number
 from paper.outcome import Outcome, Product, Verdict
 from paper.theory.measure import BoundRow, Effort, measure_bounds

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metastep import Comparison
-from metastep.report.figures import Line, Panel, curves, line_of, picture
+from metastep.report.figures import Line, Panel, curves, line_of, picture, whiskers
 from paper.claims import Judged
 from paper.outcome import Product
 from paper.workbench import PresetRun, Workbench
@@ -73,6 +73,14 @@ def shown(run: PresetRun, comparison: Comparison) -> Shown:
         return Shown(comparison, "mean return", "")
     gains = dataclasses.replace(comparison, returns=comparison.returns - comparison.returns[:, :, :1])
     return Shown(gains, "mean return gain", f"{run.title}: gain over the first return.")
+
+
+def above_differences(
+    run: PresetRun, comparison: Comparison, judged: Judged, lines: Sequence[Line], quantity: str, note: str
+) -> Column:
+    """Return a column of learning curves above the paired differences that were judged."""
+    below = whiskers(f"{run.title}: difference", comparison, judged.rows)
+    return Column([judged], [curves(run.title, lines, ylabel=quantity), below], comparison, note)
 
 
 def main_line(comparison: Comparison, label: str = "metaFQI") -> Line:

@@ -14,10 +14,10 @@ from metastep.experiments.publishing import data_of, for_family, measured, poole
 from metastep.fqi import save_model
 from metastep.fqi.regressors import Regressor
 from metastep.mdp.collection import recorded_features
-from metastep.report.figures import curves, line_of, whiskers
+from metastep.report.figures import line_of, whiskers
 from metastep.report.tables import number
 from paper.claims import AUC, Judged, beats_every, outcome_of, paired, small
-from paper.columns import Column, Figure, shown
+from paper.columns import Column, Figure, above_differences, shown
 from paper.outcome import Product, at_most, better
 from paper.workbench import PresetRun, Workbench
 
@@ -48,8 +48,7 @@ def _against_every_baseline(run: PresetRun) -> Column:
         line_of(drawn, MODEL, is_main=True),
         *(line_of(drawn, name, has_band=False) for name in (*_SHOWN, *oracle)),
     ]
-    below = whiskers(f"{run.title}: difference", comparison, judged.rows)
-    return Column([judged], [curves(run.title, lines, ylabel=quantity), below], comparison, note)
+    return above_differences(run, comparison, judged, lines, quantity, note)
 
 
 direction = Figure(
@@ -199,6 +198,6 @@ def _fitted(file: Path, bench: Workbench, runs: Mapping[str, PresetRun]) -> Mode
         file.parent.mkdir(parents=True, exist_ok=True)
         save_model(pooled(own, known=True, tracker=bench.tracker), file)
     model = load_model(file)
-    if model.record.training_data.fingerprint != data_of(own):
+    if not isinstance(model, Model) or model.record.training_data.fingerprint != data_of(own):
         raise InputError(f"File {file} was fitted on other data than the runs here hold; remove it to fit it again.")
     return model

@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from metastep.evaluation import Comparison, bootstrap_interval, join, metric_values, verdict
-from metastep.report.figures import Line, curves
-from metastep.report.style import CONTRAST, MAIN
+from metastep.report.figures import CONTRAST, MAIN, Line, curves
 from metastep.report.tables import number
 from paper.claims import AUC, Judged
 from paper.columns import Column, Figure, shown

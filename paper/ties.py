@@ -16,8 +16,7 @@ from metastep.experiments import stages
 from metastep.fqi import model_of_heads
 from metastep.fqi.maximise import Ties
 from metastep.report.document import write_picture
-from metastep.report.figures import Layout, Panel, picture
-from metastep.report.style import Ink
+from metastep.report.figures import Ink, Layout, Panel, picture
 from paper.columns import Column, Figure
 from paper.direction import MODEL
 from paper.facts import facts_of

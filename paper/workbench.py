@@ -120,7 +120,7 @@ class PresetRun(Run):
     def changed(self, section: str, **changes: Any) -> Run:
         """Return a run with other settings in a section, for methods that are refitted on the data of this one."""
         updated = getattr(self.config, section).model_copy(update=changes)
-        return self.with_config(self.config.model_copy(update={section: updated}))
+        return Run(self.path, self.config.model_copy(update={section: updated}), self.tasks)
 
 
 class _Named:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from metastep import features
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, branches_of, model_from
 from metastep.mdp.history import Transitions
 from metastep.rules.actor_critic import PPO
@@ -23,14 +24,15 @@ TRAINING = (
     "budget",
     "first_entropy",
 )
+ADDED = features.SETS["progress"]
 LOW, HIGH = 1e-4, 1e-1
 
 
 @cache
-def tiny_model(trees: int = 5, reach: float = 1e6) -> Model:
+def tiny_model(trees: int = 5, reach: float = 1e6, names: tuple[str, ...] = TRAINING) -> Model:
     """A rate that depends on all that the set `training` holds; ranges are so wide that nothing lies outside."""
     draw = np.random.default_rng(0)
-    rows = draw.normal(0.0, 1.0, (2000, len(TRAINING))).astype(np.float32)
+    rows = draw.normal(0.0, 1.0, (2000, len(names))).astype(np.float32)
     rate = (10.0 ** draw.uniform(-4.0, -1.0, 2000)).astype(np.float32)
     best = -2.5 + np.sin(2.0 * rows[:, 4]) + 0.5 * np.sin(2.0 * rows[:, 8])
     reward = -((np.log10(rate) - best) ** 2)
@@ -42,7 +44,7 @@ def tiny_model(trees: int = 5, reach: float = 1e6) -> Model:
     return model_from(
         fitted,
         setting=setting,
-        observation=[ObservationPart(name, 1) for name in TRAINING],
+        observation=[ObservationPart(name, 1) for name in names],
         training_data=TrainingData(2000, 0, "of a test"),
         configuration={"experiment": {"meta": {"num_updates": 20}}},
     )

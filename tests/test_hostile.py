@@ -12,11 +12,11 @@ import pytest
 
 from metastep._core import storage
 from metastep._core.errors import InputError
+from metastep.envs.contexts import load_tasks
 from metastep.experiments.config import load
 from metastep.experiments.reporting import print_comparison
 from metastep.mdp.dataset import Dataset, DatasetWriter, Layout
 from metastep.mdp.history import History
-from metastep.mdp.tasks import load_tasks
 from metastep.report.compose import compose
 from metastep.report.document import Command, Document, to_html, to_markdown, write_document
 from tests.cli.test_cli import invoke, refused

@@ -13,7 +13,7 @@ from metastep.evaluation import (
     summary,
 )
 from metastep.evaluation.intervals import holm
-from metastep.report import differences_table
+from metastep.report.tables import differences_table
 
 
 def make_comparison(returns: np.ndarray, names: tuple[str, ...], yardsticks: tuple[str, ...] = ()) -> Comparison:

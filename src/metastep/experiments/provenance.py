@@ -39,10 +39,9 @@ _OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_sc
 def lock_folder(path: Path) -> Path:
     """Return the folder whose lock a writer of a run, of a model within it or of its data holds."""
     place = path.resolve()
-    if place.name == "data" and (place.parent / "config.json").exists():
-        place = place.parent
-    if place.parent.name == "models" and (place.parent.parent / "config.json").exists():
-        place = place.parent.parent
+    for inside, run in ((place.name == "data", place.parent), (place.parent.name == "models", place.parent.parent)):
+        if inside and (run / "config.json").exists():
+            return lock_folder(run)
     return place
 
 
@@ -69,9 +68,8 @@ def listed_tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
         tasks = None if listed is None else np.array(_TABLE.validate_python(listed), np.float32)
         if tasks is None or (tasks.ndim == 2 and tasks.size):
             return tasks
-    raise InputError(
-        f"File {file}: tasks = {shown(listed)} must be null or a list of tasks, each a list of equally many finite numbers."
-    )
+    must = "must be null or a list of tasks, each a list of equally many finite numbers"
+    raise InputError(f"File {file}: tasks = {shown(listed)} {must}.")
 
 
 def refuse_difference(found: tuple[str, str, str] | None, place: str, now: str, remedy: str) -> None:
@@ -200,10 +198,8 @@ def read_comparison(run: Run, path: Path) -> Comparison:
     comparison = load(path)
     made_from = comparison.made_from
     _require(path, "run", made_from.get("run"), run.identity)
-    if made_from.get("file") != _place(run, path):
-        raise InputError(
-            f"File {path} was written as {made_from.get('file')!r:.100} and is not in its own place; {_AGAIN}."
-        )
+    if (place := made_from.get("file")) != _place(run, path):
+        raise InputError(f"File {path} was written as {place!r:.100} and is not in its own place; {_AGAIN}.")
     for name, value in made_from.items():
         if name not in ("run", "file"):
             _require(path, name, value, fingerprint(run, name))
@@ -260,9 +256,8 @@ def fingerprint(run: Run, name: str) -> str | None:
 def _require(path: Path, name: str, recorded: str | None, now: str | None) -> None:
     """Refuse what was made from something else than what is there; what is missing proves nothing."""
     if now is not None and recorded != now:
-        raise InputError(
-            f"File {path} was made from another {name} ({str(recorded)[:16]}) than the one here ({now[:16]}); {_AGAIN}."
-        )
+        made, here = f"another {name} ({str(recorded)[:16]})", f"the one here ({now[:16]})"
+        raise InputError(f"File {path} was made from {made} than {here}; {_AGAIN}.")
 
 
 def _place(run: Run, path: Path) -> str:

@@ -77,10 +77,9 @@ class Subject:
         program, again = (jax.jit(lambda *given: function(*given)) for _ in range(2))
         first, *others = (self.call("jax.jit", each, *inputs) for each in (program, program, again))
         for index, method in enumerate(methods):
-            self.require(
-                all(same(first[index], other[index]) for other in others),
-                f"`{method}` gives different results for the same input; randomness must come from what it is given",
-            )
+            alike = all(same(first[index], other[index]) for other in others)
+            wrong = "gives different results for the same input; randomness must come from what it is given"
+            self.require(alike, f"`{method}` {wrong}")
         return first
 
     def independent(

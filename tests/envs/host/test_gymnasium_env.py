@@ -288,7 +288,7 @@ SIZES = "task 0 has {'num_observations': 2, .*, the others {'num_observations': 
     ("factory", "space", "message"),
     [
         (make_pendulum, UNUSED, "l = 0.5 and l = 2 give the same episodes over"),
-        (lambda context: ONLY, MASS, "the factory gave the same environment twice"),
+        (lambda context: ONLY, MASS, "it gave the same environment twice"),
         (wide, LENGTH, SIZES),
         (lambda context: Noisy(context.length), LENGTH, "the same seeds, noise and actions give different episodes"),
     ],
