@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from metastep import InputError, Run, envs
-from metastep.evaluation import differences, hierarchical_interval, join, verdict
+from metastep.evaluation import differences, join
+from metastep.evaluation.intervals import hierarchical_interval, verdict
 from metastep.experiments.provenance import read_result
 from metastep.experiments.reporting import in_words, times_of
 from metastep.experiments.stages import read_times

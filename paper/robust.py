@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from metastep.evaluation import Comparison, bootstrap_interval, join, metric_values, verdict
+from metastep.evaluation import Comparison, join, metric_values
+from metastep.evaluation.intervals import bootstrap_interval, verdict
 from metastep.report.figures import CONTRAST, MAIN, Line, curves
 from metastep.report.tables import number
 from paper.claims import AUC, Judged

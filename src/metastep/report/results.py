@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from metastep.evaluation import Comparison, MethodRecord, filled_returns, metric_values, summary
+from metastep.evaluation import Comparison, MethodRecord, metric_values, summary
+from metastep.evaluation.statistics import filled_returns
 from metastep.report.document import Picture
 from metastep.report.figures import (
     MAIN,
