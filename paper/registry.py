@@ -40,10 +40,12 @@ REGISTRY: dict[str, Entry] = {
     "fig-single-action": Entry("ablations:fig_single_action", EVERY),
     "theory": Entry("bounds:theory", usual=()),  # Lipschitz constants with respect to the context
     "facts": Entry("facts_on_test:facts", EVERY, usual=FOUR),  # all that the paper says of its environments
+    "ties": Entry("ties:ties", EVERY, usual=FOUR, is_in_all=False),  # which of equal steps, by validation tasks
+    "planning": Entry("ties:planning", EVERY, usual=FOUR, is_in_all=False),  # the facts about N under each rule
     # Beyond the paper: direction and step chosen together.
     "direction": Entry("direction:direction", EVERY, usual=FOUR, is_in_all=False),  # against every tuned baseline
     "ablations": Entry("direction:ablations", FOUR, usual=FOUR, is_in_all=False),
-    "growth": Entry("direction:growth", FOUR, usual=FOUR, is_in_all=False),  # with the number of tuples
+    "strong": Entry("strong:strong", EVERY, usual=FOUR, is_in_all=False),  # against the strongest baselines
     "joint": Entry("direction:joint", FOUR, usual=FOUR, is_in_all=False),  # one model for all environments
 }
 IDS = tuple(REGISTRY)

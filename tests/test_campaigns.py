@@ -53,7 +53,7 @@ def check(found: dict[str, Any]) -> None:
         (mutations.campaign, 55),
         (partial(inputs.configurations, runs=0.0), 100),
         (inputs.commands, 60),
-        (kills.campaign, 1),
+        (partial(kills.campaign, "run"), 1),
         (steppers.campaign, 150),
     ],
     ids=["mutations", "configurations", "commands", "kills", "steppers"],
@@ -68,7 +68,8 @@ def test_some(some, number, tmp_path, monkeypatch):
     "words",
     [
         ("workers", 100, 10),
-        ("kills", 1000),
+        ("kills", "run", 1000),
+        *(("kills", work, 100) for work in kills.WORKS if work != "run"),
         ("mutations", 10_000),
         ("steppers", 10_000),
         ("inputs", "configurations", 10_000),
@@ -80,6 +81,6 @@ def test_all(place, words):
     share = float(os.environ.get("METASTEP_SOAK", "1"))
     found = campaign(place, *(int(share * word) if isinstance(word, int) else word for word in words), 2)
     check(found)
-    if words[0] == "kills":
+    if words[:2] == ("kills", "run"):
         stages = ("start", "collect", "fit", "validate", "compare", "report")
         assert all(found["outcomes"].get(stage, 0) >= found["kills"] // 20 for stage in stages)

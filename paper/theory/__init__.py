@@ -3,7 +3,6 @@
 - `constants`: the formulas of the paper's context-Lipschitz section, with their conditions.
 - `policy`: the linear Gaussian policy, with constants of its score that keep the gradient theorem true; Nav2D's constants.
 - `lqr`: exact constants and closed forms on LQR.
-- `estimate`: constants estimated from below for any environment.
 - `measure`: differences between tasks with common random numbers, against their bounds.
 
 docs/theory.md derives what is used.

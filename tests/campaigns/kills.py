@@ -1,10 +1,10 @@
-"""SIGKILLs over all stages of a run: at random moments, and in the middle of random calls that change the disk.
+"""SIGKILLs over all stages of a command: at random moments, and in the middle of random calls that change the disk.
 
-An undisturbed run shows how long its stages take, how often each of them changes the disk, and leaves a copy of the folder at
-the beginning of each. Then one to six stages are drawn; a copy of the folder at the first of them is run and killed there,
+An undisturbed command shows how long its stages take, how often each of them changes the disk, and leaves a copy of the folder at
+the beginning of each. Then one to six stages are drawn; a copy of the folder at the first of them is worked on and killed there,
 resumed and killed in the next, and at last resumed to its end, where it must hold the same bytes as the undisturbed one.
 
-`python -m tests.campaigns.kills NUMBER SEED FOLDER` prints the outcomes as JSON.
+`python -m tests.campaigns.kills WORK NUMBER SEED FOLDER` prints the outcomes as JSON; WORK is one of `WORKS`.
 """
 
 import hashlib
@@ -26,8 +26,16 @@ from typing import Any, NamedTuple
 
 from metastep import cli
 from metastep._core import progress
-from metastep.experiments import reporting
+from metastep._core.errors import InputError
+from metastep._core.storage import sha256_of
+from metastep.controllers import Controller
+from metastep.experiments import learn, publishing, reporting
 from metastep.experiments.checking import check_folder
+from metastep.experiments.run import Run
+from metastep.experiments.run import run as run_experiment
+from metastep.fqi import load_model, recorded_model
+from metastep.mdp import collection
+from tests import drafts
 from tests.disk import watch
 from tests.processes import CHILDREN
 
@@ -37,12 +45,23 @@ _TINY = """collect.num_meta_episodes=32 rollout.num_episodes=4 rollout.block_siz
 SETTINGS = _TINY.split()
 
 
+class Work(NamedTuple):
+    """A command that is killed. Everything is called with the folder that it writes; inputs lie beside that."""
+
+    command: Callable[[Path], list[str]]
+    problems: Callable[[Path], object] = lambda folder: None  # found when it has ended
+    inputs: Callable[[Path], object] = lambda folder: None  # makes what it reads, and what lies in the folder before
+    announced: Callable[["Child"], object] = lambda child: None  # further stages
+    state: Callable[[Path], str] = lambda folder: ""  # after a kill; a state in capitals is a failure
+    refuses_twice: bool = False  # whether it refuses to run when it has ended, and then leaves leftovers as they are
+
+
 class Child:
     """Run the command in a process, report when a stage begins, and die at one of the calls of one stage that change the disk."""
 
-    def __init__(self, parent: Connection, aimed: str, at: int, mode: str) -> None:
-        self.parent, self.aimed, self.at, self.mode = parent, aimed, at, mode
-        self.stage, self.calls = "start", 0
+    def __init__(self, work: str, parent: Connection, aimed: str, at: int, mode: str) -> None:
+        self.work, self.parent, self.aimed, self.at, self.mode = work, parent, aimed, at, mode
+        self.stage, self.calls, self.is_drafting = "start", 0, drafts.are_on()
 
     def begin(self, name: str) -> None:
         self.parent.send((name, self.calls))
@@ -60,22 +79,31 @@ class Child:
             os.kill(os.getpid(), signal.SIGKILL)
         return call(*arguments)
 
-    def announced(self, function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
-        def begun(*arguments: Any) -> Any:
-            self.begin(name or arguments[1])
-            return function(*arguments)
+    def announce(self, place: Any, attribute: str, name: Callable[..., str]) -> None:
+        """Have a function report a stage that begins with it; `name` takes its arguments, "" is none."""
+        function = getattr(place, attribute)
 
-        return begun
+        def begun(*arguments: Any, **options: Any) -> Any:
+            if stage := name(*arguments):
+                self.begin(stage)
+            return function(*arguments, **options)
 
-    def run(self, arguments: list[str]) -> None:
+        setattr(place, attribute, begun)
+
+    def run(self, folder: Path) -> None:
         for number in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        drafts.switch(self.is_drafting)
         watch(self.around)
-        progress.Terminal.stage = self.announced(progress.Terminal.stage)  # type: ignore[method-assign]
-        reporting.write_report = self.announced(reporting.write_report, "report")
-        sys.argv = ["metastep", *arguments]
+        self.announce(progress.Terminal, "stage", lambda _, name, *rest: name)
+        self.announce(reporting, "write_report", lambda _: "report")
+        WORKS[self.work].announced(self)
+        sys.argv = ["metastep", *WORKS[self.work].command(folder)]
         try:
-            cli.main()
+            if sys.argv[1] == "reproduce":
+                reproduce(folder)
+            else:
+                cli.main()
         finally:
             self.begin("end")
 
@@ -90,15 +118,94 @@ class Stage(NamedTuple):
 
     @property
     def kind(self) -> str:
-        return self.name.partition(" ")[0]  # without a method's name
+        return self.name.removeprefix("nav2d: ").partition(" ")[0]  # without the name of a run or method
 
 
-def words(folder: Path) -> list[str]:
-    overrides = [word for setting in SETTINGS for word in ("--set", setting)]
-    return ["run", "nav2d", "--out", str(folder), "--device", "cpu", *overrides]
+def words(folder: Path, verb: str = "run", *more: str) -> list[str]:
+    overrides = [word for setting in (*SETTINGS, *more) for word in ("--set", setting)]
+    return [verb, "nav2d", "--out", str(folder), "--device", "cpu", *overrides]
+
+
+def checked(folder: Path) -> list[Any]:
+    return [finding for finding in check_folder(folder) if finding.problem]
+
+
+def trained(folder: Path) -> Run:
+    """Return a run beside the folder, made on first use."""
+    out = folder.with_name("input")
+    return Run.open(out) if out.exists() else run_experiment("nav2d", out, overrides=SETTINGS)
+
+
+def published(folder: Path, *more: str) -> list[str]:
+    return ["publish", str(folder.with_name("input")), "--name", "m", "--out", str(folder), "--device", "cpu", *more]
+
+
+def publish_older(folder: Path) -> None:
+    """Leave a pair of a smaller model."""
+    publishing.publish([trained(folder)], "m", folder, trees=1)
+
+
+def pair(folder: Path) -> str:
+    """Return the state of a model and its card."""
+    model, card = folder / "m.safetensors", folder / "m.md"
+    if not model.exists():
+        return "CARD ALONE" if card.exists() else "nothing"
+    try:
+        load_model(model)
+    except InputError as error:
+        return "refused" if "does not belong to the card" in str(error) else f"DAMAGED {error}"
+    if not card.exists():
+        return "model alone"
+    return "pair" if recorded_model(card) == sha256_of(model) else "PAIR THAT DOES NOT BELONG TOGETHER"
+
+
+def announce_rounds(child: Child) -> None:
+    def name(_: object, controller: Controller, *rest: object) -> str:
+        return "first-round" if controller.name == "uniform" else "later-round"
+
+    child.announce(collection, "_collect_blocks", name)
+
+
+def announce_learning(child: Child) -> None:
+    learn._SECONDS_BETWEEN_PARTS = 0.0  # a part after every update
+    child.announce(learn, "_write_results", lambda *_: "results")
+
+
+def announce_pair(child: Child) -> None:
+    child.announce(publishing, "write_new", lambda path, *rest: "pair" if path.suffix == ".md" else "")
+
+
+def reproduce(folder: Path) -> None:
+    from paper import runner
+
+    runner.reproduce(["fig2"], folder, "tiny", 3, progress.Terminal(), environments=["nav2d"])
+
+
+def reproduction(folder: Path) -> list[Any]:
+    from paper.runner import check_reproduction
+
+    return [finding for finding in check_reproduction(folder) if finding.problem]
+
+
+def learned(folder: Path) -> list[str]:
+    return ["learn", str(folder.with_name("input")), "--out", str(folder), "--updates", "5", "--device", "cpu"]
+
+
+_ROUNDS = "collect.rounds=3", "collect.num_meta_episodes=16"
+WORKS = {
+    "run": Work(words, checked),
+    "rounds": Work(lambda folder: words(folder, "collect", *_ROUNDS), checked, announced=announce_rounds),
+    "learn": Work(learned, inputs=trained, announced=announce_learning),
+    "publish": Work(published, inputs=trained, announced=announce_pair, state=pair, refuses_twice=True),
+    "replace": Work(
+        lambda folder: published(folder, "--force"), inputs=publish_older, announced=announce_pair, state=pair
+    ),
+    "reproduce": Work(lambda _: ["reproduce"], reproduction),
+}
 
 
 def run(
+    work: str,
     folder: Path,
     began: Callable[[str, int, BaseProcess], object] = lambda *_: None,
     aimed: tuple[str, int, str] = ("", 0, ""),
@@ -108,11 +215,12 @@ def run(
     `began` receives the stage that begins and the number of calls of the one before; the process waits until it returns.
     """
     ours, theirs = CHILDREN.Pipe()
-    process = CHILDREN.Process(target=Child(theirs, *aimed).run, args=(words(folder),))
+    process = CHILDREN.Process(target=Child(work, theirs, *aimed).run, args=(folder,))
     process.start()
     theirs.close()
     stage = "start"
     with ours, suppress(EOFError, ConnectionError):
+        began(stage, 0, process)
         while True:
             stage, calls = ours.recv()
             began(stage, calls, process)
@@ -121,27 +229,37 @@ def run(
     return process.exitcode, stage
 
 
-def undisturbed(folder: Path, copies: Path) -> list[Stage]:
-    """Return the stages of an undisturbed run."""
-    stages = [Stage("start", 0.0, 0, copies / "0")]
-    since = time.monotonic()
+def undisturbed(work: str, folder: Path, copies: Path) -> list[Stage]:
+    """Return the stages of an undisturbed command, which runs twice: the first time compiles."""
+    stages, since = list[Stage](), 0.0
+    restore(folder, copies / "0")
+    assert run(work, folder) == (0, "end")
+    restore(copies / "0", folder)
 
     def began(name: str, calls: int, _: object) -> None:
         nonlocal since
-        stages[-1] = stages[-1]._replace(seconds=time.monotonic() - since, calls=calls)
+        if stages:
+            stages[-1] = stages[-1]._replace(seconds=time.monotonic() - since, calls=calls)
+            restore(folder, copies / str(len(stages)))
         stages.append(Stage(name, 0.0, 0, copies / str(len(stages))))
-        shutil.copytree(folder, stages[-1].folder)
         since = time.monotonic()
 
-    assert run(folder, began) == (0, "end")
+    assert run(work, folder, began) == (0, "end")
     return stages[:-1]
 
 
-def kill(folder: Path, stage: Stage, generator: random.Random) -> tuple[int | None, str]:
+def restore(source: Path, target: Path) -> None:
+    """Make a folder a copy of another, which need not exist."""
+    shutil.rmtree(target, ignore_errors=True)
+    if source.exists():
+        shutil.copytree(source, target)
+
+
+def kill(work: str, folder: Path, stage: Stage, generator: random.Random) -> tuple[int | None, str]:
     """Run and kill in a stage, if it comes to that."""
-    if stage.calls and (stage.name == "start" or generator.random() < 0.5):
+    if stage.calls and generator.random() < 0.5:
         mode = generator.choice(["before", "within", "after"])
-        return run(folder, aimed=(stage.name, generator.randint(1, stage.calls), mode))
+        return run(work, folder, aimed=(stage.name, generator.randint(1, stage.calls), mode))
     timers: list[Timer] = []
 
     def began(name: str, _: int, process: BaseProcess) -> None:
@@ -150,52 +268,59 @@ def kill(folder: Path, stage: Stage, generator: random.Random) -> tuple[int | No
             timers[0].start()
 
     try:
-        return run(folder, began)
+        return run(work, folder, began)
     finally:
         for timer in timers:
             timer.cancel()
 
 
-def digests(folder: Path) -> dict[str, str]:
+def digests(folder: Path, *, hidden: bool = True) -> dict[str, str]:
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "times.json")
+    files = [path for path in files if hidden or path.name[0] != "."]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
-    generator = random.Random(seed)
-    assert run(sandbox / "warm")[0] == 0  # compiles
-    folder = sandbox / "run"  # all runs have the same, since reports name it
-    stages = undisturbed(folder, sandbox / "copies")
+def campaign(which: str, number: int, seed: int, sandbox: Path) -> dict[str, Any]:
+    generator, work = random.Random(seed), WORKS[which]
+    folder = sandbox / "work"  # always the same, since reports name it
+    work.inputs(folder)
+    stages = undisturbed(which, folder, sandbox / "copies")
     reference, kinds = digests(folder), sorted({stage.kind for stage in stages})
-    shutil.rmtree(folder)
-    killed: Counter[str] = Counter()
-    compared, failures = 0, list[str]()
+    killed, states, compared, failures = Counter[str](), Counter[str](), 0, list[str]()
+
+    def is_complete() -> bool:
+        return work.refuses_twice and digests(folder, hidden=False) == reference
+
     while killed.total() < number:
         drawn = [generator.choice(kinds) for _ in range(min(generator.randint(1, 6), number - killed.total()))]
         aims = sorted(generator.choice([i for i, stage in enumerate(stages) if stage.kind == kind]) for kind in drawn)
-        if aims[0]:
-            shutil.copytree(stages[aims[0]].folder, folder)
+        restore(stages[aims[0]].folder, folder)
         history = [f"from {stages[aims[0]].name}"]
         for aim in aims:
-            code, name = kill(folder, stages[aim], generator)
-            history.append(f"{code} in {name}")
+            code, name = kill(which, folder, stages[aim], generator)
+            state = work.state(folder)
+            states[state] += 1
+            history.append(f"{code} in {name} {state}")
             if code == -signal.SIGKILL:
                 killed[next((stage.kind for stage in stages if stage.name == name), name)] += 1
-            elif code:
+            elif code and not is_complete():
                 failures.append(f"{history}: stopped")
-        code, _ = run(folder)
+            if state != state.lower():
+                failures.append(f"{history}: half a publication")
+        expected = 2 if is_complete() else 0
+        code, _ = run(which, folder)
         compared += 1
-        found = digests(folder)
-        if code or found != reference:
+        found = digests(folder, hidden=not expected)
+        if code != expected or found != reference:
             names = sorted(name for name in found.keys() | reference.keys() if found.get(name) != reference.get(name))
             failures.append(f"{history}: code {code}, other bytes in {names}")
-        if problems := [finding for finding in check_folder(folder) if finding.problem]:
+        if problems := work.problems(folder):
             failures.append(f"{history}: check finds {problems}")
         print(f"{dict(killed)} killed, {compared} compared, {len(failures)} failed", file=sys.stderr, flush=True)
-        shutil.rmtree(folder)
-    return {"kills": killed.total(), "outcomes": dict(killed), "runs compared": compared, "failures": failures[:20]}
+    counts = {"kills": killed.total(), "outcomes": dict(killed), "runs compared": compared}
+    return counts | ({"states": dict(states)} if work.state(folder) else {}) | {"failures": failures[:20]}
 
 
 if __name__ == "__main__":
     os.umask(0o022)
-    print(json.dumps(campaign(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))))
+    print(json.dumps(campaign(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))))

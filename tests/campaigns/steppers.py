@@ -26,7 +26,7 @@ from metastep.fqi import Model, Proposal
 from metastep.integrations.optax import learned_rate
 from metastep.integrations.pytorch import LearnedLR
 from metastep.integrations.stable_baselines3 import LearnedRate
-from tests.steppers import clip_model, diagnostics, tiny_model
+from tests.steppers import TRAINING, clip_model, diagnostics, tiny_model, whole_model
 
 NUMBERS: list[Any] = [0, -1, 1, 2.5, 1e-46, 1e30, 1e38, 1e39, 1e300, -1e300, 2**31, 2**64, 10**400, 10**5000]
 NUMBERS += [
@@ -140,9 +140,9 @@ def given(draw: random.Random, model: Model, update: int) -> dict[Any, Any]:
 
 def require(model: Model, proposal: Proposal) -> None:
     """Every value by name lies within the bounds of the branch that was chosen."""
-    (branch,) = [each for each in model.record.branches if each.name == proposal.direction]
-    assert {*proposal.values} == {*branch.bounds} == {*model.record.hyperparameters}
-    for name, (low, high) in branch.bounds.items():
+    bounds = model.record.bounds(proposal.direction)
+    assert {*proposal.values} == {*bounds} == {*model.record.hyperparameters}
+    for name, (low, high) in bounds.items():
         assert np.float32(low) <= np.float32(proposal.values[name]) <= np.float32(high), (name, proposal)
 
 
@@ -150,7 +150,9 @@ def call_stepper(draw: random.Random, model: Model) -> None:
     """Call a stepper a few times; what is refused changes nothing, what is accepted can be recorded and continued."""
     options: dict[str, Any] = {"num_updates": 9, "minibatches": draw.choice([None, None, 2])}
     if draw.random() < 0.2:
-        options[draw.choice(["num_updates", "minibatches", "outside", "log"])] = draw.choice([*NUMBERS, *WRONG])
+        options[draw.choice(["num_updates", "minibatches", "outside", "log"])] = draw.choice(
+            [*NUMBERS, *(each for each in WRONG if not callable(each))]
+        )
     stepper = model.stepper(**options)
     for update in range(draw.randint(1, 4)):
         before = stepper.record()
@@ -177,7 +179,7 @@ def restore_stepper(draw: random.Random, model: Model) -> None:
 def pytorch(draw: random.Random, model: Model) -> None:
     parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     optimizer = torch.optim.SGD([{"params": [each], "lr": 0.1} for each in parameters], lr=0.1)
-    scheduler, (low, high) = LearnedLR(optimizer, model, 9), model.record.branches[0].bounds["stepsize"]
+    scheduler, (low, high) = LearnedLR(optimizer, model, 9), model.record.bounds()["stepsize"]
     numbers = {
         name: each for name, each in given(draw, model, 0).items() if isinstance(name, str) and name != "parameters"
     }
@@ -191,7 +193,7 @@ def pytorch(draw: random.Random, model: Model) -> None:
 
 
 def optax(draw: random.Random, model: Model) -> None:
-    params, (low, high) = {"w": jnp.ones(3)}, model.record.branches[0].bounds["stepsize"]
+    params, (low, high) = {"w": jnp.ones(3)}, model.record.bounds()["stepsize"]
     optimizer = learned_rate(model, 9, minibatches=2)
     state: Any = optimizer.init(params)
     numbers, begins = given(draw, model, 0), draw.choice([True, True, False, value(draw)])
@@ -217,6 +219,7 @@ class Loop:
     def __init__(self, learned_rate: Any) -> None:
         self.learned_rate, self.env, self.rollout_buffer = learned_rate, self, self
         self.values, self.returns, self.policy = np.ones(8), np.ones(8), torch.nn.Linear(2, 2)
+        self.policy.optimizer = torch.optim.SGD(self.policy.parameters(), 0.1)
         self.observations = self.actions = self.log_probs = np.zeros((4, 2))
 
     def env_is_wrapped(self, _: Any) -> list[bool]:
@@ -237,15 +240,14 @@ def baselines3(draw: random.Random, model: Model) -> None:
     callback._entropy = lambda: 1.0  # type: ignore[method-assign]
     callback._on_training_start()
     callback._on_rollout_end()
-    for name, (low, high) in model.record.branches[0].bounds.items():
-        used = {"stepsize": algorithm.learning_rate}.get(name, low)
-        assert np.float32(low) <= np.float32(used) <= np.float32(high)
+    require(model, Proposal(callback.values, callback.stepper.record()["gathered"]["direction"]))
+    assert algorithm.learning_rate == callback.values["stepsize"]
 
 
 def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
     draw, counts = random.Random(seed), Counter[str]()
-    models = {name: pretrained.load(name) for name in pretrained.names()}
-    models |= {"tiny": tiny_model(), "clip": clip_model()}
+    models: dict[str, Any] = {name: pretrained.load(name) for name in pretrained.names()}
+    models |= {"tiny": tiny_model(), "clip": clip_model(), "whole": whole_model(TRAINING[:5])}
     rates = [name for name in models if name.endswith("ppo") or name in ("tiny", "ppo-classic")]
     kinds: list[Callable[[random.Random, Model], None]] = [call_stepper, restore_stepper, pytorch, baselines3, optax]
     failures: list[str] = []

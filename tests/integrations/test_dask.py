@@ -13,7 +13,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from distributed import Client, Scheduler, SpecCluster, Worker
+from distributed import Client, Security, SpecCluster
 
 from metastep._core import storage
 from metastep._core.errors import InputError
@@ -21,7 +21,7 @@ from metastep._core.parallel import count_threads, report, using
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
 from metastep.integrations import dask as workers
-from metastep.integrations.dask import LOOPBACK
+from metastep.integrations.dask import LOOPBACK, PrivateScheduler, PrivateWorker, cluster_at
 from metastep.mdp import collection
 from metastep.mdp.collection import collect, make_block
 from metastep.mdp.runs import carry_out, run_blocks
@@ -30,15 +30,17 @@ from tests.campaigns.workers import finish, start, workers_of
 from tests.mdp.test_collection import small_mdp
 from tests.mdp.test_runs import MIXED
 
+SECURITY = Security.temporary()
 SETTINGS = {"num_episodes": 40, "num_updates": 2, "seed": 6, "config": {"a": 1}}
 
 
 @pytest.fixture(scope="module")
 def pool():
     """A cluster within this process: a scheduler and a worker of two threads."""
-    scheduler = {"cls": Scheduler, "options": {**LOOPBACK, "port": 0}}
-    worker = {"cls": Worker, "options": {**LOOPBACK, "nthreads": 2, "memory_limit": None}}
-    with SpecCluster(workers={0: worker}, scheduler=scheduler) as cluster, Client(cluster) as client:
+    private = {**LOOPBACK, "security": SECURITY}
+    scheduler = {"cls": PrivateScheduler, "options": {**private, "port": 0}}
+    worker = {"cls": PrivateWorker, "options": {**private, "nthreads": 2, "memory_limit": None}}
+    with SpecCluster(workers={0: worker}, scheduler=scheduler, security=SECURITY) as cluster, Client(cluster) as client:
         yield workers.DaskPool(client)
 
 
@@ -73,6 +75,63 @@ def test_workers_report_progress(pool):
     assert heard == [(3, 0.5)]
 
 
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory) -> dict[str, Path]:
+    """PEM files of the cluster, which is its own authority."""
+    folder = tmp_path_factory.mktemp("certificates")
+    contents = {"ca": SECURITY.tls_ca_file, "cert": SECURITY.tls_client_cert, "key": SECURITY.tls_client_key}
+    for name, content in contents.items():
+        (folder / name).write_text(content)
+    return {f"tls_{name}": folder / name for name in contents}
+
+
+def test_a_cluster_with_certificates(pool, certificates, monkeypatch):
+    monkeypatch.setattr(Client, "register_plugin", lambda *_: None)  # the worker is in this process
+    with cluster_at(pool._client.scheduler.address, **certificates) as same:
+        assert same.submit(abs, -3).result() == 3
+
+
+@pytest.mark.parametrize(
+    ("address", "changed", "sentence"),
+    [
+        (
+            "tcp://127.0.0.1:9",
+            {},
+            r"--scheduler: 'tcp://\S+' must begin with tls:// where --tls-ca or others are given\.",
+        ),
+        (
+            "tls://127.0.0.1:9",
+            {"tls_key": None},
+            r"--tls-key: is missing; --tls-ca, --tls-cert, --tls-key must be given",
+        ),
+        (
+            "tls://127.0.0.1:9",
+            dict.fromkeys(("tls_ca", "tls_cert", "tls_key")),
+            "tls:// needs --tls-ca, --tls-cert, --tls",
+        ),
+        ("tls://127.0.0.1:9", {"tls_ca": Path("nowhere")}, "File nowhere is missing"),
+        ("tls://127.0.0.1:9", {"tls_cert": Path(__file__)}, r"--tls-cert: \S+ must be a PEM file"),
+        ("tls://127.0.0.1:9", {"tls_cert": "tls_key"}, "they do not belong together: "),
+        ("tls://127.0.0.1:9", {}, "--scheduler: 'tls://127.0.0.1:9' does not answer: "),
+    ],
+)
+def test_certificates_that_are_refused(certificates, address, changed, sentence):
+    files = certificates | {name: certificates.get(file, file) for name, file in changed.items()}
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "200ms"}),
+        pytest.raises(InputError, match=sentence),
+        cluster_at(address, **files),
+    ):
+        pass
+
+
+def test_an_open_scheduler_is_warned_of(tmp_path, capfd):
+    with scheduler_alone(tmp_path) as address, cluster_at(address):
+        pass
+    said = capfd.readouterr().err
+    assert f"warning: --scheduler: {address} is open, so everyone who reaches it can run code there" in said
+
+
 def test_an_exception_of_a_worker_is_raised_here_and_cores_are_shared(pool):
     with pytest.raises(InputError, match="threads is 0"):
         pool.submit(count_threads, 0).result()
@@ -94,7 +153,7 @@ def test_a_script_without_a_main_guard_is_one_sentence(tmp_path):
         "from metastep._core.parallel import completed\n"
         "from metastep.integrations.dask import workers\n"
         "calls = iter([(1, abs, -1)])\n"
-        "with workers(2) as pool:\n"
+        "with workers(1) as pool:\n"
         "    print(*completed(pool, lambda _: next(calls, None)))\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120.0)

@@ -40,9 +40,7 @@ class CSVLog:
             kept = [row for row in whole if int(row[0]) < update]
             write_atomically(self.path, to_csv([self._columns, *kept]).encode())
         if columns != self._columns:
-            raise InputError(
-                f"File {self.path} has the columns {', '.join(self._columns)}, to write are {', '.join(columns)}."
-            )
+            raise InputError(f"File {self.path} has the columns {', '.join(self._columns)}, not {', '.join(columns)}.")
         with (
             or_refuse(f"File {self.path} cannot be written"),
             open(self.path, "a", encoding="utf-8", newline="") as file,
@@ -58,12 +56,12 @@ class CSVLog:
         return list(csv.reader(io.StringIO(text)))
 
 
-def to_csv(rows: Iterable[Iterable[Any]], digits: int = 9) -> str:
+def to_csv(rows: Iterable[Iterable[Any]]) -> str:
     """Return rows as CSV; nine digits identify a float32. Text that a spreadsheet would run as a formula gets a quote."""
 
     def cell(value: Any) -> Any:
         if isinstance(value, float):
-            return f"{value:.{digits}g}"
+            return f"{value:.9g}"
         if not isinstance(value, str):
             return value
         line = "".join(each if each.isprintable() else " " for each in value)

@@ -4,23 +4,26 @@ import functools
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from inspect import Signature, signature
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from metastep._core.errors import InputError
 from metastep._core.parallel import prepare_jax, use_cores
-from metastep.cli.options import Device
+from metastep.cli import options as given
 
 app = typer.Typer(
     name="metastep", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 
 STOPPED = 130  # exit code after Ctrl-C, as shells have it
-_WORKERS = ("--cores", "--workers", "--scheduler")  # they change no result, so that a recorded command leaves them out
+# They change no result, so that a recorded command leaves them out.
+_WORKERS = ("--cores", "--workers", "--scheduler", "--tls-ca", "--tls-cert", "--tls-key")
 _AT_THE_END = ExitStack()  # what to close when a verb ends
 
 
@@ -70,7 +73,13 @@ def drop_output() -> None:
 
 
 def watch(
-    device: Device | None, cores: int | None = None, workers: int | None = None, scheduler: str | None = None
+    device: given.DeviceOption = None,
+    cores: given.CoresOption = None,
+    workers: given.WorkersOption = None,
+    scheduler: given.SchedulerOption = None,
+    tls_ca: given.TLSOption = None,
+    tls_cert: given.TLSOption = None,
+    tls_key: given.TLSOption = None,
 ) -> Any:
     """Choose device and workers, and return the progress display.
 
@@ -81,6 +90,8 @@ def watch(
     use_cores(cores)
     if workers is not None and scheduler is not None:
         raise InputError(f"--workers: {workers} of them cannot be started where --scheduler names a cluster that runs.")
+    if scheduler is None and (tls_ca or tls_cert or tls_key):
+        raise InputError("--tls-ca, --tls-cert, --tls-key: they are for --scheduler tls://..., which is missing.")
     if workers is not None:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else one process takes most of the GPU
     prepare_jax(device)
@@ -90,8 +101,37 @@ def watch(
         except ImportError:
             asked = "--workers" if scheduler is None else "--scheduler"
             raise InputError(f'{asked}: it needs an extra, install it with pip install "metastep[dask]".') from None
-        _AT_THE_END.enter_context(dask.workers(workers or 1) if scheduler is None else dask.cluster_at(scheduler))
+        pool = dask.workers(workers or 1)
+        if scheduler is not None:
+            pool = dask.cluster_at(scheduler, tls_ca, tls_cert, tls_key)
+        _AT_THE_END.enter_context(pool)
     return Terminal()
+
+
+def print_findings(findings: Sequence[tuple[Path, str]], folder: Path, busy: str = "") -> None:
+    """Print files and their problems, "" for none; the exit code is 1 if there is one. `busy` says who writes there now."""
+    for path, problem in findings:
+        print(f"{os.path.relpath(path, folder)}: {problem or 'ok'}")
+    if busy:
+        print(f"{busy} is writing here now; check again when it has ended.")
+    if wrong := sum(bool(problem) for _, problem in findings):
+        print(f"{wrong} of {len(findings)} files have a problem.")
+        raise typer.Exit(1)
+    print(f"all {len(findings)} files are ok.")
+
+
+def working(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the options of `watch`, and the progress display as its argument `terminal`."""
+    options = signature(watch).parameters
+    own = [each for name, each in signature(function).parameters.items() if name != "terminal"]
+
+    @functools.wraps(function)
+    def call(**arguments: Any) -> None:
+        terminal = watch(**{name: arguments.pop(name) for name in options})
+        function(terminal=terminal, **arguments)
+
+    call.__signature__ = Signature([*own, *options.values()])  # type: ignore[attr-defined]
+    return call
 
 
 def this_command() -> str:

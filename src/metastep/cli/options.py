@@ -1,25 +1,12 @@
 """Options and arguments that several verbs share."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-
-class Scale(StrEnum):
-    """How large an experiment is."""
-
-    quick = "quick"
-    full = "full"
-
-
-class Device(StrEnum):
-    """Where the simulation runs."""
-
-    cpu = "cpu"
-    gpu = "gpu"
-
+Scale = Literal["quick", "full"]  # how large an experiment is
+Device = Literal["cpu", "gpu"]  # where the simulation runs
 
 PresetArgument = Annotated[str, typer.Argument(help="A preset (see `metastep envs`) or the path of a .toml file.")]
 _SCALE_HELP = "full: the file as it is (presets: the paper's settings); quick, if it has such a table: with that."
@@ -32,8 +19,10 @@ CoresOption = Annotated[
 ]
 _WORKERS_HELP = "Start so many processes that do the work (Dask); they share the cores, and take a GPU each."
 WorkersOption = Annotated[int | None, typer.Option(help=_WORKERS_HELP, min=1, max=1024)]
-_SCHEDULER_HELP = "Address of a Dask scheduler whose workers do the work, like tcp://10.0.0.1:8786."
+_SCHEDULER_HELP = "Address of a Dask scheduler whose workers do the work, like tls://10.0.0.1:8786."
 SchedulerOption = Annotated[str | None, typer.Option(help=_SCHEDULER_HELP)]
+_TLS_HELP = "PEM file for --scheduler tls://...; authority, certificate and key must be given together."
+TLSOption = Annotated[Path | None, typer.Option(help=_TLS_HELP)]
 OutOption = Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")]
 TasksOption = Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")]
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]

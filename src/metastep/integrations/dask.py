@@ -4,7 +4,8 @@
         metastep.run("cartpole", "runs/cartpole")
 
 Every block of learners is a task. Dask gives the task of a worker that dies to another one, with the same result to the bit, if
-their versions and device are the same. Tasks are pickled on their way within the cluster, files never are.
+their versions and device are the same. Tasks are pickled on their way within the cluster, files never are: everyone who reaches
+a scheduler or worker can run code there. So the workers of a run speak TLS, with a certificate that only its processes hold.
 """
 
 import importlib.util
@@ -18,12 +19,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
+import cryptography  # noqa: F401, which temporary certificates need
 import dask
 import jax
-from distributed import Client, Nanny, Scheduler, SpecCluster, get_worker
+from distributed import Client, Nanny, Scheduler, Security, SpecCluster, Worker, get_worker
 from distributed.client import ClosedClientError
 from distributed.comm.addressing import get_address_host
 from distributed.comm.core import CommClosedError
@@ -34,19 +38,36 @@ from distributed.scheduler import KilledWorker
 from metastep._core.errors import InputError
 from metastep._core.parallel import Listener, Pool, call_with, count_threads, packed, prepare_jax, use_cores, using
 from metastep._core.provenance import environment_record, first_difference
+from metastep._core.storage import read_bytes, warn
 
 # Defaults for a cluster that is started here. A task whose workers are killed is given up only after many of them.
 dask.config.update_defaults({"distributed": {"scheduler": {"allowed-failures": 30, "worker-ttl": "60s"}}})
 
-LOOPBACK: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
-"""Options of a scheduler or worker that only this machine can reach; TLS (`protocol`, `security`) would go here."""
+LOOPBACK: dict[str, Any] = {"host": "127.0.0.1", "protocol": "tls://", "dashboard": False}
+"""Options of a scheduler or worker that only this machine can reach, and with `security` only who holds its certificate."""
 
 # One sentence says what a user needs to know; the client's logger has a level of its own.
 for _name in ("distributed", "distributed.client"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
+_File = str | Path | None
 _SIMULATORS = tuple(name for name in ("mujoco", "gymnasium") if importlib.util.find_spec(name))
 _MOST_FAILURES = 3  # of workers that die while they start and no other is there: the next ones would, too
+
+
+class _WithoutPages:
+    """Serve no pages to browsers: Dask would serve them to all users of the machine."""
+
+    def start_http_server(self, *arguments: Any, **options: Any) -> None:
+        pass
+
+
+class PrivateScheduler(_WithoutPages, Scheduler):
+    """The scheduler of a run."""
+
+
+class PrivateWorker(_WithoutPages, Worker):
+    """A worker of a run."""
 
 
 class _Prepare(WorkerPlugin):
@@ -139,13 +160,20 @@ def workers(number: int) -> Iterator[Pool]:
     """Run all calls in `number` processes on this machine, which share its cores or GPUs and end with this process."""
     gpus = len(jax.devices()) if jax.default_backend() != "cpu" else 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
+    private: dict[str, Any] = {**LOOPBACK, "security": Security.temporary()}
     options = [
-        {**LOOPBACK, "nthreads": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL}
+        {**private, "worker_class": PrivateWorker, "nthreads": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL}
         | ({"env": {"CUDA_VISIBLE_DEVICES": visible.split(",")[index % gpus]}} if gpus else {})
         for index in range(number)
     ]
-    scheduler = {"cls": Scheduler, "options": {**LOOPBACK, "port": 0}}
-    with SpecCluster(workers={}, scheduler=scheduler) as cluster, Client(cluster) as client:
+    scheduler = {"cls": PrivateScheduler, "options": {**private, "port": 0}}
+    with (
+        # Dask imports from its scratch folder, which would be one of a known name that others may have made.
+        TemporaryDirectory(prefix="metastep-") as scratch,
+        dask.config.set({"temporary-directory": scratch}),
+        SpecCluster(workers={}, scheduler=scheduler, security=private["security"]) as cluster,
+        Client(cluster) as client,
+    ):
         cluster.worker_spec.update({index: {"cls": Nanny, "options": options[index]} for index in range(number)})
         failures = 0
 
@@ -171,17 +199,52 @@ def workers(number: int) -> Iterator[Pool]:
 
 
 @contextmanager
-def cluster_at(address: str) -> Iterator[Pool]:
-    """Run all calls on the workers of the scheduler at an address."""
+def cluster_at(address: str, tls_ca: _File = None, tls_cert: _File = None, tls_key: _File = None) -> Iterator[Pool]:
+    """Run all calls on the workers of the scheduler at an address.
+
+    A scheduler at `tls://...` needs PEM files: its certificate authority, and a certificate with its key for this process; by
+    default those of Dask's configuration.
+    """
+    given = {"--tls-ca": tls_ca, "--tls-cert": tls_cert, "--tls-key": tls_key}
+    missing = [name for name, file in given.items() if file is None]
+    if not address.startswith("tls://"):
+        if len(missing) < len(given):
+            raise InputError(
+                f"--scheduler: {address!r:.200} must begin with tls:// where --tls-ca or others are given."
+            )
+        warn(
+            f"--scheduler: {address} is open, so everyone who reaches it can run code there, on its workers and here; "
+            "prefer tls://"
+        )
+    elif 0 < len(missing) < len(given):
+        raise InputError(f"{missing[0]}: is missing; {', '.join(given)} must be given together.")
     try:
-        client = Client(address)
-    except (OSError, ValueError, TypeError) as error:
+        client = Client(address, security=_security(given) if address.startswith("tls://") else None)
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise InputError(f"--scheduler: {address!r:.200} does not answer: {reason}.") from None
     with client:
         client.register_plugin(_Prepare(jax.default_backend(), None))
         with _running(DaskPool(client), f"--scheduler: {address}") as pool:
             yield pool
+
+
+def _security(files: dict[str, _File]) -> Security:
+    """Return certificates for the role of a client."""
+    names = dict(zip(("tls_ca_file", "tls_client_cert", "tls_client_key"), files.values(), strict=True))
+    for option, file in files.items():
+        if file is not None and b"-----BEGIN " not in (content := read_bytes(file)):
+            raise InputError(f"{option}: {file} must be a PEM file.")
+        if file is not None and b"ENCRYPTED" in content:
+            raise InputError(f"{option}: {file} is encrypted; Dask needs a key without a password.")
+    security = Security(require_encryption=True, **{name: str(file) for name, file in names.items() if file})
+    try:
+        context = security.get_connection_args("client")["ssl_context"]
+    except OSError as error:
+        raise InputError(f"{', '.join(files)}: they do not belong together: {error.strerror or error}.") from None
+    if context is None:
+        raise InputError(f"--scheduler: tls:// needs {', '.join(files)}.")
+    return security
 
 
 @contextmanager

@@ -5,7 +5,7 @@ and gives exactly the proposals of the model elsewhere (`benchmarks/proposals.py
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -53,11 +53,11 @@ def learned_rate(
         minibatches: of an epoch, for loops with `approx_kl` and `clip_fraction` of every minibatch, which are averaged here;
             None for those of the last update.
     """
-    fitted = rate_model(model)
+    fitted: Any = rate_model(model)
     require_settings(fitted, "learned_rate")
     stepper = fitted.stepper(num_updates, outside, minibatches=minibatches)
     names, budget, sign = stepper.features, float(stepper.num_updates), -1.0 if flip_sign else 1.0
-    smallest, largest = fitted.record.branches[0].bounds["stepsize"]
+    smallest, largest = fitted.record.bounds()["stepsize"]
     warned: list[str] = []
     is_compared = False
 
@@ -71,9 +71,12 @@ def learned_rate(
     def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
         """Return a state that may come from anywhere, with a rate of the model's range; refuse what is none."""
         wanted = jax.eval_shape(init, params if stepper.needs_parameters else ())
-        places, known = jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(wanted)
-        form: Any = jax.tree.structure(wanted)
-        if jax.tree.structure(state) != form:
+        (known, form), own_form = jax.tree.flatten(wanted), cast(Any, None)
+        try:
+            places, own_form = jax.tree_util.tree_flatten_with_path(state)
+        except SystemError:  # a state that holds itself
+            places = []
+        if own_form != form:
             raise InputError(f"learned_rate: state is {shown(state)}, allowed is the result of `init`.")
         leaves = []
         for (path, leaf), own in zip(places, known, strict=True):
@@ -100,12 +103,13 @@ def learned_rate(
     def propose(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
         movement = state.movement
         if minibatches is not None:
-            last = state.gathered.of_the_update(minibatches, jnp)
-            given = {**given, **{name: value for name, value in last.items() if name in given}}
+            given = {**given, **state.gathered.of_the_update(given, minibatches, jnp)}
         given = {"rate": state.hyperparams["learning_rate"], **given}
         if stepper.needs_parameters:
             movement, turn = movement.after(_flat(params), jnp)
-            given = {"step_norm": turn.length, "step_cosine": turn.cosine, **given, "parameters": _flat(params)}
+            parameters = _flat(params)
+            lengths = {"step_norm": turn.length, "parameter_norm": jnp.sqrt(jnp.sum(parameters**2))}
+            given = {**lengths, "step_cosine": turn.cosine, **given, "parameters": parameters}
         found, sound, memory = observed(names, given, state.memory, budget, jnp)
         parts = {name: jnp.ravel(found[name]).astype(jnp.float32) for name in names}
         for name, size in fitted.record.keywords.items():
@@ -130,6 +134,7 @@ def learned_rate(
         if params is None and stepper.needs_parameters:
             raise InputError("learned_rate: update needs params, since the model observes their steps.")
         require_bool(begins)
+        begins = begins if isinstance(begins, jax.Array) else bool(begins)
         given, state = as_diagnostics(diagnostics, convert=_numbers), restored(state, params)
         nonlocal is_compared
         if not is_compared:

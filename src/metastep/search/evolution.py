@@ -1,0 +1,353 @@
+"""Evolution strategies over controllers, on the learning curves themselves.
+
+Every generation draws controllers around a mean and moves the mean towards those whose learners do better. Two controllers share
+a task, a first policy and all noise of the simulation, so that their difference is that of the controllers. The mean is judged on
+the validation tasks now and then, and the best one is kept. All of it is a plan of blocks (`metastep.mdp.runs`): blocks run on
+cores, workers or a GPU, and the result does not depend on where.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from metastep import features
+from metastep._core.errors import InputError
+from metastep._core.settings import Count, Positive, Several, check_fields
+from metastep.mdp import ActorCriticMDP
+from metastep.mdp.blocks import Blocks, Stream
+from metastep.mdp.history import History
+from metastep.mdp.loop import follow
+from metastep.mdp.runs import BlockRun, Plan, Ran, start_of
+from metastep.rules.spaces import HyperparameterSpace
+from metastep.search.controller import Searched
+from metastep.search.network import BUDGET, LEVELS, Level, Network
+
+Objective = Literal["auc", "final"]
+Strategy = Literal["open-es", "cma-es", "snes", "pgpe"]
+_PAIRED: tuple[Strategy, ...] = ("open-es", "pgpe")  # draw -z beside every z, in the second half of the population
+_SEARCH, _HIDDEN, _SPREAD = 101, 102, 103  # purposes of random numbers
+_LENIENT = partial(jax.numpy_dtype_promotion, "standard")  # evosax and optax mix types
+_INSIDE = 0.15  # distance of the first controller from the faces of the unit cube, where a logit has little slope
+
+
+@dataclass(frozen=True)
+class Search:
+    """How controllers are searched.
+
+    Args:
+        strategy: the evolution strategy, as evosax implements it.
+        objective: what is maximised: the mean return over all updates, or over the last tenth of them.
+        levels: what controllers may react to, each searched by itself; the simplest that is as good as any is selected.
+        start: values of hyperparameters to begin with, by name; by default the rule's, and the middle of the rate's range.
+        generations: how often the mean moves.
+        pairs: controllers of a generation, in pairs that share a task and all noise.
+        deviation: standard deviation of the weights that are drawn; they are added to logits.
+        rate: of Adam, which moves the mean; it falls linearly to a tenth.
+        knots: points of the curves over the budget.
+        units: of the layer that feedback adds.
+        observation: features, or sets of them, that feedback observes.
+        validate_every: generations after which the mean is judged on the validation tasks.
+        block_size: pairs simulated together; by default those of the meta-MDP.
+    """
+
+    strategy: Strategy = "open-es"
+    objective: Objective = "auc"
+    levels: tuple[Level, ...] = LEVELS
+    start: Mapping[str, float] = field(default_factory=dict)
+    generations: Count = 40
+    pairs: Several = 256
+    deviation: Positive = 0.3
+    rate: Positive = 0.15
+    knots: Several = 5
+    units: Count = 8
+    observation: tuple[str, ...] = features.expanded(("training", "progress"))
+    validate_every: Count = 5
+    block_size: Count | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, "search")
+        if not self.levels or len(set(self.levels)) < len(self.levels):
+            raise InputError(f"search.levels: {list(self.levels)} must name one level or more, each once.")
+
+
+class Course(NamedTuple):
+    """A search after some generations."""
+
+    generation: int
+    state: Any  # the strategy's, a tree of arrays
+    best: NDArray[np.float32]  # weights with the best score so far
+    best_generation: int
+    scores: tuple[tuple[int, float], ...]  # generation and mean score on the validation tasks
+    steps: float  # environment steps of the search so far, validation included
+
+
+def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) -> tuple[float, ...]:
+    """Return where a search begins on the unit cube: what the rule's fields are, or the middle where they say nothing."""
+    space, given = mdp.space, dict(start or {})
+    assert isinstance(space, HyperparameterSpace)
+    if unknown := [name for name in given if name not in space.names]:
+        raise InputError(f"search.start: {unknown[0]!r} is not chosen here, allowed are {', '.join(space.names)}.")
+    found = []
+    for name, bounds in zip(space.names, space.ranges, strict=True):
+        value = given.get(name, getattr(mdp.rule, name, None))
+        number = np.ravel(value)[0] if value is not None else None
+        found.append(float(np.clip(0.5 if number is None else bounds.to_unit(float(number)), _INSIDE, 1.0 - _INSIDE)))
+    return tuple(found)
+
+
+def network_of(level: Level, search: Search, families: Sequence[ActorCriticMDP], seed: int) -> Network:
+    """Return the form of a level's controller; feedback standardises by what learners with random constants observe."""
+    first = families[0]
+    base = base_point(first, search.start)
+    if level == "constant":
+        return Network((), (), (), base)
+    if level == "schedule":
+        return Network((BUDGET,), (0.5,), (0.3,), base, search.knots)
+    wanted = tuple(dict.fromkeys((*features.expanded(search.observation), BUDGET)))
+    features.require_known(replace(first, observation=wanted))
+    constant = Network((), (), (), base)
+    rows = []
+    for index, mdp in enumerate(families):
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SPREAD), index)
+        weights = np.asarray(jax.random.normal(key, (mdp.block_size, constant.num_weights), jnp.float32))
+        rows.append(observed(mdp, Searched(constant, weights), wanted, seed, Stream.TRAIN))
+    seen = np.concatenate(rows)
+    seen = seen[np.isfinite(seen).all(axis=1)]
+    if not len(seen):
+        raise InputError("search.observation: no learner has finite features only; look at the ranges of the choices.")
+    columns = features.columns(first, wanted)
+    mean, spread = (tuple(map(float, numbers)) for numbers in (seen.mean(axis=0), seen.std(axis=0)))
+    return Network(columns, mean, spread, base, search.knots, search.units)
+
+
+def observed(
+    mdp: ActorCriticMDP, controller: Searched, names: Sequence[str], seed: int, stream: Stream
+) -> NDArray[np.float32]:
+    """Return the features of one block of learners at all updates: (rows, columns)."""
+    learners = mdp.begin(mdp.tasks(seed, stream, 0))
+    state = controller.init(mdp, learners)
+    piece = follow(mdp, controller, learners, state, mdp.budget, from_start=True, record=names).piece
+    found = piece.observe(names)[:-1]
+    return found.reshape(-1, found.shape[-1])
+
+
+def first_weights(network: Network, seed: int) -> NDArray[np.float32]:
+    """Return the weights that a search begins with: those of the base point, whatever is observed."""
+    parts = network.split(np.zeros(network.num_weights, np.float32))
+    draws = jax.random.normal(jax.random.fold_in(jax.random.key(seed), _HIDDEN), parts.hidden.shape, jnp.float32)
+    hidden = np.asarray(draws) / np.sqrt(len(network.features) + 1.0)
+    return np.concatenate([np.ravel(part) for part in parts._replace(hidden=hidden)]).astype(np.float32)
+
+
+@_LENIENT()
+def make_strategy(search: Search, num_weights: int) -> tuple[Any, Any]:
+    """Return a strategy of evosax for two controllers of every pair, and its parameters."""
+    try:
+        import evosax.algorithms as algorithms
+        import optax
+    except ModuleNotFoundError as error:
+        raise InputError(f"search: needs {error.name}, install it with `pip install 'metastep[search]'`.") from None
+    size, like = 2 * search.pairs, jnp.zeros(num_weights, jnp.float32)
+    falling = optax.linear_schedule(search.rate, 0.1 * search.rate, search.generations)
+    if search.strategy == "open-es":
+        spread = optax.constant_schedule(search.deviation)
+        made = algorithms.Open_ES(size, like, optimizer=optax.adam(falling), std_schedule=spread)
+        return made, made.default_params
+    if search.strategy == "pgpe":
+        made = algorithms.PGPE(size, like, optimizer=optax.adam(falling))
+    else:
+        made = (algorithms.CMA_ES if search.strategy == "cma-es" else algorithms.SNES)(size, like)
+    kind = type(made.default_params.std_init)
+    deviation = search.deviation if kind is float else jnp.float32(search.deviation)
+    return made, made.default_params.replace(std_init=deviation)
+
+
+def score(history: History, objective: Objective) -> NDArray[np.float64]:
+    """Return what is maximised, of each learner; minus infinity where a return is not finite."""
+    returns = history.mean_return[1:].astype(np.float64)
+    returns = returns if objective == "auc" else returns[-max(1, len(returns) // 10) :]
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = returns.mean(axis=0)
+    return np.where(np.isfinite(found), found, -np.inf)
+
+
+def advantage(scores: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how much better scores of a family are than others on the same tasks, in units of a usual difference.
+
+    A learner that diverged counts as the worst that did not.
+    """
+    both = np.stack([scores, other])
+    finite = both[np.isfinite(both)]
+    both = np.where(np.isfinite(both), both, finite.min() if len(finite) else 0.0)
+    differences = both[0] - both[1]
+    usual = np.abs(differences).mean()
+    return differences / usual if usual > 0.0 else differences
+
+
+def searching(
+    network: Network,
+    families: Sequence[ActorCriticMDP],
+    search: Search,
+    *,
+    seed: int,
+    num_validation: int,
+    start: NDArray[np.float32] | None = None,
+    begun: Callable[[Any], Course | None] = lambda _: None,
+    keep: Callable[[Course], object] = lambda _: None,
+) -> Plan[Course]:
+    """Plan a search; each family's `budget` is the number of updates of its learners.
+
+    Args:
+        network: the form of the controllers.
+        families: the families of tasks; pairs are shared out evenly.
+        search: how controllers are searched.
+        seed: of tasks and weights.
+        num_validation: tasks of each family that the mean is judged on.
+        start: weights to begin with; None begins at the base point.
+        begun: returns where an interrupted search goes on, given a state of the right form.
+        keep: called with every generation's course.
+    """
+    families = [replace(mdp, block_size=search.block_size or mdp.block_size) for mdp in families]
+    strategy, params = make_strategy(search, network.num_weights)
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SEARCH), LEVELS.index(network.level))
+    mean = first_weights(network, seed) if start is None else start
+    with _LENIENT():
+        state = strategy.init(jax.random.fold_in(key, 2**32 - 1), jnp.asarray(mean), params)
+    course = begun(state) or Course(0, state, mean, 0, (), 0.0)
+    share = search.pairs // len(families)
+    if share < 1:
+        raise InputError(f"search.pairs: {search.pairs} must be at least {len(families)}, one for each family.")
+    is_paired = search.strategy in _PAIRED
+    while True:
+        generation = course.generation
+        is_last = generation == search.generations
+        if (is_last or generation % search.validate_every == 0) and generation not in dict(course.scores):
+            mean = np.asarray(course.state.mean, np.float32)
+            found, steps = yield from _judged(network, mean, families, search.objective, seed, num_validation)
+            best = max((known for _, known in course.scores), default=-np.inf)
+            course = course._replace(scores=(*course.scores, (generation, found)), steps=course.steps + steps)
+            if found > best or not np.isfinite(best):
+                course = course._replace(best=mean, best_generation=generation)
+            keep(course)
+        if is_last:
+            return course
+        with _LENIENT():
+            drawn, state = strategy.ask(jax.random.fold_in(key, 2 * generation), course.state, params)
+        halves = np.asarray(drawn, np.float32).reshape(2, search.pairs, -1)
+        center = np.broadcast_to(np.asarray(state.mean, np.float32), halves[0].shape)
+        asked, sizes = [], []
+        for index, mdp in enumerate(families):
+            blocks = Blocks(share, mdp.block_size)
+            own = slice(index * share, (index + 1) * share)
+            for half in (*halves,) if is_paired else (*halves, center):
+                asked += _blocks(network, half[own], mdp, seed, Stream.TRAIN, blocks, 1 + generation * len(blocks))
+            sizes.append(len(blocks))
+        ran = yield asked
+        gains, steps, taken = [], course.steps, 0
+        for count in sizes:
+            parts = []
+            for _ in range(2 if is_paired else 3):
+                parts.append(_scores(ran[taken : taken + count], search.objective))
+                steps += _steps(ran[taken : taken + count])
+                taken += count
+            if is_paired:
+                gains.append([advantage(parts[0], parts[1]), advantage(parts[1], parts[0])])
+            else:
+                gains.append([advantage(parts[0], parts[2]), advantage(parts[1], parts[2])])
+        fitness = -np.concatenate(gains, axis=1)  # strategies minimise
+        missing = search.pairs - fitness.shape[1]  # pairs that could not be shared out evenly say nothing
+        fitness = np.pad(fitness, ((0, 0), (0, missing))).reshape(-1).astype(np.float32)
+        learning = jax.random.fold_in(key, 2 * generation + 1)
+        with _LENIENT():
+            state, _ = strategy.tell(learning, drawn, jnp.asarray(fitness), state, params)
+        course = course._replace(generation=generation + 1, state=state, steps=steps)
+        keep(course)
+
+
+def num_blocks(search: Search, families: Sequence[ActorCriticMDP], num_validation: int, generation: int = 0) -> int:
+    """Return how many blocks a search has from a generation on, for progress."""
+    found = 0
+    for mdp in families:
+        size = search.block_size or mdp.block_size
+        each = len(Blocks(max(1, search.pairs // len(families)), size)) * (2 if search.strategy in _PAIRED else 3)
+        left = range(generation, search.generations + 1)
+        judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
+        found += (search.generations - generation) * each + judged * len(Blocks(num_validation, size))
+    return found
+
+
+def _blocks(
+    network: Network,
+    weights: NDArray[np.float32],
+    mdp: ActorCriticMDP,
+    seed: int,
+    stream: Stream,
+    blocks: Blocks,
+    first: int,
+) -> list[BlockRun]:
+    """Return the blocks of controllers (num, weights), one for each learner, from block `first` of a stream on."""
+    asked = []
+    for block in blocks:
+        valid = blocks.num_valid(block)
+        own = weights[block * blocks.size : block * blocks.size + valid]
+        own = np.concatenate([own, np.repeat(own[-1:], blocks.size - valid, axis=0)])  # the rest is padding
+        start = start_of(mdp, seed, stream, first + block)
+        asked.append(BlockRun(mdp, Searched(network, own), start, mdp.budget, num_valid=valid))
+    return asked
+
+
+def _judged(
+    network: Network,
+    weights: NDArray[np.float32],
+    families: Sequence[ActorCriticMDP],
+    objective: Objective,
+    seed: int,
+    num_tasks: int,
+) -> Plan[tuple[float, float]]:
+    """Run one controller on the validation tasks; return its mean score, over families of one weight, and the steps."""
+    asked, sizes = [], []
+    for mdp in families:
+        blocks = Blocks(num_tasks, mdp.block_size)
+        every = np.broadcast_to(weights, (num_tasks, len(weights)))
+        asked += _blocks(network, every, mdp, seed, Stream.VALIDATION, blocks, 0)
+        sizes.append(len(blocks))
+    ran = yield asked
+    ends = np.cumsum(sizes)
+    means = [_scores(ran[end - size : end], objective).mean() for end, size in zip(ends, sizes, strict=True)]
+    return float(np.mean(means)), _steps(ran)
+
+
+def _scores(ran: Sequence[Ran], objective: Objective) -> NDArray[np.float64]:
+    return np.concatenate([score(block.history, objective) for block in ran])
+
+
+def _steps(ran: Sequence[Ran]) -> float:
+    return sum(float(block.history.num_steps.sum(dtype=np.float64)) for block in ran)
+
+
+def course_arrays(course: Course) -> dict[str, NDArray[Any]]:
+    """Return a course as arrays by name, as a file holds them."""
+    leaves = {f"state/{index}": np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(course.state))}
+    return leaves | {"best": course.best, "scores": np.asarray(course.scores, np.float64).reshape(-1, 2)}
+
+
+def course_from(arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, Any], like: Any) -> Course:
+    """Invert `course_arrays`; `numbers` are the other fields, `like` is a state of the same strategy."""
+    leaves, tree = jax.tree.flatten(like)
+    kept: list[Array] = []
+    for index, leaf in enumerate(leaves):
+        array = arrays[f"state/{index}"]
+        if array.shape != np.shape(leaf) or array.dtype != np.asarray(leaf).dtype:
+            raise InputError("search: the state was written by another strategy or with other settings.")
+        kept.append(jnp.asarray(array))
+    scores = tuple((int(generation), float(found)) for generation, found in arrays["scores"])
+    state = jax.tree.unflatten(tree, kept)
+    counts = int(numbers["generation"]), int(numbers["best_generation"])
+    return Course(counts[0], state, arrays["best"], counts[1], scores, float(numbers["steps"]))
