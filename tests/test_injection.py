@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from metastep._core.logs import CSVLog, to_csv
 from metastep.envs.contexts import ContextSpace
-from metastep.evaluation import all_differences, differences_to_csv
+from metastep.evaluation.statistics import all_differences, differences_to_csv
 from metastep.experiments.publishing import _card_of_scores, _card_of_training
 from metastep.integrations.tensorboard import TensorBoardLog
 from metastep.report import document
@@ -109,7 +109,7 @@ def outputs(folder: Any, texts: dict[str, str]) -> tuple[dict[str, Any], Documen
     words = text["prose"]
     more = [Heading(words), Paragraph(f"a {words}"), Command(words), Table((words, "b"), [(words, words)], (1,), "t")]
     report = report._replace(subtitle=words, parts=[*report.parts, *more, Picture("p", words, lambda theme: None)])
-    none = {part.name: Drawing(b"", b"", b"") for part in report.parts if isinstance(part, Picture)}
+    none = {part.name: Drawing(*[b""] * len(Drawing._fields)) for part in report.parts if isinstance(part, Picture)}
     found: dict[str, Any] = {"html": Elements(document.to_html(report, none)).found}
     found["markdown"] = rendered(document.to_markdown(report, "figures"))
 
