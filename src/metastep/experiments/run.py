@@ -365,6 +365,6 @@ def start_run(
     dataset = None if data is None else provenance.find_data(data, config, listed)
     new.prepare_folder(command)
     if dataset is not None:
-        with new.writing():
+        with new.writing(), stages.Timed(new.path, None).stage("copy", 1, "datasets"):
             provenance.copy_data(dataset, new)
     return new
