@@ -44,7 +44,7 @@ from metastep.rules.actor_critic.experience import in_first_episode
 from metastep.simulation.engine import engine_of
 
 _SECONDS_BETWEEN_PARTS = 20.0
-_POLICY = "policy.safetensors"
+_POLICY, _MARKER = "policy.safetensors", "learning.json"
 
 
 class Learned(NamedTuple):
@@ -101,7 +101,7 @@ def learn(
         "num_updates": total,
     }
     wanted = storage.stamp("learning") | learned | {"family": config.env.name}
-    marker = storage.claim(folder, "learning.json")
+    marker = storage.claim(folder, _MARKER)
     storage.write_atomically(marker, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
     there = storage.read_sealed(marker, "learning", "use another folder")
     found = first_difference({name: there.get(name) for name in wanted}, wanted)
@@ -136,7 +136,7 @@ def evaluate(
     path: Path, *, task: str | None = None, episodes: int = 100, seed: int = 1, allow_imports: bool = False
 ) -> Evaluated:
     """Simulate fresh episodes of a policy that `learn` wrote, on its own task or another one of the family."""
-    path = path / _POLICY if path.is_dir() else path
+    folder, path = path, path / _POLICY if path.is_dir() else path
     arrays, metadata = storage.read_tensors(path)
     storage.require_stamp(metadata, "policy", path, "learn it again")
     if episodes < 2:
@@ -146,6 +146,10 @@ def evaluate(
     is_task = isinstance(own, dict) and all(isinstance(value, float) for value in own.values())
     if own is None or not is_task or not isinstance(recorded, dict):
         raise InputError(f"File {path} does not hold what this version keeps.")
+    if folder != path and (folder / _MARKER).exists():
+        there, known = storage.read_sealed(folder / _MARKER, "learning", "learn it again"), dict(learned or {})
+        found = first_difference(known, {name: there.get(name) for name in known})
+        refuse_difference(found, f"File {path} was learned with", "but in this folder it is", "learn it again")
     config = parse(recorded)
     require_modules(config.part_names(), f"File {path}", allow_imports=allow_imports)
     mdp = dataclasses.replace(build_mdp(config), block_size=1)

@@ -29,7 +29,7 @@ from metastep._core.errors import InputError
 from metastep._core.progress import Named, Silent, Tracker
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
-from metastep._core.storage import writing
+from metastep._core.storage import writing as writing
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
 from metastep.experiments import config as configs
