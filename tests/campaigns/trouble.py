@@ -21,7 +21,7 @@ from typing import Any
 from tests.campaigns.kills import FAULTS, SAID, WORKS, Stage, digests, restore, run, undisturbed
 
 # Exit codes; a command may also end before the trouble begins. A fault of a call that is not essential changes nothing.
-EXPECTED = {"pause": {0}, "interrupt": {0, 130}, "second writer": {0, 2}} | dict.fromkeys(FAULTS, {0, 2})
+EXPECTED = {"pause": {0}, "interrupt": {0, 130}, "second writer": {0, 2}} | {fault: {0, 2} for fault in FAULTS}
 SIGNALS = {"pause": (signal.SIGSTOP, signal.SIGCONT), "interrupt": (signal.SIGINT, signal.SIGINT)}
 
 
