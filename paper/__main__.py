@@ -1,14 +1,13 @@
 """`python -m paper`: reproduce figures and tables, write a page of results, check a folder."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from metastep import InputError
-from metastep.cli.frame import guarded, main, watch, working
-from metastep.cli.options import Device, ForceOption, Scale, SetOption, YesOption
+from metastep.cli.frame import guarded, main, print_findings, watch, working
+from metastep.cli.options import ForceOption, Scale, SetOption, YesOption
 from paper.registry import IDS
 
 app = typer.Typer(
@@ -28,7 +27,7 @@ def reproduce(
     terminal: Any,
     ids: Annotated[list[str], typer.Argument(help=_IDS_HELP)],
     out: Annotated[Path | None, typer.Option(help="Folder; default: runs/reproduce-SCALE and the named --env.")] = None,
-    scale: Annotated[Scale, typer.Option(help="Minutes, or the paper's settings.")] = Scale.quick,
+    scale: Annotated[Scale, typer.Option(help="Minutes, or the paper's settings.")] = "quick",
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
     env: Annotated[
         list[str] | None, typer.Option(help="Environment (repeat for more); halfcheetah only if named.")
@@ -41,8 +40,8 @@ def reproduce(
     from metastep.experiments.stages import read_times
     from paper.runner import reproduce as made
 
-    folder = out or Path("runs") / "-".join(["reproduce", scale.value, *sorted(set(env or ()))])
-    for outcome in made(ids, folder, scale.value, seed, terminal, overrides or (), env or (), anyway=yes):
+    folder = out or Path("runs") / "-".join(["reproduce", scale, *sorted(set(env or ()))])
+    for outcome in made(ids, folder, scale, seed, terminal, overrides or (), env or (), anyway=yes):
         print(outcome.line())
     if seconds := read_times(folder):
         print(f"what it took: {in_words(seconds)}")
@@ -59,7 +58,7 @@ def results(
     """Write one page of results: claims with verdicts, and every method's numbers."""
     if out.exists() and not (force and out.is_file()):
         raise InputError(f"File {out} exists already; use another name, or --force to replace a file.")
-    watch(Device.cpu)
+    watch("cpu")
     from paper.results import results_markdown
 
     out.write_text(results_markdown(folders), "utf-8")
@@ -75,7 +74,7 @@ def ties(
     out: Annotated[Path, typer.Option(help="Folder of the figure.")],
 ) -> None:
     """Choose the rule for ties from validation tasks of several folders, and draw AUC against N for each environment."""
-    watch(Device.cpu)
+    watch("cpu")
     from paper.ties import collected
 
     print(collected(folders, out).line())
@@ -85,17 +84,10 @@ def ties(
 @guarded
 def check(folder: Annotated[Path, typer.Argument(help="Folder of `python -m paper reproduce`.")]) -> None:
     """Verify every file of a reproduction and its runs; exit code 1 if anything is wrong."""
-    watch(Device.cpu)
+    watch("cpu")
     from paper.runner import check_reproduction
 
-    findings = check_reproduction(folder)
-    for path, problem in findings:
-        print(f"{os.path.relpath(path, folder)}: {problem or 'ok'}")
-    wrong = sum(bool(problem) for _, problem in findings)
-    if wrong:
-        print(f"{wrong} of {len(findings)} files are not as they should be.")
-        raise typer.Exit(1)
-    print(f"all {len(findings)} files are as they should be.")
+    print_findings(check_reproduction(folder), folder)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metastep import Comparison
-from metastep.report.figures import Line, Panel, curves, line_of, picture
+from metastep.report.figures import Line, Panel, curves, line_of, picture, whiskers
 from paper.claims import Judged
 from paper.outcome import Product
 from paper.workbench import PresetRun, Workbench
@@ -52,7 +52,7 @@ class Figure:
         rows = [{"environment": env, **row} for env, column in made.items() for row in column.table()]
         return Product(
             outcomes=[judged.outcome for column in made.values() for judged in column.judged],
-            pictures=[picture(self.name, " ".join([self.caption, *notes]), panels)],
+            pictures=[picture(self.name, " ".join([self.caption, *notes]), panels)] if any(panels) else [],
             tables={self.table: rows},
             curves={preset: column.comparison for preset, column in made.items()}
             | {name: comparison for column in made.values() for name, comparison in column.others.items()},
@@ -73,6 +73,14 @@ def shown(run: PresetRun, comparison: Comparison) -> Shown:
         return Shown(comparison, "mean return", "")
     gains = dataclasses.replace(comparison, returns=comparison.returns - comparison.returns[:, :, :1])
     return Shown(gains, "mean return gain", f"{run.title}: gain over the first return.")
+
+
+def above_differences(
+    run: PresetRun, comparison: Comparison, judged: Judged, lines: Sequence[Line], quantity: str, note: str
+) -> Column:
+    """Return a column of learning curves above the paired differences that were judged."""
+    below = whiskers(f"{run.title}: difference", comparison, judged.rows)
+    return Column([judged], [curves(run.title, lines, ylabel=quantity), below], comparison, note)
 
 
 def main_line(comparison: Comparison, label: str = "metaFQI") -> Line:

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep import Comparison, InputError
-from metastep.evaluation import join, mean_interval, require_alike
+from metastep.evaluation import join, require_alike
+from metastep.evaluation.intervals import mean_interval
 from metastep.experiments.config import updates_collected
 from metastep.experiments.stages import iteration_methods
-from metastep.report.figures import Line, curves, line_of, whiskers
-from metastep.report.style import CONTRAST
+from metastep.report.figures import CONTRAST, Line, curves, line_of
 from metastep.report.tables import interval
 from paper import columns
 from paper.claims import beats_every
@@ -115,8 +115,7 @@ def _against_tuned(baselines: Sequence[str], claim: str, run: PresetRun) -> Colu
     judged = beats_every(run, comparison, "metafqi", baselines, claim)
     drawn, quantity, note = columns.shown(run, comparison)
     lines = [columns.main_line(drawn), *(line_of(drawn, name) for name in baselines)]
-    below = whiskers(f"{run.title}: difference", comparison, judged.rows)
-    return Column([judged], [curves(run.title, lines, ylabel=quantity), below], comparison, note)
+    return columns.above_differences(run, comparison, judged, lines, quantity, note)
 
 
 fig2 = Figure(

@@ -1,4 +1,4 @@
-"""Direction and step chosen together: against every tuned baseline, without each part, by tuples, and one model for all."""
+"""Direction and step chosen together: against every tuned baseline, without each part, and one model for all."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ from metastep.experiments.publishing import data_of, for_family, measured, poole
 from metastep.fqi import save_model
 from metastep.fqi.regressors import Regressor
 from metastep.mdp.collection import recorded_features
-from metastep.report.figures import curves, line_of, points, whiskers
+from metastep.report.figures import line_of, whiskers
 from metastep.report.tables import number
 from paper.claims import AUC, Judged, beats_every, outcome_of, paired, small
-from paper.columns import Column, Figure, shown
+from paper.columns import Column, Figure, above_differences, shown
 from paper.outcome import Product, at_most, better
 from paper.workbench import PresetRun, Workbench
 
@@ -48,8 +48,7 @@ def _against_every_baseline(run: PresetRun) -> Column:
         line_of(drawn, MODEL, is_main=True),
         *(line_of(drawn, name, has_band=False) for name in (*_SHOWN, *oracle)),
     ]
-    below = whiskers(f"{run.title}: difference", comparison, judged.rows)
-    return Column([judged], [curves(run.title, lines, ylabel=quantity), below], comparison, note)
+    return above_differences(run, comparison, judged, lines, quantity, note)
 
 
 direction = Figure(
@@ -149,35 +148,6 @@ ablations = Figure(
     _without_each_part,
 )
 
-_TUPLES = (3_000, 10_000, 30_000, 100_000)
-
-
-def _by_tuples(run: PresetRun) -> Column:
-    collect, updates = run.of_model(MODEL).config.collect, run.config.meta.num_updates
-    parts = []
-    for tuples in _TUPLES:
-        learners = max(round(tuples / (updates * collect.labels)), 2)
-        changes = (setting("collect.rounds", 1), setting("collect.num_meta_episodes", learners))
-        parts.append(_tested_as(run.bench.run(run.preset, f"tuples-{tuples}", changes), (), f"{tuples} tuples"))
-    comparison = join([*parts, run.tested(*BASELINES)])
-    best, names = best_baseline(comparison), [f"{tuples} tuples" for tuples in _TUPLES]
-    claim = f"With {names[-1]} the model is better than the best of metaFQI and the tuned baselines, "
-    (row,) = paired(run, comparison, names[-1], [best])
-    outcome = outcome_of(run, row, row.num_tasks, claim + comparison.label(best), better(row))
-    values = metric_values(comparison, "auc", names)
-    rows = [{"tuples": num, "auc": float(row.mean())} for num, row in zip(_TUPLES, values, strict=True)]
-    places = np.log10(_TUPLES).tolist()
-    panel = points(run.title, values, places, xlabel="log10 of the tuples", ylabel="AUC on test tasks")
-    return Column([Judged(outcome, (row,))], [panel], comparison, rows=rows)
-
-
-growth = Figure(
-    "growth",
-    "AUC on test tasks by the number of tuples, collected in one round; means with 95 % intervals over tasks.",
-    _by_tuples,
-    table="growth",
-)
-
 JOINT = "joint"
 
 
@@ -228,6 +198,6 @@ def _fitted(file: Path, bench: Workbench, runs: Mapping[str, PresetRun]) -> Mode
         file.parent.mkdir(parents=True, exist_ok=True)
         save_model(pooled(own, known=True, tracker=bench.tracker), file)
     model = load_model(file)
-    if model.record.training_data.fingerprint != data_of(own):
+    if not isinstance(model, Model) or model.record.training_data.fingerprint != data_of(own):
         raise InputError(f"File {file} was fitted on other data than the runs here hold; remove it to fit it again.")
     return model

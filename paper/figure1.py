@@ -23,8 +23,7 @@ from scipy import stats
 
 from metastep.fqi import ExtraTrees, MetaFQI
 from metastep.mdp.history import Transitions
-from metastep.report.figures import Line, Panel, Shade, curves, ink_of, picture
-from metastep.report.style import CONTRAST, MAIN, Ink
+from metastep.report.figures import CONTRAST, MAIN, Ink, Line, Panel, Shade, curves, ink_of, picture
 from paper.outcome import Outcome, Product, Verdict
 from paper.workbench import Workbench
 

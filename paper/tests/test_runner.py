@@ -93,7 +93,7 @@ def test_a_folder_is_checked(made, tmp_path):
     shown = invoke("check", copy)
     assert shown.exit_code == 1
     assert "fig2/fig2.svg: is damaged or was edited." in shown.stdout
-    assert "files are as they should be" in invoke("check", made[0]).stdout
+    assert "files are ok" in invoke("check", made[0]).stdout
     (copy / "settings.json").write_text((copy / "settings.json").read_text().replace('"seed": 3', '"seed": 4'))
     assert "belongs to another id or to other settings" in wrong(copy)["fig2/outcome.json"]
     with pytest.raises(InputError, match="belongs to another id or to other settings"):
@@ -123,11 +123,13 @@ def test_a_folder_belongs_to_one_setting(made, tmp_path):
 
 def test_other_folders_and_files_are_left_alone(made, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    assert "holds thesis.tex and is not a folder of this command" in refused("reproduce", "theory", "--out", tmp_path)
+    assert "holds thesis.tex, it must be new, empty or a folder of this command" in refused(
+        "reproduce", "theory", "--out", tmp_path
+    )
     assert os.listdir(tmp_path) == ["thesis.tex"]
     assert "is a file, a folder is needed" in refused("reproduce", "fig1", "--out", tmp_path / "thesis.tex")
     run = made[0] / "runs" / "nav2d"
-    assert "is not a folder of this command" in refused("reproduce", "theory", "--out", run)
+    assert "or a folder of this command" in refused("reproduce", "theory", "--out", run)
     page = tmp_path / "results.md"
     assert invoke("results", made[0], "--out", page).exit_code == 0
     assert "exists already" in refused("results", made[0], "--out", page)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from metastep.envs.nav2d import Nav2D
-from metastep.experiments.coverage import Difference, known_price, return_differences
+from metastep.experiments.coverage import Difference, known_constant, return_differences
 from metastep.policies import LinearGaussian
 from metastep.report.document import write_picture
 from metastep.simulation.rollouts import Rollout, trajectories
@@ -64,7 +64,7 @@ def test_nav2d_bound_is_attained_in_the_limit() -> None:
     change = return_differences(rollout, theta, pair, num_blocks=1, seed=0)
     constants = nav2d_constants(env, policy_from_theta(theta, 2, 2, 1.0), 0.99, 10)
     bound = Bounds(*constants[:2], horizon=10).L_omega_Q
-    assert known_price(replace(rollout, env=env)).constant == pytest.approx(bound)
+    assert known_constant(replace(rollout, env=env)).value == pytest.approx(bound)
     assert abs(change.mean[0]) == pytest.approx(0.3 * bound, rel=1e-3)
 
 
@@ -93,10 +93,7 @@ def test_what_is_not_a_number_does_not_hold() -> None:
 
 
 def test_the_product_holds_tables_figure_and_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One environment without bounds is enough here; the command runs them all."""
-    size = bounds._SIZES["tiny"]._replace(effort=EFFORT, num_episodes=200, num_context_pairs=6)
-    monkeypatch.setitem(bounds._SIZES, "tiny", size)
-    monkeypatch.setattr(bounds, "_OTHERS", {"minigolf": bounds._OTHERS["minigolf"]})
+    monkeypatch.setitem(bounds._EFFORTS, "tiny", EFFORT)
     product = bounds.theory(Workbench(tmp_path, "tiny", 1))
     (outcome,) = product.outcomes
     assert (outcome.verdict, outcome.effect) == ("holds", 0.0)
@@ -105,7 +102,6 @@ def test_the_product_holds_tables_figure_and_outcome(tmp_path: Path, monkeypatch
     first = product.tables["theory"][0]
     assert first["bound"] > 0.0
     assert 0.5 <= float(first["context"]) <= 1.1  # one coordinate, as text
-    assert [(row["env"], row["num_context_pairs"]) for row in product.tables["smoothness"]] == [("minigolf", 6)]
     (drawn,) = product.pictures
     write_picture(drawn, tmp_path)
     assert ElementTree.parse(tmp_path / "theory.svg").getroot().tag.endswith("svg")

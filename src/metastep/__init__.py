@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from metastep.experiments.config import load as load_experiment
     from metastep.experiments.run import Run, run
     from metastep.experiments.schema import Experiment
-    from metastep.fqi import MetaFQI, Model, Stepper, load_model, regressors
+    from metastep.fqi import MetaFQI, Model, Stepper, regressors
     from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP
     from metastep.pretrained import load
+    from metastep.search import SearchedModel, load_model
     from metastep.simulation.gradients import Estimator
     from metastep.simulation.rollouts import Rollout
 
@@ -28,56 +29,43 @@ try:
 except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0.0.0"
 
-# Where each public name is, as module or module:name.
+# Where the public names are: modules of this package, and what stands in one of them.
+_PACKAGES = ("controllers", "envs", "evaluation", "features", "policies", "report", "rules", "testing")
+_MODULES = {"baselines": "evaluation.baselines", "regressors": "fqi.regressors", **{name: name for name in _PACKAGES}}
 _HOMES = {
-    "Comparison": "metastep.evaluation:Comparison",
-    "Estimator": "metastep.simulation.gradients:Estimator",
-    "Experiment": "metastep.experiments.schema:Experiment",
-    "InputError": "metastep._core.errors:InputError",
-    "MetaFQI": "metastep.fqi:MetaFQI",
-    "MetaMDP": "metastep.mdp:MetaMDP",
-    "ActorCriticMDP": "metastep.mdp:ActorCriticMDP",
-    "EpisodicMetaMDP": "metastep.mdp:EpisodicMetaMDP",
-    "Method": "metastep.evaluation:Method",
-    "MethodSpec": "metastep.evaluation:MethodSpec",
-    "Model": "metastep.fqi:Model",
-    "Run": "metastep.experiments.run:Run",
-    "Stepper": "metastep.fqi:Stepper",
-    "Rollout": "metastep.simulation.rollouts:Rollout",
-    "Tracker": "metastep._core.progress:Tracker",
-    "baselines": "metastep.evaluation.baselines",
-    "compare": "metastep.evaluation:compare",
-    "controllers": "metastep.controllers",
-    "envs": "metastep.envs",
-    "evaluation": "metastep.evaluation",
-    "features": "metastep.features",
-    "load": "metastep.pretrained:load",
-    "load_comparison": "metastep.evaluation:load",
-    "load_experiment": "metastep.experiments.config:load",
-    "load_model": "metastep.fqi:load_model",
-    "make_env": "metastep.envs:make_env",
-    "policies": "metastep.policies",
-    "regressors": "metastep.fqi.regressors",
-    "report": "metastep.report",
-    "rules": "metastep.rules",
-    "run": "metastep.experiments.run:run",
-    "testing": "metastep.testing",
-    "tune": "metastep.evaluation:tune",
+    name: module
+    for module, names in {
+        "_core.errors": "InputError",
+        "_core.progress": "Tracker",
+        "envs": "make_env",
+        "evaluation": "Comparison Method MethodSpec compare tune",
+        "experiments.run": "Run run",
+        "experiments.schema": "Experiment",
+        "fqi": "MetaFQI Model Stepper",
+        "mdp": "ActorCriticMDP EpisodicMetaMDP MetaMDP",
+        "pretrained": "load",
+        "search": "SearchedModel load_model",
+        "simulation.gradients": "Estimator",
+        "simulation.rollouts": "Rollout",
+    }.items()
+    for name in names.split()
 }
+_RENAMED = {"load_comparison": ("evaluation", "load"), "load_experiment": ("experiments.config", "load")}
 
 __all__ = ["Comparison", "Estimator", "Experiment", "InputError", "MetaFQI", "MetaMDP", "Method", "MethodSpec", "Model"]
-__all__ += ["ActorCriticMDP", "EpisodicMetaMDP", "Rollout", "Run", "Stepper", "Tracker", "__version__"]
+__all__ += ["ActorCriticMDP", "EpisodicMetaMDP", "Rollout", "Run", "SearchedModel", "Stepper", "Tracker", "__version__"]
 __all__ += ["compare", "load", "load_comparison", "load_experiment", "load_model", "make_env", "run", "tune"]
 __all__ += ["baselines", "controllers", "envs", "evaluation", "features", "policies", "regressors", "report", "rules"]
 __all__ += ["testing"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name in _MODULES:
+        return importlib.import_module(f"metastep.{_MODULES[name]}")
+    if name not in _HOMES and name not in _RENAMED:
         raise AttributeError(f"module 'metastep' has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].partition(":")
-    found = importlib.import_module(module)
-    return getattr(found, attribute) if attribute else found
+    module, attribute = _RENAMED.get(name) or (_HOMES[name], name)
+    return getattr(importlib.import_module(f"metastep.{module}"), attribute)
 
 
 def __dir__() -> list[str]:

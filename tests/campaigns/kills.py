@@ -36,6 +36,7 @@ from metastep.experiments.run import Run
 from metastep.experiments.run import run as run_experiment
 from metastep.fqi import load_model, recorded_model
 from metastep.mdp import collection
+from tests import drafts
 from tests.disk import watch
 from tests.processes import CHILDREN
 
@@ -63,7 +64,7 @@ class Child:
 
     def __init__(self, work: str, parent: Connection, aimed: str, at: int, mode: str) -> None:
         self.work, self.parent, self.aimed, self.at, self.mode = work, parent, aimed, at, mode
-        self.stage, self.calls, self.fault = "start", 0, ""
+        self.stage, self.calls, self.fault, self.is_drafting = "start", 0, "", drafts.are_on()
 
     def begin(self, name: str) -> None:
         self.parent.send((name, self.calls))
@@ -102,6 +103,7 @@ class Child:
         for number, path in ((1, Path(os.devnull)), (2, folder.with_name(SAID))):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
+        drafts.switch(self.is_drafting)
         watch(self.around)
         self.announce(progress.Terminal, "stage", lambda _, name, *rest: name)
         self.announce(reporting, "write_report", lambda _: "report")

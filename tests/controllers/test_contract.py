@@ -59,6 +59,7 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "cosine-annealing": lambda: {"stepsize": 1.0, "num_updates": 5},
     "hoof": lambda: {"max_divergence": 0.02},
     "kl-adaptive": lambda: {"stepsize": 0.5, "target": 0.1},
+    "bandit": lambda: {"stepsize": 0.5, "window": 5.0},
     "metagrad": lambda: {"stepsize": 0.5, "beta": 0.1},
     "single-action": _regression,
     "metafqi": lambda: {"model": _model()},

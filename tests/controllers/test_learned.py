@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
-from metastep.controllers import Fixed, MetaFQIController, Run, SingleAction
+from metastep.controllers import Fixed, MetaFQIController, Resources, SingleAction
 from metastep.controllers.learned import constant_runs
 from metastep.features import meta_observation
 from metastep.fqi import ExtraTrees
@@ -22,9 +22,9 @@ def _no_model() -> None:
     raise AssertionError("no model is needed")
 
 
-def make_run(num_runs: int, num_updates: int = 2, model: Callable[[], Any] = _no_model, **changes: Any) -> Run:
+def make_run(num_runs: int, num_updates: int = 2, model: Callable[[], Any] = _no_model, **changes: Any) -> Resources:
     settings = {"seed": 3, "num_stepsizes": 11, "regressor": lambda: ExtraTrees(5, 0.05)} | changes
-    return Run(make_mdp(), num_updates=num_updates, num_training_episodes=num_runs, model=model, **settings)
+    return Resources(make_mdp(), num_updates=num_updates, num_training_episodes=num_runs, model=model, **settings)
 
 
 class LastCoordinate:

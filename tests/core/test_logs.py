@@ -61,7 +61,7 @@ def test_other_files_and_columns_are_refused(tmp_path):
     assert file.read_text() == "import torch\n"
     log = CSVLog(tmp_path / "updates.csv")
     log(0, {"rate": 1.0})
-    with pytest.raises(InputError, match="has the columns update, rate, to write are update, cost"):
+    with pytest.raises(InputError, match="has the columns update, rate, not update, cost"):
         CSVLog(tmp_path / "updates.csv")(1, {"cost": 1.0})
     with pytest.raises(InputError, match="cannot be written"):
         CSVLog(tmp_path / "no" / "updates.csv")(0, {"rate": 1.0})

@@ -117,7 +117,7 @@ def test_patience(monkeypatch):
 
 def test_a_call_that_cannot_be_sent_runs_here():
     pool, lock = LocalPool(2, -math.inf), Lock()
-    with pytest.warns(UserWarning, match="work stays in this process, because it cannot be sent to another: .*lock"):
+    with pytest.warns(UserWarning, match="work stays in this process, it cannot be sent to another: .*lock"):
         assert pool.submit(id, lock).result() == id(lock)
     assert pool.submit(os.getpid).result() == os.getpid()
 

@@ -184,5 +184,7 @@ def test_export_leaves_runs_alone(run: Run, whole: Run, tmp_path: Path) -> None:
 
 def test_no_run_begins_in_a_folder_of_another_program(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    assert "holds thesis.tex and is not a folder of this command" in refused(invoke("run", "nav2d", "--out", tmp_path))
+    assert "holds thesis.tex, it must be new, empty or a folder of this command" in refused(
+        invoke("run", "nav2d", "--out", tmp_path)
+    )
     assert os.listdir(tmp_path) == ["thesis.tex"]

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from metastep._core.errors import InputError
+from metastep._core.registry import Entry
 from metastep.evaluation import baselines
 from metastep.experiments import schema
 from metastep.experiments.budget import budget_of
-from metastep.experiments.config import Experiment, build_mdp, build_regressor, list_presets, load, parse
+from metastep.experiments.config import Experiment, build_mdp, build_regressor, list_presets, load, parse, variant
 from metastep.experiments.reference import to_toml
 from metastep.experiments.run import Run
 from metastep.experiments.stages import method_specs
+from metastep.fqi import regressors
 from metastep.rules.spaces import Range
 
 METHODS = ("metastep", "metafqi", "fixed", "fixed-kl", "kl-adaptive", "decay", "rmsprop", "adam", "hoof", "metagrad")
@@ -176,6 +178,13 @@ def test_files_extend_presets_bases_and_other_files(tmp_path):
     assert full.compare.names == preset.compare.names
     assert [method.label for method in full.compare.methods][:2] == ["learned rate", "mine"]
     assert full.compare.methods[1].grid == preset.compare.methods[1].grid
+    own.write_text('extends = "nav2d"\ncompare.methods = ["metafqi", "fixed"]\n')
+    for scale in ("quick", "full"):  # a list of names chooses at both scales, and the methods keep their settings
+        found, preset = (
+            load(own, scale).compare,
+            {method.name: method for method in load("nav2d", scale).compare.methods},
+        )
+        assert list(found.methods) == [preset["metafqi"], preset["fixed"]]
     own.write_text('extends = "ppo"\nenv.name = "acrobot"\n')
     assert error_of(load, own, "full").startswith("rollout.horizon: is missing")  # a base is not complete
     assert error_of(load, "ppo").startswith("preset: 'ppo' does not exist")  # and not a preset
@@ -246,10 +255,10 @@ NAV2D = {
     "compare.methods.fixed.grid.stepsize=[]": "compare.methods.fixed.grid.stepsize: [] must hold at least one number.",
     'compare.methods=[{name="fixed", grid={alpha=[1]}}]': "compare.methods.fixed.controller: 'alpha' is not an option of",
     "models.metastep.fqi.regressor.tress=3": "fqi.regressor: 'tress' is not an option of extra-trees, allowed are trees,",
-    "initial.mean=[0,1]": "initial.mean: [0.0, 1.0] must hold one number, or one for each of the 6 parameters.",
+    "initial.mean=[0,1]": "initial.mean: [0.0, 1.0] must hold 1 number, or 6, one for each parameter.",
     "rollout={horizon=5}": "rollout.num_episodes: is missing, it must be set where the rule is 'nga'.",
     "rollout.num_envs=4": "rollout.num_envs: 4 must not be set where the rule is 'nga', which does not use it.",
-    "policy=actor-critic": "policy.name: 'actor-critic' must not be set where the rule is 'nga', which learns",
+    "policy=actor-critic": "policy.name: 'actor-critic' must not be set where the rule is 'nga', it learns",
     "meta.rule=ppo": "policy.name: 'linear' has no critic, take 'actor-critic' where the rule is 'ppo'.",
     "meta.observation=training": "meta.observation: 'last_rate' is not known where the rule is 'nga', allowed are",
 }
@@ -258,7 +267,7 @@ PENDULUM_PPO = {
     "meta.rule.minibatch_size=300": "meta.rule.minibatch_size: 300 must divide the 3200 steps of a batch, which are",
     "meta.stepsize_scale=divergence": "meta.stepsize_scale: 'divergence' needs a rule that moves along a line",
     "meta.observation=paper": "meta.observation: 'natural_gradient' is not known where the rule is 'ppo', allowed are",
-    "policy={name='linear', sigma=1.0}": "initial.kind: 'orthogonal' is for policies with an actor and a critic",
+    "policy={name='linear', sigma=1.0}": "initial.kind: 'orthogonal' needs an actor and a critic",
     'compare.methods=["rmsprop"]': "compare.methods.rmsprop.grid.stepsize: is missing, it must be a list of",
     'compare.methods=[{name="x", rule="adam", controller={name="fixed", stepsize=1.0}}]': "meta.rule: 'adam' learns from",
 }
@@ -344,3 +353,11 @@ def test_any_file_gives_one_sentence(tmp_path, content):
     path = tmp_path / "own.toml"
     path.write_bytes(content)
     error_of(load, path)
+
+
+def test_another_regressor_brings_its_own_options_in_further_models(monkeypatch):
+    monkeypatch.setitem(regressors.REGISTRY._entries, "plain", Entry(lambda: regressors.ExtraTrees(), "plain", ""))
+    config = load("minigolf", "quick", ['fqi.regressor={name="plain"}'])
+    assert variant(config, "metastep").fqi.regressor == config.fqi.regressor
+    assert variant(config, "metastep").fqi.iterations == variant(load("minigolf", "quick"), "metastep").fqi.iterations
+    Run(Path(), config).require_buildable()

@@ -13,13 +13,13 @@ from metastep.experiments.config import load
 from metastep.experiments.coverage import (
     Z_99,
     Difference,
-    Price,
+    LipschitzConstant,
     Smoothness,
     coverage_report,
     inspect_coverage,
-    known_price,
+    known_constant,
     measure_smoothness,
-    measured_price,
+    measured_constant,
     return_differences,
     steepest_of,
 )
@@ -85,7 +85,7 @@ def test_the_steepest_of_several_policies_is_the_price() -> None:
     smooth = [measure_smoothness(MINIGOLF, theta, num_pairs=6, num_blocks=1, seed=0) for theta in PUTTERS]
     assert smooth[1].steepest > smooth[0].steepest > 0.0  # the first one alone would be too cheap
     assert all(one.steepest >= one.steepest_low for one in smooth)
-    assert measured_price(MINIGOLF, PUTTERS, num_pairs=6, seed=0) == Price(smooth[1].steepest, 3)
+    assert measured_constant(MINIGOLF, PUTTERS, num_pairs=6) == LipschitzConstant(smooth[1].steepest, 3)
     lines = coverage_report(MINIGOLF, PUTTERS, [[0.8, 0.1]], [[0.95, 0.1]], num_pairs=6)
     assert "largest 0.5 (task 0)" in lines[0]
     for words in ("not a guarantee", "the steepest of 3 policies", "the best policies may be steeper"):
@@ -98,7 +98,7 @@ def test_what_never_changes_has_no_price_and_few_episodes_are_made_more() -> Non
     lines = coverage_report(MINIGOLF, PUTTERS[2], [[0.8, 0.1]], [[0.95, 0.1]], num_pairs=4)
     assert "no price" in lines[-1]
     single = Rollout(MINIGOLF.env, MINIGOLF.policy, 1, 20, 0.99, "none")
-    assert measured_price(single, PUTTERS, num_pairs=4, seed=0) is not None
+    assert measured_constant(single, PUTTERS, num_pairs=4) is not None
 
 
 @pytest.mark.parametrize(("goal_radius", "holds"), [(0.0, True), (0.01, False)])
@@ -106,9 +106,9 @@ def test_an_end_at_the_goal_exceeds_the_bound(goal_radius: float, holds: bool) -
     """Resting at the origin ends at once if the goal is 0.007 away, and pays ten times 0.013 if it is that far."""
     rollout, pair = nav2d(goal_radius, sigma=0.001), np.array([[[0.007, 0.0], [0.013, 0.0]]])
     change = return_differences(rollout, np.zeros(6), pair, num_blocks=1, seed=0)
-    price = known_price(rollout)
+    price = known_constant(rollout)
     assert price is not None
-    assert (abs(change.mean[0]) <= 0.006 * price.constant * (1 + 1e-4)) == holds
+    assert (abs(change.mean[0]) <= 0.006 * price.value * (1 + 1e-4)) == holds
     line = coverage_report(rollout, np.zeros(6), [[0.0, 0.0]], [[0.3, 0.4]])[-1]
     assert ("episodes that do not end at the goal (an end is a jump, with no bound)" in line) == (not holds)
 

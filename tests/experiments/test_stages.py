@@ -33,13 +33,13 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_both_learned_methods_train_on_the_listed_tasks_only(listed: Run, monkeypatch: Any) -> None:
-    seen, given, planned, fit = {}, [], stages.comparing, learned.constant_runs
+    seen, given, planned, fit = {}, [], stages.comparison_plan, learned.constant_runs
 
     def watched(methods: list[Method], *args: Any) -> Plan[Comparison]:
         seen[methods[0].name] = methods[0]
         return planned(methods, *args)
 
-    monkeypatch.setattr(stages, "comparing", watched)
+    monkeypatch.setattr(stages, "comparison_plan", watched)
     monkeypatch.setattr(learned, "constant_runs", lambda run: given.append(run.task_list) or fit(run))
     for name in ("metafqi", "single"):
         method_results(listed, [name])

@@ -13,23 +13,35 @@ import torch
 from metastep import features, pretrained
 from metastep._core.errors import InputError
 from metastep.controllers import MetaFQIController
-from metastep.features.diagnostics import DIAGNOSTICS
+from metastep.features.diagnostics import DIAGNOSTICS, PER_MINIBATCH, Memory
 from metastep.fqi import save_model
 from metastep.mdp.blocks import Stream
+from metastep.rules.actor_critic import PPO
 from tests.controllers.problems import make_training_mdp
 from tests.fqi.test_model import _model, fitted  # noqa: F401  (a fixture)
-from tests.steppers import LOW, TRAINING, clip_model, diagnostics, tiny_model
+from tests.steppers import ADDED, LOW, TRAINING, clip_model, diagnostics, tiny_model
+
+REPORTED = ("last_clip_fraction", "gradient_norm", "actor_gradient_norm", "gradient_steps")  # of the last update
 
 
-def test_a_loop_sees_and_proposes_what_simulated_learners_do():
-    mdp = dataclasses.replace(make_training_mdp(), observation=features.SETS["training"], budget=4)
+def everything(update: int) -> dict[str, Any]:
+    """What a loop tells to a model that observes all unit-free features."""
+    draw = np.random.default_rng([9, update])
+    numbers = dict(zip(REPORTED, draw.uniform(0.1, 1.0, len(REPORTED)), strict=True))
+    return diagnostics(update) | numbers | {"targets": draw.normal(size=5)}
+
+
+@pytest.mark.parametrize("names", [TRAINING, (*TRAINING, *ADDED)], ids=["training", "all"])
+def test_a_loop_sees_and_proposes_what_simulated_learners_do(names):
+    rule = PPO(epochs=2, minibatch_size=8, clip_range=(0.01,))  # a range that ratios leave
+    mdp = dataclasses.replace(make_training_mdp(rule), observation=names, budget=4)
     assert features.SETS["training"] == TRAINING
-    model = tiny_model()
+    model = tiny_model(names=names)
     model = dataclasses.replace(model, record=dataclasses.replace(model.record, setting=mdp.setting))
     controller = MetaFQIController(model)
     learners = mdp.begin(mdp.tasks(0, Stream.TEST, 0))
     state = controller.init(mdp, learners)
-    stepper, lane = model.stepper(num_updates=4), 3
+    stepper, lane, varied = model.stepper(num_updates=4), 3, set()
     for _ in range(6):
         batch, last, lanes = learners.estimate, learners.previous, learners.estimate.lanes
         proposal = stepper(
@@ -40,24 +52,65 @@ def test_a_loop_sees_and_proposes_what_simulated_learners_do():
             approx_kl=last.divergence[lane],
             clip_fraction=last.clip_fraction[lane],
             parameters=learners.theta[lane],
+            **{name: getattr(last, name)[lane] for name in stepper.needs if name in REPORTED},
         )
-        simulated = features.compute(mdp, TRAINING, learners)
-        for name in TRAINING:
+        simulated = features.compute(mdp, names, learners)
+        for name in names:
             np.testing.assert_allclose(stepper.last[name], simulated[name][lane], rtol=2e-4, atol=2e-5, err_msg=name)
         proposed = controller.propose(state, learners)
         assert proposal.stepsize == pytest.approx(float(proposed[lane, 0]), rel=1e-6)
         learners = mdp.advance(learners, proposed)
+        varied |= {name for name in names if stepper.last[name] not in (0.0, -6.0)}
+    assert varied == set(names)
 
 
 def test_a_stepper_continues_from_its_record_with_the_same_bits():
-    model = tiny_model()
+    model = tiny_model(names=(*TRAINING, *ADDED))
     whole, first = model.stepper(num_updates=9), model.stepper(num_updates=9)
-    wanted = [whole(diagnostics(update)) for update in range(8)]
-    assert [first(diagnostics(update)) for update in range(3)] == wanted[:3]
+    wanted = [whole(everything(update)) for update in range(8)]
+    assert [first(everything(update)) for update in range(3)] == wanted[:3]
     rest = model.stepper(record=json.loads(json.dumps(first.record())))
-    assert [rest(diagnostics(update)) for update in range(3, 8)] == wanted[3:]
+    assert [rest(everything(update)) for update in range(3, 8)] == wanted[3:]
     assert rest.record() == whole.record()
     assert len({proposal.stepsize for proposal in wanted}) > 4
+
+
+def test_records_of_earlier_versions_lack_what_their_models_do_not_observe():
+    stepper, record = tiny_model().stepper(), tiny_model().stepper().record()
+    for kind, kept in (("memory", Memory._fields[:6]), ("gathered", ("minibatches", "approx_kl", "clip_fraction"))):
+        record[kind] = {name: value for name, value in record[kind].items() if name in (*kept, "direction")}
+    assert tiny_model().stepper(record=record)(diagnostics(0)) == stepper(diagnostics(0))
+
+
+def test_features_of_the_return_the_targets_and_the_gradient_by_hand():
+    """Returns 1, 5, 2, 3 with errors 1, 2, 0.5, 1; targets that spread 2, 20, 2, 0.2; gradients of length 4, 0.4, 40."""
+    stepper = tiny_model(names=(*TRAINING, *ADDED)).stepper()
+    rows = [(1.0, 1.0, 2.0, 9.0), (5.0, 2.0, 20.0, 4.0), (2.0, 0.5, 2.0, 0.4), (3.0, 1.0, 0.2, 40.0)]
+    seen, rest = [], {name: value for name, value in everything(0).items() if name not in ("returns", "targets")}
+    for mean, error, spread, norm in rows:
+        own = {"mean_return": mean, "return_error": error, "target_std": spread, "gradient_norm": norm}
+        stepper(rest | own, parameters=np.full(4, mean), actor_gradient_norm=0.5, gradient_steps=100)
+        seen.append({name: float(value[0]) for name, value in stepper.last.items()})
+    columns = {name: [each[name] for each in seen] for name in ADDED}
+    np.testing.assert_allclose(columns["drop_in_errors"], [0.0, 0.0, 3.0 / 0.5, 2.0], rtol=1e-5)
+    smoothed = [0.0, 0.8, 0.8 * 0.8 - 0.2 * 3.0, 0.8 * (0.8 * 0.8 - 0.2 * 3.0) + 0.2]
+    np.testing.assert_allclose(columns["smoothed_change"], np.divide(smoothed, (1.0, 2.0, 0.5, 1.0)), rtol=1e-4)
+    np.testing.assert_allclose(columns["target_change"], [0.0, 1.0, 0.0, -1.0], atol=1e-6)
+    np.testing.assert_allclose(columns["gradient_change"], [0.0, 0.0, -1.0, 1.0], atol=1e-6)
+    np.testing.assert_allclose(columns["gradient_steps"], [0.0, 2.0, 2.0, 2.0], rtol=1e-6)
+    np.testing.assert_allclose(columns["actor_gradient"], [-6.0, *np.log10([5.0, 2.0, 3.0])], rtol=1e-5)
+    np.testing.assert_allclose(columns["relative_step"], [-6.0, *np.log10([8 / 10, 6 / 4, 2 / 6])], rtol=1e-5)
+
+
+def test_rewards_in_another_unit_change_no_added_feature():
+    model = tiny_model(names=(*TRAINING, *ADDED))
+    plain, scaled = model.stepper(), model.stepper()
+    for update in range(4):
+        given = everything(update)
+        plain(given)
+        scaled(given | {name: 1000.0 * given[name] for name in ("returns", "targets", "gradient_norm")})
+        for name in ADDED:
+            np.testing.assert_allclose(scaled.last[name], plain.last[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 INSTEAD: list[dict[str, Any]] = [
@@ -65,6 +118,8 @@ INSTEAD: list[dict[str, Any]] = [
     {"values": [1.0, 2.0, 3.0], "targets": [1.0, 2.5, 2.0], "explained_variance": None},
     {"step_norm": 0.1, "step_cosine": 0.5, "parameters": None},
     {"rate": 1e-3},
+    *({name: 0.5} for name in ("last_clip_fraction", "gradient_norm", "actor_gradient_norm", "gradient_steps")),
+    *({name: 0.5} for name in ("target_std", "parameter_norm")),
 ]
 """Diagnostics in place of others, which are then not given."""
 
@@ -123,24 +178,27 @@ def test_parameters_that_change_in_place_are_seen_to_move():
 
 
 def test_diagnostics_of_minibatches_are_averaged_to_those_of_an_update():
-    """Of 2 epochs of 3 minibatches, one cut short: the mean divergence over the last epoch, the mean share over all."""
-    model, updates = tiny_model(), 4
+    """Of 2 epochs of 3 minibatches, one cut short: means over the last epoch or over all, and how many there were."""
+    names = (*TRAINING, *ADDED)
+    model, updates = tiny_model(names=names), 4
     each, whole = model.stepper(minibatches=3), model.stepper()
     draw, last = np.random.default_rng(0), {}
     for update in range(updates):
         reported = {
-            name: value for name, value in diagnostics(update).items() if name not in ("approx_kl", "clip_fraction")
+            name: value for name, value in everything(update).items() if name not in (*PER_MINIBATCH, *REPORTED)
         }
         wanted = whole(reported | last)
-        ratios = draw.uniform(0.0, 0.1, (5 if update == 2 else 6, 2)).astype(np.float32)
-        for index, (divergence, clipped) in enumerate(ratios):
+        ratios = draw.uniform(0.0, 0.1, (5 if update == 2 else 6, 4)).astype(np.float32)
+        for index, numbers in enumerate(ratios):
             if index == 4:  # in the middle of an epoch
                 each = model.stepper(record=json.loads(json.dumps(each.record(), allow_nan=False)), minibatches=3)
-            found = each(reported, approx_kl=divergence, clip_fraction=clipped, begins=index == 0)
+            found = each(reported, **dict(zip(PER_MINIBATCH, numbers, strict=True)), begins=index == 0)
             assert found.stepsize == pytest.approx(wanted.stepsize, rel=1e-6)
-            for name in TRAINING if not index else ():
+            for name in names if not index else ():
                 np.testing.assert_allclose(each.last[name], whole.last[name], rtol=1e-5, atol=1e-6, err_msg=name)
-        last = {"approx_kl": ratios[3:, 0].mean(), "clip_fraction": ratios[:, 1].mean()}
+        last = dict(zip(PER_MINIBATCH, ratios.mean(axis=0), strict=True))
+        last |= {"approx_kl": ratios[3:, 0].mean(), "last_clip_fraction": ratios[3:, 1].mean()}
+        last["gradient_steps"] = len(ratios)
     each(reported, approx_kl=np.nan, clip_fraction=0.0, begins=False)
     with pytest.warns(UserWarning, match="approx_kl is not finite"):
         assert model.stepper(record=each.record(), minibatches=3)(reported | last).stepsize == pytest.approx(LOW)
@@ -188,6 +246,11 @@ def test_missing_or_wrong_diagnostics_are_named():
     assert set(stepper.needs) == set(diagnostics(0))
     with pytest.raises(InputError, match="diagnostics: missing entropy, explained_variance, returns"):
         stepper()
+    added = tiny_model(names=(*TRAINING, *ADDED)).stepper()
+    assert set(added.needs) == set(everything(0))
+    added(diagnostics(0), targets=[1.0, 2.0])  # those of the last update are not known yet
+    with pytest.raises(InputError, match="missing last_clip_fraction, gradient_norm, actor_gradient_norm, targets, g"):
+        added(diagnostics(1))
     stepper(diagnostics(0))
     before, without = stepper.record(), {name: value for name, value in diagnostics(1).items() if name != "returns"}
     for change, sentence in (
@@ -258,6 +321,7 @@ def test_damaged_records_and_wrong_settings_are_refused():
             model.stepper(record=wrong)
     chosen = clip_model().stepper()
     chosen(diagnostics(0))
+    del gathered["values"]  # as in version 0.2
     other = {"direction": {"clip 0.1": "clip 0.3", "clip 0.3": "clip 0.1"}[chosen.record()["gathered"]["direction"]]}
     clip_model().stepper(record=chosen.record() | {"gathered": gathered | other})  # a choice that it has
     with pytest.raises(InputError, match=r"direction is 'clip 7', allowed is one of 'clip 0.1', 'clip 0.3'"):

@@ -12,9 +12,8 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.provenance import environment_record, first_difference
 from metastep.mdp import parquet
-from metastep.mdp.dataset import Counts, Dataset, DatasetWriter, Layout
+from metastep.mdp.dataset import Counts, Dataset, DatasetWriter, Layout, to_parquet
 from metastep.mdp.history import History
-from metastep.mdp.parquet import to_parquet
 
 FEATURES = {"theta": 3, "natural_gradient": 3}
 OBSERVATION = ("theta", "natural_gradient", "context", "return")
@@ -248,7 +247,7 @@ def test_space_on_disk_is_checked_before_the_start_and_for_what_is_left(tmp_path
     assert (tmp_path / "block-00000.safetensors").stat().st_size <= first
     monkeypatch.undo()
     huge = LAYOUT._replace(num_learners=10**9, features={"theta": 10**6}, block_size=10**8)
-    with pytest.raises(InputError, match=r"needs .* MB of free disk space"):
+    with pytest.raises(InputError, match=r"needs .* MB of disk space"):
         start(tmp_path / "huge", huge)
     assert not (tmp_path / "huge").exists()
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metastep._core.errors import InputError
-from metastep.mdp.tasks import load_tasks
+from metastep.envs.contexts import load_tasks
 
 NAMES, LOW, HIGH = ("putter_length", "friction"), (0.7, 0.065), (1.0, 0.196)
 

@@ -2,21 +2,17 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 
 import metastep
-from metastep.envs.base import Step
-from metastep.envs.contexts import ContextSpace
-from metastep.evaluation.methods import MethodSpec
-from metastep.policies import LinearGaussian
 
 
 @dataclass(frozen=True)
 class Walk:
-    context_space: ContextSpace = ContextSpace(("goal",), (-1.0,), (1.0,))
+    context_space: metastep.envs.ContextSpace = metastep.envs.ContextSpace(("goal",), (-1.0,), (1.0,))
     name, num_observations, num_actions, packages, reset_noise, step_noise = "walk", 1, 1, (), 1, 0
 
     def reset(self, context, noise):
@@ -27,7 +23,7 @@ class Walk:
 
     def step(self, context, state, action, noise):
         place = state[0] + jnp.clip(action[0], -0.3, 0.3)
-        return Step((place,), -jnp.abs(place - context.goal), jnp.bool_(False))
+        return metastep.envs.Step((place,), -jnp.abs(place - context.goal), jnp.bool_(False))
 
 
 @dataclass(frozen=True)
@@ -61,42 +57,19 @@ class Halving(metastep.controllers.Controller):
         return state / 2.0 ** learners.update.astype(jnp.float32)
 
 
-class Line(NamedTuple):
-    weights: np.ndarray
-    importances: None = None
-
-    @property
-    def num_features(self):
-        return len(self.weights) - 1
-
-    def predict(self, inputs):
-        return inputs @ self.weights[1:] + self.weights[0]
-
-    def arrays(self):
-        return {"weights": self.weights}
-
-
-@dataclass(frozen=True)
-class LeastSquares:
-    ridge: float = 1e-3
-    name: ClassVar[str] = "ridge"
+class Bagged(metastep.regressors.ExtraTrees):
+    name = "bagged"
 
     def fit(self, inputs, targets, *, seed, threads=None):
-        x = np.column_stack([np.ones(len(inputs)), inputs])
-        return Line(np.linalg.solve(x.T @ x + self.ridge * np.eye(x.shape[1]), x.T @ targets))
-
-    def load(self, arrays):
-        if set(arrays) != {"weights"}:
-            raise metastep.InputError(f"ridge: {sorted(arrays)} must be weights alone.")
-        return Line(arrays["weights"])
+        rows = np.random.default_rng(seed).integers(len(inputs), size=len(inputs))
+        return super().fit(inputs[rows], targets[rows], seed=seed, threads=threads)
 
 
 metastep.envs.register("walk", Walk, label="Walk")
-metastep.policies.register("small-linear", partial(LinearGaussian, sigma=0.3))
+metastep.policies.register("small-linear", partial(metastep.policies.LinearGaussian, sigma=0.3))
 metastep.rules.register("sign", SignAscent, label="sign ascent")
 metastep.features.register("slope", Slope)
 metastep.controllers.register("halving", Halving)
-metastep.regressors.register("ridge", LeastSquares)
-metastep.baselines.register(
-    "halving", partial(MethodSpec, controller="halving", grid={"first": (0.1, 0.3)}), label="halving", colour="#884488"
-)
+metastep.regressors.register("bagged", Bagged)
+halving = partial(metastep.MethodSpec, controller="halving", grid={"first": (0.1, 0.3)})
+metastep.baselines.register("halving", halving, label="halving", colour="#884488")

@@ -11,19 +11,21 @@ from matplotlib.figure import Figure
 
 from metastep.envs.contexts import ContextSpace
 from metastep.evaluation import Comparison, MethodRecord, baselines
+from metastep.evaluation.comparison import load, save
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from, save_model
 from metastep.mdp.history import Transitions
 from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Picture
-from metastep.report.figures import colour_of
+from metastep.report.figures import PALETTE, Ink, colour_of, tint
 from metastep.report.results import most_followed, performance_profile, some_tasks
-from metastep.report.style import INKS, PALETTE, tint
 from metastep.report.tables import Findings, about, best_baseline, target_of, yardstick_of
 from metastep.rules.spaces import Range
 from tests.report.test_report import compared, findings, prose, small_model, table
 
 DIRECTIONS = ("natural", "plain", "never")
 TASKS, UPDATES = 30, 4
+CHOICES: Any = {"stepsize": "log", "gradient_steps": "log", "clip_range": "log", "gae_lambda": "linear"}
+CHOICES |= {"entropy_weight": "log", "critic_rate": "log"}
 
 
 def menu_model(names: tuple[str, ...] = ("theta", "context")) -> Model:
@@ -64,7 +66,7 @@ def menu_findings(**changes: Any) -> Findings:
 
 def drawn(document: Document, name: str) -> Figure:
     picture = next(part for part in document.parts if isinstance(part, Picture) and part.name == name)
-    return picture.draw("light")
+    return picture.draw()
 
 
 def test_the_direction_followed_most_often_is_of_equals_the_first() -> None:
@@ -109,6 +111,55 @@ def test_lengths_along_several_directions_are_not_averaged(scale: str) -> None:
     changed = dataclasses.replace(comparison, methods=(lengths, *comparison.methods[1:]))
     for axes in drawn(compose(menu_findings(comparison=changed)), "step-sizes").axes:
         assert lengths.label not in {text.get_text() for text in axes.texts}
+
+
+def with_choices(comparison: Comparison, updates: int = 40) -> Comparison:
+    """The first method chooses all of PPO's hyperparameters, the second holds them constant, the others have a rate only."""
+    rng, time = np.random.default_rng(2), np.linspace(0.0, 1.0, updates)
+    shape = len(comparison.methods), comparison.num_tasks, updates
+    spread = rng.normal(0.0, 1.0, (comparison.num_tasks, 1))
+    steps = np.full((*shape, len(CHOICES)), np.nan)
+    noise = 0.05 * rng.normal(size=(len(CHOICES), *shape[1:]))
+    steps[0, :, :, 0] = 10.0 ** (-2.0 - 1.5 * time + 0.15 * spread + noise[0])
+    steps[0, :, :, 1] = np.round(64.0 - 40.0 * time**2 + 4.0 * spread * time)
+    steps[0, :, :, 2] = 10.0 ** (-0.4 - 0.5 * time + 0.1 * spread + noise[2])
+    steps[0, :, :, 3] = np.clip(0.95 - 0.08 * time + 0.01 * spread * time, 0.8, 1.0)
+    steps[0, :, :, 4] = 10.0 ** (-1.2 - 2.0 * time + 0.3 * spread + noise[4])
+    steps[0, :, :, 5] = 10.0 ** (0.8 * np.tanh(6.0 * time) + 0.1 * spread + noise[5])
+    steps[1] = (3e-3, 40.0, 0.2, 0.93, 1e-3, 3.0)
+    steps[2:, :, :, 0] = 1e-2 * (1.0 - time + 1.0 / updates)
+    returns = np.repeat(comparison.returns[:, :, -1:], updates + 1, axis=2)
+    choices = [tuple(CHOICES.items())] * 2 + [()] * len(comparison.methods[2:])
+    methods = [record._replace(choices=own) for record, own in zip(comparison.methods, choices, strict=True)]
+    return dataclasses.replace(
+        comparison,
+        methods=tuple(methods),
+        returns=returns.astype(np.float32),
+        hyperparameters=steps.astype(np.float32),
+        direction=np.zeros(shape, np.int8),
+        flagged=np.zeros(returns.shape, bool),
+    )
+
+
+def test_everything_that_is_chosen_has_a_panel(tmp_path: Path) -> None:
+    comparison = with_choices(compared(TASKS))
+    document = compose(findings(comparison))
+    assert not [part for part in document.parts if isinstance(part, Picture) and part.name == "step-sizes"]
+    axes = drawn(document, "hyperparameters").axes
+    titles = ["step size", *(name.replace("_", " ") for name in [*CHOICES][1:])]
+    assert [each.get_title(loc="left") for each in axes] == titles
+    assert [each.get_yscale() for each in axes] == [*CHOICES.values()]
+    for index, panel in enumerate(axes):
+        # All methods have a step, two have the rest, and the first has bands: the middle half and nine tenths of the tasks.
+        assert len(panel.lines) == (len(comparison.methods) if index == 0 else 2)
+        assert len(panel.collections) == 2
+        chosen = comparison.hyperparameters[0, :, :, index]
+        np.testing.assert_allclose(panel.lines[0].get_ydata(), np.median(chosen, axis=0), rtol=1e-5)
+        corners = panel.collections[1].get_paths()[0].vertices
+        for share in (0.25, 0.75):
+            assert np.isclose(corners[:, 1], np.quantile(chosen[:, 7], share), rtol=1e-4).any()
+    save(tmp_path / "results.safetensors", comparison)
+    assert load(tmp_path / "results.safetensors").methods == comparison.methods
 
 
 def test_single_tasks_run_from_the_worst_to_the_best() -> None:
@@ -243,18 +294,16 @@ def test_the_profile_starts_at_the_share_of_tasks_that_are_won() -> None:
         assert line.get_ydata()[0] == pytest.approx((row == auc.max(axis=0)).mean())
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_colours_can_be_read(theme: Any) -> None:
-    weights = (0.2126, 0.7152, 0.0722)
-    paper = np.array(to_rgb(INKS[theme].paper)) @ weights
+def test_colours_can_be_read() -> None:
+    weights, ink = (0.2126, 0.7152, 0.0722), Ink()
     for colour in (*PALETTE, "#000075", "#444444", "text", "quiet"):
-        assert abs(np.array(to_rgb(tint(colour, 0, INKS[theme]))) @ weights - paper) > 0.2
+        assert abs(np.array(to_rgb(tint(colour, 0, ink))) @ weights - np.array(to_rgb(ink.paper)) @ weights) > 0.2
 
 
 def test_a_report_where_all_tasks_and_methods_are_alike() -> None:
     found = menu_findings()
     equal = dataclasses.replace(found.comparison, returns=np.full_like(found.comparison.returns, -3.0))
     parts = compose(dataclasses.replace(found, comparison=equal)).parts
-    pictures = {part.name: part.draw("light") for part in parts if isinstance(part, Picture)}
+    pictures = {part.name: part.draw() for part in parts if isinstance(part, Picture)}
     assert len(pictures) == sum(isinstance(part, Picture) for part in parts)  # no figure is written over another
     assert {"directions", "step-sizes", "steps-by-task", "single-tasks", "spread", "values"} <= pictures.keys()

@@ -16,7 +16,7 @@ from metastep.mdp.dataset import Counts
 from metastep.report import figures
 from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Heading, Paragraph, Picture, Table, draw
-from metastep.report.tables import Findings, Fitted, number
+from metastep.report.tables import Findings, Fitted, interval, number
 from tests.evaluation.test_statistics import make_comparison, simulated
 from tests.fqi.problems import HIGH, transitions
 
@@ -101,7 +101,7 @@ def test_diverged_tasks_are_shown_and_drawn() -> None:
     assert [cells[shown.header.index("diverged tasks")] for cells in shown.rows] == ["0", "0", "1", "0"]
     assert "not finite" in prose(document)
     picture = next(part for part in document.parts if isinstance(part, Picture) and part.name == "learning-curves")
-    lines = [line.get_ydata() for line in picture.draw("light").axes[0].get_lines()]
+    lines = [line.get_ydata() for line in picture.draw().axes[0].get_lines()]
     returns = with_divergence(compared()).returns.astype(np.float64)
     worst = np.nanmin(returns[:, 3])
     filled = np.where(np.isnan(returns), worst, returns)
@@ -116,7 +116,7 @@ def test_a_task_is_never_dropped_from_a_mean() -> None:
     for ends, same in zip((low, high), mean_interval(filled.T), strict=True):
         np.testing.assert_allclose(ends, same)
     lines = [figures.Line("fixed", values), figures.Line("adam", filled)]
-    assert draw(figures.picture("diverged", "", [[figures.curves("diverged", lines)]])).light
+    assert draw(figures.picture("diverged", "", [[figures.curves("diverged", lines)]])).svg
 
 
 @pytest.mark.parametrize("diverged", [False, True])
@@ -128,7 +128,7 @@ def test_the_terminal_shows_the_numbers_of_the_report(diverged: bool, capsys, mo
     printed = capsys.readouterr().out
     assert ("diverged tasks" in printed) == diverged
     for row in differences(comparison, "metafqi", seed=3, num_resamples=50):
-        assert f"{row.mean:.3g} [{row.low:.3g}, {row.high:.3g}]" in printed
+        assert interval(row.mean, row.low, row.high).replace("\N{MINUS SIGN}", "-") in printed
 
 
 def test_verdicts_are_whole_in_a_narrow_terminal(capsys, monkeypatch) -> None:

@@ -99,7 +99,7 @@ def model_of(kind: Any, name: str, batch: Batch, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", GYMNASIUM)
-def test_ppo(name: str) -> None:
+def test_ppo(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_of(name, 0.95)
     assert batch.steps.ended.sum() > batch.steps.terminated.sum() > (-1 if name == "pendulum" else 0)
     size = NUM_ENVS * NUM_STEPS
@@ -130,11 +130,24 @@ def test_ppo(name: str) -> None:
     # A whole update: three epochs of Adam with gradients that are cut.
     named = to_torch(policy, batch.theta[0], model)
     model.n_epochs, model.max_grad_norm, model.policy.optimizer.step = 3, 0.5, step
+    cut, lengths = torch.nn.utils.clip_grad_norm_, []
+
+    def cut_and_keep(*arguments: Any) -> Any:
+        squares = {own: float((parameter.grad**2).sum()) for parameter, own in named}
+        actors = (square for own, square in squares.items() if not own.startswith("critic"))
+        lengths.append(np.sqrt([sum(squares.values()), sum(actors)]))
+        return cut(*arguments)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", cut_and_keep)
     model.train()
     rate = {"stepsize": jnp.full(1, 1e-3, jnp.float32)}
     trained = rule.apply(policy, batch.theta, experience, rate, rule.init(batch.theta), jax.random.key(0))
     np.testing.assert_allclose(trained.theta[0], of_torch(policy, {own: p for p, own in named}), **TOLERANCE)
     np.testing.assert_allclose(trained.divergence[0], logged["train/approx_kl"], **TOLERANCE)
+    np.testing.assert_allclose(trained.clip_fraction[0], logged["train/clip_fraction"], **TOLERANCE)
+    found = trained.gradient_norm[0], trained.actor_gradient_norm[0]
+    np.testing.assert_allclose(found, np.mean(lengths, axis=0), **TOLERANCE)
+    assert trained.gradient_steps[0] == len(lengths) == 3
     assert not trained.flagged[0]
     assert np.abs(trained.theta - batch.theta).max() > 1e-3
 

@@ -57,7 +57,7 @@ def test_a_feature_of_ones_own_passes() -> None:
             r"`columns` must be a tuple of 2 different names, got \('a', 'a'\)",
         ),
         (variant(Lengths, columns=lambda *_: (0, 1)), r"`columns` must be a tuple of 2 different names, got \(0, 1\)"),
-        (variant(Lengths, bounds=lambda *_: ((0.0,), (1.0,))), "`bounds` must be 2 lower ones and 2 upper ones"),
+        (variant(Lengths, bounds=lambda *_: ((0.0,), (1.0,))), "`bounds` must be 2 lower and 2 upper ones"),
         (variant(Lengths, bounds=lambda *_: ((0.0, 1.0), (1.0, 0.0))), "2 upper ones, at least as high"),
         (calls(jnp.ravel), "`__call__` fails with ValueError"),
         (calls(lambda found: found.astype(jnp.int32)), "what `__call__` returns has dtype int32, it must be float32"),

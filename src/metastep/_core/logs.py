@@ -36,9 +36,7 @@ class CSVLog:
             kept = [row for row in whole if int(row[0]) < update]
             write_atomically(self.path, to_csv([self._columns, *kept]).encode())
         if columns != self._columns:
-            raise InputError(
-                f"File {self.path} has the columns {', '.join(self._columns)}, to write are {', '.join(columns)}."
-            )
+            raise InputError(f"File {self.path} has the columns {', '.join(self._columns)}, not {', '.join(columns)}.")
         with (
             or_refuse(f"File {self.path} cannot be written"),
             open(self.path, "a", encoding="utf-8", newline="") as file,

@@ -1,11 +1,9 @@
 """Run independent calls in threads, in local processes, or on a Dask cluster, and prepare the cores and devices they use.
 
-Work is cut into calls that do not depend on one another (blocks of learners), so results do not depend on where a call runs
-or how many run at a time. XLA rounds large sums according to its number of threads, so it gets one thread in every process,
-and several processes keep the cores busy. They take seconds to start: a command works in threads until that pays.
-
-The executors are `concurrent.futures`, joblib's loky and `distributed.Client.get_executor`. Written here is what none of them
-does: move from threads to processes when work turns out to be long, and bound the number of submitted calls.
+XLA rounds large sums according to its number of threads, so it gets one thread in every process, and several processes keep the
+cores busy. They take seconds to start: a command works in threads until that pays. The executors are `concurrent.futures`,
+joblib's loky and `distributed.Client.get_executor`. Written here is what none of them does: move from threads to processes when
+work turns out to be long, and bound the number of submitted calls.
 """
 
 import math
@@ -18,10 +16,10 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from metastep._core.errors import InputError
 
@@ -32,7 +30,6 @@ Listener = Callable[[tuple[int, float]], None]
 NextCall = Callable[[bool], tuple[Any, ...] | None]
 """Return the next call as (tag, function, *arguments), None if none is ready; is passed whether all workers are busy."""
 
-_PATIENCE = "METASTEP_PATIENCE"
 _SECONDS_TO_START = 3.0  # of a process, with its imports
 _SECONDS_IDLE = 600.0  # after which processes end; fits between two simulations take minutes
 _SECONDS_BETWEEN_CHECKS = 1.0  # of how many calls may run: workers come and go
@@ -106,23 +103,8 @@ def map_threads(function: Callable[[Item], Result], items: Iterable[Item], threa
         return list(pool.map(function, todo))
 
 
-class Pool(Protocol):
-    """An executor that says how many calls to keep in flight."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether calls run on this machine and can write where this process writes."""
-
-    def slots(self) -> int:
-        """Return how many calls to keep in flight now: two per worker, so that none waits for this process."""
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        """Schedule a call."""
-
-    def open(self, listener: Listener) -> AbstractContextManager[object]:
-        """Use the pool for a while; `listener` receives the progress of the calls."""
-
-
+Pool = Any
+"""An executor like `LocalPool`: with `is_local`, whether calls can write where this process writes, `slots`, `submit`, `open`."""
 _clusters: list[Pool] = []
 
 
@@ -163,19 +145,19 @@ def completed(pool: Pool, next_call: NextCall) -> Iterator[tuple[Any, Any]]:
 
 def report(work: int, amount: float) -> None:
     """Report from within a call that `amount` of a piece of work is done; local processes report only results."""
-    listener = _listener.get()
-    if listener is not None:
+    if (listener := _listener.get()) is not None:
         listener((work, amount))
 
 
 def call_with(listener: Listener | None, cores: int, function: Callable[..., Any], arguments: Iterable[Any]) -> Any:
     """Make a call that reports to a listener and may use some cores, at least one."""
-    tokens = _listener.set(listener), _share.set(max(1, cores))
-    try:
+
+    def call() -> Any:
+        _listener.set(listener)
+        _share.set(max(1, cores))
         return function(*arguments)
-    finally:
-        _listener.reset(tokens[0])
-        _share.reset(tokens[1])
+
+    return copy_context().run(call)
 
 
 def packed(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
@@ -188,11 +170,11 @@ def packed(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
 def patience(cores: int) -> float:
     """Return the seconds of work after which processes start; inf for never."""
     # If as much work is left as was done, processes save all but one core's share of it: more than the time to start them.
-    given = os.environ.get(_PATIENCE, "")
+    given = os.environ.get("METASTEP_PATIENCE", "")
     try:
         return float(given) if given else _SECONDS_TO_START / (1.0 - 1.0 / max(2, cores))
     except ValueError:
-        raise InputError(f"{_PATIENCE}: {given!r} must be a number of seconds, or inf for no processes.") from None
+        raise InputError(f"METASTEP_PATIENCE: {given!r} must be a number of seconds, or inf.") from None
 
 
 class LocalPool:
@@ -218,9 +200,7 @@ class LocalPool:
                 call = packed(function, arguments)
             except Exception as error:  # whatever a user's own class raises
                 self._switch_at = math.inf
-                warnings.warn(
-                    f"work stays in this process, because it cannot be sent to another: {error}", stacklevel=2
-                )
+                warnings.warn(f"work stays in this process, it cannot be sent to another: {error}", stacklevel=2)
             else:
                 from joblib.externals.loky import get_reusable_executor
 
@@ -246,9 +226,9 @@ class LocalPool:
             if self._processes is not None:
                 self._processes.shutdown(wait=False, kill_workers=True)
             if isinstance(error, BrokenProcessPool):
+                lost = "a worker process was killed, perhaps for lack of memory"
                 raise InputError(
-                    "--cores: a worker process was killed, perhaps for lack of memory; finished work is kept, and the same "
-                    "command resumes, with fewer cores if you like."
+                    f"--cores: {lost}; run the same command again to resume, perhaps with fewer."
                 ) from None
             raise
         finally:

@@ -11,9 +11,9 @@ _SECONDS_BETWEEN_LINES = 20.0
 
 
 class Stage(NamedTuple):
-    """One stretch of work."""
+    """One stretch of work; `advance` reports that so many more units are done."""
 
-    advance: Callable[[float], None]  # reports that so many more units are done
+    advance: Callable[[float], None]
 
 
 class Tracker(Protocol):
@@ -121,5 +121,5 @@ def pace(done: float, seconds: float, unit: str) -> str:
     """Return the speed as units per second, or as seconds per unit where that is slow."""
     if done <= 0.0 or seconds <= 0.0:
         return ""
-    rate = done / seconds
-    return f"{human(rate)}{unit}/s" if rate >= 0.5 else f"{seconds / done:.3g} s per {unit.removesuffix('s')}"
+    is_slow = done < 0.5 * seconds
+    return f"{seconds / done:.3g} s per {unit.removesuffix('s')}" if is_slow else f"{human(done / seconds)}{unit}/s"

@@ -1,7 +1,6 @@
 """One registry for every kind of part: environments, policies, rules, features, controllers, baselines, regressors.
 
-A part is a name and a factory. In a module of one's own, a line `metastep.rules.register("mine", Mine)` makes it available to
-configurations and to the command line as `module:mine`, which imports the module first.
+In a module of one's own, `metastep.rules.register("mine", Mine)` makes a rule available to configurations as `module:mine`.
 """
 
 import importlib
@@ -26,13 +25,7 @@ class Entry(NamedTuple, Generic[Part]):
 
 
 class Registry(Generic[Part]):
-    """Names and what they stand for.
-
-    Args:
-        field: the setting that holds a name, for sentences about unknown ones.
-        options_field: the setting that holds options; by default the same.
-        hidden: parameters of factories that are not options.
-    """
+    """Names and what they stand for: the value of a setting `field`; `hidden` parameters of factories are not options."""
 
     def __init__(self, field: str, options_field: str = "", hidden: tuple[str, ...] = ()) -> None:
         self.field, self.options_field, self.hidden = field, options_field or field, hidden
@@ -59,9 +52,10 @@ class Registry(Generic[Part]):
             raise not_registered(field or self.field, own, self.names(), hint=hint)
         return self._entries[own]
 
-    def options(self, name: str) -> tuple[str, ...]:
-        """Return the options of a registered part, in the order of its factory."""
-        return tuple(option for option in _parameters(self.entry(name).factory) or () if option not in self.hidden)
+    def options(self, name: str) -> dict[str, Any]:
+        """Return the options of a registered part with their defaults, in the order of its factory."""
+        known = _parameters(self.entry(name).factory) or {}
+        return {option: default for option, default in known.items() if option not in self.hidden}
 
     def takes(self, name: str, parameter: str) -> bool:
         """Return whether the factory of a registered part has such a parameter, an option or not."""
@@ -69,8 +63,7 @@ class Registry(Generic[Part]):
 
     def required(self, name: str) -> list[str]:
         """Return the options that a registered part cannot be built without."""
-        needed = _parameters(self.entry(name).factory) or {}
-        return [option for option, default in needed.items() if default is _NONE and option not in self.hidden]
+        return [option for option, default in self.options(name).items() if default is _NONE]
 
     def make(self, name: str, /, *given: Any, **options: Any) -> Part:
         """Build a registered part; the options are the fields of its class."""

@@ -1,7 +1,4 @@
-"""Settings are defined once, by the class that uses them: its fields, their types with bounds, defaults and docstring.
-
-`check_fields` holds objects to these bounds; `settings_of` reads all of it, so that a configuration can be made of it.
-"""
+"""Settings are defined once, by the class that uses them: its fields, their types with bounds, defaults and docstring."""
 
 import inspect
 import json

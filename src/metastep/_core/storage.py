@@ -1,8 +1,7 @@
 """Durable files, written whole or not at all and checked for damage, and exclusive locks of folders.
 
-A file is written under a temporary name, synced and renamed, and its folder is synced. The temporary file of a killed process
-is recognised by its name and by its lock, which ended with the process. Libraries for atomic writes offer the rename, but
-neither this cleaning up nor files that are created only once.
+The temporary file of a killed process is recognised by its name and by its lock, which ended with the process. Libraries for
+atomic writes offer the rename, but neither this cleaning up nor files that are created only once.
 """
 
 import errno
@@ -21,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def _is_supported(loss: str, call: Callable[..., object], *arguments: Any) -> bo
     return True
 
 
-def _lock(descriptor: int, mode: int) -> bool:
+def _lock(descriptor: int, mode: int = 0) -> bool:
     """Lock an open file; BlockingIOError if another process holds the lock."""
     loss = "has no locks: temporary files of killed processes are removed only after a day"
     return _is_supported(loss, fcntl.flock, descriptor, fcntl.LOCK_EX | mode)
@@ -90,7 +90,7 @@ def temporary(path: Path) -> Iterator[Path]:
         while True:
             file = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
             descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-            _lock(descriptor, 0)
+            _lock(descriptor)
             if os.fstat(descriptor).st_nlink > 0:
                 break
             os.close(descriptor)  # another process took it for a leftover in the moment before it was locked
@@ -105,8 +105,7 @@ def temporary(path: Path) -> Iterator[Path]:
 def write_atomically(path: str | Path, data: bytes | Callable[[Path], object], *, overwrite: bool = True) -> bool:
     """Make `path` hold `data`, or what `data` writes to the file it is called with: whole or not at all, durably.
 
-    With `overwrite=False` an existing file stays as it is and the result is False; of several processes that try at the same
-    time exactly one gets True.
+    With `overwrite=False` an existing file stays and the result is False; of several processes exactly one gets True.
     """
     path = Path(path)
     with or_refuse(f"File {path} cannot be written"), temporary(path) as file:
@@ -170,9 +169,7 @@ def require_free_space(folder: str | Path, num_bytes: int) -> None:
     place = Path(folder).absolute()
     free = shutil.disk_usage(next(each for each in (place, *place.parents) if each.exists())).free
     if free < num_bytes:
-        raise InputError(
-            f"Folder {folder} needs {num_bytes / 1e6:.1f} MB of free disk space, but only {free / 1e6:.1f} MB are left."
-        )
+        raise InputError(f"Folder {folder} needs {num_bytes / 1e6:.1f} MB of disk space, {free / 1e6:.1f} MB are left.")
 
 
 @contextmanager
@@ -273,18 +270,13 @@ def require_stamp(found: Any, kind: str, path: str | Path, remedy: str) -> None:
         raise InputError(f"File {path} is a {kind} {versions}: {remedy}.")
 
 
-def _is_stamped(file: Path) -> bool:
-    try:
-        found = read_json(file)
-    except InputError:
-        return False
-    return isinstance(found, dict) and str(found.get("format")).startswith("metastep ")
-
-
 def require_new(path: Path, *, force: bool = False) -> None:
     """Refuse to export to a file that exists; `force` may replace a plain file, but none in the folder of a run."""
-    for parent in path.resolve().parents:
-        if any(_is_stamped(parent / name) for name in ("config.json", "manifest.json", "settings.json")):
+    for parent, name in product(path.resolve().parents, ("config.json", "manifest.json", "settings.json")):
+        found: Any = None
+        with suppress(InputError):  # there is no such file, or one of something else
+            found = read_json(parent / name)
+        if isinstance(found, dict) and str(found.get("format")).startswith("metastep "):
             raise InputError(f"File {path} would lie in {parent}, which belongs to metastep; write it somewhere else.")
     if not os.path.lexists(path):
         return
@@ -309,9 +301,7 @@ def claim(folder: Path, marker: str) -> Path:
     create_folder(folder)
     found = sorted(name for name in os.listdir(folder) if not is_temporary(name))
     if found and marker not in found and not (folder / marker).exists():  # another process may have been faster
-        raise InputError(
-            f"--out: {folder} holds {found[0]} and is not a folder of this command; name one that is new or empty."
-        )
+        raise InputError(f"--out: {folder} holds {found[0]}, it must be new, empty or a folder of this command.")
     return folder / marker
 
 
@@ -329,10 +319,8 @@ def writing(folder: Path, *, deep: bool = True) -> Iterator[None]:
     try:
         lock.acquire(_SECONDS_TO_WAIT)
     except Timeout:
-        holder = writer(folder) or "another process"
-        raise InputError(
-            f"Folder {folder} is in use by {holder}; wait for it, stop it, or use another folder."
-        ) from None
+        holder = f"in use by {writer(folder) or 'another process'}"
+        raise InputError(f"Folder {folder} is {holder}; wait for it, stop it, or use another folder.") from None
     except OSError as error:  # a read-only folder can still be read, and not every file system has locks
         reason = error.strerror or error
         warn(f"folder {folder} cannot be locked ({reason}), so nothing keeps other processes from writing there")

@@ -4,9 +4,9 @@
     header    JSON: {"__metadata__": {"metastep": TEXT}, NAME: {"dtype": ..., "shape": ..., "data_offsets": ...}, ...}
     tensors   little endian, one after the other without gaps
 
-TEXT is the canonical JSON of the caller's metadata and of a checksum over it and over names, types, shapes and values of the
-tensors. Unlike safetensors' own reader, this one returns views of the mapped file, not copies, and verifies the checksum. A
-checksum finds accidents, not intent: nothing in a header is used before it was compared with the size of the file.
+TEXT is the canonical JSON of the caller's metadata and of a checksum over it and the tensors. Unlike safetensors' own reader,
+this one returns views of the mapped file, not copies, and verifies the checksum. A checksum finds accidents, not intent: nothing
+in a header is used before it was compared with the size of the file.
 """
 
 import hashlib

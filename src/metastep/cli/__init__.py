@@ -1,6 +1,5 @@
 """The verbs of the command line. Heavy imports happen inside them, so that `--help` is quick."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ from metastep import __version__
 from metastep._core.errors import InputError
 from metastep._core.parallel import prepare_jax
 from metastep.cli import options as given
-from metastep.cli.frame import app, main, this_command, verb, watch, working
+from metastep.cli.frame import app, main, print_findings, this_command, verb, watch, working
 
 __all__ = ["app", "main"]
 
@@ -34,8 +33,8 @@ def _start(source: str, out: Path | None, scale: given.Scale | None = None, **se
     """Create or resume a run, and record the command."""
     from metastep.experiments.run import start_run
 
-    path = out or Path("runs") / "-".join([Path(source).stem, *([scale.value] if scale else [])])
-    return start_run(source, scale.value if scale else None, path, command=this_command(), **settings)
+    path = out or Path("runs") / "-".join([Path(source).stem, *([scale] if scale else [])])
+    return start_run(source, scale, path, command=this_command(), **settings)
 
 
 def _finish(run: Any, terminal: Any) -> None:
@@ -47,7 +46,11 @@ def _finish(run: Any, terminal: Any) -> None:
 
 @verb
 @working
-def demo(terminal: Any, out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo")) -> None:
+def demo(
+    terminal: Any,
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
+    overrides: given.SetOption = None,
+) -> None:
     """Run the main job on Minigolf in a minute or two. It goes from collecting to a report."""
     terminal.note(
         "Learn which step to take when (metaFQI), and in which direction (metastep), then compare on new tasks."
@@ -63,7 +66,7 @@ def demo(terminal: Any, out: Annotated[Path, typer.Option(help="Folder of the ru
         "compare.methods.adam.grid.stepsize=[0.08, 0.2, 0.5]",
     ]
     methods = ["metastep", "metafqi", "fixed", "fixed-kl", "rmsprop", "adam", "menu-oracle"]
-    _finish(_start("minigolf", out, overrides=[*smaller, f"compare.methods={methods}"]), terminal)
+    _finish(_start("minigolf", out, overrides=[*smaller, f"compare.methods={methods}", *(overrides or [])]), terminal)
 
 
 @verb
@@ -119,15 +122,54 @@ def fit(terminal: Any, folder: given.FolderArgument, allow_imports: given.Import
     from metastep.experiments.stages import fit_and_select
 
     opened = Run.open(folder).importing(allow_imports)
-    found = {"": fit_and_select(opened, tracker=terminal)}
+    if opened.config.learner == "fitted-q":
+        _show_validation("", fit_and_select(opened, tracker=terminal))
     # Rounds collect with models: data and fits of further models belong together.
-    found |= {name: opened.learn(name, tracker=terminal) for name in opened.models_needed if name}
-    for name, model in found.items():
-        if name:
-            print(f"{name}:")
-        for curve in model.record.validation:
-            mark = " selected" if curve.iteration == model.record.selected_iteration else ""
-            print(f"N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}")
+    for name in opened.models_needed:
+        if name or opened.config.learner == "search":
+            _show_validation(name, opened.learn(name, tracker=terminal))
+
+
+def _show_validation(name: str, model: Any) -> None:
+    """Print what every iteration of a fitted model, or level of a searched one, reached on the validation tasks."""
+    if name:
+        print(f"{name}:")
+    record: Any = model.record
+    for found in record.validation:
+        level = getattr(found, "level", "")
+        mark = (
+            " selected" if (level or found.iteration) == (record.level if level else record.selected_iteration) else ""
+        )
+        error = f" (standard error {found.error:.2g})" if level else ""
+        print(f"{level or f'N = {found.iteration}'}: mean return over the updates {found.score:.4g}{error}{mark}")
+
+
+@verb
+@working
+def search(
+    terminal: Any,
+    source: Annotated[str, typer.Argument(help="A preset, a .toml file, or the folder of a run.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of a new run.")] = None,
+    scale: given.ScaleOption = None,
+    seed: given.SeedOption = None,
+    overrides: given.SetOption = None,
+    allow_imports: given.ImportsOption = False,
+    yes: given.YesOption = False,
+) -> None:
+    """Search the controllers of an experiment, and select what they react to. A stopped search resumes."""
+    from metastep.experiments.run import Run
+
+    if (Path(source) / "config.json").exists():
+        opened = Run.open(Path(source)).importing(allow_imports)
+    else:
+        opened = _start(source, out, scale, seed=seed, overrides=overrides, anyway=yes)
+    searched = [name for name in opened.models_needed if opened.of_model(name).config.learner == "search"]
+    if not searched:
+        raise InputError(f'search: no method of {source} follows a model with `learner = "search"`.')
+    for name in searched:
+        model: Any = opened.learn(name, tracker=terminal)
+        _show_validation(name, model)
+        print(f"{opened.of_model(name).model_file}: {model.record.search_steps:.3g} environment steps")
 
 
 @verb
@@ -166,7 +208,7 @@ def export(
         raise InputError("export: nothing to do, give --parquet FILE or --minari NAME.")
     data = Run.open(folder).dataset
     if parquet is not None:
-        from metastep.mdp.parquet import to_parquet
+        from metastep.mdp.dataset import to_parquet
 
         to_parquet(data, parquet, force=force)
         print(parquet)
@@ -187,7 +229,7 @@ def inspect(
     allow_imports: given.ImportsOption = False,
 ) -> None:
     """Describe a model, a dataset or a run. Every file is verified."""
-    prepare_jax(given.Device.cpu)
+    prepare_jax("cpu")
     from metastep.experiments.checking import inspect_path
     from metastep.experiments.coverage import inspect_coverage
 
@@ -201,39 +243,30 @@ def inspect(
 @verb
 def check(folder: given.FolderArgument, allow_imports: given.ImportsOption = False) -> None:
     """Verify every file of a run. The exit code is 1 if one is damaged, missing, of another run or not ours."""
-    prepare_jax(given.Device.cpu)
+    prepare_jax("cpu")
     from metastep.experiments.checking import busy_in, check_folder
 
     busy = busy_in(folder)
-    findings = check_folder(folder, allow_imports=allow_imports)
-    for path, problem in findings:
-        print(f"{os.path.relpath(path, folder)}: {problem or 'ok'}")
-    if busy:
-        print(f"{busy} is writing here now; check again when it has ended.")
-    wrong = sum(bool(problem) for _, problem in findings)
-    if wrong:
-        print(f"{wrong} of {len(findings)} files have a problem.")
-        raise typer.Exit(1)
-    print(f"all {len(findings)} files are ok.")
+    print_findings(check_folder(folder, allow_imports=allow_imports), folder, busy)
 
 
 @verb
 def config(preset: given.PresetArgument, scale: given.ScaleOption = None, overrides: given.SetOption = None) -> None:
     """Print every setting of a preset as TOML, each with a sentence. A start for a file of your own."""
-    prepare_jax(given.Device.cpu)
+    prepare_jax("cpu")
     from metastep.experiments.config import load
     from metastep.experiments.reference import to_toml
     from metastep.experiments.run import Run
 
-    found = load(preset, scale.value if scale else None, overrides or ())
+    found = load(preset, scale, overrides or ())
     Run(Path(), found).require_buildable()
-    print(to_toml(found, f"{preset}, {scale.value if scale else 'quick where there is such a table'}"), end="")
+    print(to_toml(found, f"{preset}, {scale or 'quick where there is such a table'}"), end="")
 
 
 @verb
 def envs() -> None:
     """List the environments, their contexts and the presets."""
-    prepare_jax(given.Device.cpu)
+    prepare_jax("cpu")
     from rich.console import Console
     from rich.table import Table
 
@@ -334,8 +367,8 @@ def models(name: Annotated[str, typer.Argument(help="Print the card of this one.
         print(pretrained.card(name), end="")
         return
     for each in pretrained.names():
-        record = pretrained.load(each).record
-        families = ", ".join(record.setting.get("families", [record.environment]))
-        print(f"{each}: {record.setting['rule']['name']} on {families}, {record.training_data.tuples} updates")
+        model = pretrained.load(each)
+        families = ", ".join(model.record.setting.get("families", [model.record.environment]))
+        print(f"{each}: {model.record.rule_name} on {families}, {model.learned_from}")
     if not pretrained.names():
         print("There are none in this version; `metastep publish` makes one of a run.")

@@ -4,10 +4,11 @@ import functools
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from inspect import Signature, signature
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -105,6 +106,18 @@ def watch(
             pool = dask.cluster_at(scheduler, tls_ca, tls_cert, tls_key)
         _AT_THE_END.enter_context(pool)
     return Terminal()
+
+
+def print_findings(findings: Sequence[tuple[Path, str]], folder: Path, busy: str = "") -> None:
+    """Print files and their problems, "" for none; the exit code is 1 if there is one. `busy` says who writes there now."""
+    for path, problem in findings:
+        print(f"{os.path.relpath(path, folder)}: {problem or 'ok'}")
+    if busy:
+        print(f"{busy} is writing here now; check again when it has ended.")
+    if wrong := sum(bool(problem) for _, problem in findings):
+        print(f"{wrong} of {len(findings)} files have a problem.")
+        raise typer.Exit(1)
+    print(f"all {len(findings)} files are ok.")
 
 
 def working(function: Callable[..., None]) -> Callable[..., None]:

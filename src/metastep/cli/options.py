@@ -1,25 +1,12 @@
 """Options and arguments that several verbs share."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-
-class Scale(StrEnum):
-    """How large an experiment is."""
-
-    quick = "quick"
-    full = "full"
-
-
-class Device(StrEnum):
-    """Where the simulation runs."""
-
-    cpu = "cpu"
-    gpu = "gpu"
-
+Scale = Literal["quick", "full"]  # how large an experiment is
+Device = Literal["cpu", "gpu"]  # where the simulation runs
 
 PresetArgument = Annotated[str, typer.Argument(help="A preset (see `metastep envs`) or the path of a .toml file.")]
 _SCALE_HELP = "full: the file as it is (presets: the paper's settings); quick, if it has such a table: with that."

@@ -1,6 +1,7 @@
 """Controllers, which propose the step size of the next update, and the registry that names them."""
 
 from metastep._core.registry import Registry
+from metastep.controllers.bandit import Bandit
 from metastep.controllers.learned import Exploring, MetaFQIController, SingleAction
 from metastep.controllers.schedules import (
     CosineAnnealing,
@@ -13,16 +14,23 @@ from metastep.controllers.schedules import (
     RandomConstant,
 )
 from metastep.controllers.search import HOOF, GreedyOracle
-from metastep.mdp.controller import Controller, Exploration, Run
-from metastep.search.controller import Searched
+from metastep.fqi import Model
+from metastep.mdp.controller import Controller, Exploration, Resources
+from metastep.search import Searched, SearchedModel
 
 REGISTRY: Registry[Controller] = Registry("controller")
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
 _open_loop = (Exploration, RandomConstant, Fixed, Decay, GeometricDecay, LinearAnnealing, CosineAnnealing)
-for _kind in (*_open_loop, KLAdaptive, HOOF, Metagrad, SingleAction, MetaFQIController, Searched, GreedyOracle):
+for _kind in (*_open_loop, KLAdaptive, Bandit, HOOF, Metagrad, SingleAction, MetaFQIController, Searched, GreedyOracle):
     register(_kind.name, _kind)
 
-__all__ = ["HOOF", "REGISTRY", "Controller", "CosineAnnealing", "Decay", "Exploration", "Exploring", "Fixed"]
+
+def controller_of(model: Model | SearchedModel) -> Controller:
+    """Return the controller that follows a model."""
+    return Searched(model=model) if isinstance(model, SearchedModel) else MetaFQIController(model)
+
+
+__all__ = ["HOOF", "REGISTRY", "Bandit", "Controller", "CosineAnnealing", "Decay", "Exploration", "Exploring", "Fixed"]
 __all__ += ["GeometricDecay", "GreedyOracle", "KLAdaptive", "LinearAnnealing", "MetaFQIController", "Metagrad"]
-__all__ += ["RandomConstant", "Run", "Searched", "SingleAction", "make", "names", "register"]
+__all__ += ["RandomConstant", "Resources", "Searched", "SingleAction", "controller_of", "make", "names", "register"]

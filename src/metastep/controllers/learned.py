@@ -17,7 +17,7 @@ from metastep.fqi import MetaFQI, Model
 from metastep.fqi.iteration import QFunction, Stepsizes
 from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
-from metastep.mdp.controller import Controller, Exploration, Run, TaskSource, attempt_keys, require_one_coordinate
+from metastep.mdp.controller import Controller, Exploration, Resources, TaskSource, attempt_keys, require_one_coordinate
 from metastep.mdp.history import History
 from metastep.mdp.runs import BlockRun, Plan, carry_out, start_of
 
@@ -25,8 +25,6 @@ from metastep.mdp.runs import BlockRun, Plan, carry_out, start_of
 @dataclass(frozen=True, eq=False)
 class MetaFQIController(Controller):
     """h = argmax_h Q_N(x, h), or direction and step where there is a menu of directions.
-
-    A learner whose observation is not finite gets the smallest step size of H.
 
     A model with a record is refused where environment, policy, rule, discount, baseline, meta-observation or step sizes are
     not those it was fitted for.
@@ -58,7 +56,7 @@ class MetaFQIController(Controller):
         trained = TaskSource("trained", Stream.TRAIN, self.contexts)
         return (trained,) if self.iteration is not None else (trained, TaskSource("selected", Stream.VALIDATION))
 
-    def prepared(self, run: Run) -> "MetaFQIController":
+    def prepared(self, run: Resources) -> "MetaFQIController":
         return self if self.model is not None else replace(self, model=run.model(), contexts=run.task_list)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
@@ -72,9 +70,8 @@ class MetaFQIController(Controller):
                 {"observation": each["observation"], "space": each["space"], "rule.name": each["rule"]["name"]}
                 for each in (fitted, wanted)
             )
-        if difference := first_difference(fitted, wanted):
-            key, old, new = difference
-            raise InputError(f"model: it was fitted for {key} = {old}, but the meta-MDP has {new}.")
+        if found := first_difference(fitted, wanted):
+            raise InputError(f"model: it was fitted for {found[0]} = {found[1]}, but the meta-MDP has {found[2]}.")
         return mdp
 
     def propose(self, state: MetaMDP, learners: Learners) -> Array:
@@ -86,17 +83,11 @@ class MetaFQIController(Controller):
 
 @dataclass(frozen=True, eq=False)
 class Exploring(Controller):
-    """Follow another controller, except for a share of random proposals: later rounds of collection use it.
+    """Follow another controller, except for a share of random proposals: later rounds of collection use it."""
 
-    Args:
-        greedy: the controller to follow; it must be memoryless.
-        exploration: the share of random proposals.
-        near: the share of the other updates tried that lie near the proposal of `greedy`.
-    """
-
-    greedy: Controller
-    exploration: float
-    near: float = 0.0
+    greedy: Controller  # it must be memoryless
+    exploration: float  # the share of random proposals
+    near: float = 0.0  # the share of the other updates tried that lie near the proposal of `greedy`
 
     name: ClassVar[str] = "exploring"
     is_memoryless: ClassVar[bool] = True
@@ -121,9 +112,7 @@ class Exploring(Controller):
 
 @dataclass(frozen=True, eq=False)
 class SingleAction(Controller):
-    """h(omega) = argmax_h of a regression of the final return on (omega, h), constant over the updates of a task.
-
-    This is the paper's appendix on the selection of a single learning rate.
+    """h(omega) = argmax_h of a regression of the final return on (omega, h), constant over a task (paper, appendix).
 
     Args:
         regression: Q function of the context's coordinates and the step size; None learns it first.
@@ -141,7 +130,7 @@ class SingleAction(Controller):
     def shaped_by(self) -> tuple[TaskSource, ...]:
         return (TaskSource("trained", Stream.TRAIN, self.contexts),)
 
-    def prepared(self, run: Run) -> "SingleAction":
+    def prepared(self, run: Resources) -> "SingleAction":
         """Learn the regression from as many learners as the training data has; leave out returns that are not finite."""
         if self.regression is not None:
             return self
@@ -169,11 +158,8 @@ class SingleAction(Controller):
         return state
 
 
-def constant_runs(run: Run) -> tuple[NDArray[np.float32], NDArray[np.float32], float]:
-    """Train learners with a random constant step size each.
-
-    Return their tasks and step sizes (runs, coordinates + 1), their final returns (runs,), and all environment steps.
-    """
+def constant_runs(run: Resources) -> tuple[NDArray[np.float32], NDArray[np.float32], float]:
+    """Train learners with random constant steps; return tasks and steps (runs, coordinates + 1), final returns, num_steps."""
     mdp = run.mdp
     require_one_coordinate("single-action", mdp)
     blocks = Blocks(run.num_training_episodes, mdp.block_size)

@@ -1,7 +1,4 @@
-"""Step sizes without a model: constant, decaying (paper, appendix: comparison with schedules) or adapted as they go.
-
-A setting is one number for all learners, or one for each, so that a whole grid runs in lockstep.
-"""
+"""Step sizes without a model: constant, decaying (paper, appendix) or adapted; a setting may differ between learners."""
 
 import math
 from dataclasses import dataclass, fields
@@ -166,8 +163,7 @@ class CosineAnnealing(LinearAnnealing):
 class KLAdaptive(_Schedule):
     """h / 1.5 after an update whose KL divergence was above twice the target, 1.5 h after one below half of it.
 
-    The divergence of an update is the mean KL divergence between the policies before and after, over the states visited. This
-    is the usual rule of PPO implementations.
+    The usual rule of PPO implementations; the divergence is the mean KL between the policies before and after an update.
 
     Args:
         stepsize: h of the first update; like all others it may lie outside the space H.
@@ -193,9 +189,8 @@ class KLAdaptive(_Schedule):
 
     def init(self, mdp: MetaMDP, learners: Learners) -> Array:
         if isinstance(mdp.rule, Rule) and not mdp.rule.is_along_a_line:
-            raise InputError(
-                f"controller: {self.name!r} needs a rule that reports the divergence of an update, {mdp.rule.name!r} does not."
-            )
+            needs = "needs a rule that reports the divergence of an update"
+            raise InputError(f"controller: {self.name!r} {needs}, {mdp.rule.name!r} does not.")
         return self._clipped(super().init(mdp, learners), learners)
 
     def observe(self, state: Array, before: Learners, hyperparameters: Array, after: Learners) -> Array:
@@ -232,10 +227,8 @@ def cosine(first: Array, second: Array) -> Array:
 class Metagrad(_Schedule):
     """Meta-gradient on the step size (paper, appendix; after Xu, van Hasselt and Silver 2018).
 
-    h' = clip(h + beta cos(g', g), H), g the direction of the rule: the trace mu is 0, as in the paper.
-
-    dj(theta + h g/||g||)/dh is the component of the next gradient along g. The paper prints a minus sign, the convention of
-    descent; returns are maximised here.
+    h' = clip(h + beta cos(g', g), H), g the direction of the rule: the trace mu is 0, as in the paper. dj(theta + h g/||g||)/dh
+    is the component of the next gradient along g; the paper prints a minus sign, the convention of descent.
 
     Args:
         stepsize: h of the first update, clipped to H like all others.

@@ -1,8 +1,4 @@
-"""Controllers that search among candidate steps at every update.
-
-HOOF values them on the current batch (paper, appendix; after Paul, Kurin and Whiteson 2019); the greedy oracle, an upper
-reference, simulates fresh episodes.
-"""
+"""Controllers that search among candidate steps: HOOF on the current batch, the oracle on fresh episodes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,12 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from metastep._core.errors import InputError
 from metastep._core.parallel import map_threads
 from metastep.controllers.schedules import PerLearner, check, column
 from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, simulated, updated, whole_episodes
-from metastep.mdp.controller import Controller, Run
-from metastep.policies import Pieces
+from metastep.mdp.controller import Controller, Resources
+from metastep.policies import Arrays
 from metastep.rules.spaces import Space
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold, fold_over, on_cpu
 
@@ -47,7 +42,7 @@ class _Tilt(NamedTuple):
 
 
 def _tilt(
-    rollout: Rollout, learners: Learners, shift: Callable[[Pieces], Pieces], episodes: Trajectories | None
+    rollout: Rollout, learners: Learners, shift: Callable[[Arrays], Arrays], episodes: Trajectories | None
 ) -> _Tilt:
     """Sum over the current batch: stored, or simulated again with the same key."""
     sigma = rollout.policy.sigma
@@ -74,8 +69,7 @@ def _tilt(
 def _price(tilt: _Tilt, scale: Array) -> Prices:
     """Value one candidate, whose shift is `scale` (learners,) times the one behind the sums.
 
-    WIS: `sum_i w_i G_i / sum_i w_i`, `log w_i = h A_i - h^2 B_i / 2`; only ratios of weights matter, so the largest is
-    taken out first and nothing overflows.
+    WIS: `sum_i w_i G_i / sum_i w_i`, `log w_i = h A_i - h^2 B_i / 2`; only ratios of weights matter, so nothing overflows.
     """
     log_weight = scale * tilt.cross - 0.5 * scale**2 * tilt.square
     weight = jax.nn.softmax(log_weight, axis=0)  # over episodes
@@ -110,7 +104,7 @@ def _price_all(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array, epis
     def price_one(candidate: Array) -> Prices:
         theta = updated(mdp, learners, candidate).theta.T
 
-        def shift(observation: Pieces) -> Pieces:
+        def shift(observation: Arrays) -> Arrays:
             means = policy.mean(theta, observation), policy.mean(learners.theta.T, observation)
             return tuple(new - old for new, old in zip(*means, strict=True))
 
@@ -123,19 +117,12 @@ _compiled_price_all = jax.jit(_price_all, static_argnums=0)
 
 
 def price(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Prices:
-    """Estimate return and divergence of every candidate (candidates, learners, coordinates) on the current batch.
-
-    Along a line all candidates share two sums for each episode; otherwise the batch is kept and every candidate's means are
-    evaluated on it.
-    """
+    """Estimate return and divergence of every candidate (candidates, learners, coordinates) on the current batch."""
     return _compiled_price_all(simulated(mdp), learners, candidates, _batch(mdp, learners))
 
 
 def choose(candidates: Array, prices: Prices, max_divergence: Array) -> Array:
-    """Return the best feasible candidate, or that of the smallest step (the last coordinate) if none is feasible: (learners,).
-
-    A candidate without a finite price is infeasible.
-    """
+    """Return the best feasible candidate, or that of the smallest step (the last coordinate) if none is feasible: (learners,)."""
     feasible = (prices.divergence <= max_divergence) & jnp.isfinite(prices.value)
     best = jnp.argmax(jnp.where(feasible, prices.value, -jnp.inf), axis=0)
     return jnp.where(jnp.any(feasible, axis=0), best, jnp.argmin(candidates[:, :, -1], axis=0))
@@ -161,7 +148,7 @@ class HOOFState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HOOF(Controller):
-    """The best of many random step sizes by importance sampling, among those whose policy stays close.
+    """The best of many random step sizes by importance sampling (paper, appendix; after Paul, Kurin and Whiteson 2019).
 
     Args:
         max_divergence: the largest mean KL(old, new) of a feasible candidate (epsilon in the paper).
@@ -180,8 +167,7 @@ class HOOF(Controller):
 
     def __post_init__(self) -> None:
         check("hoof.max_divergence", self.max_divergence, least=0.0)
-        if self.num_candidates < 1:
-            raise InputError(f"hoof.num_candidates: {self.num_candidates} must be at least 1.")
+        check("hoof.num_candidates", self.num_candidates, least=1.0)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> HOOFState:
         column("hoof.max_divergence", self.max_divergence, learners.theta.shape[0])
@@ -214,8 +200,7 @@ def _search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Arra
 def line_search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Array:
     """Return the mean return after an update with each candidate (candidates, coordinates): (candidates, learners).
 
-    The episodes are fresh: they come from the controller's key, so they are neither those of the current nor of the next
-    batch; every candidate sees the same random numbers.
+    The episodes come from the controller's key, so they are fresh; every candidate sees the same random numbers.
     """
     search = partial(mdp.estimator.engine.whole(_search), simulated(mdp), learners)
     if not (mdp.estimator.engine.is_compiled and on_cpu()):
@@ -240,10 +225,10 @@ class GreedyOracle(Controller):
     num_batches: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        if self.num_stepsizes < 2 and self.num_stepsizes != 0:
-            raise InputError(f"greedy_oracle.num_stepsizes: {self.num_stepsizes} must be at least 2, or 0.")
+        if self.num_stepsizes:
+            check("greedy_oracle.num_stepsizes", self.num_stepsizes, least=2.0)
 
-    def prepared(self, run: Run) -> "GreedyOracle":
+    def prepared(self, run: Resources) -> "GreedyOracle":
         return self if self.num_stepsizes else replace(self, num_stepsizes=run.num_stepsizes)
 
     def num_trials(self, space: Space) -> int:

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from metastep._core.numerics import sincos, to_uniform, wrap
+from metastep._core.numerics import runge_kutta, sincos, to_uniform, wrap
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
 
@@ -45,10 +44,6 @@ def _derivative(context: Context, state: AcrobotState, torque: Array) -> Acrobot
     return AcrobotState(state.first_speed, state.second_speed, first, second)
 
 
-def _moved(state: AcrobotState, slope: AcrobotState, time: float) -> AcrobotState:
-    return jax.tree.map(lambda value, rate: value + time * rate, state, slope)
-
-
 @dataclass(frozen=True)
 class Acrobot:
     """Swing two hanging links up, pushing their joint with -1 (0), 0 (1) or 1 Nm (2), as in Gymnasium's Acrobot-v1.
@@ -79,12 +74,7 @@ class Acrobot:
     def step(self, context: Context, state: AcrobotState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         """One step of the classical Runge-Kutta method; what leaves the bounds is wrapped or cut off after it."""
         torque = action[0].astype(jnp.float32) - 1.0
-        start = _derivative(context, state, torque)
-        early = _derivative(context, _moved(state, start, DT / 2.0), torque)
-        late = _derivative(context, _moved(state, early, DT / 2.0), torque)
-        end = _derivative(context, _moved(state, late, DT), torque)
-        slope = jax.tree.map(lambda a, b, c, d: (a + 2.0 * b + 2.0 * c + d) / 6.0, start, early, late, end)
-        moved = _moved(state, slope, DT)
+        moved = runge_kutta(lambda state: _derivative(context, state, torque), state, DT)
         after = AcrobotState(
             wrap(moved.first),
             wrap(moved.second),

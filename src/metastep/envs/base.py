@@ -66,10 +66,9 @@ class Env(TaskFamily, Protocol):
     """A contextual MDP in pure JAX.
 
     Functions are written for one learner and one episode: every field of `state`, of `context` and of the tuples `action`,
-    `noise` and the observation is a scalar, so that batching turns each quantity into one array of shape (episodes,
-    learners). Actions are float32, or the int32 index of a discrete one. There is no control flow on values; use `jnp.where`.
-    The random numbers are standard normals that the rollout provides: `reset_noise` of them for a reset, `step_noise` for a
-    step. The horizon belongs to the rollout.
+    `noise` and the observation is a scalar, so that batching turns each quantity into one array of shape (episodes, learners).
+    Actions are float32, or the int32 index of a discrete one. There is no control flow on values; use `jnp.where`. `noise` are
+    the declared numbers of standard normals. The horizon belongs to the rollout.
     """
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> State:

@@ -170,8 +170,7 @@ def half_cheetah(
 ) -> HalfCheetahVel | HalfCheetahVelPlanar:
     """HalfCheetah on MuJoCo's C engine or on the planar one; "auto" is planar where JAX runs on a GPU and C otherwise.
 
-    The two start every episode alike and differ by the rounding of float32 (see the tests for how much). "auto" takes the
-    options of both and leaves out those of the engine it does not take.
+    "auto" takes the options of both and leaves out those of the engine it does not take.
     """
     kinds: dict[str, Any] = {"c": HalfCheetahVel, "planar": HalfCheetahVelPlanar}
     if engine not in ("auto", *kinds):

@@ -1,8 +1,7 @@
 """Simulators that are not JAX: their protocol, a batch of episodes stepped together in C or Python, and Gymnasium's.
 
-Arrays are NumPy, (episodes, learners, numbers); learners of the same column share a task and a policy. The random numbers come
-from the same key as those of a JAX environment: standard normals for the policy and for whatever the environment declares,
-and a seed for every episode for simulators that bring a generator of their own. So a result depends on the key alone.
+Arrays are NumPy, (episodes, learners, numbers); learners of the same column share a task and a policy. A result depends on the
+key alone: simulators get standard normals, and a seed for every episode if they bring a generator of their own.
 
 Simulation happens outside compiled functions, not in a callback from within one: XLA's CPU runtime deadlocks when the
 threads it waits for are the ones that serve the callback, and an exception in a callback loses its type.
@@ -16,8 +15,7 @@ A factory `make(context)` and a context space turn any Gymnasium environment int
 
     env = GymnasiumEnv(make, ContextSpace(("mass",), (0.5,), (2.0,), ("kg",)), name="gym_pendulum")
 
-These run in Python, one object for each episode, all episodes in lockstep so that the policies are evaluated together: a run
-has `num_episodes` times `block_size` of them open; `num_envs` times `block_size` where a rule learns from steps.
+These run in Python, one object for each episode: a run has `num_episodes` (or `num_envs`) times `block_size` of them open.
 """
 
 import sys
@@ -58,13 +56,10 @@ class Episodes(Protocol):
         """What the policies see: (episodes, learners, observations)."""
 
     def step(self, action: NDArray[Any], noise: Floats, alive: Bools) -> HostStep:
-        """Move the episodes that are alive; the others keep their state, and what is returned for them is ignored.
+        """Move the episodes that are `alive`, (episodes, learners); what is returned for others is ignored.
 
-        Args:
-            action: (episodes, learners, actions), float32; (episodes, learners, 1), int32 where the environment has
-                `num_choices`.
-            noise: (episodes, learners, step_noise) standard normals, float32.
-            alive: (episodes, learners).
+        `action` is (episodes, learners, actions), float32, or with `num_choices` (episodes, learners, 1), int32; `noise` are
+        standard normals, (episodes, learners, step_noise).
         """
 
 
@@ -81,12 +76,9 @@ class HostEnv(TaskFamily, Protocol):
     """A contextual MDP on the host: the counterpart of `metastep.envs.Env`."""
 
     def start_episodes(self, context: NDArray[np.float32], noise: NDArray[np.float32], seeds: Seeds) -> Episodes:
-        """Begin episodes; those for rules that learn from batches of steps must be `Restartable`.
+        """Begin episodes in tasks (learners, coordinates); for rules that learn from batches of steps, `Restartable` ones.
 
-        Args:
-            context: (learners, coordinates).
-            noise: (episodes, learners, reset_noise) standard normals.
-            seeds: (episodes, learners) below 2^31, for environments with random generators of their own.
+        `noise` are standard normals, (episodes, learners, reset_noise); `seeds` (episodes, learners) are below 2^31.
         """
 
 
@@ -96,10 +88,8 @@ class GymnasiumEnv:
 
     Observations are flattened, actions clipped to the bounds of the task's action space; a discrete action space becomes
     `num_choices`. An episode ends where the environment says `terminated` or `truncated`; the wrapper `TimeLimit` is lifted,
-    because the horizon belongs to the rollout. Each episode is reset with a seed of its own that derives from the rollout's key.
-
-    The environments are kept, and shared by equal objects of this class, for as long as the tasks stay the same. They are
-    closed when others take their place, by `close`, and at the end of the process.
+    because the horizon belongs to the rollout. The environments are kept, and shared by equal objects of this class, for as long
+    as the tasks stay the same.
 
     Args:
         make: builds the environment of one task; every call must give a new object. The function itself is part of the
@@ -150,9 +140,7 @@ class GymnasiumEnv:
             is_box = isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating)
             if not is_box and not isinstance(space, other):
                 allowed = "a Box of floats" + (" or Discrete" if other else "")
-                raise InputError(
-                    f"env.make: the {role} of {self.name!r} is {space}, allowed is {allowed}; wrap the environment."
-                )
+                raise InputError(f"env.make: the {role} of {self.name!r} is {space}, allowed is {allowed}; wrap it.")
         layer: Any = env
         while isinstance(layer, gymnasium.Wrapper):
             if isinstance(layer, gymnasium.wrappers.TimeLimit):
@@ -200,14 +188,10 @@ class _Lanes:
                 for row in np.tile(context, (num_episodes, 1)):
                     self.envs.append(owner.build(row))
                 if len({id(env) for env in self.envs}) < len(self.envs):
-                    raise InputError(
-                        "env.make: the factory gave the same environment twice; every call must make a new one."
-                    )
+                    raise InputError("env.make: it gave the same environment twice; every call must make a new one.")
                 for task, sizes in enumerate(map(_sizes, self.envs[: len(context)])):
                     if sizes != (usual := {name: getattr(owner, name) for name in sizes}):
-                        raise InputError(
-                            f"env.make: task {task} has {sizes}, the others {usual}; they must not differ."
-                        )
+                        raise InputError(f"env.make: task {task} has {sizes}, others {usual}; they must not differ.")
             except BaseException:  # what a factory may raise, or an impatient user; half of the lanes are of no use
                 self.close()
                 raise

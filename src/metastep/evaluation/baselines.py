@@ -47,6 +47,8 @@ _adaptive = {
     "target": (1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 1e4),
 }
 _add("kl-adaptive", "KL-adaptive", "#66A61E", controller="kl-adaptive", grid=_adaptive)
+_bandit = {"exploration": (0.1, 0.3, 1.0), "window": (5.0, 20.0)}
+_add("bandit", "bandit within the run", "#8E6C8A", controller="bandit", needs_grid=("stepsize",), grid=_bandit)
 # The paper's grid, and larger bounds: the best of the paper's is often the largest.
 _bounds = (1e-4, 1e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0)
 _add("hoof", "HOOF", "#D55E00", controller="hoof", grid={"max_divergence": _bounds})

@@ -1,7 +1,4 @@
-"""The paired comparison: every method on the same tasks, from the same initial policies, with the same simulation keys.
-
-A comparison is saved in one file that a report reads, and as a long table for data frames.
-"""
+"""The paired comparison: every method on the same tasks, from the same initial policies, with the same simulation keys."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -38,37 +35,22 @@ _TABLE_ARRAYS = ("points", "mean", "standard_error", "num_diverged")  # of a tun
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Learning curves of several methods on the same tasks; the task is the unit of replication.
+    """Learning curves of several methods on the same tasks; the task is the unit of replication."""
 
-    Args:
-        methods: in the order of the first axis of every array.
-        context_names: of the columns of `context`.
-        context: (tasks, coordinates).
-        returns: (methods, tasks, updates + 1), estimated on each batch; the first is before any update.
-        hyperparameters: (methods, tasks, updates, coordinates), of each update; the first coordinate is the step.
-        direction: (methods, tasks, updates), the position among its method's `directions`; 0 where there is no choice.
-        flagged: (methods, tasks, updates + 1): an estimate that was zero or not finite.
-        num_steps: (methods, tasks), environment steps of the batches (a controller's own simulations not counted).
-        theta: (methods, tasks, parameters), the policy after the last update.
-        diagnostics: reports of controllers, "method/quantity" -> (tasks, updates).
-        tuning: the grid searches of the tuned methods.
-        settings: everything needed to repeat it.
-        made_from: fingerprints of its run and of the run's files it was made from, by name.
-    """
-
-    methods: tuple[MethodRecord, ...]
-    context_names: tuple[str, ...]
-    context: NDArray[np.float32]
-    returns: NDArray[np.float32]
+    methods: tuple[MethodRecord, ...]  # in the order of the first axis of every array
+    context_names: tuple[str, ...]  # of the columns of `context`
+    context: NDArray[np.float32]  # (tasks, coordinates)
+    returns: NDArray[np.float32]  # (methods, tasks, updates + 1), of each batch; the first is before any update
+    # (methods, tasks, updates, coordinates); the first coordinate is the step. NaN where a method chooses fewer than others.
     hyperparameters: NDArray[np.float32]
-    direction: NDArray[np.int8]
-    flagged: NDArray[np.bool_]
-    num_steps: NDArray[np.float64]
-    theta: NDArray[np.float32]
-    diagnostics: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    tuning: tuple[TuningTable, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
-    made_from: dict[str, str] = field(default_factory=dict)
+    direction: NDArray[np.int8]  # (methods, tasks, updates), the position among the method's `directions`, or 0
+    flagged: NDArray[np.bool_]  # (methods, tasks, updates + 1): an estimate that was zero or not finite
+    num_steps: NDArray[np.float64]  # (methods, tasks), environment steps of the batches, without a controller's own
+    theta: NDArray[np.float32]  # (methods, tasks, parameters), the policy after the last update
+    diagnostics: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # "method/quantity" -> (tasks, updates)
+    tuning: tuple[TuningTable, ...] = ()  # the grid searches of the tuned methods
+    settings: dict[str, Any] = field(default_factory=dict)  # everything needed to repeat it
+    made_from: dict[str, str] = field(default_factory=dict)  # fingerprints of its run and of the files it was made from
 
     def __post_init__(self) -> None:
         for record in self.methods:
@@ -113,7 +95,7 @@ class Comparison:
         return {name: int(count) for name, count in zip(self.names, counts, strict=True)}
 
 
-class Asked(NamedTuple):
+class TaskSet(NamedTuple):
     """The tasks of a comparison; the fields are those of `compare`."""
 
     mdp: MetaMDP
@@ -146,15 +128,12 @@ def compare(
 
     Args:
         methods: each replaces the meta-MDP's rule by its own.
-        seed: of tasks, initial policies and simulations.
-        num_updates: T.
+        seed, num_updates: of tasks, initial policies and simulations; T.
         num_tasks: how many tasks of the stream; with `contexts`, their number is the default.
-        contexts: an explicit task list (tasks, coordinates) in place of sampled ones; used in turn when there are
-            fewer of them than `num_tasks`.
+        contexts: a task list (tasks, coordinates) in place of sampled ones, used in turn.
         stream: where tasks and keys come from; a method that was shaped on it is refused.
         tuning: tables to keep with the result.
-        blocks_together: blocks that a GPU simulates in one batch.
-        tracker: receives progress in blocks.
+        blocks_together, tracker: blocks that a GPU simulates in one batch; receives progress in blocks.
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
@@ -163,14 +142,14 @@ def compare(
         num_tasks = num_tasks or len(contexts)
     if num_tasks is None or num_tasks < 1 or num_updates < 1:
         raise InputError(f"compare: {num_tasks} tasks and {num_updates} updates; both must be at least 1.")
-    asked = Asked(mdp, seed, num_updates, num_tasks, contexts, stream)
+    asked = TaskSet(mdp, seed, num_updates, num_tasks, contexts, stream)
     name = {Stream.VALIDATION: "validate", Stream.TUNING: "tune", Stream.TRAIN: "train"}.get(stream)
     name = name or (f"test {methods[0].name}" if len(methods) == 1 else f"test {len(methods)} methods")
     with (tracker or Silent()).stage(name, len(methods) * len(asked.blocks), "blocks") as stage:
-        return carry_out([comparing(methods, asked, tuning)], stage.advance, together=blocks_together)[0]
+        return carry_out([comparison_plan(methods, asked, tuning)], stage.advance, together=blocks_together)[0]
 
 
-def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTable] = ()) -> Plan[Comparison]:
+def comparison_plan(methods: Sequence[Method], asked: TaskSet, tuning: Sequence[TuningTable] = ()) -> Plan[Comparison]:
     """Return the plan of a comparison: every method on every block of tasks."""
     names = [method.name for method in methods]
     if not names:
@@ -207,6 +186,7 @@ def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTa
         records.append(method.record(variant.space))
         for name in own[0].report:
             diagnostics[f"{method.name}/{name}"] = np.concatenate([block.report[name].T for block in own])
+    _widen(runs)
     arrays: dict[str, Any] = {name: np.stack([found[name] for found in runs]) for name in _BY_METHOD}
     settings = {
         "seed": asked.seed,
@@ -228,12 +208,23 @@ def comparing(methods: Sequence[Method], asked: Asked, tuning: Sequence[TuningTa
     )
 
 
+def _widen(runs: Sequence[dict[str, Any]]) -> None:
+    """Give all methods as many hyperparameters, NaN for those that a method does not choose."""
+    most = max(found["hyperparameters"].shape[-1] for found in runs)
+    for found in runs:
+        chosen = found["hyperparameters"]
+        room = [(0, 0)] * (chosen.ndim - 1) + [(0, most - chosen.shape[-1])]
+        found["hyperparameters"] = np.pad(chosen, room, constant_values=np.nan)
+
+
 def join(parts: Sequence[Comparison]) -> Comparison:
     """Join comparisons of different methods on the same tasks; their settings must be the same."""
     first = parts[0]
     for part in parts[1:]:
         require_alike(first, part)
-    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _BY_METHOD}
+    found: list[dict[str, Any]] = [{name: getattr(part, name) for name in _BY_METHOD} for part in parts]
+    _widen(found)
+    arrays: dict[str, Any] = {name: np.concatenate([each[name] for each in found]) for name in _BY_METHOD}
     return dataclasses.replace(
         first,
         methods=tuple(record for part in parts for record in part.methods),
@@ -250,12 +241,9 @@ def require_alike(first: Comparison, second: Comparison, *, but: Sequence[str] =
         mdp = {name: value for name, value in comparison.settings.get("mdp", {}).items() if name not in _OF_THE_MODEL}
         return {name: value for name, value in comparison.settings.items() if name not in but} | {"mdp": mdp}
 
-    if difference := first_difference(setting(first), setting(second)):
-        key, before, now = difference
-        raise InputError(
-            f"results: {first.names[0]} was compared with {key} = {before}, {second.names[0]} with {now}; only results of "
-            "the same settings can be joined."
-        )
+    if found := first_difference(setting(first), setting(second)):
+        apart = f"{first.names[0]} was compared with {found[0]} = {found[1]}, {second.names[0]} with {found[2]}"
+        raise InputError(f"results: {apart}; only results of the same settings can be joined.")
     if not np.array_equal(second.context, first.context):
         raise InputError(f"results: {second.names[0]} was compared on other tasks than {first.names[0]}.")
 
@@ -297,7 +285,10 @@ def load(path: str | Path) -> Comparison:
             )
             for index, facts in enumerate(metadata["tuning"])
         ]
-        records = [MethodRecord(**facts | {"directions": tuple(facts["directions"])}) for facts in metadata["methods"]]
+        records = []
+        for facts in metadata["methods"]:
+            pairs = tuple(map(tuple, facts.get("choices", ())))  # files of earlier versions have none
+            records.append(MethodRecord(**facts | {"directions": tuple(facts["directions"]), "choices": pairs}))
         comparison = Comparison(
             methods=tuple(records),
             context_names=tuple(metadata["context_names"]),
@@ -338,9 +329,10 @@ def _require_whole(comparison: Comparison) -> None:
     for record, chosen in zip(comparison.methods, comparison.direction, strict=True):
         last = max(0, len(record.directions) - 1)
         if chosen.size and not 0 <= chosen.min() <= chosen.max() <= last:
-            raise InputError(
-                f"directions of {record.name} are {chosen.min()} to {chosen.max()}, allowed is 0 to {last}."
-            )
+            found = f"{chosen.min()} to {chosen.max()}"
+            raise InputError(f"directions of {record.name} are {found}, allowed is 0 to {last}.")
+        if len(record.choices) > coordinates:
+            raise InputError(f"choices of {record.name} are {len(record.choices)}, allowed is at most {coordinates}.")
     for table in comparison.tuning:
         if not 0.0 <= table.num_steps < np.inf:
             raise InputError(f"tuning took {table.num_steps} steps.")
@@ -369,10 +361,12 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
         stepsizes = pa.array(padded, mask=update == 0)
     else:
         stepsizes = pa.FixedSizeListArray.from_arrays(pa.array(padded), chosen.shape[3], mask=pa.array(update == 0))
-    directions: list[str | None] = []
-    for record, tasks in zip(comparison.methods, comparison.direction, strict=True):
-        for positions in tasks:
-            directions += [None, *((record.directions[place] if record.directions else None) for place in positions)]
+    named = [np.array([None, *record.directions], object) for record in comparison.methods]
+    places = np.pad(comparison.direction.astype(int) + 1, ((0, 0), (0, 0), (1, 0)))  # None at update 0
+    directions = [
+        names[place] if len(names) > 1 else np.full(place.shape, None)
+        for names, place in zip(named, places, strict=True)
+    ]
     for index, name in enumerate(comparison.context_names):
         columns[f"context_{name}"] = comparison.context[task, index]
     columns |= {
@@ -382,7 +376,7 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
         "flagged": comparison.flagged.reshape(-1),
     }
     if any(record.directions for record in comparison.methods):
-        columns["direction"] = pa.array(directions, pa.string())
+        columns["direction"] = pa.array(np.concatenate(directions, axis=None), pa.string())
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink)
     storage.write_atomically(path, sink.getvalue().to_pybytes())

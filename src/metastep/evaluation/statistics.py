@@ -3,9 +3,7 @@
 The task is the unit of replication; `metastep.evaluation.intervals` describes the intervals and tests.
 """
 
-import csv
 from collections.abc import Iterable, Sequence
-from io import StringIO
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 
 from metastep._core import storage
 from metastep._core.errors import InputError
+from metastep._core.logs import to_csv
 from metastep.evaluation import intervals
 from metastep.evaluation.comparison import Comparison
 from metastep.evaluation.intervals import Interval, Verdict
@@ -71,8 +70,7 @@ def filled_returns(comparison: Comparison, names: Sequence[str] | None = None) -
     """Return the curves of the named methods (all by default) with every return finite: (methods, tasks, updates + 1).
 
     A return that is not finite counts as the worst finite one of these methods on that task: dropping it would reward
-    divergence. `Comparison.num_diverged` counts them. Only the named methods matter, so that the result for a pair does not
-    depend on the other methods of the comparison.
+    divergence. Other methods do not matter, so that the result for a pair does not depend on them.
     """
     chosen = [comparison.index(name) for name in (comparison.names if names is None else names)]
     returns = comparison.returns[chosen].astype(np.float64)
@@ -84,10 +82,7 @@ def filled_returns(comparison: Comparison, names: Sequence[str] | None = None) -
 
 
 def metric_values(comparison: Comparison, metric: Metric, names: Sequence[str] | None = None) -> NDArray[np.float64]:
-    """Return the area under the curve (mean return over updates 1..T) or the final return: (methods, tasks).
-
-    Of the named methods, all by default; diverged returns are filled in among them, see `filled_returns`.
-    """
+    """Return the area under the curve (mean return over updates 1..T) or the final return of `filled_returns`."""
     if metric not in get_args(Metric):
         raise InputError(f"metric: {metric!r} must be one of {', '.join(get_args(Metric))}.")
     filled = filled_returns(comparison, names)
@@ -185,13 +180,8 @@ def _contenders(comparison: Comparison, target: str) -> list[str]:
 
 
 def differences_to_csv(rows: Iterable[Difference], path: str | Path) -> None:
-    """Write paired differences as a table, a row for every pair of methods and metric; numbers to ten digits."""
-    sink = StringIO()
-    writer = csv.writer(sink, lineterminator="\n")
-    writer.writerow(Difference._fields)
-    for row in rows:
-        writer.writerow(f"{value:.10g}" if isinstance(value, float) else value for value in row)
-    storage.write_atomically(path, sink.getvalue().encode())
+    """Write paired differences as a table, a row for every pair of methods and metric; numbers to nine digits."""
+    storage.write_atomically(path, to_csv([Difference._fields, *rows]).encode())
 
 
 def oracle_scores(
@@ -220,10 +210,7 @@ def oracle_scores(
 def summary(
     comparison: Comparison, *, seed: int = 0, num_resamples: int = 10_000, confidence: float = 0.95
 ) -> tuple[Summary, ...]:
-    """Summarise every method: area under the curve and final return with intervals, and diverged and flagged tasks.
-
-    A diverged return counts as the worst of any method on its task.
-    """
+    """Summarise every method: area under the curve and final return with intervals, and diverged and flagged tasks."""
     auc, final = (metric_values(comparison, metric) for metric in get_args(Metric))
     columns = (
         (auc.mean(axis=1), *intervals.mean_interval(auc, confidence=confidence)),

@@ -69,7 +69,7 @@ def tune(
         contexts = mdp.env.context_space.validate(contexts)
     how: dict[str, Any] = {"num_tasks": num_tasks, "shared_noise": shared_noise}
     with (tracker or Silent()).stage(f"tune {spec.name}", num_blocks(spec, mdp, **how), "blocks") as stage:
-        plan = tuning(spec, mdp, seed=seed, num_updates=num_updates, contexts=contexts, **how)
+        plan = tuning_plan(spec, mdp, seed=seed, num_updates=num_updates, contexts=contexts, **how)
         return carry_out([plan], stage.advance, together=blocks_together)[0]
 
 
@@ -81,7 +81,7 @@ def num_blocks(spec: MethodSpec, mdp: MetaMDP, num_tasks: int, shared_noise: boo
     return len(Blocks(num * num_tasks, mdp.block_size))
 
 
-def tuning(
+def tuning_plan(
     spec: MethodSpec,
     mdp: MetaMDP,
     *,

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -73,7 +74,14 @@ def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str
         if not all(names):
             raise InputError(f"--set: {shown(override)} lacks the name of a setting, as in section.key=value.")
         if override not in chosen:
-            data = _replaced(data, names, _toml_value(override, text), override)
+            value = _toml_value(override, text)
+            data = _replaced(data, names, value, override)
+            if len(names) == 2 and isinstance(value, dict) and "name" in value:
+                # A part of another name: what further models set was for the part before. What is no table is refused later.
+                with suppress(AttributeError):
+                    for own in (table.get(names[0], {}) for table in data.get("models", {}).values()):
+                        if isinstance(own.get(names[1]), dict) and "name" not in own[names[1]]:
+                            del own[names[1]]
     return parse(data)
 
 
@@ -88,10 +96,8 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any
         if str(source) not in known:
             near = difflib.get_close_matches(str(source), known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise InputError(
-                f"{'extends' if extending else 'preset'}: {shown(source)} does not exist, there are {', '.join(known)}, and "
-                f"files that end in .toml.{hint}"
-            )
+            place, there = "extends" if extending else "preset", f"{', '.join(known)}, and files that end in .toml"
+            raise InputError(f"{place}: {shown(source)} does not exist, there are {there}.{hint}")
         file = known[str(source)]
     if file.resolve() in [seen.resolve() for seen in extending]:
         raise InputError(f"extends: {' extends '.join(str(path) for path in (*extending, file))}, which is a circle.")
@@ -105,7 +111,12 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any
         return data
     if not isinstance(base, str):
         raise InputError(f"extends: {shown(base)} must be the name of a preset or the path of a .toml file.")
-    merged: dict[str, Any] = _merged(_read(base, (*extending, file)), data)
+    below = _read(base, (*extending, file))
+    wanted, quick = _methods(data), _methods(below.get("quick"))
+    if _has_plain_names(wanted) and _are_named(quick):  # the file says which methods to compare, at either scale
+        names = [entry.get("name") if isinstance(entry, dict) else entry for entry in wanted]
+        below["quick"]["compare"]["methods"] = [entry for entry in quick if entry["name"] in names]
+    merged: dict[str, Any] = _merged(below, data)
     return merged
 
 
@@ -130,7 +141,7 @@ def variant(config: Experiment, model: str) -> Experiment:
         raise InputError(f"models: {model!r} is not one of this experiment's, {', '.join(models) or 'it has none'}.")
     data["compare"]["methods"] = [{"name": "metafqi"}]
     try:
-        return parse(_merged(data, models[model]))
+        return parse(_merged(data, {name: value for name, value in models[model].items() if value is not None}))
     except InputError as error:
         raise InputError(f"models.{model}.{error}") from None
 
@@ -151,26 +162,37 @@ def _merged(base: Any, changes: Any) -> Any:
         for entry in changes:
             updated[entry["name"]] = _merged(updated.get(entry["name"], {}), entry)
         return list(updated.values())
-    return changes
+    return _picked(base, changes) if _has_plain_names(changes) else changes
+
+
+def _methods(data: Any) -> Any:
+    compare = data.get("compare") if isinstance(data, dict) else None
+    return compare.get("methods") if isinstance(compare, dict) else None
 
 
 def _are_named(entries: Any) -> bool:
     return isinstance(entries, list) and all(isinstance(entry, dict) and "name" in entry for entry in entries)
 
 
-def _replaced(data: Any, names: Sequence[str], value: Any, override: str, where: str = "") -> Any:
-    """Return a copy of the settings with one of them set; a list of named tables is entered by name.
+def _has_plain_names(entries: Any) -> bool:
+    return isinstance(entries, list) and any(isinstance(entry, str) for entry in entries)
 
-    A list of names picks from a list of named tables, whose entries keep their other settings.
-    """
+
+def _picked(known: Any, wanted: Any) -> Any:
+    """Return the entries that a list of names picks from a list of named tables, with their settings; else the list itself."""
+    if not (_are_named(known) and isinstance(wanted, list)):
+        return wanted
+    named = [{"name": entry} if isinstance(entry, str) else entry for entry in wanted]
+    if not _are_named(named) or not all(isinstance(entry["name"], str) for entry in named):
+        return wanted
+    settings = {entry["name"]: entry for entry in known}
+    return [settings.get(entry["name"], {}) | entry for entry in named]
+
+
+def _replaced(data: Any, names: Sequence[str], value: Any, override: str, where: str = "") -> Any:
+    """Return a copy of the settings with one of them set; a list of named tables is entered by name, or picked from."""
     if not names:
-        if not (_are_named(data) and isinstance(value, list)):
-            return value
-        named = [{"name": entry} if isinstance(entry, str) else entry for entry in value]
-        if not _are_named(named) or not all(isinstance(entry["name"], str) for entry in named):
-            return value
-        known = {entry["name"]: entry for entry in data}
-        return [known.get(entry["name"], {}) | entry for entry in named]
+        return _picked(data, value)
     name, *rest = names
     if isinstance(data, str):  # a part by its name alone, of which an option is set
         data = {"name": data}
@@ -237,9 +259,7 @@ def build_mdp(config: Experiment) -> MetaMDP:
     if learns_from_steps and not isinstance(policy, policies.ActorCritic):
         raise InputError(f"policy.name: {config.policy.name!r} has no critic, take 'actor-critic' where {named}.")
     if isinstance(policy, policies.ActorCritic) and not learns_from_steps:
-        raise InputError(
-            f"policy.name: {config.policy.name!r} must not be set where {named}, which learns from episodes."
-        )
+        raise InputError(f"policy.name: {config.policy.name!r} must not be set where {named}, it learns from episodes.")
     of_steps, of_episodes = ("num_envs", "num_steps"), ("num_episodes",)
     for name in of_steps if learns_from_steps else of_episodes:
         if getattr(rollout, name) is None:
@@ -248,13 +268,8 @@ def build_mdp(config: Experiment) -> MetaMDP:
     for name in (*of_episodes, "baseline", *fisher) if learns_from_steps else (*of_steps, "hold"):
         if (value := getattr(rollout, name)) != type(rollout).model_fields[name].default:
             raise InputError(f"rollout.{name}: {value!r} must not be set where {named}, which does not use it.")
-    shared: dict[str, Any] = {
-        "space": meta.space(rule),
-        "initial": initial,
-        "meta_discount": meta.meta_discount,
-        "observation": meta.observation,
-        "block_size": rollout.block_size,
-    }
+    shared: dict[str, Any] = {"meta_discount": meta.meta_discount, "observation": meta.observation}
+    shared |= {"space": meta.space(rule), "initial": initial, "block_size": rollout.block_size}
     mdp: MetaMDP
     if isinstance(rule, rules.ActorCriticRule):
         assert isinstance(policy, policies.ActorCritic)
@@ -285,10 +300,8 @@ def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random
     steps: dict[str, Any] = {"menu": space.branches}
     if step is not None and space.num_coordinates > 1:
         others = ", ".join(name for name in space.names if name != "stepsize")
-        raise InputError(
-            f'meta.choices: fitted Q cannot choose {others} from a range; search can (`learner = "search"` in a table of '
-            "models), and fitted Q can choose from a list, as in meta.rule.clip_range = [0.1, 0.2]."
-        )
+        instead = 'search can (`learner = "search"` in a table of models), as can fitted Q from a list'
+        raise InputError(f"meta.choices: fitted Q cannot choose {others} from a range; {instead}.")
     if step is not None:
         steps = {"stepsize_low": step.low, "stepsize_high": step.high, "stepsize_scale": step.scale}
     names = ("iterations", "double", "lam", "num_stepsizes", "maximum", "ties")

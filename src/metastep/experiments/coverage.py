@@ -1,9 +1,8 @@
 """How far test tasks lie from the training tasks, and what that can cost in return.
 
-If the return of every policy is L-Lipschitz in the context, a policy that earns j in a training task earns at least `j - L d` in
-a task at distance d, and the best policy of the training task is at most `2 L d` worse than the best of the other: L d for each
-of the two policies to change tasks. On Nav2D L follows from the reward. Elsewhere it is estimated from pairs of tasks, for some
-policies of the training data; the best policies may be steeper, and the text says so.
+If the return of every policy is L-Lipschitz in the context, the best policy of a training task is at most `2 L d` worse than the
+best of a task at distance d: L d for each of the two policies to change tasks. On Nav2D L follows from the reward; elsewhere it
+is estimated from pairs of tasks, for some policies of the training data.
 """
 
 from collections.abc import Sequence
@@ -19,12 +18,11 @@ from jax import Array, lax
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
-from metastep.envs.contexts import ContextSpace
+from metastep.envs.contexts import ContextSpace, load_tasks
 from metastep.envs.nav2d import Nav2D
 from metastep.experiments.config import build_mdp
 from metastep.experiments.run import Run
 from metastep.mdp import whole_episodes
-from metastep.mdp.tasks import load_tasks
 from metastep.simulation.engine import engine_of
 from metastep.simulation.rollouts import Rollout, discounted_returns
 
@@ -35,10 +33,10 @@ _POLICIES = 10  # of the training data, to measure the return of
 _LEAST_EPISODES = 100  # fewer may agree by chance, and seem to be without noise
 
 
-class Price(NamedTuple):
+class LipschitzConstant(NamedTuple):
     """How much the return may change for a unit of distance between tasks."""
 
-    constant: float
+    value: float
     num_policies: int | None  # of which it is the measured maximum; None: a bound for every policy
     without_endings: bool = False  # the bound leaves out that episodes may end at the goal
 
@@ -84,13 +82,7 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
 
 
 def coverage_report(
-    rollout: Rollout,
-    policies: ArrayLike,
-    train_contexts: ArrayLike,
-    test_contexts: ArrayLike,
-    *,
-    num_pairs: int = 32,
-    seed: int = 0,
+    rollout: Rollout, policies: ArrayLike, train_contexts: ArrayLike, test_contexts: ArrayLike, *, num_pairs: int = 32
 ) -> list[str]:
     """Describe the distances of test tasks to training tasks in a few sentences, with their price in return.
 
@@ -98,12 +90,12 @@ def coverage_report(
         rollout: the environment with its own context box, and how its policies are run.
         policies: of the training data, (policies, parameters); their returns are measured where no bound is known.
         train_contexts, test_contexts: (tasks, coordinates), inside the box or not.
-        num_pairs, seed: of the measurement, for each policy; its pairs of tasks come from the box.
+        num_pairs: of tasks from the box to measure each policy in.
     """
     space = rollout.env.context_space
     train, test = np.asarray(train_contexts, np.float64), np.asarray(test_contexts, np.float64)
-    price = known_price(rollout) or measured_price(rollout, policies, num_pairs=num_pairs, seed=seed)
-    is_bound = price is not None and price.num_policies is None
+    found = known_constant(rollout) or measured_constant(rollout, policies, num_pairs=num_pairs)
+    is_bound = found is not None and found.num_policies is None
     width = np.ones(space.num_coordinates) if is_bound else box_widths(space)
     distance = np.asarray(cKDTree(train / width).query(test / width)[0], np.float64)
     num, worst = len(test), int(np.argmax(distance))
@@ -114,40 +106,36 @@ def coverage_report(
         apart = f"training tasks lie {spacing:.3g} apart"
     unit = "" if is_bound else " (1 is the width of the environment's range)"
     outside = np.any((test < train.min(axis=0)) | (test > train.max(axis=0)), axis=1).sum()
-    # In words that promise no more than the constant does.
-    change = (0.0 if price is None else price.constant) * distance
-    farthest, median, lost = f"{change.max():.3g}", f"{np.median(change):.3g}", f"{2.0 * change.max():.3g}"
-    if price is None:
-        cost = "No constant is known for this environment, so distances have no price in return."
-    elif price.num_policies is None:
-        endings = " for episodes that do not end at the goal (an end is a jump, with no bound)"
-        cost = (
-            f"The bound says{endings if price.without_endings else ''}: a policy's return changes by at most "
-            f"{price.constant:.3g} a unit of distance, so by at most {farthest} for the farthest test task (median {median}); "
-            f"the best policy of the nearest training task loses at most {lost} there."
-        )
-    else:
-        policy = "the policy" if price.num_policies == 1 else f"the steepest of {price.num_policies} policies"
-        cost = (
-            f"Measured smoothness (an estimate, not a guarantee) says: the return of {policy} of the training data changes by "
-            f"about {price.constant:.3g} a unit of distance, so by about {farthest} for the farthest test task (median "
-            f"{median}); the best policies may be steeper; if not, that of the nearest training task loses about {lost} there."
-        )
     lines = [
         f"{num} test {'task' if num == 1 else 'tasks'} in {', '.join(space.names)}: distance to the nearest training "
         f"task{unit} median {np.median(distance):.3g}, largest {distance[worst]:.3g} (task {worst}); {apart}.",
         f"{outside} of {num} lie outside the range of the training tasks.",
-        cost,
     ]
+    if found is None:
+        return [*lines, "No constant is known for this environment, so distances have no price in return."]
+    # In words that promise no more than the constant does.
+    change = found.value * distance
+    about, farthest = "at most" if is_bound else "about", f"{change.max():.3g} for the farthest test task"
+    changes = f"changes by {about} {found.value:.3g} a unit of distance, so by {about} {farthest}"
+    changes += f" (median {np.median(change):.3g})"
+    lost = f"loses {about} {2.0 * change.max():.3g} there"
+    if is_bound:
+        endings = " for episodes that do not end at the goal (an end is a jump, with no bound)"
+        says = f"The bound says{endings if found.without_endings else ''}: a policy's return {changes}"
+        return [*lines, f"{says}; the best policy of the nearest training task {lost}."]
+    policy = "the policy" if found.num_policies == 1 else f"the steepest of {found.num_policies} policies"
+    lines.append(
+        f"Measured smoothness (an estimate, not a guarantee) says: the return of {policy} of the training data {changes}; the "
+        f"best policies may be steeper; if not, that of the nearest training task {lost}."
+    )
     # In float32, the simulation's type: 0.7 is within a bound that was itself rounded from 0.7.
     seen, low, high = (np.asarray(values, np.float32) for values in (test, space.low, space.high))
-    beyond = np.any((seen < low) | (seen > high), axis=1).sum()
-    if price is not None and not is_bound and beyond:
+    if beyond := np.any((seen < low) | (seen > high), axis=1).sum():
         lines.append(f"{beyond} of {num} lie outside the environment's range, where nothing was measured.")
     return lines
 
 
-def known_price(rollout: Rollout) -> Price | None:
+def known_constant(rollout: Rollout) -> LipschitzConstant | None:
     """Return the Lipschitz constant of the return on Nav2D, for Euclidean contexts and every policy; None elsewhere.
 
     The goal does not move the states, and moving it by d changes every reward by at most d: `L = sum_{t<H} gamma^t`.
@@ -155,22 +143,20 @@ def known_price(rollout: Rollout) -> Price | None:
     if not isinstance(rollout.env, Nav2D):
         return None
     constant = float(np.sum(rollout.discount ** np.arange(rollout.horizon)))
-    return Price(constant, None, without_endings=rollout.env.goal_radius > 0.0)
+    return LipschitzConstant(constant, None, without_endings=rollout.env.goal_radius > 0.0)
 
 
-def measured_price(rollout: Rollout, policies: ArrayLike, *, num_pairs: int, seed: int) -> Price | None:
+def measured_constant(rollout: Rollout, policies: ArrayLike, *, num_pairs: int) -> LipschitzConstant | None:
     """Return the steepest measured change of any policy's return; None where returns are not finite or never change."""
     if not engine_of(rollout.env).is_compiled:
         return None
     enough = replace(rollout, num_episodes=max(rollout.num_episodes, _LEAST_EPISODES))
     with np.errstate(invalid="ignore"):  # returns that overflowed
-        found = [
-            measure_smoothness(enough, policy, num_pairs=num_pairs, num_blocks=1, seed=seed)
-            for policy in np.atleast_2d(np.asarray(policies, np.float64))
-        ]
+        every = np.atleast_2d(np.asarray(policies, np.float64))
+        found = [measure_smoothness(enough, policy, num_pairs=num_pairs, num_blocks=1, seed=0) for policy in every]
     finite = [policy for policy in found if np.isfinite(policy.steepest)]
     constant = steepest_of(finite) if finite else 0.0
-    return Price(constant, len(finite)) if constant > 0.0 else None
+    return LipschitzConstant(constant, len(finite)) if constant > 0.0 else None
 
 
 def measure_smoothness(rollout: Rollout, theta: ArrayLike, *, num_pairs: int, num_blocks: int, seed: int) -> Smoothness:

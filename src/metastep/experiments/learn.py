@@ -1,13 +1,11 @@
 """A policy for a new task: a fitted model chooses its updates, with nothing left to tune. Then evaluate it on fresh episodes.
 
-folder/learning.json        model, task and seed of what is learned here
-folder/policy.safetensors   the policy after the last update, with all that is needed to run it
-folder/curve.csv            return and step of every update
-folder/report.html          the same as a figure, with the settings
+A folder holds learning.json (model, task and seed), policy.safetensors, curve.csv and report.html.
 """
 
 import dataclasses
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from metastep._core import storage
 from metastep._core.errors import InputError, not_registered, shown
@@ -24,12 +23,13 @@ from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import environment_record, first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import writing
-from metastep.controllers import MetaFQIController
+from metastep.controllers import controller_of
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments.config import build_mdp, parse, require_available
 from metastep.experiments.provenance import refuse_difference
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
+from metastep.fqi.base import AnyModel
 from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.history import History, joined
@@ -37,14 +37,15 @@ from metastep.mdp.loop import grow
 from metastep.mdp.parts import Parts, remove_parts
 from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Table, write_document
-from metastep.report.figures import Line, Panel, curves, picture
-from metastep.report.style import Ink
+from metastep.report.figures import Ink, Line, Panel, curves, in_rows, picture
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.experience import in_first_episode
+from metastep.search import SearchedModel
 from metastep.simulation.engine import engine_of
 
 _SECONDS_BETWEEN_PARTS = 20.0
 _POLICY, _MARKER = "policy.safetensors", "learning.json"
+_TASK = TypeAdapter(dict[str, float])
 
 
 class Learned(NamedTuple):
@@ -66,7 +67,7 @@ class Evaluated(NamedTuple):
 
 
 def learn(
-    model: Model,
+    model: Model | SearchedModel,
     task: str,
     folder: Path,
     *,
@@ -80,13 +81,12 @@ def learn(
     """Train a policy on a task of the model's family, or continue where an earlier call was stopped.
 
     Args:
-        model: a fitted model.
+        model, family: a fitted model, and the family of the task where the model was fitted on several.
         task: like `"mass=1.2,length=0.7"`; a coordinate that is not named is in the middle of its range.
         folder: for the results; new, empty or of the same call.
-        family: of the task, needed where the model was fitted on several.
-        seed, tracker: of the first policy and the simulation; receives progress.
-        num_updates: updates to make; by default as many as the model's experiment compares methods over.
-        command, allow_imports: for the report; whether modules that the model's record names may be imported.
+        seed, num_updates: of everything random; updates to make, by default as many as the model's experiment compares.
+        command, tracker: for the report; receives progress.
+        allow_imports: whether modules that the model's record names may be imported.
     """
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates
@@ -111,7 +111,7 @@ def learn(
         tasks = mdp.tasks(seed, Stream.TEST, 0, context[None, :])
         begun, _ = parts.take_up(0, mdp, tasks)
         written, growth, since = time.monotonic(), begun, begun.updates if begun else 0
-        controller, record = MetaFQIController(model), ("return_error", "last_divergence")
+        controller, record = controller_of(model), ("return_error", "last_divergence")
         with (tracker or Silent()).stage("learn", total - since, "updates") as stage:
             for growth in grow(mdp, controller, tasks, total, stretch=1, record=record, begun=begun):
                 stage.advance(1)
@@ -120,9 +120,8 @@ def learn(
                     written, since = time.monotonic(), growth.updates
         assert growth is not None  # there is one update at least
         theta = np.asarray(growth.learners.theta)[0]
-        arrays = {"theta": theta}
-        if isinstance(mdp.policy, ActorCritic):  # as other frameworks take them
-            arrays |= {f"parts/{name}": np.asarray(part) for name, part in mdp.policy.split(jnp.asarray(theta)).items()}
+        parts_of = mdp.policy.split(jnp.asarray(theta)) if isinstance(mdp.policy, ActorCritic) else {}
+        arrays = {"theta": theta} | {f"parts/{name}": np.asarray(part) for name, part in parts_of.items()}
         metadata = {"experiment": config.to_dict(), "learned": learned, "versions": environment_record()}
         storage.write_tensors(folder / _POLICY, arrays, storage.stamp("policy") | metadata)
         history = joined(growth.pieces)
@@ -141,21 +140,20 @@ def evaluate(
     storage.require_stamp(metadata, "policy", path, "learn it again")
     if episodes < 2:
         raise InputError(f"--episodes: {episodes} must be at least 2.")
-    learned, recorded = metadata.get("learned"), metadata.get("experiment")
-    own = learned.get("task") if isinstance(learned, dict) else None
-    is_task = isinstance(own, dict) and all(isinstance(value, float) for value in own.values())
-    if own is None or not is_task or not isinstance(recorded, dict):
-        raise InputError(f"File {path} does not hold what this version keeps.")
+    try:
+        learned, recorded, theta = dict(metadata["learned"]), metadata["experiment"], arrays["theta"]
+        own = _TASK.validate_python(learned["task"])
+    except (KeyError, TypeError, ValueError):  # of which pydantic's errors are a kind
+        raise InputError(f"File {path} does not hold what this version keeps.") from None
     if folder != path and (folder / _MARKER).exists():
-        there, known = storage.read_sealed(folder / _MARKER, "learning", "learn it again"), dict(learned or {})
-        found = first_difference(known, {name: there.get(name) for name in known})
+        there = storage.read_sealed(folder / _MARKER, "learning", "learn it again")
+        found = first_difference(learned, {name: there.get(name) for name in learned})
         refuse_difference(found, f"File {path} was learned with", "but in this folder it is", "learn it again")
     config = parse(recorded)
     require_modules(config.part_names(), f"File {path}", allow_imports=allow_imports)
     mdp = dataclasses.replace(build_mdp(config), block_size=1)
-    space, theta = mdp.env.context_space, arrays.get("theta")
-    fits = theta is not None and theta.shape == (mdp.num_parameters,) and theta.dtype == np.float32
-    if theta is None or not fits or set(own) != set(space.names):
+    space = mdp.env.context_space
+    if theta.shape != (mdp.num_parameters,) or theta.dtype != np.float32 or set(own) != set(space.names):
         raise InputError(f"File {path} does not hold a policy of its experiment.")
     if task is not None:
         context = parse_task(task, space)[None, :]
@@ -198,7 +196,7 @@ def parse_task(text: str, space: ContextSpace) -> NDArray[np.float32]:
     return space.validate(np.array([[*middle.values()]]), "--task")[0]
 
 
-def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False) -> Experiment:
+def experiment_of(model: AnyModel, family: str = "", *, allow_imports: bool = False) -> Experiment:
     """Return the experiment that a model was fitted in; `family` names one of several."""
     configuration = model.record.configuration
     recorded = [*configuration.get("families", {"": configuration.get("experiment")}).values()]
@@ -215,40 +213,42 @@ def experiment_of(model: Model, family: str = "", *, allow_imports: bool = False
     return config
 
 
-def _write_results(folder: Path, model: Model, wanted: dict[str, Any], history: History, command: str) -> None:
+def _write_results(
+    folder: Path, model: Model | SearchedModel, wanted: dict[str, Any], history: History, command: str
+) -> None:
     """Write the curve, with a row before every update and after the last one and the update chosen there, and the report."""
-    rows: list[list[Any]] = [
-        ["update", "steps", "return", "return_error", "divergence_before", "stepsize", "direction", "flagged"]
-    ]
     returns, error = history.mean_return[:, 0], history.features["return_error"][:, 0, 0]
-    chosen, names = history.hyperparameters[:, 0], model.record.directions
-    steps = np.cumsum(history.num_steps[:, 0], dtype=np.float64)
-    for index, value in enumerate(returns):
-        proposal = chosen[index] if index < len(chosen) else None
-        row = [
-            index,
-            int(steps[index]),
-            float(value),
-            float(error[index]),
-            float(10.0 ** history.features["last_divergence"][index, 0, 0]) if index else 0.0,
-            "" if proposal is None else float(proposal[-1]),
-            "" if proposal is None or not names else names[int(proposal[0])],
-            int(history.flagged[index, 0]),
-        ]
-        rows.append(row)
-    storage.write_atomically(folder / "curve.csv", to_csv(rows).encode())
-    is_linear = all(branch.scale == "linear" for branch in model.record.branches)
+    chosen: NDArray[Any] = history.hyperparameters[:, 0].astype(float)
+    if isinstance(model, SearchedModel):
+        proposed: dict[str, Any] = dict(zip(model.record.names, chosen.T, strict=True))
+        scales = dict(zip(model.record.names, model.record.scales, strict=True))
+    else:
+        names, is_linear = model.record.directions, all(each.scale == "linear" for each in model.record.branches)
+        proposed = {"stepsize": chosen[:, -1], "direction": [names[int(row[0])] if names else "" for row in chosen]}
+        scales = {"stepsize": "linear" if is_linear else "log"}
+    divergence = 10.0 ** history.features["last_divergence"][:, 0, 0]
+    divergence[0] = 0.0
+    columns: dict[str, Iterable[Any]] = {
+        "update": range(len(returns)),
+        "steps": np.cumsum(history.num_steps[:, 0], dtype=np.float64).astype(int),
+        "return": returns.astype(float),
+        "return_error": error.astype(float),
+        "divergence_before": divergence.astype(float),
+        **{name: [*column, ""] for name, column in proposed.items()},
+        "flagged": history.flagged[:, 0].astype(int),
+    }
+    rows = zip(*columns.values(), strict=True)
+    storage.write_atomically(folder / "curve.csv", to_csv([columns, *rows]).encode())
 
     def draw_returns(axes: Axes, ink: Ink) -> None:
         axes.plot(returns, color=ink.text)
         axes.fill_between(range(len(returns)), returns - 1.96 * error, returns + 1.96 * error, color=ink.faint)
         axes.set_xlabel("updates")
 
-    proposed = [Line("", history.hyperparameters[:, :, -1].T)]
-    panels = [
-        Panel("mean return of the batch", draw_returns),
-        curves("step that was proposed", proposed, ylabel="", first=1, is_log=not is_linear),
-    ]
+    panels = [Panel("mean return of the batch", draw_returns)]
+    for name, scale in scales.items():
+        title = "step that was proposed" if name == "stepsize" else name
+        panels.append(curves(title, [Line("", proposed[name][None])], ylabel="", first=1, is_log=scale != "linear"))
     best = int(np.nanargmax(returns)) if np.isfinite(returns).any() else 0
     document = Document(
         f"A policy for {wanted['family']}",
@@ -259,9 +259,11 @@ def _write_results(folder: Path, model: Model, wanted: dict[str, Any], history: 
             Heading("Learning"),
             Paragraph(
                 f"The mean return of a batch went from {returns[0]:.4g} to {returns[-1]:.4g}; the largest, {returns[best]:.4g}, "
-                f"was seen after {best} updates. Every step was proposed by the model; nothing was tuned on this task."
+                f"was seen after {best} updates. Every update was proposed by the model; nothing was tuned on this task."
             ),
-            picture("curve", "Left: with 95 % of the batch's standard error. Right: every update.", [panels]),
+            picture(
+                "curve", "Return: with 95 % of the batch's standard error. Others: every update.", in_rows(panels, 2)
+            ),
             Heading("Made by"),
             Command(command or "metastep.experiments.learn.learn"),
         ],

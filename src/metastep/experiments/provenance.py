@@ -23,8 +23,9 @@ from metastep._core.settings import Float
 from metastep.evaluation import Comparison, load, save
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment
-from metastep.fqi import Model, load_model
+from metastep.fqi import Model
 from metastep.mdp.dataset import Dataset, block_checksums
+from metastep.search import SearchedModel, load_model
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -33,16 +34,15 @@ _HERE = "but in this run it is"
 _AGAIN = "put back the file of this run, or remove it to compute it again"
 _TABLE = TypeAdapter(list[list[Float]], config=ConfigDict(strict=True, allow_inf_nan=False))
 _SECTIONS = ("seed", "env", "policy", "initial", "rollout", "meta", "collect")
-_OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_scale", "ranges")
+_OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_scale", "ranges", "choices")
 
 
 def lock_folder(path: Path) -> Path:
     """Return the folder whose lock a writer of a run, of a model within it or of its data holds."""
     place = path.resolve()
-    if place.name == "data" and (place.parent / "config.json").exists():
-        place = place.parent
-    if place.parent.name == "models" and (place.parent.parent / "config.json").exists():
-        place = place.parent.parent
+    for inside, run in ((place.name == "data", place.parent), (place.parent.name == "models", place.parent.parent)):
+        if inside and (run / "config.json").exists():
+            return lock_folder(run)
     return place
 
 
@@ -69,9 +69,8 @@ def listed_tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
         tasks = None if listed is None else np.array(_TABLE.validate_python(listed), np.float32)
         if tasks is None or (tasks.ndim == 2 and tasks.size):
             return tasks
-    raise InputError(
-        f"File {file}: tasks = {shown(listed)} must be null or a list of tasks, each a list of equally many finite numbers."
-    )
+    must = "must be null or a list of tasks, each a list of equally many finite numbers"
+    raise InputError(f"File {file}: tasks = {shown(listed)} {must}.")
 
 
 def refuse_difference(found: tuple[str, str, str] | None, place: str, now: str, remedy: str) -> None:
@@ -153,11 +152,12 @@ def read_dataset(run: Run, *, verify: bool = True) -> Dataset:
     return dataset
 
 
-def read_model(run: Run) -> Model:
-    """Load the model of a run, if it was fitted with this configuration on this data."""
+def read_model(run: Run) -> Model | SearchedModel:
+    """Load the model of a run, if it was learned with this configuration, on this data where it has some."""
     if not run.model_file.exists():
-        raise InputError(f"Folder {run.path} holds no model; run `metastep fit {run.path}` first.")
-    return _fitted_here(run, run.model_file, fingerprint(run, "data"))
+        verb = "search" if run.config.learner == "search" else "fit"
+        raise InputError(f"Folder {run.path} holds no model; run `metastep {verb} {run.path}` first.")
+    return learned_here(run, run.model_file, fingerprint(run, "data"))
 
 
 def read_round_model(run: Run, index: int, data: str | None = None) -> Model:
@@ -168,10 +168,11 @@ def read_round_model(run: Run, index: int, data: str | None = None) -> Model:
     if data is None:
         blocks = list(block_checksums(run.data_folder).values())
         data = storage.sha256_of_json(blocks[: index * len(blocks) // run.config.collect.rounds]) if blocks else None
-    return _fitted_here(run, run.round_file(index), data)
+    return learned_here(run, run.round_file(index), data)
 
 
-def _fitted_here(run: Run, path: Path, data: str | None) -> Model:
+def learned_here(run: Run, path: Path, data: str | None = None) -> Any:
+    """Load a model, if it was learned with the configuration of this run, on this data where it has some."""
     model = load_model(path)
     recorded = model.record.configuration.get("experiment")
     try:
@@ -179,7 +180,8 @@ def _fitted_here(run: Run, path: Path, data: str | None) -> Model:
     except InputError as error:
         raise InputError(f"File {path} was fitted with a configuration that is not this run's: {error}") from None
     refuse_difference(first_difference(theirs, run.config.to_dict()), f"File {path} was fitted with", _HERE, _AGAIN)
-    _require(path, "data", model.record.training_data.fingerprint, data)
+    if isinstance(model, Model):
+        _require(path, "data", model.record.training_data.fingerprint, data)
     return model
 
 
@@ -200,10 +202,8 @@ def read_comparison(run: Run, path: Path) -> Comparison:
     comparison = load(path)
     made_from = comparison.made_from
     _require(path, "run", made_from.get("run"), run.identity)
-    if made_from.get("file") != _place(run, path):
-        raise InputError(
-            f"File {path} was written as {made_from.get('file')!r:.100} and is not in its own place; {_AGAIN}."
-        )
+    if (place := made_from.get("file")) != _place(run, path):
+        raise InputError(f"File {path} was written as {place!r:.100} and is not in its own place; {_AGAIN}.")
     for name, value in made_from.items():
         if name not in ("run", "file"):
             _require(path, name, value, fingerprint(run, name))
@@ -251,7 +251,7 @@ def fingerprint(run: Run, name: str) -> str | None:
     if name == "data":
         exists = (run.data_folder / "manifest.json").exists()
         return Dataset.open(run.data_folder, verify=False).checksum if exists else None
-    if name != "model" and not name.startswith("results/"):
+    if name != "model" and not name.startswith(("results/", "levels/")):
         raise InputError(f"Folder {run.path}: nothing there is known as {name!r:.100}.")
     path = run.model_file if name == "model" else run.path / f"{name}.safetensors"
     return storage.sha256_of(path) if path.exists() else None
@@ -260,9 +260,8 @@ def fingerprint(run: Run, name: str) -> str | None:
 def _require(path: Path, name: str, recorded: str | None, now: str | None) -> None:
     """Refuse what was made from something else than what is there; what is missing proves nothing."""
     if now is not None and recorded != now:
-        raise InputError(
-            f"File {path} was made from another {name} ({str(recorded)[:16]}) than the one here ({now[:16]}); {_AGAIN}."
-        )
+        made, here = f"another {name} ({str(recorded)[:16]})", f"the one here ({now[:16]})"
+        raise InputError(f"File {path} was made from {made} than {here}; {_AGAIN}.")
 
 
 def _place(run: Run, path: Path) -> str:

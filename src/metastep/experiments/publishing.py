@@ -232,7 +232,7 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
     scores: list[list[float]] = []
     for name, run in families.items():
         own = for_family(model, configs[name]) if known else model
-        comparison = validate(run.with_config(configs[name]), own, tracker=tracker)
+        comparison = validate(Run(run.path, configs[name], run.tasks), own, tracker=tracker)
         scores.append([float(curve[:, 1:].mean(dtype=np.float64)) / units[name] for curve in comparison.returns])
     table = np.array(scores)  # (families, iterations)
     finite = np.flatnonzero(np.isfinite(table).all(axis=0))

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from metastep import envs
 from metastep._core.errors import InputError
-from metastep.evaluation import Comparison, all_differences, differences, differences_to_csv, summary, to_parquet
-from metastep.evaluation.statistics import Metric
+from metastep.evaluation import Comparison, differences, to_parquet
+from metastep.evaluation.statistics import Metric, all_differences, differences_to_csv
 from metastep.experiments import stages
 from metastep.experiments.provenance import seal_report
 from metastep.experiments.schema import Experiment
 from metastep.mdp.dataset import Dataset
 from metastep.report.compose import compose
 from metastep.report.document import write_document
-from metastep.report.tables import Findings, Fitted, nothing_learned, target_of
+from metastep.report.tables import Findings, Fitted, comparison_table, differences_table, nothing_learned, target_of
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -42,8 +42,8 @@ def write_report(run: Run, command: str = "") -> Path:
                 raise InputError(f"Folder {run.path} holds no {missing}; run `metastep {verb} {run.path}` first.")
         fitted = {}
         for spec in run.methods.values():
-            if stages.some_controller(spec).needs_model:
-                own = run.of_model(spec.model)
+            own = run.of_model(spec.model)
+            if stages.some_controller(spec).needs_model and own.config.learner == "fitted-q":
                 dataset, (model, validation) = own.dataset, stages.read_fitted(own)
                 names, updates = [part.name for part in model.record.observation], dataset.layout.num_updates // 2
                 starts, later = (observations(dataset, names, update) for update in (0, updates))
@@ -87,33 +87,23 @@ def observations(dataset: Dataset, names: Sequence[str], update: int = 0, num: i
 
 
 def print_comparison(comparison: Comparison, config: Experiment) -> None:
-    """Print the comparison as a table, with the numbers of the report."""
+    """Print the tables of the report that compare the methods."""
     from rich.console import Console
     from rich.table import Table
 
     resamples: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
     target = target_of(comparison)
-    name, diverged = comparison.label(target), any(comparison.num_diverged().values())
-    against = {row.baseline: row for row in differences(comparison, target, **resamples)}
-    title = f"{comparison.num_tasks} test tasks; AUC is the mean return over the updates"
-    table = Table(title=title, title_justify="left")
-    last = ["diverged tasks"] if diverged else []
-    for heading in ("method", "AUC", "final return", f"{name} minus it, AUC", f"{name} is", *last):
-        # In a narrow terminal the numbers break, not the verdict.
-        table.add_column(heading, no_wrap=heading == f"{name} is")
-    for row in summary(comparison, **resamples):
-        difference, minus = against.get(row.method), ""
-        if difference is not None:
-            minus = f"{difference.mean:.3g} [{difference.low:.3g}, {difference.high:.3g}] {difference.note}".rstrip()
-        table.add_row(
-            comparison.label(row.method),
-            f"{row.auc.mean:.4g} [{row.auc.low:.4g}, {row.auc.high:.4g}]",
-            f"{row.final.mean:.4g} [{row.final.low:.4g}, {row.final.high:.4g}]",
-            minus,
-            "" if difference is None else difference.verdict,
-            *([str(row.num_diverged)] if diverged else []),
-        )
-    Console(markup=False, emoji=False).print(table)  # labels are text, not instructions
+    print(f"{comparison.num_tasks} test tasks; AUC is the mean return over the updates")
+    shown = [comparison_table(comparison, **resamples)]
+    if paired := differences(comparison, target, **resamples):
+        shown.append(differences_table(comparison, target, paired))
+    for part in shown:
+        table = Table()
+        for heading in part.header:  # in a narrow terminal the numbers break, not the verdict
+            table.add_column(heading, no_wrap=heading == f"{comparison.label(target)} is")
+        for row in part.rows:
+            table.add_row(*(cell.replace("\N{MINUS SIGN}", "-") for cell in row))
+        Console(markup=False, emoji=False).print(table)  # labels are text, not instructions
     if edges := comparison.at_edge():
         print(f"tuned at an edge of the grid, so that a wider one might do better: {', '.join(edges)}")
 
@@ -121,7 +111,8 @@ def print_comparison(comparison: Comparison, config: Experiment) -> None:
 def print_outcome(run: Run) -> None:
     """Print the comparison, the times and where the report is."""
     print_comparison(run.comparison, run.config)
-    counts = [run.of_model(name).dataset.counts() for name in run.models_needed]
+    models = [run.of_model(name) for name in run.models_needed]
+    counts = [own.dataset.counts() for own in models if own.config.learner == "fitted-q"]
     if sentence := nothing_learned(run.comparison, counts):
         print(sentence)
     if seconds := times_of(run):

@@ -31,15 +31,15 @@ from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import writing as writing
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
+from metastep.envs.contexts import load_tasks
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
 from metastep.experiments import config as configs
-from metastep.experiments import provenance, reporting, stages
+from metastep.experiments import provenance, reporting, searching, stages
 from metastep.experiments.budget import require_affordable
 from metastep.experiments.schema import Experiment
-from metastep.fqi import Model, save_model
+from metastep.fqi import save_model
 from metastep.mdp import MetaMDP, collection
 from metastep.mdp.dataset import Dataset, DatasetWriter, all_transitions
-from metastep.mdp.tasks import load_tasks
 from metastep.testing import check_env
 from metastep.testing.envs import declared
 
@@ -49,12 +49,8 @@ _CHECKED_STEPS = 50  # of an episode of a user's environment, at most
 class Run:
     """An experiment and the folder of its results; every stage writes whole files, so a stopped run resumes.
 
-    Constructing a `Run` touches no file: `Run.create` makes the folder, `Run.open` reads one.
-
-    Args:
-        path: folder of the run.
-        config: the experiment.
-        tasks: contexts to train on in place of the task distribution, (tasks, coordinates).
+    Constructing a `Run` touches no file: `Run.create` makes the folder, `Run.open` reads one. `tasks` are contexts to train on in
+    place of the task distribution, (tasks, coordinates).
     """
 
     def __init__(self, path: Path, config: Experiment, tasks: NDArray[np.float32] | None = None) -> None:
@@ -65,9 +61,7 @@ class Run:
         self._models: dict[str, Run] = {}
 
     @classmethod
-    def create(
-        cls, path: Path, config: Experiment, tasks: NDArray[np.float32] | None = None, *, command: str = ""
-    ) -> Self:
+    def create(cls, path: Path, config: Experiment, tasks: Any = None, *, command: str = "") -> Self:
         """Create the folder, or resume one of the same configuration; keep the command for the report."""
         return cls(path, config, tasks).prepare_folder(command)
 
@@ -109,13 +103,12 @@ class Run:
     def require_buildable(self) -> Self:
         """Refuse a configuration whose meta-MDPs, estimators or methods cannot be built."""
         for own in map(self.of_model, ("", *self.config.models)):
-            configs.build_fqi(own.config, own.mdp.space)
+            if own.config.learner == "search":
+                searching.build_search(own)
+            else:
+                configs.build_fqi(own.config, own.mdp.space)
         assert self.methods is not None
         return self
-
-    def with_config(self, config: Experiment) -> Run:
-        """Return a run with another configuration that shares this folder; its stages that write are not to be used."""
-        return Run(self.path, config, self.tasks)
 
     def of_model(self, name: str) -> Run:
         """Return the run of a further model, which lies within this one and may not exist yet; "" is this run."""
@@ -167,8 +160,8 @@ class Run:
         return provenance.read_dataset(self)
 
     @cached_property
-    def model(self) -> Model:
-        """The fitted and selected model."""
+    def model(self) -> Any:
+        """The model that was fitted or searched, and selected: a `Model` or a `SearchedModel`."""
         return provenance.read_model(self)
 
     @cached_property
@@ -181,9 +174,7 @@ class Run:
         """All methods on the test tasks, joined from the results there."""
         comparison = provenance.read_comparison(self, self.comparison_file)
         if comparison.names != self.config.compare.names:
-            raise InputError(
-                f"File {self.comparison_file} compares other methods than this run; remove it to compare again."
-            )
+            raise InputError(f"File {self.comparison_file} compares other methods; remove it to compare again.")
         return comparison
 
     def command(self) -> str:
@@ -226,7 +217,7 @@ class Run:
             return Exploration()
         config, path = self.config, self.round_file(index)
         blocks = range(index * len(writer.layout.blocks) // config.collect.rounds)
-        fingerprint = writer.digest_of(blocks)
+        fingerprint = storage.sha256_of_json([storage.sha256_of(writer.files.path(block)) for block in blocks])
         if path.exists():
             model = provenance.read_round_model(self, index, fingerprint)
         else:
@@ -237,12 +228,14 @@ class Run:
             save_model(model, path)
         return Exploring(MetaFQIController(model), config.collect.exploration, config.collect.near)
 
-    def learn(self, model: str = "", *, tracker: Tracker | None = None) -> Model:
-        """Collect, fit and select one of the experiment's models, or continue where it was stopped."""
+    def learn(self, model: str = "", *, tracker: Tracker | None = None) -> Any:
+        """Collect and fit, or search, one of the experiment's models, and select; or continue where it was stopped."""
         own = self.of_model(model)
         if model:
             own.prepare_folder()
             tracker = Named(tracker or Silent(), model)
+        if own.config.learner == "search":
+            return searching.search_and_select(own, tracker=tracker)
         if not (own.model_file.exists() and own.validation_file.exists()):
             own.collect(tracker=tracker)
         return stages.fit_and_select(own, tracker=tracker)
@@ -317,13 +310,11 @@ def run(
     """Run an experiment: everything that `metastep run` does. A stopped run resumes.
 
     Args:
-        source: the name of a preset, or the path of a .toml file.
-        out: folder of the run.
+        source, out: the name of a preset or the path of a .toml file; the folder of the run.
         scale: "quick" or "full"; by default quick where the configuration has such a table.
         seed: of everything random, in place of the configuration's.
         overrides: further settings, like `"fqi.regressor.trees=20"`.
-        tracker: receives progress.
-        anyway: whether it may take weeks.
+        tracker, anyway: receives progress; whether it may take weeks.
 
     Returns:
         The run, with its `config`, `dataset`, `model` and `comparison`.
@@ -347,8 +338,7 @@ def start_run(
 ) -> Run:
     """Create or resume a run; what cannot run is refused before a folder is created.
 
-    Besides the arguments of `run` there are the command that was typed, for the report, a file of contexts to train on, and
-    another run, or its data, to copy the training data from.
+    `command` is for the report, `tasks` a file of contexts to train on, `data` another run to copy the training data from.
     """
     config = configs.load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
     env = configs.build_env(config)

@@ -22,6 +22,8 @@ from metastep.fqi.maximise import Ties
 from metastep.mdp import EpisodicMetaMDP, InitialPolicy
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.spaces import Range, Scale, Space, space_for
+from metastep.search.evolution import Objective, Search, Strategy
+from metastep.search.network import Level
 from metastep.simulation.gradients import DampingKind, Estimator, FisherSolver
 from metastep.simulation.rollouts import Baseline, Rollout
 
@@ -45,12 +47,17 @@ def _plain(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def _field(sentence: str, default: Any = ..., **bounds: Any) -> Any:
+    """Return a field with a sentence; it must be set unless it has a default."""
+    return Field(default, description=sentence, **bounds)
+
+
 def _of(owner: Callable[..., Any], name: str, more: str = "", **default: Any) -> Any:
     """Return the field of a setting that a class defines: its default, bounds and sentence."""
     setting = settings_of(owner)[name]
     if setting.default is not inspect.Parameter.empty:
         default = {"default": setting.default, **default}
-    field = Field(description=setting.sentence + more, **default)
+    field = _field(setting.sentence + more, **default)
     field.metadata.extend(getattr(setting.kind, "__metadata__", ()))
     return field
 
@@ -63,6 +70,7 @@ def _features(value: Any) -> Any:
     return features.expanded(names) if sets or isinstance(value, str) else value
 
 
+Learner = Literal["fitted-q", "search"]
 Thousand = Annotated[int, Ge(1), Le(1000)]
 PerParameter = Annotated[
     tuple[Float, ...],
@@ -103,38 +111,34 @@ class _Part(_Named):
 class PolicySection(_Part):
     """The policy that learns; its options, like sigma, stand beside its name."""
 
-    name: str = Field(default="linear", min_length=1, description="Name in the registry of policies, or module:name.")
+    name: str = _field("Name in the registry of policies, or module:name.", "linear", min_length=1)
 
 
 class RuleSection(_Part):
     """The update rule; its options, like damping, stand beside its name."""
 
-    name: str = Field(default="nga", min_length=1, description="Name in the registry of rules, or module:name.")
+    name: str = _field("Name in the registry of rules, or module:name.", "nga", min_length=1)
 
 
 class ControllerSection(_Part):
     """What proposes the step sizes of a method; its options stand beside its name."""
 
-    name: str = Field(min_length=1, description="Name in the registry of controllers, or module:name.")
+    name: str = _field("Name in the registry of controllers, or module:name.", min_length=1)
 
 
 class RegressorSection(_Part):
     """What Q is fitted with; its options, like trees and min_samples_split, stand beside its name."""
 
-    name: str = Field(
-        default="extra-trees", min_length=1, description="Name in the registry of regressors, or module:name."
-    )
+    name: str = _field("Name in the registry of regressors, or module:name.", "extra-trees", min_length=1)
 
 
 class EnvSection(_Section):
     """The family of tasks."""
 
-    name: str = Field(min_length=1, description="Name in the registry of environments, or module:name.")
-    options: Annotated[dict[str, Any], AfterValidator(_plain)] = Field(
-        default={}, description="Fields of its class to set."
-    )
-    fixed_context: tuple[Float, ...] | None = Field(
-        default=None, min_length=1, description="The one task of a run without a family: a number for each coordinate."
+    name: str = _field("Name in the registry of environments, or module:name.", min_length=1)
+    options: Annotated[dict[str, Any], AfterValidator(_plain)] = _field("Fields of its class to set.", {})
+    fixed_context: tuple[Float, ...] | None = _field(
+        "The one task of a run without a family: a number for each coordinate.", None, min_length=1
     )
 
 
@@ -174,17 +178,17 @@ class RolloutSection(_Section):
 class RangeSection(_Section):
     """The range of the step along one direction of a menu."""
 
-    low: Float = Field(ge=0.0, description="Smallest step.")
-    high: Float = Field(gt=0.0, le=1e9, description="Largest step.")
-    scale: Scale = Field(default="linear", description="What a step's number means, and how it is sampled and gridded.")
+    low: Float = _field("Smallest step.", ge=0.0)
+    high: Float = _field("Largest step.", gt=0.0, le=1e9)
+    scale: Scale = _field("What a step's number means, and how it is sampled and gridded.", "linear")
 
 
 class ChoiceSection(_Section):
     """A hyperparameter of the rule that is chosen for each update; by default from the rule's usual range of it."""
 
-    low: Float | None = Field(default=None, ge=0.0, description="Smallest value.")
-    high: Float | None = Field(default=None, gt=0.0, le=1e9, description="Largest value.")
-    scale: Literal["linear", "log"] | None = Field(default=None, description="How values are sampled and gridded.")
+    low: Float | None = _field("Smallest value.", None, ge=0.0)
+    high: Float | None = _field("Largest value.", None, gt=0.0, le=1e9)
+    scale: Literal["linear", "log"] | None = _field("How values are sampled and gridded.", None)
 
     def range(self, name: str, usual: Range) -> Range:
         """Return the range of the coordinate."""
@@ -195,21 +199,17 @@ class ChoiceSection(_Section):
 class MetaSection(_Section):
     """The meta-MDP: what is seen, what is chosen, what is done with it."""
 
-    num_updates: Count = Field(
-        description="Updates of a learner (T) in the training data; the generative method makes one."
-    )
-    rule: RuleSection = Field(default=RuleSection(), description="The update whose step sizes are chosen.")
+    num_updates: Count = _field("Updates of a learner (T) in the training data; the generative method makes one.")
+    rule: RuleSection = _field("The update whose step sizes are chosen.", RuleSection())
     meta_discount: float = _of(EpisodicMetaMDP, "meta_discount")
-    stepsize_low: Float = Field(default=0.0, ge=0.0, description="Smallest step size.")
-    stepsize_high: Float = Field(gt=0.0, le=1e9, description="Largest step size.")
-    stepsize_scale: Scale = Field(
-        default="linear",
-        description="How steps are sampled and gridded; on the scale divergence they are the KL a step may cost.",
+    stepsize_low: Float = _field("Smallest step size.", 0.0, ge=0.0)
+    stepsize_high: Float = _field("Largest step size.", gt=0.0, le=1e9)
+    stepsize_scale: Scale = _field(
+        "How steps are sampled and gridded; on the scale divergence they are the KL a step may cost.", "linear"
     )
-    ranges: dict[str, RangeSection] = Field(default={}, description="Ranges of the steps along directions of a menu.")
-    choices: dict[str, ChoiceSection] = Field(
-        default={},
-        description="Hyperparameters of the rule to choose for each update besides the step, such as PPO's clip_range.",
+    ranges: dict[str, RangeSection] = _field("Ranges of the steps along directions of a menu.", {})
+    choices: dict[str, ChoiceSection] = _field(
+        "Hyperparameters of the rule to choose for each update besides the step, such as PPO's clip_range.", {}
     )
     observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(EpisodicMetaMDP, "observation")
 
@@ -224,25 +224,20 @@ class MetaSection(_Section):
 class CollectSection(_Section):
     """The training data (Algorithm 1 of the paper)."""
 
-    method: Literal["trajectory", "generative"] = Field(
-        default="trajectory", description="Whole meta-episodes, or every tuple sampled afresh."
+    method: Literal["trajectory", "generative"] = _field(
+        "Whole meta-episodes, or every tuple sampled afresh.", "trajectory"
     )
-    num_meta_episodes: Count = Field(
-        description="Meta-episodes, or tuples of the generative method (K); of each round, in whole blocks, of several."
+    num_meta_episodes: Count = _field(
+        "Meta-episodes, or tuples of the generative method (K); of each round, in whole blocks, of several."
     )
-    labels: Thousand = Field(
-        default=1, description="Updates tried at every state; one is made, the others only give tuples."
+    labels: Thousand = _field("Updates tried at every state; one is made, the others only give tuples.", 1)
+    rounds: Thousand = _field("Rounds: the first explores, later ones follow the model fitted so far.", 1)
+    exploration: Share = _field("Share of random updates among those made in later rounds.", 0.3)
+    near: Share = _field(
+        "Share of the updates only tried in later rounds that are near what the model would choose.", 0.0
     )
-    rounds: Thousand = Field(
-        default=1, description="Rounds: the first explores, later ones follow the model fitted so far."
-    )
-    exploration: Share = Field(default=0.3, description="Share of random updates among those made in later rounds.")
-    near: Share = Field(
-        default=0.0,
-        description="Share of the updates only tried in later rounds that are near what the model would choose.",
-    )
-    block_size: Count | None = Field(
-        default=None, description="Learners simulated together while collecting; by default rollout.block_size."
+    block_size: Count | None = _field(
+        "Learners simulated together while collecting; by default rollout.block_size.", None
     )
 
 
@@ -250,7 +245,7 @@ class FQISection(_Section):
     """Fitted Q-Iteration."""
 
     iterations: int = _of(MetaFQI, "iterations")
-    regressor: RegressorSection = Field(default=RegressorSection(), description="What Q is fitted with.")
+    regressor: RegressorSection = _field("What Q is fitted with.", RegressorSection())
     double: bool = _of(MetaFQI, "double")
     lam: float = _of(MetaFQI, "lam")
     num_stepsizes: int = _of(MetaFQI, "num_stepsizes")
@@ -261,30 +256,47 @@ class FQISection(_Section):
 class SelectionSection(_Section):
     """The choice of the iteration."""
 
-    num_tasks: Count = Field(description="Validation tasks, none of them in training, tuning or test.")
+    num_tasks: Count = _field("Validation tasks, none of them in training, tuning or test.")
+
+
+class SearchSection(_Section):
+    """Search for a controller of all choices by evolution strategies, on the learning curves themselves."""
+
+    strategy: Strategy = _of(Search, "strategy")
+    objective: Objective = _of(Search, "objective")
+    levels: tuple[Level, ...] = _of(Search, "levels")
+    start: dict[str, Float] = _of(Search, "start", default={})
+    generations: int = _of(Search, "generations")
+    pairs: int = _of(Search, "pairs")
+    deviation: float = _of(Search, "deviation")
+    rate: float = _of(Search, "rate")
+    knots: int = _of(Search, "knots")
+    units: int = _of(Search, "units")
+    observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(Search, "observation")
+    validate_every: int = _of(Search, "validate_every")
+    block_size: int | None = _of(Search, "block_size")
+
+    def build(self) -> Search:
+        """Return the search."""
+        return Search(**{name: getattr(self, name) for name in type(self).model_fields})
 
 
 class MethodSection(_Named):
     """One method of the comparison; the name of a registered baseline alone is enough."""
 
-    name: str = Field(description="Name in tables and files; that of a baseline, or module:name, brings the rest.")
-    rule: RuleSection | None = Field(default=None, description="The update; by default the baseline's, or meta.rule.")
-    controller: ControllerSection | None = Field(
-        default=None, description="What proposes the step sizes; by default the baseline's."
+    name: str = _field("Name in tables and files; that of a baseline, or module:name, brings the rest.")
+    rule: RuleSection | None = _field("The update; by default the baseline's, or meta.rule.", None)
+    controller: ControllerSection | None = _field("What proposes the step sizes; by default the baseline's.", None)
+    model: str = _field("The table [models.NAME] whose rule, step sizes and model it uses.", "")
+    stepsize_scale: Scale | None = _field("What its steps mean; by default what others' do.", None)
+    stepsize_range: tuple[Float, Float] | None = _field(
+        "Its smallest and largest step; by default those of meta.", None
     )
-    model: str = Field(default="", description="The table [models.NAME] whose rule, step sizes and model it uses.")
-    stepsize_scale: Scale | None = Field(default=None, description="What its steps mean; by default what others' do.")
-    stepsize_range: tuple[Float, Float] | None = Field(
-        default=None, description="Its smallest and largest step; by default those of meta."
+    grid: dict[str, tuple[Positive, ...]] = _field(
+        "Values to try for each tuned option of the controller (of the rule: rule.NAME); by default the baseline's.", {}
     )
-    grid: dict[str, tuple[Positive, ...]] = Field(
-        default={},
-        description="The values that each tuned option of the controller is tried with, and as rule.NAME those of an option of "
-        "the rule; by default the baseline's. A step size along meta.rule that has none is tried with ten values of its range, "
-        "equally spaced on its scale, without the smallest.",
-    )
-    label: str = Field(default="", description="The name in figures and tables.", max_length=80)
-    colour: str = Field(default="", description="The colour in figures, like #0072B2.", pattern=r"^(#[0-9a-fA-F]{6})?$")
+    label: str = _field("The name in figures and tables.", "", max_length=80)
+    colour: str = _field("The colour in figures, like #0072B2.", "", pattern=r"^(#[0-9a-fA-F]{6})?$")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -303,26 +315,21 @@ class MethodSection(_Named):
 class CompareSection(_Section):
     """The comparison on test tasks."""
 
-    methods: tuple[MethodSection, ...] = Field(
+    methods: tuple[MethodSection, ...] = _field(
+        "Methods to compare, in the order of the tables.",
         (MethodSection(name="metafqi"), MethodSection(name="fixed")),
         min_length=1,
-        description="Methods to compare, in the order of the tables.",
     )
-    num_tasks: Several = Field(default=100, description="Test tasks, the same for every method.")
-    num_updates: Count = Field(description="Updates of a learner in the comparison, in tuning and in validation.")
-    num_tuning_tasks: Several = Field(default=20, description="Tasks on which the baselines are tuned.")
-    shared_noise: bool = Field(
-        default=False,
-        description="Whether the points of a grid are tuned with the same simulation noise, each in blocks of its own.",
+    num_tasks: Several = _field("Test tasks, the same for every method.", 100)
+    num_updates: Count = _field("Updates of a learner in the comparison, in tuning and in validation.")
+    num_tuning_tasks: Several = _field("Tasks on which the baselines are tuned.", 20)
+    shared_noise: bool = _field(
+        "Whether the points of a grid are tuned with the same simulation noise, each in blocks of its own.", False
     )
-    blocks_together: Count = Field(
-        default=1,
-        description="Blocks that a GPU simulates in one batch except while collecting, rounded down to a power of two; their "
-        "last bits then depend on which blocks meet. On a CPU each block has a core of its own.",
+    blocks_together: Count = _field(
+        "Blocks in one batch on a GPU, at most, except while collecting; last bits depend on which blocks meet.", 1
     )
-    num_resamples: Count = Field(
-        default=10_000, description="Random draws of sign-flip tests, interquartile means and oracle scores."
-    )
+    num_resamples: Count = _field("Random draws of sign-flip tests, interquartile means and oracle scores.", 10_000)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -339,10 +346,12 @@ class CompareSection(_Section):
 class ModelSection(_Section):
     """A further model of the same experiment, and what is different for it; everything else is as above."""
 
-    meta: dict[str, Any] = Field(default={}, description="Settings of meta that are different.")
-    collect: dict[str, Any] = Field(default={}, description="Settings of collect that are different.")
-    fqi: dict[str, Any] = Field(default={}, description="Settings of fqi that are different.")
-    selection: dict[str, Any] = Field(default={}, description="Settings of selection that are different.")
+    meta: dict[str, Any] = _field("Settings of meta that are different.", {})
+    collect: dict[str, Any] = _field("Settings of collect that are different.", {})
+    learner: Learner | None = _field("What learns it, if something else.", None)
+    fqi: dict[str, Any] = _field("Settings of fqi that are different.", {})
+    search: dict[str, Any] = _field("Settings of search that are different.", {})
+    selection: dict[str, Any] = _field("Settings of selection that are different.", {})
 
 
 def _names(value: Any, key: str = "") -> Iterator[str]:
@@ -360,24 +369,31 @@ def _names(value: Any, key: str = "") -> Iterator[str]:
 class Experiment(_Section):
     """A complete experiment, every setting resolved."""
 
-    seed: int = Field(default=0, ge=0, le=2**32 - 1, description="Seed of everything random.")
-    env: EnvSection = Field(description="The family of tasks.")
-    policy: PolicySection = Field(description="The policy that learns.")
-    initial: InitialSection = Field(description="The distribution of the first policy.")
-    rollout: RolloutSection = Field(description="How a policy is tried out and its gradient estimated.")
-    meta: MetaSection = Field(description="What the meta-MDP shows and what is chosen.")
-    collect: CollectSection = Field(description="The training data.")
-    fqi: FQISection = Field(default=FQISection(), description="Fitted Q-Iteration.")
-    selection: SelectionSection = Field(description="The choice of the iteration.")
-    compare: CompareSection = Field(description="The comparison on test tasks.")
-    models: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")], ModelSection] = Field(
-        default={}, description="Further models that methods may follow, by name, and what is different for each."
+    seed: int = _field("Seed of everything random.", 0, ge=0, le=2**32 - 1)
+    env: EnvSection = _field("The family of tasks.")
+    policy: PolicySection = _field("The policy that learns.")
+    initial: InitialSection = _field("The distribution of the first policy.")
+    rollout: RolloutSection = _field("How a policy is tried out and its gradient estimated.")
+    meta: MetaSection = _field("What the meta-MDP shows and what is chosen.")
+    collect: CollectSection = _field(
+        "The training data, which search does without.", CollectSection(num_meta_episodes=1)
+    )
+    learner: Learner = _field("What learns the controller: Fitted Q-Iteration from data, or search.", "fitted-q")
+    fqi: FQISection = _field("Fitted Q-Iteration.", FQISection())
+    search: SearchSection = _field("Evolution strategies.", SearchSection())
+    selection: SelectionSection = _field("The choice of the iteration.")
+    compare: CompareSection = _field("The comparison on test tasks.")
+    models: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")], ModelSection] = _field(
+        "Further models that methods may follow, by name, and what is different for each.", {}
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         # What the classes behind the sections refuse is refused here, in their words.
         self.initial.build()
+        self.search.build()
+        if self.learner == "fitted-q" and "collect" not in self.model_fields_set:
+            raise ValueError("collect: is missing, it must be a table of settings")
         meta = self.meta
         step = Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
         Stepsizes(step.low, step.high, self.fqi.num_stepsizes, scale=step.scale)

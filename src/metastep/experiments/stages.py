@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,9 +22,9 @@ from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Stage, Tracker
 from metastep.controllers import Controller, MetaFQIController
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, baselines, compare
-from metastep.evaluation.comparison import Asked, comparing
-from metastep.evaluation.tuning import num_blocks, tuning
-from metastep.experiments import provenance
+from metastep.evaluation.comparison import TaskSet, comparison_plan
+from metastep.evaluation.tuning import num_blocks, tuning_plan
+from metastep.experiments import provenance, searching
 from metastep.experiments.config import build_fqi, build_regressor, build_rule
 from metastep.experiments.schema import Experiment, MethodSection
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, save_model
@@ -53,26 +53,22 @@ def fit_on(
     *,
     tracker: Tracker | None,
     random_state: int | None = None,
-    setting: dict[str, Any] | None = None,
-    configuration: dict[str, Any] | None = None,
+    **recorded: Any,
 ) -> Model:
-    """Fit metaFQI on transitions that `fingerprint` identifies; `setting` and `configuration` replace the experiment's own."""
+    """Fit metaFQI on transitions that `fingerprint` identifies; what is recorded replaces the experiment's own."""
     estimator = build_fqi(config, mdp.space, random_state)
     with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
         if not len(transitions.reward):
-            raise InputError(
-                "fit: each of the tuples holds a number that is not finite, so there is nothing to fit; look at the policy's "
-                "sigma, the first policies and the step sizes."
-            )
+            remedy = "look at the policy's sigma, the first policies and the step sizes"
+            raise InputError(f"fit: each of the tuples holds a number that is not finite; {remedy}.")
         estimator.fit(transitions, progress=lambda *_: stage.advance(1))
     model = model_from(
         estimator,
-        setting=setting or mdp.setting,
         observation=[ObservationPart(name, size) for name, size in features.sizes(mdp, mdp.observation).items()],
         training_data=TrainingData(len(transitions.reward), config.seed, fingerprint),
         feature_names=features.columns(mdp, mdp.observation),
-        configuration=configuration or {"experiment": config.to_dict()},
         branches=branches_of(mdp.space),
+        **{"setting": mdp.setting, "configuration": {"experiment": config.to_dict()}} | recorded,
     )
     # As in the configuration: `module:name` says where a user's own regressor comes from.
     fitted_with = dataclasses.replace(model.record.regressor, name=config.fqi.regressor.name)
@@ -90,9 +86,8 @@ def iteration_methods(run: Run, model: Model) -> list[Method]:
 def validate(run: Run, model: Model, *, tracker: Tracker | None = None) -> Comparison:
     """Run every iteration of a model on the same validation tasks.
 
-    Each iteration has blocks of its own, with all tasks in lockstep. In the lanes of one block, as grid points are tuned, they
-    would not share their simulation noise, which belongs to a block's lane; iterations differ by little, so that noise would
-    decide between them.
+    Each iteration has blocks of its own, so that all of them share their simulation noise, unlike the points of a grid when it is
+    tuned: iterations differ by little, and noise would decide between them.
     """
     methods, num_tasks = iteration_methods(run, model), run.config.selection.num_tasks
     return compare(methods, run.mdp, num_tasks=num_tasks, stream=Stream.VALIDATION, **run.how_compared(tracker))
@@ -126,13 +121,13 @@ def fit_and_select(run: Run, *, tracker: Tracker | None = None) -> Model:
     return read_fitted(run)[0]
 
 
-def read_fitted(run: Run) -> tuple[Model, Comparison]:
+def read_fitted(run: Run) -> tuple[Any, Comparison]:
     """Return the model of a run and its validation, which must belong together."""
+    if run.config.learner == "search":
+        return searching.read_searched(run), run.validation
     if select(run.model, run.validation).record != run.model.record:
-        raise InputError(
-            f"File {run.model_file} was not selected on what {run.validation_file.name} beside it holds; remove both and run "
-            f"`metastep fit {run.path}` again."
-        )
+        others = f"was not selected on what {run.validation_file.name} beside it holds"
+        raise InputError(f"File {run.model_file} {others}; remove both and run `metastep fit {run.path}` again.")
     return run.model, run.validation
 
 
@@ -157,15 +152,19 @@ def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bo
 
     One that has to be loaded or trained is so before the others begin.
     """
-    settings, uses = run.config.compare, list[str]()
-    asked = Asked(run.mdp, run.config.seed, settings.num_updates, settings.num_tasks)
-    own, blocks, ready, search = run.of_model(spec.model), len(asked.blocks), None, None
+    settings, own = run.config.compare, run.of_model(spec.model)
+    tasks = TaskSet(run.mdp, run.config.seed, settings.num_updates, settings.num_tasks)
+    blocks, ready, search = len(tasks.blocks), None, None
     if spec.grid:
         how: Any = {"num_tasks": settings.num_tuning_tasks, "shared_noise": settings.shared_noise}
-        search = tuning(spec, own.mdp, seed=own.config.seed, num_updates=settings.num_updates, **how)
+        search = tuning_plan(spec, own.mdp, seed=own.config.seed, num_updates=settings.num_updates, **how)
         blocks += num_blocks(spec, own.mdp, **how)
     else:
-        ready = prepare_method(run, spec, on_use=uses.append, tracker=tracker)
+        ready = prepare_method(run, spec, tracker=tracker)
+    uses, controller = list[str](), some_controller(spec)
+    if controller.needs_model:
+        level = getattr(controller, "level", "")
+        uses = [(f"models/{spec.model}/" if spec.model else "") + (f"levels/{level}" if level else "model")]
 
     def plan() -> Plan[None]:
         method, tables = ready, list[TuningTable]()
@@ -173,39 +172,29 @@ def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bo
             method, table = yield from search
             tables = [table]
         assert method is not None
-        result = yield from comparing([method], asked, tables)
+        result = yield from comparison_plan([method], tasks, tables)
         provenance.write_comparison(run, run.result_file(method.name), result, uses)
 
     return bool(spec.grid), blocks, plan()
 
 
-def prepare_method(
-    run: Run, spec: MethodSpec, *, on_use: Callable[[str], object] = str, tracker: Tracker | None = None
-) -> Method:
-    """Return a method with nothing to tune, its controller loaded or trained where it needs to be.
-
-    `on_use` receives "model", or "models/NAME/model", if the controller asks for a model of the run.
-    """
+def prepare_method(run: Run, spec: MethodSpec, *, tracker: Tracker | None = None) -> Method:
+    """Return a method with nothing to tune, its controller loaded or trained where it needs to be."""
     own = run.of_model(spec.model)
     config = own.config
     mdp = own.mdp.with_budget(config.compare.num_updates)
-
-    def model() -> Model:
-        on_use(f"models/{spec.model}/model" if spec.model else "model")
-        return own.model
-
-    needs = controllers.Run(
+    resources = controllers.Resources(
         mdp=spec.on(mdp),
         seed=config.seed,
         num_updates=config.compare.num_updates,
         num_training_episodes=config.collect.num_meta_episodes,
         num_stepsizes=config.fqi.num_stepsizes,
         regressor=partial(build_regressor, config),
-        model=model,
+        model=partial(searching.model_of, own),
         task_list=run.tasks,
         tracker=tracker or Silent(),
     )
-    return spec.method(mdp, controller=spec.build_controller({}).prepared(needs))
+    return spec.method(mdp, controller=spec.build_controller({}).prepared(resources))
 
 
 def method_specs(config: Experiment) -> dict[str, MethodSpec]:
@@ -258,12 +247,7 @@ def some_controller(spec: MethodSpec) -> Controller:
 
 
 class Timed:
-    """A tracker that adds up the seconds of each stage in a folder, without the stages within it.
-
-    Args:
-        folder: where the times are kept.
-        tracker: receives the stages, too.
-    """
+    """A tracker that adds up the seconds of each stage in a folder, without the stages within it; another shows them."""
 
     def __init__(self, folder: Path, tracker: Tracker | None) -> None:
         self._folder, self._tracker, self._inner = folder, tracker or Silent(), 0.0

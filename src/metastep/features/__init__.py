@@ -13,7 +13,7 @@ from jax import Array
 
 from metastep._core.errors import InputError
 from metastep.features import formulas as formulas  # which registers them
-from metastep.features.base import ANY, REGISTRY, Feature, Memory, Seen, Source
+from metastep.features.base import ANY, REGISTRY, Feature, Memory, Seen
 
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
@@ -29,6 +29,11 @@ SETS: dict[str, tuple[str, ...]] = {
     "training": (
         *("last_rate", "last_divergence", "clip_fraction", "entropy_change", "explained_variance", "change_in_errors"),
         *("relative_error", "step_ratio", "step_cosine", "budget", "first_entropy"),
+    ),
+    # More of that: with the set above, what a controller of the whole update observes.
+    "progress": (
+        *("last_clip_fraction", "relative_step", "gradient_change", "actor_gradient", "target_change"),
+        *("smoothed_change", "drop_in_errors", "gradient_steps"),
     ),
 }
 """Observations with a name of their own."""
@@ -47,19 +52,19 @@ def evaluate(feature: Feature, seen: Seen, num_learners: int) -> Array:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def compute(mdp: Source, wanted: tuple[str, ...], learners: Any) -> dict[str, Array]:
+def compute(mdp: Any, wanted: tuple[str, ...], learners: Any) -> dict[str, Array]:
     """Return some features of every learner by name, each (learners, size)."""
     seen = mdp.diagnostics(learners)
     return {name: evaluate(make(name), seen, len(learners.theta)) for name in wanted}
 
 
-def meta_observation(mdp: Source, learners: Any) -> Array:
+def meta_observation(mdp: Any, learners: Any) -> Array:
     """Return x = <theta, g, omega>, or what `mdp.observation` names: (learners, features)."""
     found = compute(mdp, mdp.observation, learners)
     return jnp.concatenate([found[name] for name in mdp.observation], axis=1)
 
 
-def require_known(mdp: Source) -> None:
+def require_known(mdp: Any) -> None:
     """Refuse an observation with unregistered names, or with features that the meta-MDP lacks the diagnostics for."""
 
     def is_known(name: str) -> bool:
@@ -69,32 +74,19 @@ def require_known(mdp: Source) -> None:
         if not is_known(name):
             rule: Any = getattr(mdp, "rule", None)
             allowed = ", ".join(filter(is_known, names()))
-            raise InputError(
-                f"meta.observation: {name!r} is not known where the rule is {rule.name!r}, allowed are {allowed}."
-            )
+            where = f"where the rule is {rule.name!r}"
+            raise InputError(f"meta.observation: {name!r} is not known {where}, allowed are {allowed}.")
 
 
-def sizes(mdp: Source, wanted: Sequence[str]) -> dict[str, int]:
+def sizes(mdp: Any, wanted: Sequence[str]) -> dict[str, int]:
     """Return how many numbers each of some features has."""
     return {name: make(name).size(mdp) for name in wanted}
 
 
-def columns(mdp: Source, wanted: Sequence[str]) -> tuple[str, ...]:
+def columns(mdp: Any, wanted: Sequence[str]) -> tuple[str, ...]:
     """Return a name for every number of some features, side by side."""
     return tuple(column for name in wanted for column in make(name).columns(mdp))
 
 
-__all__ = [
-    "ANY",
-    "REGISTRY",
-    "SETS",
-    "Feature",
-    "Memory",
-    "Seen",
-    "Source",
-    "columns",
-    "compute",
-    "evaluate",
-    "expanded",
-]
+__all__ = ["ANY", "REGISTRY", "SETS", "Feature", "Memory", "Seen", "columns", "compute", "evaluate", "expanded"]
 __all__ += ["make", "meta_observation", "names", "register", "require_known", "sizes"]

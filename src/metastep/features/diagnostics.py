@@ -37,6 +37,27 @@ def explained_variance(values: Any, targets: Any, xp: Any) -> Any:
     return xp.where(whole <= 0.0, 0.0, xp.maximum(1.0 - share, LOWEST_EXPLAINED))
 
 
+def first_of(known: Any, value: Any, xp: Any) -> Any:
+    """Return the first positive number of a series: the known one, else this value; 0 where neither is positive."""
+    return xp.where(known > 0.0, known, xp.where(value > 0.0, value, 0.0))
+
+
+def best_return(memory: Memory, mean_return: Any, xp: Any) -> Any:
+    """Return the best mean return so far; one that is not finite does not count."""
+    now = xp.where(xp.isfinite(mean_return), mean_return, memory.mean_return)
+    return xp.where(memory.sound > 0, xp.maximum(memory.best_return, now), now)
+
+
+SMOOTHING = 0.8
+"""What the changes of the return so far count in their moving average when the next one is added."""
+
+
+def smoothed_change(memory: Memory, mean_return: Any, xp: Any) -> Any:
+    """Return the moving average of the changes of the mean return; 0 before the first, and one that is not finite counts 0."""
+    change = xp.where(memory.sound > 0, mean_return - memory.mean_return, 0.0)
+    return SMOOTHING * memory.smoothed_change + (1.0 - SMOOTHING) * xp.where(xp.isfinite(change), change, 0.0)
+
+
 class StepGeometry(NamedTuple):
     """How a step lies to the one before it, over the last axis of both."""
 
@@ -65,26 +86,39 @@ class Movement(NamedTuple):
         return Movement(xp.where(sound, parameters, self.parameters), xp.where(sound, step, self.step)), found
 
 
+PER_MINIBATCH = ("approx_kl", "clip_fraction", "gradient_norm", "actor_gradient_norm")
+"""What a loop may report minibatch by minibatch."""
+
+_OF_AN_EPOCH = ("approx_kl", "last_clip_fraction")
+
+
 class MinibatchStats(NamedTuple):
     """Diagnostics of an update that a loop reports minibatch by minibatch."""
 
     minibatches: Any = 0  # of the update so far
     approx_kl: Any = 0.0  # sum over those of the current epoch
     clip_fraction: Any = 0.0  # sum over all of them
+    last_clip_fraction: Any = 0.0  # sum over those of the current epoch
+    gradient_norm: Any = 0.0  # sum over all, like the next one
+    actor_gradient_norm: Any = 0.0
 
     def after(self, reported: Mapping[str, Any], begins: Any, each_epoch: int, xp: Any) -> "MinibatchStats":
         """Add one minibatch, the first of an update where `begins` is true."""
         num = xp.where(begins, 0, self.minibatches)
-        return MinibatchStats(
-            num + 1,
-            xp.where(num % each_epoch == 0, 0.0, self.approx_kl) + reported.get("approx_kl", 0.0),
-            xp.where(begins, 0.0, self.clip_fraction) + reported.get("clip_fraction", 0.0),
-        )
+        starts = {name: num % each_epoch == 0 if name in _OF_AN_EPOCH else begins for name in self._fields[1:]}
+        # The clip fraction of a minibatch counts twice: for its epoch, and for the update.
+        given = {**reported, "last_clip_fraction": reported.get("clip_fraction", 0.0)}
+        sums = (xp.where(start, 0.0, getattr(self, name)) + given.get(name, 0.0) for name, start in starts.items())
+        return MinibatchStats(num + 1, *sums)
 
-    def of_the_update(self, each_epoch: int, xp: Any) -> dict[str, Any]:
-        """Return the mean divergence over the last epoch, and the mean clip fraction over all."""
+    def of_the_update(self, reported: Iterable[str], each_epoch: int, xp: Any) -> dict[str, Any]:
+        """Return means over the last epoch or over all minibatches, of what the loop reports, and how many there were."""
         num = xp.maximum(self.minibatches, 1)
-        return {"approx_kl": self.approx_kl / ((num - 1) % each_epoch + 1), "clip_fraction": self.clip_fraction / num}
+        own = [name for name in PER_MINIBATCH if name in reported]
+        own += ["last_clip_fraction"] if "clip_fraction" in own else []
+        each = {name: (num - 1) % each_epoch + 1 if name in _OF_AN_EPOCH else num for name in own}
+        means = {name: getattr(self, name) / count for name, count in each.items()}
+        return means | {"gradient_steps": xp.asarray(self.minibatches, np.float32)}
 
 
 DIAGNOSTICS = {
@@ -98,16 +132,27 @@ DIAGNOSTICS = {
     "targets": "the critic's targets, in place of explained_variance with values",
     "approx_kl": "mean of (ratio - 1) - log ratio over the last epoch of the last update",
     "clip_fraction": "share of ratios that were clipped in the last update",
+    "last_clip_fraction": "the same in its last epoch",
+    "gradient_norm": "norm of the gradient of the last update before it is cut, mean over its gradient steps",
+    "actor_gradient_norm": "norm of the actor's part of that gradient, likewise",
+    "gradient_steps": "how many gradient steps the last update made",
+    "target_std": "standard deviation of the critic's targets on the current batch, in place of targets",
     "parameters": "all parameters that are trained, as one vector or a list of arrays",
+    "parameter_norm": "length of the vector of all parameters, in place of them",
     "step_norm": "length of the last step of the parameters, in place of them",
     "step_cosine": "cosine of the angle between the last step and the one before it, in place of the parameters",
     "rate": "the rate that the last update was made with, where it was not the one proposed",
 }
 """What a loop may report, by name; a model needs some of them. A feature of your own may add a line for its diagnostics."""
 
-_OF_THE_LAST_UPDATE = ("approx_kl", "clip_fraction", "step_norm", "step_cosine", "rate")
+_OF_THE_LAST_UPDATE = (
+    *("approx_kl", "clip_fraction", "last_clip_fraction", "gradient_norm", "actor_gradient_norm", "gradient_steps"),
+    *("step_norm", "step_cosine", "rate"),
+)
 _OWN = ("rate", "budget")  # a stepper knows them itself
-_INSTEAD = {"mean_return": "returns", "return_error": "returns", "step_norm": "parameters", "step_cosine": "parameters"}
+_INSTEAD = {"mean_return": "returns", "return_error": "returns", "target_std": "targets"} | dict.fromkeys(
+    ("parameter_norm", "step_norm", "step_cosine"), "parameters"
+)
 
 
 def _formula(name: str) -> Feature | None:
@@ -159,6 +204,8 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], memory: Memor
         found["mean_return"], found["return_error"] = mean_and_error(found["returns"], xp)
     if "values" in found and "targets" in found and "explained_variance" not in found:
         found["explained_variance"] = explained_variance(found["values"], found["targets"], xp)
+    if "targets" in found and "target_std" not in found:
+        found["target_std"] = xp.std(found["targets"], axis=-1)
     found = {"rate": memory.rate, "budget": np.float32(budget), **found}
     for name in _OF_THE_LAST_UPDATE:
         if name in found:
@@ -189,5 +236,9 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], memory: Memor
         mean_return=kept("mean_return", memory.mean_return),
         rate=memory.rate,
         step_norm=kept("step_norm", memory.step_norm),
+        first_gradient_norm=first_of(memory.first_gradient_norm, kept("gradient_norm", 0.0), xp),
+        first_target_std=first_of(memory.first_target_std, kept("target_std", 0.0), xp),
+        best_return=best_return(memory, kept("mean_return", memory.mean_return), xp),
+        smoothed_change=smoothed_change(memory, kept("mean_return", memory.mean_return), xp),
     )
     return Observed(computed, sound, after)

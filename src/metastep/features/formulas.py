@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from metastep.features.base import REGISTRY, Feature, Seen, Source
-from metastep.features.diagnostics import LOWEST_EXPLAINED, SMALLEST, log10, over
+from metastep.features.base import REGISTRY, Feature, Seen
+from metastep.features.diagnostics import LOWEST_EXPLAINED, SMALLEST, best_return, first_of, log10, over
+from metastep.features.diagnostics import smoothed_change as smoothed
 
 Formula = Callable[[Seen], Any]
 
@@ -38,11 +39,11 @@ def _feature(*needs: str, **more: Any) -> Callable[[Formula], Formula]:
     return register
 
 
-def _per_parameter(name: str, mdp: Source) -> tuple[str, ...]:
+def _per_parameter(name: str, mdp: Any) -> tuple[str, ...]:
     return tuple(f"{name}[{index}]" for index in range(mdp.num_parameters))
 
 
-def _per_direction(name: str, mdp: Source) -> tuple[str, ...]:
+def _per_direction(name: str, mdp: Any) -> tuple[str, ...]:
     return tuple(f"{name}[{direction}]" for direction in mdp.directions)
 
 
@@ -68,6 +69,12 @@ for _name, _need, _columns, _sentence in (
     ("return", "mean_return", None, "The mean return of the current batch."),
     ("return_error", "return_error", None, "The standard error of the mean return."),
     ("clip_fraction", "clip_fraction", None, "Share of ratios that the last update clipped, over all minibatches."),
+    (
+        "last_clip_fraction",
+        "last_clip_fraction",
+        None,
+        "Share of ratios that the last update clipped in its last epoch.",
+    ),
     ("step_cosine", "step_cosine", None, "Cosine between the last step and the one before it; 0 before the second."),
 ):
     _define(_name, (_need,), _sentence, None, columns=_columns)
@@ -219,3 +226,60 @@ def step_ratio(seen: Seen) -> Any:
     """Decimal logarithm of the length of the last step over that of the one before it; 0 before the second."""
     ratio = over(seen["step_norm"], seen.memory.step_norm, seen.xp)
     return seen.xp.where(ratio <= 0.0, 0.0, log10(ratio, seen.xp))
+
+
+@_feature("step_norm", "parameter_norm")
+def relative_step(seen: Seen) -> Any:
+    """Decimal logarithm of the length of the last step over that of the parameters; -6 before the first."""
+    return log10(over(seen["step_norm"], seen["parameter_norm"], seen.xp), seen.xp)
+
+
+@_feature("gradient_norm")
+def gradient_change(seen: Seen) -> Any:
+    """Decimal logarithm of the gradient's norm over that of the first update; 0 before it.
+
+    A ratio of two norms of the same loss: with the critic's error in it, the norm itself has the unit of the rewards, squared.
+    """
+    first = first_of(seen.memory.first_gradient_norm, seen["gradient_norm"], seen.xp)
+    ratio = over(seen["gradient_norm"], first, seen.xp)
+    return seen.xp.where(first > 0.0, log10(ratio, seen.xp), 0.0)
+
+
+@_feature("actor_gradient_norm", "parameter_norm")
+def actor_gradient(seen: Seen) -> Any:
+    """Decimal logarithm of the norm of the actor's gradient times that of all parameters; -6 before the first update.
+
+    The product, since a gradient has the inverse unit of the parameters: it is how much the actor's loss changes for a relative
+    change of the parameters. With standardised advantages that loss has no unit either.
+    """
+    return log10(seen["actor_gradient_norm"] * seen["parameter_norm"], seen.xp)
+
+
+@_feature("target_std")
+def target_change(seen: Seen) -> Any:
+    """Decimal logarithm of the standard deviation of the critic's targets over that on the first batch.
+
+    Relative to the first batch, not to the mean return, which may be zero: rewards in another unit change neither.
+    """
+    first = first_of(seen.memory.first_target_std, seen["target_std"], seen.xp)
+    ratio = over(seen["target_std"], first, seen.xp)
+    return seen.xp.where(first > 0.0, log10(ratio, seen.xp), 0.0)
+
+
+@_feature("mean_return", "return_error")
+def smoothed_change(seen: Seen) -> Any:
+    """Moving average of the changes of the mean return, the last one weighing a fifth, in standard errors of the return."""
+    return over(smoothed(seen.memory, seen["mean_return"], seen.xp), seen["return_error"], seen.xp)
+
+
+@_feature("mean_return", "return_error")
+def drop_in_errors(seen: Seen) -> Any:
+    """How far the mean return is below the best one so far, in standard errors; 0 where it is the best."""
+    best = best_return(seen.memory, seen["mean_return"], seen.xp)
+    return over(best - seen["mean_return"], seen["return_error"], seen.xp)
+
+
+@_feature("gradient_steps")
+def gradient_steps(seen: Seen) -> Any:
+    """Decimal logarithm of how many gradient steps the last update made; 0 before the first."""
+    return seen.xp.log10(seen.xp.maximum(seen["gradient_steps"], 1.0))

@@ -52,9 +52,8 @@ class ExtraTrees:
         """Grow the trees, each with a seed of its own, so that the bits do not depend on `threads`."""
         matrix, y = np.asarray(inputs, dtype=np.float32), np.asarray(targets, dtype=np.float64)
         if matrix.ndim != 2 or 0 in matrix.shape or y.shape != matrix.shape[:1]:
-            raise InputError(
-                f"inputs has shape {matrix.shape} and targets {y.shape}, allowed is (rows, features) and (rows,)."
-            )
+            allowed = "allowed is (rows, features) and (rows,)"
+            raise InputError(f"inputs has shape {matrix.shape} and targets {y.shape}, {allowed}.")
         if not (np.isfinite(matrix).all() and np.isfinite(y).all()):
             raise InputError("inputs and targets must be finite.")
         num_rows, num_features = matrix.shape

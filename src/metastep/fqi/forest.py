@@ -54,7 +54,7 @@ class Forest(NamedTuple):
         """Return a forest of these trees, with the importances of all."""
 
         def tree(index: int) -> Forest:
-            own = slice(self.offsets[index], self.offsets[index + 1])
+            own = slice(*self.offsets[index : index + 2])
             left, right = (np.where(array[own] >= 0, array[own] - own.start, LEAF) for array in (self.left, self.right))
             ends = np.array([0, own.stop - own.start])
             return Forest(self.feature[own], self.threshold[own], left, right, self.value[own], ends, self.importances)

@@ -44,14 +44,12 @@ class Stepsizes:
         # Forests compare in float32, where larger numbers are infinite.
         largest = float(np.finfo(np.float32).max)
         if not -largest <= self.low < self.high <= largest or not np.isfinite(self.high - self.low):
-            raise InputError(
-                f"step sizes: low is {self.low} and high {self.high}, allowed are low < high that are finite in float32."
-            )
+            allowed = "allowed are low < high that are finite in float32"
+            raise InputError(f"step sizes: low is {self.low} and high {self.high}, {allowed}.")
         for points in (self.points, self.grid):
             if not (np.isfinite(points).all() and (points[1:] > points[:-1]).all()):
-                raise InputError(
-                    f"num_stepsizes is {self.num}, too many between {self.low} and {self.high} to tell apart in float32."
-                )
+                between = f"between {self.low} and {self.high}"
+                raise InputError(f"num_stepsizes is {self.num}, too many {between} to tell apart in float32.")
 
     @cached_property
     def range(self) -> Range:
@@ -230,19 +228,14 @@ class MetaFQI(BaseEstimator):
         regressor, num, continuous = resolve(self.regressor), self.num_stepsizes, self.maximum == "continuous"
         if self.menu is None:
             stepsizes = {"": Stepsizes(self.stepsize_low, self.stepsize_high, num, continuous, self.stepsize_scale)}
-        elif (
-            isinstance(self.menu, Mapping)
-            and self.menu
-            and all(isinstance(name, str) and name and isinstance(steps, Range) for name, steps in self.menu.items())
-        ):
-            stepsizes = {name: Stepsizes(r.low, r.high, num, continuous, r.scale) for name, r in self.menu.items()}
         else:
-            raise InputError(f"fqi.menu: {shown(self.menu)} must give one name or more, each with a Range.")
+            named = self.menu.items() if isinstance(self.menu, Mapping) else ()
+            if not named or not all(isinstance(name, str) and name and isinstance(r, Range) for name, r in named):
+                raise InputError(f"fqi.menu: {shown(self.menu)} must give one name or more, each with a Range.")
+            stepsizes = {name: Stepsizes(r.low, r.high, num, continuous, r.scale) for name, r in named}
         transitions = data.transitions() if callable(getattr(data, "transitions", None)) else data
         if not all(hasattr(transitions, name) for name in Transitions._fields):
-            raise InputError(
-                f"fit: got a {type(data).__name__}, allowed are Transitions, or a dataset whose transitions() gives them."
-            )
+            raise InputError(f"fit: got a {type(data).__name__}, allowed are Transitions, or a dataset that has them.")
         observation = np.asarray(transitions.observation, dtype=np.float32)
         following = np.ascontiguousarray(transitions.next_observation, dtype=np.float32)
         chosen = np.asarray(transitions.stepsize, dtype=np.float32)
@@ -261,26 +254,23 @@ class MetaFQI(BaseEstimator):
         for matrix in (observation, following, chosen.reshape(tuples, -1)):
             finite &= np.isfinite(matrix).all(axis=1)
         if len(broken := np.flatnonzero(~finite)):
-            raise InputError(
-                f"transitions: {len(broken)} tuples are not finite, the first at {broken[0]}; allowed is none."
-            )
+            raise InputError(f"transitions: {len(broken)} tuples are not finite, the first at {broken[0]}.")
         position = chosen[:, 0] if is_menu else np.zeros(tuples, np.float32)
         if len(wrong := np.flatnonzero(~np.isin(position, np.arange(len(stepsizes), dtype=np.float32)))):
-            raise InputError(
-                f"stepsize: the direction of tuple {wrong[0]} is {position[wrong[0]]:g}, allowed is the position 0 to "
-                f"{len(stepsizes) - 1} of {', '.join(stepsizes)}."
-            )
+            allowed = f"the position 0 to {len(stepsizes) - 1} of {', '.join(stepsizes)}"
+            direction = f"direction of tuple {wrong[0]} is {position[wrong[0]]:g}"
+            raise InputError(f"stepsize: the {direction}, allowed is {allowed}.")
         rows_of: list[NDArray[np.intp]] = [np.flatnonzero(position == index) for index in range(len(stepsizes))]
         steps = chosen.reshape(tuples, -1)[:, -1].copy()  # leaves the caller's array unchanged
-        for rows, (name, allowed) in zip(rows_of, stepsizes.items(), strict=True):
+        for rows, (name, own) in zip(rows_of, stepsizes.items(), strict=True):
             if is_menu and len(rows) < 2:
                 raise InputError(f"transitions: direction {name!r} has {len(rows)} tuples, allowed are 2 or more.")
             taken, of = steps[rows], f" of {name!r}" if name else ""
-            if taken.min() < np.float32(allowed.low) or taken.max() > np.float32(allowed.high):
+            if taken.min() < np.float32(own.low) or taken.max() > np.float32(own.high):
                 raise InputError(
-                    f"stepsize{of} spans {taken.min()} to {taken.max()}, allowed is {allowed.low} to {allowed.high}."
+                    f"stepsize{of} spans {taken.min()} to {taken.max()}, allowed is {own.low} to {own.high}."
                 )
-            steps[rows] = allowed.range.to_axis(taken)
+            steps[rows] = own.range.to_axis(taken)
         inputs = np.column_stack([observation, steps])  # the step size comes last, along its scale
         del transitions, observation  # which may be large
         parts = [inputs[rows] for rows in rows_of] if len(rows_of) > 1 else [inputs]

@@ -8,10 +8,9 @@ the record, and by each regressor its own arrays.
 import hashlib
 import os
 import re
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -19,10 +18,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metastep._core.errors import InputError, not_registered
-from metastep._core.logs import AnyLog
+from metastep._core.errors import InputError
 from metastep._core.provenance import environment_record
 from metastep._core.storage import (
+    Tensors,
     read_bytes,
     read_tensors,
     require_stamp,
@@ -31,6 +30,7 @@ from metastep._core.storage import (
     stamp,
     write_tensors,
 )
+from metastep.fqi.base import AnyModel
 from metastep.fqi.forest import Forest, pack
 from metastep.fqi.iteration import MetaFQI, QFunction, pick_iteration
 from metastep.fqi.record import (
@@ -45,21 +45,19 @@ from metastep.fqi.record import (
     record_to_json,
 )
 from metastep.fqi.regressors import REGISTRY, Head, Regressor, options_of
-from metastep.fqi.stepper import Outside, Proposal, Stepper, as_numbers
+from metastep.fqi.stepper import Proposal
 
 _FILE = "model.safetensors"
 _TENSOR = re.compile(r"([1-9][0-9]{0,3})/(0|[1-9][0-9]{0,3})/(.+)", re.ASCII)
 _IN_CARD = re.compile(rb"^SHA-256: `([0-9a-f]{64})`\s*$", re.MULTILINE)
-_WELCOME = ("theta", "natural_gradient", "context")  # any loop may give them, whether or not a model looks at them
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(AnyModel):
     """A fitted model that proposes updates; see `load_model` and `save_model`."""
 
     record: ModelRecord
     q_functions: tuple[QFunction, ...]
-    _warnings: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         record, last, names = self.record, len(self.q_functions), [branch.name for branch in self.record.branches]
@@ -67,12 +65,7 @@ class Model:
             raise InputError(f"selected_iteration is {record.selected_iteration}, allowed is 1 to {last}.")
         if len(set(names)) < len(names) or ("" in names and len(names) > 1):
             raise InputError(f"branches: {names!r:.200} must have a name each, given once.")
-        size = sum(part.size for part in record.observation)
-        if len(record.keywords) != len(record.observation):
-            raise InputError("observation: a part is named twice, allowed is once each.")
-        for name in ("feature_names", "feature_low", "feature_high"):
-            if (length := len(getattr(record, name))) != size:
-                raise InputError(f"{name} has {length} entries, allowed is {size}.")
+        size = self.observation_size()
         for function in self.q_functions:
             held = len([name for name in function.stepsizes if name])
             if held != len(record.directions):
@@ -87,11 +80,7 @@ class Model:
     def act(
         self, observation: ArrayLike, iteration: int | None = None, threads: int | None = None
     ) -> NDArray[np.float32]:
-        """Return greedy step sizes of observations `(rows, features)` by the selected iteration, or another one.
-
-        `(rows,)`, or with a menu `(rows, 2)`: the position of the branch and the step. Observations that are not finite get
-        the smallest step, of the first branch.
-        """
+        """Return greedy step sizes of observations by the selected iteration, or another one, as `QFunction.act` does."""
         return self._function(iteration).act(observation, threads)
 
     def values(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float64]:
@@ -101,79 +90,21 @@ class Model:
     def stepsize(self, **features: ArrayLike) -> float:
         """Return the step size for the next update of one learner, as `propose` does; not for a model with a menu."""
         if self.record.directions:
-            raise InputError(
-                f"stepsize: the model chooses among {', '.join(self.record.directions)} as well; use propose."
-            )
+            others = ", ".join(self.record.directions)
+            raise InputError(f"stepsize: the model chooses among {others} as well; use propose.")
         return self.proposed(features, "warn", self._warnings).stepsize
 
-    def propose(self, **features: ArrayLike) -> Proposal:
-        """Return the hyperparameters for the next update of one learner, by name.
-
-        Numbers may be those of NumPy, JAX or PyTorch. Numbers that are not finite give the smallest step, of the first
-        branch; the first that lies outside the range of the training data gives a warning.
-
-        Args:
-            features: every part of the observation, by the name of its feature; `module:name` is passed as `name`. Of
-                `theta`, `natural_gradient` and `context`, those that the model does not look at are ignored.
-        """
-        return self.proposed(features, "warn", self._warnings)
-
-    def stepper(
-        self,
-        num_updates: int | None = None,
-        outside: Outside = "warn",
-        record: Mapping[str, Any] | None = None,
-        log: AnyLog = None,
-        minibatches: int | None = None,
-    ) -> Stepper:
-        """Return a `Stepper`: it proposes the updates of one learner in a training loop; the arguments are its."""
-        return Stepper(self, num_updates, outside, record, log, minibatches)
-
-    def proposed(
-        self, features: Mapping[str, ArrayLike], outside: Outside, warned: list[str], stacklevel: int = 3
-    ) -> Proposal:
-        """Return the proposal for one learner whose features are given by name; see `check_reach`."""
-        wanted, parts = self.record.keywords, []
-        for name in features:
-            if name not in wanted and name not in _WELCOME:
-                raise not_registered("features", name, list(wanted), "is not what the model looks at")
-        for name, size in wanted.items():
-            if features.get(name) is None:
-                raise InputError(f"{name} is missing, allowed is {size} numbers: the model looks at them.")
-            parts.append(as_numbers(name, features[name]))
-            if len(parts[-1]) != size:
-                raise InputError(f"{name} has {len(parts[-1])} numbers, allowed is {size}.")
-        row = np.concatenate(parts)
-        self.check_reach(row, outside, warned, stacklevel + 1)
+    def chosen(self, row: NDArray[np.float32]) -> Proposal:
         *position, stepsize = np.atleast_1d(self.act(row[None, :], threads=1)[0])
         branch = self.record.branches[int(position[0]) if position else 0]
         return Proposal({**branch.values, STEP: float(stepsize)}, branch.name)
 
-    def check_reach(self, row: NDArray[np.float32], outside: Outside, warned: list[str], stacklevel: int = 2) -> None:
-        """Warn of a number outside the range of the training data, or refuse it: the proposal is then a guess.
-
-        With `outside="warn"`, only the first is reported; its warning is added to `warned`.
-        """
-        record = self.record
-        low, high = np.array(record.feature_low, np.float32), np.array(record.feature_high, np.float32)
-        # A little wider: logarithms differ in the last bits between frameworks.
-        rounding = np.float32(1e-5) * np.maximum(np.abs(low), np.abs(high))
-        beyond = (row < low - rounding) | (row > high + rounding)
-        if not beyond.any() or not np.isfinite(row).all() or (warned and outside == "warn"):
-            return
-        index = int(beyond.argmax())
-        sentence = (
-            f"{record.feature_names[index]} is {row[index]:g}, outside of the {record.feature_low[index]:g} to "
-            f"{record.feature_high[index]:g} of the training data"
-        )
-        if outside == "refuse":
-            raise InputError(f"{sentence}.")
-        warned.append(f"{sentence}: the step size is a guess. Further ones are not reported.")
-        warnings.warn(warned[0], stacklevel=stacklevel)
+    @property
+    def learned_from(self) -> str:
+        return f"{self.record.training_data.tuples} updates"
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identifies what the model proposes: a stepper's record, or a learner, may continue only with the same model."""
         record, digest = self.record, hashlib.sha256()
         for head in self._function(None).heads:
             arrays: dict[str, NDArray[Any]] = {}
@@ -236,11 +167,8 @@ def model_from(
 ) -> Model:
     """Return the model of a fitted `MetaFQI`; its last iteration is selected until it is validated.
 
-    Args:
-        setting: the meta-MDP that it was fitted for, as JSON.
-        feature_names: of each number of the observation; None derives them from the parts.
-        configuration: settings to record.
-        branches: those of the space (`branches_of`), with the values that they stand for; None names them by position.
+    `setting` is the meta-MDP that it was fitted for, as JSON, and `configuration` further settings to record. Names of features
+    are derived from the parts of the observation by default, branches (see `branches_of`) from their positions.
     """
     parts, names = tuple(observation), feature_names
     if names is None:
@@ -290,25 +218,34 @@ def save_model(model: Model, path: str | os.PathLike[str], *, packed: bool = Fal
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
-    """Read and check a model file, or that in the folder of a run; anything wrong with it is an `InputError`.
+    """Read and check the file of a fitted model, or that in the folder of a run; anything wrong with it is an `InputError`."""
+    return fitted_model(*read_model_file(path))
+
+
+def read_model_file(path: str | os.PathLike[str]) -> tuple[Path, Tensors]:
+    """Return the path and the content of the file of any model, or of that in the folder of a run.
 
     A published model has a card beside it, which must be its own; cards of version 0.2 do not say.
     """
     path = Path(path)
     path = path / _FILE if path.is_dir() else path
     card = path.with_suffix(".md")
-    if path.is_file() and (expected := recorded_model(card)) not in ("", sha256_of(path)):
+    if path.is_file() and (expected := recorded_model(card)) and sha256_of(path) != expected:
         raise InputError(
             f"File {path} does not belong to the card {card.name} beside it, which names the SHA-256 {expected[:16]}...; "
             "publish the model again, or remove the card."
         )
-    arrays, metadata = read_tensors(path)
-    require_stamp(metadata, "model", path, "fit it again")
+    return path, read_tensors(path)
+
+
+def fitted_model(path: Path, content: Tensors) -> Model:
+    """Return the checked model of a file's content."""
+    require_stamp(content.metadata, "model", path, "fit it again")
     try:
-        record = record_from_json(metadata.get("record"))
+        record = record_from_json(content.metadata.get("record"))
         regressor = _regressor(record.regressor.name, record.regressor.options)
         found: dict[tuple[int, int], dict[str, NDArray[Any]]] = {}
-        for tensor, array in arrays.items():
+        for tensor, array in content.arrays.items():
             if not (parts := _TENSOR.fullmatch(tensor)):
                 raise InputError(f"tensor {tensor!r:.60} is not named iteration/head/array.")
             found.setdefault((int(parts[1]), int(parts[2])), {})[parts[3]] = array
@@ -332,8 +269,6 @@ def _regressor(name: str, options: dict[str, Any]) -> Regressor:
     """Return the regressor of a record. A file must not import modules: `module:name` has to be registered."""
     own = name.rpartition(":")[2]
     if own not in REGISTRY.names():
-        raise InputError(
-            f"fqi.regressor: {name!r:.200} is not registered, allowed in a model file are {', '.join(REGISTRY.names())}; "
-            "import the module that registers it first."
-        )
+        allowed = f"allowed are {', '.join(REGISTRY.names())}; import the module that registers it first"
+        raise InputError(f"fqi.regressor: {name!r:.200} is not registered, {allowed}.")
     return REGISTRY.build(own, options)

@@ -1,6 +1,6 @@
 """The record of a model: where it comes from, what it observes and what it chooses; checked when made and when read."""
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
@@ -9,7 +9,7 @@ from annotated_types import Ge, MinLen
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, shown
 from metastep._core.settings import Count, from_json
 from metastep._core.storage import canonical_json
 from metastep.fqi.iteration import NumStepsizes, Stepsizes, Weight
@@ -18,10 +18,10 @@ from metastep.rules.spaces import Scale
 
 STEP = "stepsize"
 """Name of the hyperparameter that is maximised over a range; with PPO and A2C it is the learning rate."""
-_CLOSED = ConfigDict(extra="forbid", ser_json_inf_nan="constants")  # JSON refuses them, null would hide them
+CLOSED = ConfigDict(extra="forbid", ser_json_inf_nan="constants")  # JSON refuses them, null would hide them
 
 
-@checked_dataclass(frozen=True, config=_CLOSED)
+@checked_dataclass(frozen=True, config=CLOSED)
 class ObservationPart:
     """A contiguous part of the observation: the name of its feature and its size."""
 
@@ -29,7 +29,7 @@ class ObservationPart:
     size: Count
 
 
-@checked_dataclass(frozen=True, config=_CLOSED)
+@checked_dataclass(frozen=True, config=CLOSED)
 class Branch:
     """A direction, or another choice beside the step, and the range of the step with it."""
 
@@ -39,19 +39,8 @@ class Branch:
     scale: Scale
     values: dict[str, FiniteFloat] = field(default_factory=dict)  # of all hyperparameters except the step, by name
 
-    @property
-    def bounds(self) -> dict[str, tuple[float, float]]:
-        """The smallest and the largest value of every hyperparameter, by name."""
-        return {name: (value, value) for name, value in self.values.items()} | {STEP: (self.low, self.high)}
 
-    def require_within(self, values: Mapping[str, float], where: str) -> None:
-        """Refuse values that the branch cannot propose, as float32 holds them."""
-        for name, (low, high) in self.bounds.items():
-            if not np.float32(low) <= np.float32(values[name]) <= np.float32(high):
-                raise InputError(f"{where}: {name} is {values[name]:g}, allowed is {low:g} to {high:g}.")
-
-
-@checked_dataclass(frozen=True, config=_CLOSED)
+@checked_dataclass(frozen=True, config=CLOSED)
 class TrainingData:
     """Which dataset a model was fitted on."""
 
@@ -60,7 +49,7 @@ class TrainingData:
     fingerprint: str  # the dataset's checksum
 
 
-@checked_dataclass(frozen=True, config=_CLOSED)
+@checked_dataclass(frozen=True, config=CLOSED)
 class ValidationCurve:
     """Results of one iteration on validation tasks."""
 
@@ -69,7 +58,7 @@ class ValidationCurve:
     returns: tuple[FiniteFloat, ...]  # mean return over tasks before each update and after the last
 
 
-@checked_dataclass(frozen=True, config=_CLOSED)
+@checked_dataclass(frozen=True, config=CLOSED)
 class RegressorRecord:
     """The regressor that fitted the heads of a model."""
 
@@ -77,26 +66,17 @@ class RegressorRecord:
     options: dict[str, Any]
 
 
-@checked_dataclass(frozen=True, config=_CLOSED)
-class ModelRecord:
-    """Everything about a model except its heads."""
+@checked_dataclass(frozen=True, config=CLOSED, kw_only=True)
+class BaseRecord(ABC):
+    """What is recorded of every model."""
 
     setting: dict[str, Any]  # the meta-MDP that the model was fitted for, as JSON; `env` is the environment
     observation: tuple[ObservationPart, ...]  # in the order of its numbers
-    feature_names: tuple[str, ...]  # of each number of the observation; heads see the step size after them
+    feature_names: tuple[str, ...]  # of each number of the observation
     feature_low: tuple[FiniteFloat, ...]  # smallest value of each number in the training data
     feature_high: tuple[FiniteFloat, ...]  # largest
-    branches: Annotated[tuple[Branch, ...], MinLen(1)]  # by position; only one, without a name, to choose the step only
-    num_stepsizes: NumStepsizes  # along each
-    maximum: Literal["grid", "continuous"]
-    lam: Weight
-    regressor: RegressorRecord
     configuration: dict[str, Any]  # settings the model was fitted with, as JSON
-    training_data: TrainingData
-    selected_iteration: Count  # the default one
-    validation: tuple[ValidationCurve, ...] = ()  # of each iteration that was validated
     versions: dict[str, str] = field(default_factory=dict)  # of the software that fitted the model, and the device
-    ties: Ties = "smallest"  # which of several best steps is taken; earlier versions knew only this one
 
     @property
     def environment(self) -> str:
@@ -104,9 +84,39 @@ class ModelRecord:
         return str(self.setting.get("env", "unknown"))
 
     @property
+    def rule_name(self) -> str:
+        """Name of the update rule the model was fitted for."""
+        rule = self.setting.get("rule")
+        return str(rule.get("name", "unknown")) if isinstance(rule, dict) else "unknown"
+
+    @property
     def keywords(self) -> dict[str, int]:
         """The size of each part of the observation, by the name it is passed under."""
         return {part.name.rpartition(":")[2]: part.size for part in self.observation}
+
+    @property
+    @abstractmethod
+    def hyperparameters(self) -> tuple[str, ...]:
+        """Names of the values that the model proposes."""
+
+    @abstractmethod
+    def bounds(self, direction: str = "") -> dict[str, tuple[float, float]]:
+        """Return the smallest and the largest value of every hyperparameter by name, where this direction was chosen."""
+
+
+@checked_dataclass(frozen=True, config=CLOSED, kw_only=True)
+class ModelRecord(BaseRecord):
+    """Everything about a fitted model except its heads, which see the step size after the observation."""
+
+    branches: Annotated[tuple[Branch, ...], MinLen(1)]  # by position; only one, without a name, to choose the step only
+    num_stepsizes: NumStepsizes  # along each
+    maximum: Literal["grid", "continuous"]
+    lam: Weight
+    regressor: RegressorRecord
+    training_data: TrainingData
+    selected_iteration: Count  # the default one
+    validation: tuple[ValidationCurve, ...] = ()  # of each iteration that was validated
+    ties: Ties = "smallest"  # which of several best steps is taken; earlier versions knew only this one
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -118,13 +128,17 @@ class ModelRecord:
         """Names of the values that the model proposes; the step comes last."""
         return *self.branches[0].values, STEP
 
+    def bounds(self, direction: str = "") -> dict[str, tuple[float, float]]:
+        branches = {branch.name: branch for branch in self.branches}
+        if (branch := branches.get(direction)) is None:
+            raise InputError(f"direction is {shown(direction)}, allowed is one of {', '.join(map(repr, branches))}.")
+        return {name: (value, value) for name, value in branch.values.items()} | {STEP: (branch.low, branch.high)}
+
     @property
     def stepsizes(self) -> dict[str, Stepsizes]:
         """The steps to maximise over, by branch."""
-        num, continuous = self.num_stepsizes, self.maximum == "continuous"
-        return {
-            branch.name: Stepsizes(branch.low, branch.high, num, continuous, branch.scale) for branch in self.branches
-        }
+        how = self.num_stepsizes, self.maximum == "continuous"
+        return {branch.name: Stepsizes(branch.low, branch.high, *how, branch.scale) for branch in self.branches}
 
 
 def branches_of(space: Any) -> tuple[Branch, ...]:
@@ -138,13 +152,14 @@ def branches_of(space: Any) -> tuple[Branch, ...]:
     return tuple(found)
 
 
+_BASE: TypeAdapter[BaseRecord] = TypeAdapter(BaseRecord)
 _RECORD: TypeAdapter[ModelRecord] = TypeAdapter(ModelRecord)
 
 
-def record_to_json(record: ModelRecord) -> dict[str, Any]:
+def record_to_json(record: BaseRecord) -> dict[str, Any]:
     """Return the record as JSON can hold it."""
     try:
-        found = _RECORD.dump_python(record, mode="json")
+        found: dict[str, Any] = _BASE.dump_python(record, mode="json", serialize_as_any=True)
         canonical_json(found)
     except ValueError as error:
         raise InputError(f"model record: cannot be written as JSON: {error}.") from None

@@ -92,9 +92,7 @@ class SklearnRegressor(NamedTuple):
 
         names = [name for name in sorted(self.given.get_params()) if name.rpartition("__")[2] == "random_state"]
         derived = np.random.SeedSequence(seed).generate_state(len(names) + 1)[1:]
-        states = dict(zip(names, map(int, derived), strict=True)) | (
-            {"random_state": seed} if "random_state" in names else {}
-        )
+        states = {name: seed if name == "random_state" else int(own) for name, own in zip(names, derived, strict=True)}
         # Trees read one feature of many rows at a time: columns first halves scikit-learn's time on wide data.
         regressor = clone(self.given).set_params(**states).fit(np.asfortranarray(inputs), targets)
         if isinstance(regressor, ExtraTreesRegressor | RandomForestRegressor):
@@ -107,12 +105,7 @@ class SklearnRegressor(NamedTuple):
 
 
 class SklearnExtraTrees(ExtraTrees):
-    """The same trees grown by scikit-learn, the reference.
-
-    Args:
-        trees: trees of each forest.
-        min_samples_split: fewest rows of a node that is split, as a share of all rows (float, rounded up) or as a number (int).
-    """
+    """The same trees grown by scikit-learn, the reference; the options are those of `ExtraTrees`."""
 
     name: ClassVar[str] = "sklearn-extra-trees"
 
@@ -161,9 +154,8 @@ def resolve(given: Any) -> Regressor:
             return given
         if all(callable(getattr(given, method, None)) for method in ("fit", "predict", "get_params")):
             return SklearnRegressor(given)
-    raise InputError(
-        f"fqi.regressor: {given!r} must be a registered name ({', '.join(names())}), a Regressor or a scikit-learn regressor."
-    )
+    allowed = f"a registered name ({', '.join(names())}), a Regressor or a scikit-learn regressor"
+    raise InputError(f"fqi.regressor: {given!r} must be {allowed}.")
 
 
 def options_of(regressor: Any) -> dict[str, Any]:

@@ -15,10 +15,19 @@ from metastep._core.logs import AnyLog, as_log
 from metastep._core.settings import Count, from_json
 from metastep._core.storage import require_stamp, stamp
 from metastep.features.base import ANY
-from metastep.features.diagnostics import DIAGNOSTICS, Memory, MinibatchStats, Movement, asked_for, needed, observed
+from metastep.features.diagnostics import (
+    DIAGNOSTICS,
+    PER_MINIBATCH,
+    Memory,
+    MinibatchStats,
+    Movement,
+    asked_for,
+    needed,
+    observed,
+)
 
 if TYPE_CHECKING:
-    from metastep.fqi.model import Model
+    from metastep.fqi.base import AnyModel
 
 Outside = Literal["warn", "refuse"]  # what to do with numbers outside the range of the training data
 _LISTS = ("returns", "values", "targets", "parameters")
@@ -38,13 +47,20 @@ class Proposal(NamedTuple):
         """The step; with PPO and A2C it is the learning rate."""
         return self.values["stepsize"]
 
+    @property
+    def rate(self) -> float:
+        """The same, by its usual name."""
+        return self.stepsize
 
-# What `Stepper.record` returns, with bounds: a checkpoint may come from anywhere.
-_FIELDS: Any = {name: _Index if name == "updates" else _Number for name in Memory._fields}
+
+# What `Stepper.record` returns, with bounds: a checkpoint may come from anywhere. Those of earlier versions lack what was added
+# to the state since; no model of theirs observes it.
+_FIELDS: Any = {name: _Index if name == "updates" else _Number for name in Memory._fields[:6]}
+_FIELDS |= dict.fromkeys(Memory._fields[6:], (_Number, 0.0))
+_SUMS: Any = {"minibatches": _Index} | dict.fromkeys(MinibatchStats._fields[1:3], _Number | None)
+_SUMS |= dict.fromkeys(MinibatchStats._fields[3:], (_Number | None, 0.0))
 _MEMORY: Any = create_model("", **_FIELDS)
-_GATHERED: Any = create_model(
-    "", minibatches=_Index, approx_kl=_Number | None, clip_fraction=_Number | None, direction=(str, "")
-)
+_GATHERED: Any = create_model("", **_SUMS, direction=(str, ""), values=(dict[str, _Number], {}))
 _RECORD: TypeAdapter[Any] = TypeAdapter(
     create_model("", model=str, num_updates=Count, memory=_MEMORY, gathered=_GATHERED, movement=(dict[str, str], {}))
 )
@@ -65,7 +81,7 @@ class Stepper:
 
     def __init__(
         self,
-        model: "Model",
+        model: "AnyModel",
         num_updates: int | None = None,
         outside: Outside = "warn",
         record: Mapping[str, Any] | None = None,
@@ -117,15 +133,23 @@ class Stepper:
                     "record: movement is damaged, allowed are two vectors of as many finite numbers, in base64."
                 )
         sums = state.gathered
-        floats = [np.float32(np.nan if one is None else one) for one in (sums.approx_kl, sums.clip_fraction)]
+        given = (getattr(sums, name) for name in MinibatchStats._fields[1:])
+        floats = [np.float32(np.nan if one is None else one) for one in given]
         self.gathered = MinibatchStats(sums.minibatches, *floats)
         if self.memory.updates:
-            branches = {branch.name: branch for branch in model.record.branches}
-            if (branch := branches.get(sums.direction)) is None:
-                allowed = ", ".join(map(repr, branches))
-                raise InputError(f"record: gathered.direction is {shown(sums.direction)}, allowed is one of {allowed}.")
-            self._proposal = Proposal({**branch.values, "stepsize": float(self.memory.rate)}, branch.name)
-            branch.require_within(self._proposal.values, "record")
+            try:
+                bounds = model.record.bounds(sums.direction)
+            except InputError as error:
+                raise InputError(f"record: gathered.{error}") from None
+            # Records of version 0.2 have only the step: what else there was follows from the direction.
+            values = sums.values or {name: low for name, (low, high) in bounds.items() if low == high}
+            values = {**values, "stepsize": float(self.memory.rate)}
+            if values.keys() != bounds.keys():
+                raise InputError(f"record: gathered.values are {shown([*values])}, allowed are {', '.join(bounds)}.")
+            for name, (low, high) in bounds.items():
+                if not np.float32(low) <= np.float32(values[name]) <= np.float32(high):
+                    raise InputError(f"record: {name} is {values[name]:g}, allowed is {low:g} to {high:g}.")
+            self._proposal = Proposal(values, sums.direction)
         if num_updates not in (None, updates):
             raise InputError(f"num_updates is {num_updates}, allowed is the {updates} of the record, or none.")
         self.num_updates = updates
@@ -151,19 +175,19 @@ class Stepper:
         """Return the proposal for the next update; call it once per update, after its batch and before its first step.
 
         Numbers may be those of NumPy, JAX or PyTorch; `metastep.features.diagnostics.DIAGNOSTICS` explains each. Diagnostics of
-        the last update are ignored before the first. Any number that is not finite gives the smallest step.
+        the last update are ignored before the first. Any number that is not finite gives the smallest step of a fitted model,
+        and the mean of its features to a searched one.
 
         If no update begins, the last proposal stays. With `minibatches`, call it for each of them before its step, with
-        `begins` true for the first of an update, and with `approx_kl` and `clip_fraction` of the minibatch.
+        `begins` true for the first of an update, and with those of `features.diagnostics.PER_MINIBATCH` of the minibatch.
         """
         if np.size(begins) != 1:
             raise InputError(f"begins is {shown(begins)}, allowed are True and False.")
         ratios: dict[str, Any] = {}
         given = as_diagnostics({} if diagnostics is None else diagnostics, more)
         if self.minibatches is not None:
-            ratios |= {name: given[name] for name in ("approx_kl", "clip_fraction") if name in given}
-            last = self.gathered.of_the_update(self.minibatches, np)
-            given |= {name: last[name] for name in ratios}
+            ratios |= {name: given[name] for name in PER_MINIBATCH if name in given}
+            given |= self.gathered.of_the_update(ratios, self.minibatches, np)
         if begins:
             proposal = self._propose(given)
         elif self._proposal is not None:
@@ -186,15 +210,21 @@ class Stepper:
                     )
                 after, step = before.after(moved, np)
                 movement = after if np.isfinite(step.length) else movement
-                numbers = numbers | {"step_norm": step.length, "step_cosine": step.cosine} | numbers
+                lengths = {"step_norm": step.length, "parameter_norm": np.sqrt(np.sum(moved**2))}
+                numbers = numbers | lengths | {"step_cosine": step.cosine} | numbers
             found, sound, memory = observed(self.features, numbers, self.memory, float(self.num_updates), np)
         self.last = {name: np.atleast_1d(np.asarray(value, np.float32)) for name, value in found.items()}
         if not sound and not self._has_warned:
             self._has_warned = True
             bad = next((name for name, each in numbers.items() if not np.isfinite(each).all()), "a mean of them")
-            text = f"diagnostics: {bad} is not finite, allowed are finite numbers of float32: the smallest step is proposed."
+            then = "features are at their mean" if self.model.fills_gaps else "the smallest step is proposed"
+            text = f"diagnostics: {bad} is not finite, allowed are finite numbers of float32: {then}."
             warnings.warn(f"{text} Further ones are not reported.", stacklevel=3)
-        seen = self.last if sound else {name: np.full_like(value, np.nan) for name, value in self.last.items()}
+        seen = (
+            self.last
+            if sound or self.model.fills_gaps
+            else {name: np.full_like(value, np.nan) for name, value in self.last.items()}
+        )
         proposal = self.model.proposed(seen, self.outside, self._warnings, stacklevel=4)
         # The state changes only now: a refused call changes nothing.
         self.memory, self.movement, self._proposal = memory._replace(rate=proposal.stepsize), movement, proposal
@@ -218,7 +248,7 @@ class Stepper:
         movement = self.movement._asdict() if self.movement else {}
         # JSON has no numbers that are not finite.
         sums = {name: float(value) if np.isfinite(value) else None for name, value in self.gathered._asdict().items()}
-        direction = self._proposal.direction if self._proposal else ""
+        values, direction = self._proposal or ({}, "")
         return {
             **stamp("stepper"),
             "model": self.model.fingerprint,
@@ -228,7 +258,8 @@ class Stepper:
             "movement": {
                 name: base64.b64encode(np.asarray(v, "<f4").tobytes()).decode() for name, v in movement.items()
             },
-            "gathered": sums | {"minibatches": int(self.gathered.minibatches), "direction": direction},
+            "gathered": sums
+            | {"minibatches": int(self.gathered.minibatches), "direction": direction, "values": values},
         }
 
 

@@ -48,11 +48,8 @@ def _hyperparameters(mdp: MetaMDP, actions: ActionUnit, values: Array) -> Array:
 class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
     """Many learners in lockstep: one block, simulated together, hence much faster than as many single environments.
 
-    All meta-episodes begin and end together. The autoreset mode of Gymnasium 1.x says what happens then: the next step begins
-    new meta-episodes and ignores its actions (NEXT_STEP), the same step does and keeps the last results in `final_obs` and
-    `final_info` (SAME_STEP), or the caller resets (DISABLED). `options` are those of `MetaEnv`, with one row for all learners
-    or one for each; they hold for the meta-episodes begun by that call of `reset`. `mdp`, `num_updates` and `actions` are those
-    of `MetaEnv`, too.
+    All meta-episodes begin and end together; the autoreset mode of Gymnasium 1.x says what happens then. Arguments and `options`
+    are those of `MetaEnv`, with one row of options for all learners or one for each.
     """
 
     def __init__(
@@ -213,9 +210,8 @@ def make_env(
     """Build the environment of a preset or of a whole configuration, for `gymnasium.make`.
 
     Args:
-        preset: name of the preset.
+        preset, scale: name of the preset, "full" or "quick".
         config: all settings, as `Experiment.to_dict` gives them, in place of a preset.
-        scale: which settings of the preset, "full" or "quick".
         num_updates, num_episodes, horizon: T, n and H, where they differ from the preset's.
         overrides: any other settings, like `"policy.sigma=0.5"`.
         actions: as of `MetaEnv`.

@@ -1,4 +1,4 @@
-"""Datasets to Minari and back, for offline reinforcement learning with other libraries (extra `gym`).
+"""Datasets to Minari, for offline reinforcement learning with other libraries (extra `gym`).
 
 A Minari episode is a meta-episode: T+1 observations <theta, g, omega>, T actions (step sizes), T rewards (improvements of the
 return), truncated at the end; `infos` holds the other arrays. Minari's Arrow writer is quadratic in episodes: this is HDF5.
@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 import minari
 import numpy as np
@@ -22,8 +21,8 @@ from metastep._core.errors import InputError
 from metastep._core.storage import require_free_space
 from metastep.experiments.schema import Experiment
 from metastep.mdp import DEFAULT_OBSERVATION
-from metastep.mdp.dataset import Dataset, DatasetWriter, Layout
-from metastep.mdp.history import History, from_arrays
+from metastep.mdp.dataset import Dataset
+from metastep.mdp.history import History
 
 _EPISODE_BYTES = 24_000  # of HDF5 for an episode, beside its numbers
 # In the observation or the actions of an episode; all other arrays are infos.
@@ -36,7 +35,11 @@ def to_minari(dataset: str | Path | Dataset, dataset_id: str) -> Path:
     Minari's `recover_environment` gives the environment of the dataset's configuration, with step sizes as actions.
     """
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
-    folder, layout = _folder(dataset_id), dataset.layout
+    try:
+        namespace, _, _ = parse_dataset_id(dataset_id)
+    except (ValueError, TypeError):
+        raise InputError(f"dataset_id: {dataset_id!r} must be a name with a version, like 'my/data-v0'.") from None
+    folder, layout = get_dataset_path(dataset_id), dataset.layout
     if folder.exists():
         raise InputError(f"Minari dataset {dataset_id}: {folder} exists already, use another name or version.")
     if layout.labels > 1:
@@ -48,7 +51,7 @@ def to_minari(dataset: str | Path | Dataset, dataset_id: str) -> Path:
     options = {"config": known, "actions": "stepsize"}
     spec = EnvSpec("metastep/dataset-v0", "metastep.integrations.gymnasium:make_env", kwargs=options)
     env = spec.make()
-    if (namespace := parse_dataset_id(dataset_id)[0]) and namespace not in minari.namespace.list_local_namespaces():
+    if namespace and namespace not in minari.namespace.list_local_namespaces():
         minari.namespace.create_namespace(namespace)
     unfinished = folder.parent / f".{folder.name}.{token_hex(8)}.tmp"
     unfinished.mkdir(parents=True)
@@ -64,45 +67,6 @@ def to_minari(dataset: str | Path | Dataset, dataset_id: str) -> Path:
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return folder
-
-
-def from_minari(dataset_id: str, folder: str | Path) -> Dataset:
-    """Turn a dataset that `to_minari` wrote into a metastep dataset with the same values; a stopped import resumes."""
-    source = _folder(dataset_id) / "data"
-    try:
-        storage = MinariStorage.read(source)
-        origin: Any = storage.metadata["metastep"]
-        layout = Layout(**(origin["layout"] | {"context_names": tuple(origin["layout"]["context_names"])}))
-        writer = DatasetWriter(folder, layout, origin["config"], seed=origin["seed"], device=origin["device"])
-        names = DEFAULT_OBSERVATION[:-1]
-        ends = np.cumsum([layout.features[name] for name in names])
-        for index in sorted(writer.files.problems()):
-            rows = np.arange(layout.blocks.num_valid(index)) + index * layout.block_size
-            episodes = [*storage.get_episodes(rows)]
-            together = {
-                name: np.stack([each[name] for each in episodes], axis=1) for name in ("observations", "actions")
-            }
-            *seen, context = np.split(together["observations"], ends, axis=2)
-            arrays = {f"feature/{name}": array for name, array in zip(names, seen, strict=True)}
-            for name in (name for name in layout.shapes(0) if name not in _SEEN):
-                arrays[name] = np.stack([each["infos"][name.replace("/", ".")] for each in episodes], axis=1)
-            arrays |= {"context": context[0], "hyperparameters": together["actions"]}
-            writer.files.add(index, from_arrays(arrays))
-    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
-        reason = " ".join(f"{type(error).__name__} {error}".split()).rstrip(".")
-        raise InputError(f"Minari dataset {dataset_id} cannot be read: {reason}.") from error
-    dataset = writer.finish()
-    if dataset.checksum != origin["checksum"]:
-        raise InputError(f"Minari dataset {dataset_id} was edited: its values, now in {folder}, are not the exported.")
-    return dataset
-
-
-def _folder(dataset_id: str) -> Path:
-    try:
-        parse_dataset_id(dataset_id)
-    except (ValueError, TypeError):
-        raise InputError(f"dataset_id: {dataset_id!r} must be a name with a version, like 'my/data-v0'.") from None
-    return get_dataset_path(dataset_id)
 
 
 def _episodes(block: History) -> Iterator[EpisodeBuffer]:

@@ -53,11 +53,11 @@ def learned_rate(
         minibatches: of an epoch, for loops with `approx_kl` and `clip_fraction` of every minibatch, which are averaged here;
             None for those of the last update.
     """
-    fitted = rate_model(model)
+    fitted: Any = rate_model(model)
     require_settings(fitted, "learned_rate")
     stepper = fitted.stepper(num_updates, outside, minibatches=minibatches)
     names, budget, sign = stepper.features, float(stepper.num_updates), -1.0 if flip_sign else 1.0
-    smallest, largest = fitted.record.branches[0].bounds["stepsize"]
+    smallest, largest = fitted.record.bounds()["stepsize"]
     warned: list[str] = []
     is_compared = False
 
@@ -100,12 +100,13 @@ def learned_rate(
     def propose(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
         movement = state.movement
         if minibatches is not None:
-            last = state.gathered.of_the_update(minibatches, jnp)
-            given = {**given, **{name: value for name, value in last.items() if name in given}}
+            given = {**given, **state.gathered.of_the_update(given, minibatches, jnp)}
         given = {"rate": state.hyperparams["learning_rate"], **given}
         if stepper.needs_parameters:
             movement, turn = movement.after(_flat(params), jnp)
-            given = {"step_norm": turn.length, "step_cosine": turn.cosine, **given, "parameters": _flat(params)}
+            parameters = _flat(params)
+            lengths = {"step_norm": turn.length, "parameter_norm": jnp.sqrt(jnp.sum(parameters**2))}
+            given = {**lengths, "step_cosine": turn.cosine, **given, "parameters": parameters}
         found, sound, memory = observed(names, given, state.memory, budget, jnp)
         parts = {name: jnp.ravel(found[name]).astype(jnp.float32) for name in names}
         for name, size in fitted.record.keywords.items():

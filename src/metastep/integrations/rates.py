@@ -6,34 +6,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metastep._core.errors import InputError
-from metastep.fqi import Model
+from metastep.fqi.base import AnyModel
 from metastep.pretrained import load
 
-ModelSource = str | os.PathLike[str] | Model
+ModelSource = str | os.PathLike[str] | AnyModel
 """A model, or the name of one that comes with the library, a file or the folder of a run."""
 _RULES = ("ppo", "a2c")  # whose step is a learning rate
 
 
-def rate_model(source: ModelSource) -> Model:
+def rate_model(source: ModelSource) -> AnyModel:
     """Return or load a model; refuse one whose step is not a learning rate."""
-    model = source if isinstance(source, Model) else load(source)
-    rule = (model.record.setting.get("rule") or {}).get("name")
+    model = source if isinstance(source, AnyModel) else load(source)
+    rule = model.record.rule_name
     if rule not in _RULES:
-        raise InputError(
-            f"model: it was fitted for the rule {rule!r}, whose step is not a learning rate; allowed are {', '.join(_RULES)}."
-        )
+        allowed = f"allowed are {', '.join(_RULES)}"
+        raise InputError(f"model: it was fitted for the rule {rule!r}, whose step is not a learning rate; {allowed}.")
     return model
 
 
-def require_settings(model: Model, loop: str, settings: Sequence[str] = ("stepsize",)) -> None:
-    """Refuse a model that chooses a hyperparameter for which a loop has no setting."""
+def require_settings(model: AnyModel, loop: str, settings: Sequence[str] = ("stepsize",), instead: str = "") -> None:
+    """Refuse a model that chooses a hyperparameter for which a loop has no setting; `instead` says what to do."""
     missing = [name for name in model.record.hyperparameters if name not in settings]
     if missing:
         others = f"{', '.join(missing)} as well, for which there is no setting here"
-        raise InputError(f"{loop}: the model chooses {others}; call its stepper in a loop of your own.")
+        raise InputError(f"{loop}: the model chooses {others}; {instead or 'call its stepper in a loop of your own'}.")
 
 
-def warn_of_differences(model: Model, loop: str, own: Mapping[str, Any]) -> None:
+def warn_of_differences(model: AnyModel, loop: str, own: Mapping[str, Any]) -> None:
     """Warn where a loop differs from those that a model was fitted on, as far as both are known."""
     setting = model.record.setting
     rule = setting["rule"]

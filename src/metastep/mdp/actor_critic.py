@@ -11,7 +11,7 @@ from jax import Array
 from metastep._core.settings import Count, Share, check_fields
 from metastep.envs import Env, HostEnv
 from metastep.features import Memory, Seen
-from metastep.features.diagnostics import explained_variance, step_geometry
+from metastep.features.diagnostics import best_return, explained_variance, first_of, smoothed_change, step_geometry
 from metastep.mdp.base import InitialPolicy, Learners, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, purpose_key
 from metastep.policies import ActorCritic
@@ -35,6 +35,14 @@ class LastUpdate(NamedTuple):
     norm_before: Array  # (learners,): length of the one before it
     cosine: Array  # (learners,): of the angle between these two
     first_entropy: Array  # (learners,): of the policy on the very first batch
+    last_clip_fraction: Array  # (learners,), like all that follows: this and the next three are of the rule's `Report`
+    gradient_norm: Array
+    actor_gradient_norm: Array
+    gradient_steps: Array
+    first_gradient_norm: Array  # of the very first update
+    first_target_std: Array  # of the critic's targets on the very first batch
+    best_return: Array  # of all batches up to `mean_return`
+    smoothed_change: Array  # of the return, up to `mean_return`
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,8 @@ class ActorCriticMDP(MetaMDP):
 
     diagnosed: ClassVar[tuple[str, ...]] = (
         *("theta", "context", "mean_return", "return_error", "entropy", "explained_variance", "approx_kl"),
-        *("clip_fraction", "step", "step_norm", "step_cosine", "rate", "budget"),
+        *("clip_fraction", "step", "step_norm", "step_cosine", "rate", "budget", "last_clip_fraction"),
+        *("gradient_norm", "actor_gradient_norm", "gradient_steps", "parameter_norm", "target_std"),
     )
 
     def __post_init__(self) -> None:
@@ -117,23 +126,23 @@ class ActorCriticMDP(MetaMDP):
 
     def diagnostics(self, learners: Learners) -> Seen:
         batch, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)
-        found = {
-            "theta": learners.theta,
-            "context": learners.context,
-            "mean_return": batch.mean_return,
-            "return_error": batch.return_error,
+        found = self._shared_diagnostics(learners) | {
             "entropy": batch.entropy,
             "explained_variance": explained_variance(batch.value, batch.target, jnp),
-            "approx_kl": last.divergence,
             "clip_fraction": last.clip_fraction,
-            "step": last.step,
             "step_norm": last.step_norm,
             "step_cosine": last.cosine,
             "rate": last.rate,
             "budget": float(self.budget),
+            "last_clip_fraction": last.last_clip_fraction,
+            "gradient_norm": last.gradient_norm,
+            "actor_gradient_norm": last.actor_gradient_norm,
+            "gradient_steps": last.gradient_steps,
+            "parameter_norm": jnp.sqrt(jnp.sum(learners.theta**2, axis=-1)),
+            "target_std": jnp.std(batch.target, axis=-1),
         }
-        memory = Memory(updates, updates, last.first_entropy, last.mean_return, last.rate, last.norm_before)
-        return Seen(found, memory, jnp)
+        shared = {name: getattr(last, name) for name in Memory._fields if name in LastUpdate._fields}
+        return Seen(found, Memory(updates, updates, **shared | {"step_norm": last.norm_before}), jnp)
 
 
 def _simulated(mdp: ActorCriticMDP) -> ActorCriticMDP:
@@ -155,7 +164,7 @@ def _begin(mdp: ActorCriticMDP, tasks: Tasks) -> Learners:
 def _begun(mdp: ActorCriticMDP, tasks: Tasks, batch: Experience) -> Learners:
     """Return learners with their first batch, and nothing to remember."""
     nothing, state = jnp.zeros_like(batch.mean_return), mdp.rule.init(tasks.theta)
-    previous = LastUpdate(nothing, jnp.zeros_like(tasks.theta), *(nothing,) * 6, batch.entropy)
+    previous = LastUpdate(nothing, jnp.zeros_like(tasks.theta), *(nothing,) * 6, batch.entropy, *(nothing,) * 8)
     flagged, curvature = ~jnp.isfinite(batch.mean_return), jnp.zeros((len(tasks.theta), 0), jnp.float32)
     return Learners(
         tasks.context, tasks.theta, state, batch, flagged, curvature, previous, tasks.key, update=jnp.uint32(0)
@@ -178,4 +187,12 @@ def _trained(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) ->
     after = mdp.rule.apply(mdp.policy, learners.theta, batch, values, learners.rule_state, key)
     step, last = after.theta - learners.theta, learners.previous
     known = batch.mean_return, step, after.divergence, after.clip_fraction, values["stepsize"]
-    return after, LastUpdate(*known, *step_geometry(step, last.step, jnp), last.first_entropy)
+    reported = after.last_clip_fraction, after.gradient_norm, after.actor_gradient_norm, after.gradient_steps
+    memory = mdp.diagnostics(learners).memory
+    kept = (
+        first_of(last.first_gradient_norm, after.gradient_norm, jnp),
+        first_of(last.first_target_std, jnp.std(batch.target, axis=-1), jnp),
+        best_return(memory, batch.mean_return, jnp),
+        smoothed_change(memory, batch.mean_return, jnp),
+    )
+    return after, LastUpdate(*known, *step_geometry(step, last.step, jnp), last.first_entropy, *reported, *kept)

@@ -65,14 +65,12 @@ class InitialPolicy:
     def require_for(self, policy: Policy | ActorCritic) -> None:
         """Refuse a distribution that does not suit a policy."""
         if self.kind == "orthogonal" and not isinstance(policy, ActorCritic):
-            raise InputError(
-                f"initial.kind: 'orthogonal' is for policies with an actor and a critic, {type(policy).__name__} is not one."
-            )
+            raise InputError(f"initial.kind: 'orthogonal' needs an actor and a critic, not a {type(policy).__name__}.")
         for name in _NUMBERS[self.kind]:
             values, num = getattr(self, name), policy.num_parameters
             if len(values) not in (1, num):
                 raise InputError(
-                    f"initial.{name}: {shown(values)} must hold one number, or one for each of the {num} parameters."
+                    f"initial.{name}: {shown(values)} must hold 1 number, or {num}, one for each parameter."
                 )
 
     def sample(self, key: Array, num: int, policy: Policy | ActorCritic) -> Array:
@@ -171,6 +169,11 @@ class MetaMDP(ABC):
     @abstractmethod
     def diagnostics(self, learners: Learners) -> Seen:
         """Return what features are computed from: all that `diagnosed` names."""
+
+    def _shared_diagnostics(self, learners: Learners) -> dict[str, Any]:
+        estimate, last = learners.estimate, learners.previous
+        found = {"theta": learners.theta, "context": learners.context, "step": last.step, "approx_kl": last.divergence}
+        return found | {"mean_return": estimate.mean_return, "return_error": estimate.return_error}
 
     @property
     def num_parameters(self) -> int:

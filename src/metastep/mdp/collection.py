@@ -82,12 +82,9 @@ def collect(
 ) -> Dataset:
     """Collect a dataset, or what is missing of it.
 
-    The trajectory method makes `num_updates` = T updates in each episode; the generative method is T = 1.
-
     Args:
-        folder: of the dataset; a stopped collection resumes there.
-        num_episodes, num_updates: K and T.
-        config: recorded, and compared on resuming.
+        folder, config: of the dataset; a stopped collection resumes there, with the same configuration.
+        num_episodes, num_updates: K and T; the generative method is T = 1.
         task_list: contexts to use in place of the task distribution, (tasks, coordinates).
         controller: proposes the step sizes; uniform exploration by default.
         labels: updates tried at every state; one of them is the one that is made, the others are drawn at random.

@@ -28,7 +28,7 @@ class TaskSource(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Resources:
     """What an experiment offers to a controller that has to be trained or loaded before it can propose."""
 
     mdp: MetaMDP  # of the method, its rule included
@@ -37,7 +37,7 @@ class Run:
     num_training_episodes: int  # meta-episodes that the training data has
     num_stepsizes: int  # on the grid of a maximum
     regressor: Callable[[], Any]  # gives the experiment's regressor (`metastep.fqi.regressors`)
-    model: Callable[[], Any]  # gives the experiment's fitted and selected model (`metastep.fqi.Model`)
+    model: Callable[..., Any]  # gives the experiment's selected model, or that of a level (`metastep.search`)
     task_list: NDArray[np.float32] | None = None  # contexts to train on in place of the task distribution
     tracker: Tracker = field(default_factory=Silent)  # shows long work
 
@@ -66,7 +66,7 @@ class Controller(ABC):
         """Return how many batches of its own it simulates before every update."""
         return 0
 
-    def prepared(self, run: Run) -> "Controller":
+    def prepared(self, run: Resources) -> "Controller":
         """Return the controller for an experiment; it is trained or loaded here where that is needed."""
         return self
 
@@ -101,10 +101,8 @@ def attempt_keys(learners: Learners, num: int) -> list[Array]:
 def require_one_coordinate(name: str, mdp: MetaMDP) -> None:
     """Refuse a space of several hyperparameters where a controller knows only a step size."""
     if mdp.space.num_coordinates != 1:
-        raise InputError(
-            f"controller: {name!r} chooses one number for each update, but the rule {mdp.rule.name!r} takes "
-            f"{', '.join(mdp.space.names)}."
-        )
+        takes = f"the rule {mdp.rule.name!r} takes {', '.join(mdp.space.names)}"
+        raise InputError(f"controller: {name!r} chooses one number for each update, but {takes}.")
 
 
 class Exploration(Controller):

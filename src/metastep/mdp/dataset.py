@@ -11,11 +11,13 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from annotated_types import Ge, Le
+from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
@@ -23,9 +25,10 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.provenance import environment_record, first_difference
 from metastep._core.settings import Count
+from metastep._core.storage import require_new, write_new
 from metastep.mdp import DEFAULT_OBSERVATION
 from metastep.mdp.blocks import Blocks
-from metastep.mdp.history import History, Transitions, from_arrays
+from metastep.mdp.history import History, Outcomes, Transitions, from_arrays
 from metastep.mdp.parts import Parts, remove_parts
 
 _HEADER_BYTES = 8192  # of a block's file, at most
@@ -155,9 +158,8 @@ class BlockFiles:
 class DatasetWriter:
     """Create a dataset or resume one; several processes may add blocks to the same folder at the same time.
 
-    `config`, which is anything that JSON can hold, and `seed` are those of a dataset that is resumed; so are, unless it is
-    complete, the device and the versions of the packages that decide numbers. `packages` names those of the environment.
-    `damaged` holds one sentence for each block file found damaged at the start; such blocks count as missing.
+    `config`, `seed` and, unless it is complete, the device and the versions of packages that decide numbers must be those of a
+    dataset that is resumed. `damaged` holds a sentence for each block file found damaged; such blocks count as missing.
     """
 
     def __init__(
@@ -212,10 +214,6 @@ class DatasetWriter:
     def block(self, index: int) -> History:
         """Return a block that was added before."""
         return _read_block(self.folder, self.layout, index)
-
-    def digest_of(self, blocks: Iterable[int]) -> str:
-        """Return one digest of some blocks."""
-        return storage.sha256_of_json([storage.sha256_of(self.files.path(index)) for index in blocks])
 
     def finish(self) -> "Dataset":
         """Verify all blocks and write the manifest with their checksums."""
@@ -285,8 +283,7 @@ class Dataset:
     def transitions(self, names: Sequence[str] = DEFAULT_OBSERVATION) -> Transitions:
         """Return all usable tuples, episode after episode; the observation is the named features side by side, in that order.
 
-        Left out are tuples with a non-finite number in any feature, asked for or not, so that every observation gives the
-        same rows; `counts` says how many.
+        Left out are tuples with a non-finite number in any feature, asked for or not: every observation gives the same rows.
         """
         return all_transitions(self.blocks(), names)
 
@@ -314,3 +311,68 @@ def _block_path(folder: Path, index: int) -> Path:
 def block_checksums(folder: Path) -> dict[Path, str]:
     """Return the block files that a dataset's manifest lists, with their SHA-256; none while it is not complete."""
     return {_block_path(folder, index): sum_ for index, sum_ in enumerate(_read_manifest(folder)["blocks"] or ())}
+
+
+_BYTES_AT_ONCE = 16_000_000
+
+
+def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool = False) -> None:
+    """Write all tuples, one row each, non-finite ones included, to a new file; `force` replaces a plain one.
+
+    Columns: `learner`, `update`, `tried` (0 for the update that was made, 1 and more for others, where there are some),
+    `context_<name>`, the features of the dataset, `return`, `flagged`, `stepsize`, `reward`, and `next_<name>` for every
+    feature, `return` and `flagged`. Several numbers of one name are a list.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = Path(path)
+    require_new(path, force=force)
+    whole = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
+
+    def fill(file: Path) -> None:
+        writer: Any = None
+        layout, first_learner = whole.layout, 0
+        for index, block in enumerate(whole.blocks()):
+            learners = len(block.context)
+            # A few learners after the other, so that a large block is never held as a whole.
+            few = max(1, _BYTES_AT_ONCE * learners // layout.num_bytes(index))
+            for tried, start in product(range(layout.labels), range(0, learners, few)):
+                piece = _columns(block.part(start, start + few), layout, first_learner + start, tried)
+                table = pa.table({name: column(array) for name, array in piece.items()})
+                writer = writer or pq.ParquetWriter(file, table.schema)
+                writer.write_table(table)
+            first_learner += learners
+        writer.close()
+
+    def column(array: NDArray[Any]) -> Any:
+        """Return (updates, learners) or (updates, learners, width) as one column, episode after episode."""
+        values = pa.array(np.swapaxes(array, 0, 1).reshape(-1))
+        return values if array.ndim == 2 else pa.FixedSizeListArray.from_arrays(values, array.shape[2])
+
+    write_new(path, fill, force=force)
+
+
+def _columns(block: History, layout: Layout, first_learner: int, tried: int) -> dict[str, NDArray[Any]]:
+    shape = (layout.num_updates, len(block.context))
+    columns: dict[str, NDArray[Any]] = {
+        "learner": np.broadcast_to(np.arange(first_learner, first_learner + shape[1]), shape),
+        "update": np.broadcast_to(np.arange(shape[0])[:, np.newaxis], shape),
+    }
+    if layout.labels > 1:
+        columns["tried"] = np.full(shape, tried)
+    for index, name in enumerate(layout.context_names):
+        columns[f"context_{name}"] = np.broadcast_to(block.context[:, index], shape)
+    outcome = block.outcomes[tried]
+    chosen, after = outcome.hyperparameters, _seen(outcome)
+    before = {name: array[:-1] for name, array in _seen(block).items()}
+    columns |= before | {"stepsize": chosen[:, :, 0] if layout.num_hyperparameters == 1 else chosen}
+    with np.errstate(invalid="ignore", over="ignore"):
+        columns["reward"] = after["return"] - before["return"]
+    return columns | {f"next_{name}": array for name, array in after.items()}
+
+
+def _seen(record: History | Outcomes) -> dict[str, NDArray[Any]]:
+    """Return what is seen of learners, by name; a feature of one number is a plain column."""
+    kept = {name: array[:, :, 0] if array.shape[2] == 1 else array for name, array in record.features.items()}
+    return {**kept, "return": record.mean_return, "flagged": record.flagged}

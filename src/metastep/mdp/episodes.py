@@ -126,18 +126,12 @@ class EpisodicMetaMDP(MetaMDP):
 
     def diagnostics(self, learners: Learners) -> Seen:
         estimate, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)
-        found = {
-            "theta": learners.theta,
-            "context": learners.context,
-            "mean_return": estimate.mean_return,
-            "return_error": estimate.return_error,
+        found = self._shared_diagnostics(learners) | {
             "gradient": estimate.gradient,
             "natural_gradient": estimate.natural_gradient,
             "steps": self.rule.steps(estimate, learners.rule_state),
             "curvature": learners.curvature,
-            "step": last.step,
             "step_norm": norm(last.step, jnp),
-            "approx_kl": last.divergence,
         }
         return Seen(found, Memory(updates, updates, mean_return=last.mean_return), jnp)
 

@@ -25,7 +25,7 @@ class Transitions(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """Updates, and what was seen after each; time first. The axis `tries` is there for those that were tried, not made."""
+    """Updates, and what was seen after each; time first. Those that were tried, not made, have the axis `tries`."""
 
     hyperparameters: NDArray[np.float32]  # (T, tries, learners, coordinates)
     mean_return: NDArray[np.float32]  # (T, tries, learners), after the update, like all that follows
@@ -101,10 +101,8 @@ def _side_by_side(names: Sequence[str], context: NDArray[np.float32], seen: Hist
         **seen.features,
     }
     if missing := [name for name in names if name not in known]:
-        raise InputError(
-            f"observation: the data does not hold {missing[0]!r}, it holds {', '.join(known)}; collect it again with "
-            "meta.observation naming it."
-        )
+        holds = f"the data does not hold {missing[0]!r}, it holds {', '.join(known)}"
+        raise InputError(f"observation: {holds}; collect it again with meta.observation naming it.")
     return np.concatenate([known[name] for name in names], axis=2)
 
 

@@ -47,8 +47,7 @@ def following(
 ) -> Generator[Array, Learners, Stretch]:
     """Yield the hyperparameters of each of `num_updates` more updates, and receive the learners after it.
 
-    From the start, the state before them is recorded, too. `record` names the features to keep; `tries` other updates are tried
-    before each.
+    From the start, the state before them is recorded, too, with the features that `record` names; `tries` others are tried.
     """
     snapshots, proposals, tried = [_snapshot(mdp, learners, record)] if from_start else [], [], []
     for _ in range(num_updates):

@@ -62,9 +62,7 @@ class Parts:
             try:
                 arrays, metadata = storage.read_tensors(path)
                 if metadata != self._metadata(block, growth.updates if growth else 0, end):
-                    raise InputError(
-                        f"File {path} belongs to another dataset or block, or the part before it is missing."
-                    )
+                    raise InputError(f"File {path} is of another dataset or block, or the part before it is missing.")
                 blank = mdp.blank(tasks)
                 kinds = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(blank).items()}
                 of_piece = {name: arrays.pop(name) for name in list(arrays) if name.startswith(_PIECE)}

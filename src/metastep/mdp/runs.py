@@ -1,10 +1,8 @@
 """Blocks of learners under a controller, described as data so that any process can run them, and run many at a time.
 
 A plan is a generator that yields the blocks it wants and receives their results, as often as it likes: to tune a method first,
-then to test it. Blocks of several plans run side by side.
-
-A small block leaves most of a GPU idle, so that several are simulated there in one batch; all else is done block by block. Each
-keeps its tasks, first policies and random numbers, and gives what it would give alone, up to rounding.
+then to test it. A small block leaves most of a GPU idle, so that several are simulated there in one batch; each gives what it
+would give alone, up to rounding.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Policies, one in each file, and the registry that names them: `make(name, num_observations, num_actions, **options)`."""
+"""Policies and the registry that names them: `make(name, num_observations, num_actions, **options)`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,9 +6,7 @@ from typing import Any
 from metastep._core.registry import Registry
 from metastep.envs.base import TaskFamily, choices_of
 from metastep.policies.actor_critic import ActorCritic
-from metastep.policies.base import Pieces, Policy, flatten
-from metastep.policies.linear import LinearGaussian
-from metastep.policies.network import MLPGaussian
+from metastep.policies.gaussian import Arrays, LinearGaussian, MLPGaussian, Policy, flatten
 
 # What the environment says is no option.
 REGISTRY: Registry[Policy | ActorCritic] = Registry(
@@ -29,5 +27,5 @@ def build(name: str, options: Mapping[str, Any], env: TaskFamily) -> Policy | Ac
     return REGISTRY.build(name, options, given=sizes)
 
 
-__all__ = ["REGISTRY", "ActorCritic", "LinearGaussian", "MLPGaussian", "Pieces", "Policy"]
+__all__ = ["REGISTRY", "ActorCritic", "Arrays", "LinearGaussian", "MLPGaussian", "Policy"]
 __all__ += ["build", "flatten", "make", "names", "register"]

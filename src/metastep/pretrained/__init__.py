@@ -5,7 +5,8 @@ from importlib import resources
 from pathlib import Path
 
 from metastep._core.errors import InputError, not_registered
-from metastep.fqi import Model, load_model
+from metastep.fqi import Model
+from metastep.search import SearchedModel, load_model
 
 _MODEL, _CARD = ".safetensors", ".md"
 
@@ -27,7 +28,7 @@ def card(name: str) -> str:
     return (folder() / f"{name}{_CARD}").read_text("utf-8")
 
 
-def load(source: str | os.PathLike[str]) -> Model:
+def load(source: str | os.PathLike[str]) -> Model | SearchedModel:
     """Load a model that comes with the library by its name, or that of a file or the folder of a run."""
     if isinstance(source, str) and source in names():
         return load_model(folder() / f"{source}{_MODEL}")

@@ -9,7 +9,16 @@ from metastep.report import tables
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table
 from metastep.report.figures import alone, whiskers
 from metastep.report.model import about_the_model, usage
-from metastep.report.results import directions, learning_curves, one_by_one, single_tasks, spread, steps, steps_by_task
+from metastep.report.results import (
+    directions,
+    hyperparameters,
+    learning_curves,
+    one_by_one,
+    single_tasks,
+    spread,
+    steps,
+    steps_by_task,
+)
 from metastep.report.tables import Findings, listed
 
 _FEW_TASKS = 20  # a grid search on fewer is said to be one where the result is
@@ -25,28 +34,23 @@ def compose(findings: Findings) -> Document:
     parts += [Heading("Learning curves"), learning_curves(findings), *one_by_one(findings)]
     if choosers := [record.name for record in comparison.methods if record.directions]:
         parts += [Heading("Chosen directions"), directions(findings, choosers)]
-    parts += [Heading("Chosen steps"), *steps(findings)]
+    parts += [Heading("Chosen steps"), *(hyperparameters(findings) or steps(findings))]
     # A run in one task has no other to hold steps against.
     if findings.config["env"]["fixed_context"] is None:
         parts.append(steps_by_task(findings))
     parts += [Heading("Single tasks"), single_tasks(findings)]
     explanation = (
         "AUC is the mean return over the updates; its interquartile mean leaves out the worst and the best quarter of the tasks. "
-        "Intervals are 95 % over tasks; all methods had the same tasks, first policies and simulation keys. A difference is "
-        f"{comparison.label(target)} minus the method, paired by task; the verdict needs the interval to exclude 0 "
-        "and a p-value, of the interval and of random sign flips, below 0.05. Each verdict is that of its pair alone; p-values "
-        "corrected for the number of pairs (Holm) are in differences.csv, with all pairs of methods."
+        f"Intervals are 95 % over tasks. A difference is {comparison.label(target)} minus the method, paired by task; a verdict "
+        "needs the interval to exclude 0 and a p-value, of the interval and of random sign flips, below 0.05. It is that of its "
+        "pair alone; differences.csv has all pairs, with p-values corrected for their number (Holm)."
     )
     if shown := [comparison.record(name) for name in tables.oracles(comparison)]:
         spent = listed([f"the {record.label}, which spends {record.trials} times the samples" for record in shown])
-        explanation += (
-            f" A score is 0 % at the best fixed step and 100 % at {spent}. An oracle is short-sighted, so that a planner may "
-            "pass it."
-        )
+        explanation += f" A score is 0 % at the best fixed step and 100 % at {spent}; a planner may pass this oracle."
     if any(comparison.num_diverged().values()):
         explanation += (
-            " Where a return is not finite, it counts as the worst on its task: of the two methods in a difference, of all "
-            "methods elsewhere."
+            " A return that is not finite counts as the worst on its task, in a difference of its two methods."
         )
     parts += [Heading("Comparison"), Paragraph(explanation), tables.comparison_table(comparison, **findings.resampling)]
     if paired:
@@ -59,24 +63,19 @@ def compose(findings: Findings) -> Document:
         parts += [Heading("Tuned values"), tables.tuning_table(comparison)]
     costs = (
         "Environment steps, over all tasks: of the training data, of selecting among iterations on validation tasks, of the "
-        "whole grid search on tuning tasks, and of the batches on the test tasks."
+        "whole grid search on tuning tasks, and of the batches on the test tasks. The terminal shows wall times."
     )
     if any(record.trials for record in comparison.methods):
         costs += " Trials are what a yardstick simulates of its own before its updates, as if all episodes were equally long."
-    costs += (
-        " Wall times are not here, since they differ from run to run and this page does not: the terminal shows that of each "
-        "stage."
-    )
     parts += [Heading("What it cost"), Paragraph(costs), tables.cost_table(comparison, fitted)]
     if fitted:
         parts += about_the_model(findings, target if target in fitted else next(iter(fitted)))
     known = [(record.label, tables.about(record)) for record in comparison.methods]
     parts += [Heading("The methods"), Table(("method", "what it is"), known, name="methods")]
     flags = (
-        "An estimate is flagged where it cannot be followed: the direction of the update is zero or holds a number that is not "
-        "finite, or the step would leave what float32 can hold. Such a learner stays where it is for that update, is counted "
-        "below, and is never dropped from a mean. A few flags are harmless (a batch in which every episode failed alike has no "
-        "gradient); many mean that a policy cannot learn from its batches."
+        "An estimate is flagged where it cannot be followed: the direction of the update is zero or not finite, or the step "
+        "would leave float32's range. Such a learner stays where it is, and is never dropped from a mean. A few flags are "
+        "harmless (a batch in which every episode failed alike has no gradient); with many a policy cannot learn."
     )
     parts += [Heading("Flags, versions and seeds"), Paragraph(flags)]
     parts.append(tables.bookkeeping_table(comparison, fitted, findings.config))
@@ -94,13 +93,9 @@ def _headline(findings: Findings, paired: Sequence[Difference]) -> str:
         chosen = "" if iteration is None else f" (FQI iteration N = {iteration}, selected on validation tasks)"
         return f"{name}{chosen} was run on {comparison.num_tasks} test tasks."
     clauses = []
-    for verdict, words in (
-        ("better", "is better than"),
-        ("worse", "is worse than"),
-        ("not distinguishable", "is not distinguishable from"),
-    ):
+    for verdict, than in (("better", "than"), ("worse", "than"), ("not distinguishable", "from")):
         if labels := [comparison.label(row.baseline) for row in paired if row.verdict == verdict]:
-            clauses.append(f"{words} {listed(labels)}")
+            clauses.append(f"is {verdict} {than} {listed(labels)}")
     is_family = findings.config["env"]["fixed_context"] is None
     where = "tasks it had never seen" if is_family else "new first policies in the one task it was trained on"
     if iteration is not None and findings.target in findings.fitted:
@@ -156,17 +151,16 @@ def _what_was_run(findings: Findings) -> list[Part]:
         data = f"{fitted.counts.transitions} tuples, {collect['method']} method"
         data += f", {rounds} rounds" if rounds > 1 else ""
         data += f", {labels} updates tried at every state" if labels > 1 else ""
-        columns.append(
-            {
-                "directions": ", ".join(record.directions) or f"one, {_part(meta['rule'])}",
-                "steps": "; ".join(texts),
-                "meta-observation": ", ".join(part.name for part in record.observation),
-                "training data": data,
-                "regressor": f"{_part(fqi['regressor'])}, {'double' if fqi['double'] else 'single'} Q",
-                "discount of improvements": f"{meta['meta_discount']:g}: what the gain of the next update counts",
-                "iteration": f"N = {record.selected_iteration} of {fqi['iterations']}, selected on validation tasks",
-            }
-        )
+        column = {
+            "directions": ", ".join(record.directions) or f"one, {_part(meta['rule'])}",
+            "steps": "; ".join(texts),
+            "meta-observation": ", ".join(part.name for part in record.observation),
+            "training data": data,
+            "regressor": f"{_part(fqi['regressor'])}, {'double' if fqi['double'] else 'single'} Q",
+            "discount of improvements": f"{meta['meta_discount']:g}: what the gain of the next update counts",
+            "iteration": f"N = {record.selected_iteration} of {fqi['iterations']}, selected on validation tasks",
+        }
+        columns.append(column)
     shown = [(name, *(column[name] for column in columns)) for name in columns[0]]
     header = ("model", *map(findings.comparison.label, findings.fitted))
     return [*parts, Table(header, shown, name="models"), *usage(findings.model)]
@@ -180,6 +174,5 @@ def _range(low: float, high: float, scale: str) -> str:
 
 def _part(section: dict[str, Any]) -> str:
     """Describe a part with its options."""
-    return ", ".join(
-        [str(section["name"]), *(f"{key} {value}" for key, value in sorted(section.items()) if key != "name")]
-    )
+    options = [f"{key} {value}" for key, value in sorted(section.items()) if key != "name"]
+    return ", ".join([str(section["name"]), *options])

@@ -14,7 +14,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from metastep._core import storage
-from metastep.report.style import Theme
 
 
 class Heading(NamedTuple):
@@ -45,11 +44,11 @@ class Table(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A figure, drawn once for each theme; `name` is its file name without ending."""
+    """A figure; `name` is its file name without ending."""
 
     name: str
     caption: str
-    draw: Callable[[Theme], Figure]
+    draw: Callable[[], Figure]
 
 
 Part = Heading | Paragraph | Command | Table | Picture
@@ -66,29 +65,27 @@ class Document(NamedTuple):
 class Drawing(NamedTuple):
     """A picture as files hold it."""
 
-    light: bytes  # SVG
-    dark: bytes  # SVG
+    svg: bytes
     png: bytes
 
 
-def draw(picture: Picture, *, is_for_files: bool = False) -> Drawing:
-    """Draw a picture once in each theme, or, where it is for files, only in the light one; both have the same extent."""
-    figure = picture.draw("light")
+def draw(picture: Picture) -> Drawing:
+    """Draw a picture."""
+    figure = picture.draw()
     # Measured once, labels included: to measure is as much work as to draw.
     renderer: Any = FigureCanvasAgg(figure).get_renderer()
     figure.draw_without_rendering()
     box = figure.get_tightbbox(renderer).padded(0.1)
 
-    def saved(figure: Figure, **settings: Any) -> bytes:
+    def saved(**settings: Any) -> bytes:
         buffer = BytesIO()
         with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "metastep"}):
             figure.savefig(buffer, bbox_inches=box, **settings)
         return buffer.getvalue()
 
     # Without the date, so that the same data gives the same bytes; the PNG is sharp enough for a slide.
-    svg = {"format": "svg", "metadata": {"Date": None}}
-    dark = b"" if is_for_files else saved(picture.draw("dark"), **svg)
-    return Drawing(saved(figure, **svg), dark, saved(figure, format="png", dpi=160, metadata={"Software": None}))
+    svg = saved(format="svg", metadata={"Date": None})
+    return Drawing(svg, saved(format="png", dpi=160, metadata={"Software": None}))
 
 
 def to_html(document: Document, drawings: Mapping[str, Drawing] | None = None) -> str:
@@ -117,14 +114,10 @@ def to_html(document: Document, drawings: Mapping[str, Drawing] | None = None) -
                 head = f'<div class="scroll"><table{identity}>\n<thead>{row(header, "th", numeric)}</thead>\n'
                 lines.append(f"{head}<tbody>\n{cells}\n</tbody>\n</table></div>")
             case Picture(name, caption):
-                images = (drawn[name].dark, drawn[name].light)
-                dark, light = (f"data:image/svg+xml;base64,{base64.b64encode(image).decode()}" for image in images)
+                source = f"data:image/svg+xml;base64,{base64.b64encode(drawn[name].svg).decode()}"
                 caption = html.escape(caption)
-                lines.append(
-                    f'<figure id="{html.escape(name)}"><picture>'
-                    f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-                    f'<img src="{light}" alt="{caption}"></picture><figcaption>{caption}</figcaption></figure>'
-                )
+                image = f'<div class="scroll"><img src="{source}" alt="{caption}"></div>'
+                lines.append(f'<figure id="{html.escape(name)}">{image}<figcaption>{caption}</figcaption></figure>')
     body = "\n".join(lines)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -167,8 +160,8 @@ def _inert(text: str) -> str:
 def write_picture(picture: Picture, folder: Path, drawing: Drawing | None = None) -> list[Path]:
     """Write a picture as SVG and PNG; return the files."""
     storage.create_folder(folder)
-    drawing = drawing or draw(picture, is_for_files=True)
-    files = {folder / f"{picture.name}.svg": drawing.light, folder / f"{picture.name}.png": drawing.png}
+    drawing = drawing or draw(picture)
+    files = {folder / f"{picture.name}.svg": drawing.svg, folder / f"{picture.name}.png": drawing.png}
     for path, content in files.items():
         storage.write_atomically(path, content)
     return list(files)

@@ -1,19 +1,124 @@
-"""Panels and the figures made of them: arrays in, figures out. Every band and bar is a 95 % interval over tasks."""
+"""Panels and the figures made of them, in one look for all: colour-blind safe, labels at the lines.
 
-from collections.abc import Callable, Sequence
+Arrays in, figures out. Every band and bar is a 95 % interval over tasks. A page in dark mode inverts its figures.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from metastep.evaluation import Comparison, Difference
 from metastep.evaluation.intervals import mean_interval
 from metastep.report.document import Picture
-from metastep.report.style import MAIN, PALETTE, SPARE, Ink, Theme, label_lines, logarithmic, plain, themed, tint
+
+# Okabe and Ito's palette: distinguishable with every common colour-vision deficiency.
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8C6D31", "#7A7A7A")
+SPARE = ("#AA3377", "#117733", "#332288", "#882255", "#44AA99", "#999933")  # Tol's, where the palette is used up
+MAIN, CONTRAST = PALETTE[0], PALETTE[4]
+"""Colours of what a figure is about, and of what it is compared with."""
+
+# Tol's bright palette, safe as well, for directions: not a colour of it stands for a method.
+_DIRECTIONS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#999933", "#BBBBBB")
+
+
+class Ink(NamedTuple):
+    """The neutral colours."""
+
+    text: str = "#1f2328"
+    quiet: str = "#b4bcc5"  # lines that are there for comparison only
+    faint: str = "#e4e8ec"  # the grid
+    paper: str = "#ffffff"
+
+
+def shade_of(direction: int) -> str:
+    """Return the colour of a direction, by its position among the directions."""
+    return _DIRECTIONS[direction % len(_DIRECTIONS)]
+
+
+def tint(colour: str, index: int, ink: Ink) -> str:
+    """Return a colour as it is drawn: "text" and "quiet" are those of the ink, an empty one is the palette's at this index."""
+    if colour in ("text", "quiet"):
+        return ink.text if colour == "text" else ink.quiet
+    return colour or PALETTE[index % len(PALETTE)]
+
+
+@contextmanager
+def house_style() -> Iterator[Ink]:
+    """Draw figures in one style."""
+    ink = Ink()
+    settings: dict[Any, Any] = {
+        "font.family": "DejaVu Sans",
+        "font.size": 10.0,
+        "axes.titlesize": 11.0,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), ink.text),
+        **dict.fromkeys(("text.color", "xtick.color", "ytick.color"), ink.text),
+        "axes.grid": True,
+        "grid.color": ink.faint,
+        "grid.linewidth": 0.6,
+        "axes.axisbelow": True,
+        "axes.linewidth": 0.8,
+        **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 3.0),
+        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 9.0),
+        "figure.facecolor": ink.paper,
+        "axes.facecolor": ink.paper,
+        "lines.linewidth": 1.8,
+    }
+    with mpl.rc_context(settings):
+        yield ink
+
+
+def logarithmic(axes: Axes, which: Literal["x", "y"]) -> None:
+    """Make an axis logarithmic, with numbers written out; call it once everything is drawn."""
+    getattr(axes, f"set_{which}scale")("log")
+    axis = getattr(axes, f"{which}axis")
+    low, high = axis.get_view_interval()
+    # Within few decades, powers of ten alone would leave an axis without numbers.
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100.0 * low else (1.0,), numticks=6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def plain(text: str) -> str:
+    """Escape dollar signs: matplotlib reads what is between two of them as a formula."""
+    return text.replace("$", r"\$")
+
+
+def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
+    """Write each line's name at its right end, pushed apart where they would overlap.
+
+    The limits of the axes must be final; `ends` are (label, y of the last point, colour) of each line.
+    """
+    assert axes.figure is not None
+    spacing = 0.165 * axes.figure.dpi / axes.bbox.height  # a line of text, in shares of the axes
+    # In shares of the axes, so that a logarithmic axis is like any other.
+    place = (axes.transData + axes.transAxes.inverted()).transform
+    right = axes.get_xlim()[1]
+    shares = ((label, float(np.clip(place((right, y))[1], 0.0, 1.0)), shade) for label, y, shade in ends)
+    ordered = sorted(shares, key=lambda end: end[1])
+    heights: list[float] = []
+    for _, y, _ in ordered:
+        heights.append(max(y, heights[-1] + spacing) if heights else y)
+    # Pushing up may leave the axes: push back down from the top, and only the labels that are in the way.
+    heights[-1:] = [min(height, 1.0) for height in heights[-1:]]
+    for index in range(len(heights) - 2, -1, -1):
+        heights[index] = min(heights[index], heights[index + 1] - spacing)
+    line = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 1.0, "shrinkB": 0.0, "relpos": (0.0, 0.5)}
+    inside: dict[str, Any] = {"xycoords": axes.transAxes, "textcoords": axes.transAxes, "annotation_clip": False}
+    for (label, y, shade), height in zip(ordered, heights, strict=True):
+        look: dict[str, Any] = {"color": shade, "fontsize": 9.0, "va": "center", "arrowprops": line | {"color": shade}}
+        axes.annotate(plain(label), xy=(1.0, y), xytext=(1.03, height), **inside, **look)
+
 
 Values = NDArray[np.floating[Any]]
 # A colour of a method, or a family of lines and the place in it, from 0 to 1.
@@ -81,8 +186,8 @@ def picture(name: str, caption: str, rows: Sequence[Sequence[Panel]], layout: La
     """Make rows of panels one picture."""
     layout = layout or Layout()
 
-    def draw(theme: Theme) -> Figure:
-        with themed(theme) as ink:
+    def draw() -> Figure:
+        with house_style() as ink:
             num_columns = max(map(len, rows))
             figure = Figure(figsize=(layout.size[0] * num_columns, layout.size[1] * len(rows)))
             figure.subplots_adjust(wspace=layout.gaps[0], hspace=layout.gaps[1])
@@ -119,8 +224,7 @@ def ink_of(shade: Shade, index: int, ink: Ink) -> Any:
 def mean_and_interval(values: Values) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return the mean over tasks (axis 0) and the ends of its 95 % interval, the same that tables show.
 
-    A value that is not finite counts as the worst of its task in this array (of all tasks where the task has no other), so that
-    no task is dropped; the report's own curves have none left, see `filled_returns`.
+    A value that is not finite counts as the worst of its task in this array, or of all tasks where the task has no other.
     """
     filled, finite = np.asarray(values, np.float64), np.isfinite(values)
     if finite.any() and not finite.all():
@@ -176,6 +280,33 @@ def curves(
     return Panel(title, draw)
 
 
+def over_tasks(title: str, lines: Sequence[Line], *, is_log: bool = False) -> Panel:
+    """Medians over tasks at each update; a line with a band also has the middle half and the middle nine tenths of the tasks."""
+
+    def draw(axes: Axes, ink: Ink) -> None:
+        ends = []
+        for index, line in enumerate(lines):
+            values = np.where(np.isfinite(line.values), line.values, np.nan)
+            updates = 1 + np.arange(values.shape[1])
+            shade, style = ink_of(line.shade, index, ink), "--" if line.is_dashed else "-"
+            median, *ranges = np.nanquantile(values, (0.5, 0.05, 0.95, 0.25, 0.75), axis=0)
+            axes.plot(updates, median, style, color=shade, linewidth=2.4 if line.is_main else 1.4, zorder=3)
+            for low, high, alpha in ((*ranges[:2], 0.14), (*ranges[2:], 0.22)) if line.has_band else ():
+                axes.fill_between(updates, low, high, color=shade, alpha=alpha, linewidth=0.0)
+            if line.label:
+                ends.append((line.label, float(median[-1]), shade))
+        axes.set(xlabel="update")
+        axes.margins(x=0.0)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if is_log:
+            logarithmic(axes, "y")
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(5))
+        label_lines(axes, ends)
+
+    return Panel(title, draw)
+
+
 def points(
     title: str,
     values: Values,
@@ -216,9 +347,14 @@ def whiskers(title: str, comparison: Comparison, rows: Sequence[Difference]) -> 
             axes.plot([row.low, row.high], [height, height], color=shade, linewidth=2.2, solid_capstyle="butt")
             axes.plot(row.mean, height, "o", color=shade)
         axes.axvline(0.0, color=ink.text, linewidth=0.9)
-        axes.set_yticks(range(len(rows)), [plain(comparison.label(row.baseline)) for row in reversed(rows)])
-        axes.set_ylim(-0.6, len(rows) - 0.4)
-        axes.grid(axis="y", visible=False)
+        name_rows(axes, [comparison.label(row.baseline) for row in rows])
         axes.set_xlabel(plain(f"{comparison.label(rows[0].target)} minus it, AUC"))
 
     return Panel(title, draw)
+
+
+def name_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Write labels beside rows at heights 0, 1, ..., the first label at the top."""
+    axes.set_yticks(range(len(labels)), [plain(label) for label in reversed(labels)])
+    axes.set_ylim(-0.6, len(labels) - 0.4)
+    axes.grid(axis="y", visible=False)

@@ -14,9 +14,23 @@ from metastep.evaluation import metric_values
 from metastep.fqi import Model
 from metastep.fqi.regressors import Head
 from metastep.report.document import Command, Heading, Paragraph, Part, Picture
-from metastep.report.figures import Layout, Panel, alone, in_rows, picture, points
+from metastep.report.figures import (
+    MAIN,
+    Ink,
+    Layout,
+    Panel,
+    alone,
+    in_rows,
+    label_lines,
+    logarithmic,
+    name_rows,
+    picture,
+    plain,
+    points,
+    shade_of,
+    tint,
+)
 from metastep.report.results import axis_of
-from metastep.report.style import MAIN, Ink, label_lines, logarithmic, plain, shade_of, tint
 from metastep.report.tables import Findings, Fitted
 from metastep.rules.spaces import Range
 
@@ -48,14 +62,11 @@ def usage(fitted: Fitted) -> list[Part]:
     whose = "the numbers of your learner" if is_short else "a dictionary of the numbers of your learner"
     what = "which direction to follow, and how far" if record.directions else "how far to go"
     text = (
-        f"In the folder of this run, with {whose}, here with how many there are of each: {sizes}. Before every update the model "
-        f"says {what}; arrays may be those of NumPy, JAX or PyTorch."
+        f"In the folder of this run, with {whose} ({sizes}). Before every update the model says {what}; arrays may be "
     )
+    text += "those of NumPy, JAX or PyTorch."
     if any(branch.scale == "divergence" for branch in record.branches):
-        text += (
-            " The number is the KL divergence that the step may cost: along v, with the Fisher matrix F, its length is "
-            "sqrt(2 KL / v'Fv)."
-        )
+        text += " The number is the KL divergence that the step may cost: its length along v is sqrt(2 KL / v'Fv)."
     parts: list[Part] = [Heading("How to use the model"), Paragraph(text), Command("\n".join(lines))]
     if not is_short:
         command = f"metastep learn {Path(fitted.file).parent} --task NAME=VALUE"
@@ -80,9 +91,7 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
             ring=(one.model.record.selected_iteration - 1, "selected"),
         )
         panels.append(panel)
-    caption = (
-        "AUC on the validation tasks by FQI iteration, with 95 % intervals over tasks: N updates are planned ahead."
-    )
+    caption = "AUC on the validation tasks by FQI iteration, with 95 % intervals: N updates are planned ahead."
     iterations = picture("iterations", caption, in_rows(panels, 2), Layout((5.0, 2.8), (0.24, 0.4)))
     parts: list[Part] = [Heading("Validation by iteration"), iterations]
     shares = mean_importances(fitted.model.q_functions[record.selected_iteration - 1].heads)
@@ -94,10 +103,10 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
             shown.append((f"{len(order) - _MOST_BARS} others", float(shares[order[_MOST_BARS:]].sum())))
 
         def draw(axes: Axes, ink: Ink) -> None:
-            heights = list(range(len(shown) - 1, -1, -1))
-            axes.barh(heights, [value for _, value in shown], color=tint(shade, 0, ink), height=0.68)
-            axes.set_yticks(heights, [plain(name) for name, _ in shown])
-            axes.grid(axis="y", visible=False)
+            axes.barh(
+                range(len(shown)), [value for _, value in reversed(shown)], color=tint(shade, 0, ink), height=0.68
+            )
+            name_rows(axes, [name for name, _ in shown])
             axes.set_xlabel("share of variance reduction")
 
         caption = "Share of the variance reduction by input, mean over the forests of the selected iteration."
@@ -185,19 +194,14 @@ def _values(fitted: Fitted, shade: str) -> Picture:
             label_lines(axes, ends)
 
     which = " and direction" if model.record.directions else ""
-    caption = (
-        f"Q(x, h) of the selected iteration for {len(states)} states of the training data, and the step{which} that it chooses "
-        "(ring). Every panel has its own scale: only differences within it matter for the choice."
-    )
+    caption = f"Q(x, h) for {len(states)} states of the training data, and the step{which} that it chooses (ring). "
+    caption += "Every panel has its own scale: only differences within it matter for the choice."
     panels = [Panel(title, partial(draw, state)) for state, title in enumerate(titles)]
     return picture("values", caption, in_rows(panels, 3), Layout((3.4, 2.4), (0.3, 0.38), share_x="all"))
 
 
 def proposals(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Return what the model chooses at each start with the context of each grid point: (points, starts, coordinates).
-
-    Coordinates of the context beyond the grid's keep the values they have in `starts`.
-    """
+    """Return what the model chooses at each start with the context of each grid point: (points, starts, coordinates)."""
     observed = model.record.observation
     first = sum(part.size for part in observed[: [part.name for part in observed].index("context")])
     mesh = np.stack(np.meshgrid(*grid, indexing="ij"), axis=-1).reshape(-1, len(grid))

@@ -9,10 +9,28 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from metastep.evaluation import Comparison, MethodRecord, filled_returns, metric_values, summary
+from metastep.evaluation import Comparison, MethodRecord, metric_values, summary
+from metastep.evaluation.statistics import filled_returns
 from metastep.report.document import Picture
-from metastep.report.figures import Layout, Panel, alone, colour_of, curves, in_rows, line_of, picture
-from metastep.report.style import MAIN, Ink, label_lines, logarithmic, plain, shade_of, tint
+from metastep.report.figures import (
+    MAIN,
+    Ink,
+    Layout,
+    Panel,
+    alone,
+    colour_of,
+    curves,
+    in_rows,
+    label_lines,
+    line_of,
+    logarithmic,
+    name_rows,
+    over_tasks,
+    picture,
+    plain,
+    shade_of,
+    tint,
+)
 from metastep.report.tables import Findings, best_baseline, listed, number, yardstick_of
 
 _LEVELS = 400  # points of a profile
@@ -30,11 +48,8 @@ def learning_curves(findings: Findings) -> Picture:
         line_of(comparison, name, values, is_main=name == target, has_band=name in banded)
         for name, values in zip(comparison.names, filled_returns(comparison), strict=True)
     ]
-    caption = (
-        "Mean return over the test tasks; higher is better. Bands are 95 % intervals, of "
-        f"{listed([comparison.label(name) for name in banded])}"
-        f"{' (the best baseline) only' if best else ''}."
-    )
+    labels = listed([comparison.label(name) for name in banded]) + (" (the best baseline) only" if best else "")
+    caption = f"Mean return over the test tasks; higher is better. Bands are 95 % intervals, of {labels}."
     return alone("learning-curves", caption, curves("", lines))
 
 
@@ -48,18 +63,12 @@ def one_by_one(findings: Findings) -> list[Picture]:
     panels = []
     for name in others:
         # The others stay in sight, so that the panels are seen to show the same thing.
-        quiet = [
-            line_of(comparison, other, filled[other], label="", shade="quiet", has_band=False, is_dashed=False)
-            for other in others
-            if other != name
-        ]
+        look: Any = {"label": "", "shade": "quiet", "has_band": False, "is_dashed": False}
+        quiet = [line_of(comparison, other, filled[other], **look) for other in others if other != name]
         own = [line_of(comparison, method, filled[method], label="", is_main=True) for method in (target, name)]
         panels.append(curves(comparison.label(name), [*quiet, *own]))
     label = comparison.label(target)
-    caption = (
-        f"{label} beside each other method, both with 95 % intervals; the grey lines are the remaining methods. {label} has the "
-        "same colour in every panel."
-    )
+    caption = f"{label} beside each other method, both with 95 % intervals; the grey lines are the remaining methods."
     layout = Layout((2.75, 2.15), (0.1, 0.34), share_y="all", share_x="all")
     return [picture("one-by-one", caption, in_rows(panels, 4), layout)]
 
@@ -87,9 +96,7 @@ def spread(findings: Findings) -> Picture:
                 axes.plot([interval.low, interval.high], [height + shift] * 2, color=shade, linewidth=1.4)
                 face = shade if mark == "o" else ink.paper
                 axes.plot(interval.mean, height + shift, mark, color=shade, markersize=5.0, markerfacecolor=face)
-        axes.set_yticks(range(len(rows)), [plain(comparison.label(row.method)) for row in reversed(rows)])
-        axes.set_ylim(-0.6, len(rows) - 0.4)
-        axes.grid(axis="y", visible=False)
+        name_rows(axes, [comparison.label(row.method) for row in rows])
         axes.set_xlabel("AUC")
 
     def profile(xlabel: str, methods: Sequence[int], shares: Any, levels: Any, axes: Axes, ink: Ink) -> None:
@@ -112,9 +119,8 @@ def spread(findings: Findings) -> Picture:
         Panel("Tasks within a gap to the best", partial(profile, "gap in AUC", contenders, within, gaps)),
     ]
     caption = (
-        "Left: mean AUC (dot) and its interquartile mean (diamond), with 95 % intervals; where they differ, few tasks make the "
-        "mean. Middle: the share of tasks on which a method reaches an AUC. Right: the share of tasks on which it is at most so "
-        f"far behind the best method of the task{spared}; at 0, the share of tasks on which it is the best. Higher is better."
+        "Left: mean AUC (dot) and its interquartile mean (diamond), with 95 % intervals. Middle: the share of tasks on which a "
+        f"method reaches an AUC. Right: that on which it is at most so far behind the best method of the task{spared}."
     )
     return picture("spread", caption, [panels], Layout((3.4, 3.2), (0.42, 0.3)))
 
@@ -169,8 +175,9 @@ def directions(findings: Findings, names: Sequence[str]) -> Picture:
         label = comparison.label(name)
         return [Panel(f"{label}: share of tasks", over_updates), Panel(f"{label}: by task", by_task)]
 
-    caption = "Directions that were followed. Left: the share of the test tasks, update by update. Right: " + (
-        "the direction followed most often, by task." if is_map else "the direction of every update, by task."
+    right = "the direction followed most often" if is_map else "the direction of every update"
+    caption = (
+        f"Directions that were followed. Left: the share of the test tasks, update by update. Right: {right}, by task."
     )
     layout = Layout((4.9, 3.2), (0.75, 0.42), widths=(1.25, 1.0))
     return picture("directions", caption, [row(name) for name in names], layout)
@@ -207,29 +214,49 @@ def steps(findings: Findings) -> list[Picture]:
         if kind != "divergence" and kind not in lengths[:1]:
             continue
         order = [record for record in comparison.methods if record in kinds[kind]]
-        lines = [
-            line_of(
-                comparison,
-                record.name,
-                comparison.hyperparameters[comparison.index(record.name), :, :, 0],
-                is_main=record.name == target,
-                has_band=record.name == target or record.is_yardstick,
-            )
-            for record in order
-        ]
+        lines = []
+        for record in order:
+            chosen, is_main = comparison.hyperparameters[comparison.index(record.name), :, :, 0], record.name == target
+            has_band = is_main or record.is_yardstick
+            lines.append(line_of(comparison, record.name, chosen, is_main=is_main, has_band=has_band))
         title = "Divergence" if kind == "divergence" else f"Length ({order[0].rule})"
         # A schedule that leaves the range of steps would press the others together.
         top = 1.2 * float(findings.config["meta"]["stepsize_high"])
         ylabel = axis_of(order[0].scale)
         panels.append(curves(title, lines, ylabel=ylabel, first=1, is_log=any(map(is_log, order)), top=top))
     caption = (
-        f"Step of each update, mean over the test tasks; bands are 95 % intervals, of {comparison.label(target)} and yardsticks. "
-        + ("A divergence (geometric mean) and a length are different things. " if len(panels) > 1 else "")
-        + "Steps of rules that are not shown mean something else again; lengths beyond the range of steps are cut off."
+        f"Step of each update, mean over the test tasks; bands are 95 % intervals, of {comparison.label(target)} and "
+    )
+    caption += (
+        "yardsticks. Steps of rules that are not shown mean something else; lengths beyond the range are cut off."
     )
     if len(panels) > 1:
         return [picture("step-sizes", caption, [panels], Layout((4.9, 3.3), (0.62, 0.3)))]
     return [alone("step-sizes", caption, panel) for panel in panels]
+
+
+def hyperparameters(findings: Findings) -> list[Picture]:
+    """Draw everything that the target chose, over the updates, beside other methods; nothing where it is the step alone."""
+    comparison, target = findings.comparison, findings.target
+    panels: list[Panel] = []
+    for name, scale in comparison.record(target).choices:
+        lines = []
+        for record in comparison.methods:
+            known = [choice for choice, _ in record.choices] or ([] if record.directions else ["stepsize"])
+            if name in known and record.rule == comparison.record(target).rule:
+                chosen = comparison.hyperparameters[comparison.index(record.name), :, :, known.index(name)]
+                is_main = record.name == target
+                lines.append(line_of(comparison, record.name, chosen, is_main=is_main, has_band=is_main))
+        # Where it is alone, the other panels say whose the line is.
+        alone_here = [line._replace(label="") for line in lines] if panels and len(lines) == 1 else lines
+        title = "step size" if name == "stepsize" else name.replace("_", " ")
+        panels.append(over_tasks(title, alone_here, is_log=scale != "linear"))
+    caption = (
+        f"Hyperparameters of each update: medians over the test tasks, and for {comparison.label(target)} the middle half and "
+        "the middle nine tenths of the tasks. Methods that choose fewer are in fewer panels."
+    )
+    layout = Layout((3.3, 2.2), (0.62, 0.3), share_x="all")
+    return [picture("hyperparameters", caption, in_rows(panels, 3), layout)] if panels else []
 
 
 def axis_of(scale: str) -> str:
@@ -256,10 +283,7 @@ def steps_by_task(findings: Findings) -> Picture:
 
     labels = findings.labels_of_context()[:_MOST_COORDINATES]
     coloured = ", in the colour of the direction followed most often" if record.directions else ""
-    caption = (
-        f"Steps of {comparison.label(target)} by task: the median over the updates (dot) and the middle half of them (line)"
-        f"{coloured}."
-    )
+    caption = f"Steps of {comparison.label(target)} by task: the median over the updates and the middle half{coloured}."
     layout = Layout(((5.4, 4.2, 3.4)[len(labels) - 1], 2.9), (0.1, 0.3), share_y="all")
     panels = [Panel("", partial(draw, index)) for index in range(len(labels))]
     return picture("steps-by-task", caption, [panels], layout)
@@ -325,12 +349,9 @@ def single_tasks(findings: Findings) -> Picture:
         rows.append([Panel(title_of(task), partial(returns, task)) for task in group])
         rows.append([Panel("", partial(chosen_steps, task)) for task in group])
     coloured = " in the colours of the directions" if record.directions else ""
-    against = (
-        f", from where it is furthest behind {comparison.label(best)} to where it is furthest ahead" if best else ""
-    )
+    order = f", from where it is furthest behind {comparison.label(best)} to furthest ahead" if best else ""
     caption = (
-        f"Single tasks{against}: returns, and below them the steps of {record.label}{coloured}. Each curve is one "
-        "learner, with the noise of its batches."
+        f"Single tasks{order}: returns, and below them the steps of {record.label}{coloured}. A curve is one learner."
     )
     heights = [0.62 if not row else 1.35 if row[0].title else 1.0 for row in rows]
     layout = Layout((3.5, 1.45), (0.12, 0.14), heights=heights, share_x="all", share_y="row")

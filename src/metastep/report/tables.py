@@ -80,15 +80,9 @@ def target_of(comparison: Comparison) -> str:
 
 def best_baseline(comparison: Comparison, target: str) -> str | None:
     """Return the contender with the highest mean AUC, learned methods aside; None where the target is alone."""
-    others = [
-        record.name
-        for record in comparison.methods
-        if record.name != target and not record.is_yardstick and record.controller != _LEARNED
-    ]
-    if not others:
-        return None
     means = dict(zip(comparison.names, metric_values(comparison, "auc").mean(axis=1), strict=True))
-    return max(others, key=means.__getitem__)
+    contenders = (record for record in comparison.methods if not record.is_yardstick and record.controller != _LEARNED)
+    return max((record.name for record in contenders if record.name != target), key=means.__getitem__, default=None)
 
 
 def yardstick_of(comparison: Comparison, target: str) -> str | None:
@@ -177,10 +171,7 @@ def tuning_table(comparison: Comparison) -> Table:
 
 
 def cost_table(comparison: Comparison, fitted: Mapping[str, Fitted]) -> Table:
-    """Return the environment steps of each method; `fitted` are models by the name of the method that follows them.
-
-    Those of a controller that trains itself are in its record. Trials of a controller are taken to be as long as the batches.
-    """
+    """Return the environment steps of each method; `fitted` are models by the name of the method that follows them."""
     tuned = {table.method: table.num_steps for table in comparison.tuning}
     num_updates = comparison.hyperparameters.shape[2]
     rows = []
@@ -242,11 +233,8 @@ def nothing_learned(comparison: Comparison, trained: Sequence[Counts]) -> str:
     """Return a sentence where every training tuple or every estimate of every method is flagged, else an empty one."""
     remedy = "look at the policy's sigma, the first policies and the step sizes"
     if trained and all(counts.flagged == counts.transitions for counts in trained):
-        return (
-            f"Every one of the {sum(counts.transitions for counts in trained)} training tuples is flagged, its estimate zero or "
-            "not finite: the model has learned from noise alone, and the comparison says nothing about what it could learn; "
-            f"{remedy}."
-        )
+        flagged = f"Every one of the {sum(counts.transitions for counts in trained)} training tuples is flagged"
+        return f"{flagged}, its estimate zero or not finite: the model has learned from noise alone; {remedy}."
     if bool(comparison.flagged.all()):
         return f"Every estimate on the test tasks is flagged as zero or not finite: no learner could move; {remedy}."
     return ""

@@ -30,9 +30,8 @@ class Menu(Rule):
 
     def __post_init__(self) -> None:
         if not self.directions or len(set(self.directions)) < len(self.directions):
-            raise InputError(
-                f"meta.rule.directions: {shown(list(self.directions))} must name one direction or more, each once."
-            )
+            named = shown(list(self.directions))
+            raise InputError(f"meta.rule.directions: {named} must name one direction or more, each once.")
         _ = self.rules  # validates them
 
     @cached_property

@@ -81,11 +81,11 @@ class Range:
         """Return `num` numbers, evenly spaced along the scale."""
         return self.from_axis(np.linspace(*self.axis, num))
 
-    def from_unit(self, share: Array) -> Array:
-        """Map [0, 1] onto the interval, along the scale."""
+    def from_unit(self, share: Any, xp: Any = jnp) -> Any:
+        """Map [0, 1] onto the interval, along the scale; xp is numpy or jax.numpy."""
         if self.scale == "linear":
             return self.low + (self.high - self.low) * share
-        return jnp.exp(np.log(self.low) + (np.log(self.high) - np.log(self.low)) * share)
+        return xp.exp(np.log(self.low) + (np.log(self.high) - np.log(self.low)) * share)
 
     def to_unit(self, number: float) -> float:
         """Invert `from_unit`; numbers beyond the interval are at its ends."""
@@ -157,9 +157,9 @@ class HyperparameterSpace(_UnitCube):
         """Return points (..., coordinates) as values by name."""
         return {name: rows[..., index] for index, name in enumerate(self.names)}
 
-    def from_unit(self, unit: Array) -> Array:
-        columns = [bounds.from_unit(unit[..., index]) for index, bounds in enumerate(self.ranges)]
-        return self.clip(jnp.stack(columns, axis=-1))
+    def from_unit(self, unit: Any, xp: Any = jnp) -> Any:
+        columns = [bounds.from_unit(unit[..., index], xp) for index, bounds in enumerate(self.ranges)]
+        return self.clip(xp.stack(columns, axis=-1), xp)
 
     def near(self, key: Array, rows: Array) -> Array:
         """Draw points around others, with a tenth of each scale's length as standard deviation: (num, coordinates)."""
@@ -167,9 +167,9 @@ class HyperparameterSpace(_UnitCube):
         columns = [bounds.shifted(rows[:, i], shifts[:, i]) for i, bounds in enumerate(self.ranges)]
         return self.clip(jnp.stack(columns, axis=-1))
 
-    def clip(self, rows: Array) -> Array:
+    def clip(self, rows: Any, xp: Any = jnp) -> Any:
         """Return the nearest points of the space."""
-        return jnp.clip(rows, jnp.asarray(self.low, jnp.float32), jnp.asarray(self.high, jnp.float32))
+        return xp.clip(rows, xp.asarray(self.low, xp.float32), xp.asarray(self.high, xp.float32))
 
     def candidates(self, num: int) -> NDArray[np.float32]:
         """Return a grid with `num` numbers for each coordinate: (num ** coordinates, coordinates)."""

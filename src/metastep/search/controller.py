@@ -1,8 +1,8 @@
 """The controller `searched`: a network maps features to a point of the unit cube, which the space turns into hyperparameters."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from metastep import features
 from metastep._core.errors import InputError
+from metastep._core.provenance import describe, first_difference
 from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Stream
-from metastep.mdp.controller import Controller, TaskSource
+from metastep.mdp.controller import Controller, Resources, TaskSource
+from metastep.search.model import SearchedModel, SearchedRecord, places
 from metastep.search.network import Network
 
 
@@ -22,15 +24,21 @@ from metastep.search.network import Network
 class Searched(Controller):
     """h = from_unit(network(x)) for the features x that the network observes.
 
+    A model is refused where the name of the rule, the space or the features are not those it was searched for.
+
     Args:
-        network: form and constants of the controller.
+        network: form and constants of the controller, in place of a model.
         weights: (num_weights,), or (learners, num_weights) for a controller of its own for every learner of a block.
+        model: a searched model; None takes the experiment's, unless there is a network.
         contexts: the task list that it was searched on, if any.
+        level: of the experiment's levels, in place of the one that was selected.
     """
 
     network: Network | None = None
     weights: NDArray[np.float32] | None = None
+    model: SearchedModel | None = None
     contexts: NDArray[np.float32] | None = None
+    level: Literal["", "constant", "schedule", "feedback"] = ""
 
     name: ClassVar[str] = "searched"
     is_memoryless: ClassVar[bool] = True
@@ -38,11 +46,23 @@ class Searched(Controller):
 
     @property
     def shaped_by(self) -> tuple[TaskSource, ...]:
-        """Searched on the training tasks; generation and level were selected on the validation tasks."""
-        return TaskSource("trained", Stream.TRAIN, self.contexts), TaskSource("selected", Stream.VALIDATION)
+        """Searched on the training tasks; generation and level of a model were selected on the validation tasks."""
+        trained = TaskSource("trained", Stream.TRAIN, self.contexts)
+        return (trained,) if self.model is None else (trained, TaskSource("selected", Stream.VALIDATION))
+
+    def prepared(self, run: Resources) -> "Searched":
+        if self.model is not None or self.network is not None:
+            return self
+        if not isinstance(model := run.model(self.level), SearchedModel):
+            raise InputError("controller: 'searched' follows a searched model, that of the experiment was fitted.")
+        return replace(self, model=model, contexts=run.task_list)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> tuple[MetaMDP, Network, Array]:
         network, weights = self.network, self.weights
+        if self.model is not None:
+            _require_same(self.model.record, mdp)
+            network = self.model.network
+            weights = np.concatenate([array.ravel() for array in self.model.weights])
         if network is None or weights is None:
             raise InputError("controller: 'searched' needs a model.")
         if len(network.base) != mdp.space.num_coordinates:
@@ -58,16 +78,15 @@ class Searched(Controller):
         return _proposed(*state, learners)
 
 
-def places(mdp: MetaMDP, network: Network) -> tuple[tuple[str, ...], NDArray[np.intp]]:
-    """Return the features to compute, and where among their numbers the network finds its own."""
-    known = [name for name in features.names() if set(features.make(name).needs) <= set(mdp.diagnosed)]
-    owners = {column: name for name in (*known, *mdp.observation) for column in features.columns(mdp, (name,))}
-    for column in network.features:
-        if column not in owners:
-            raise InputError(f"network: the feature {column!r} is not known where the rule is {mdp.rule.name!r}.")
-    wanted = tuple(dict.fromkeys(owners[column] for column in network.features))
-    columns = features.columns(mdp, wanted)
-    return wanted, np.array([columns.index(column) for column in network.features], np.intp)
+def _require_same(record: SearchedRecord, mdp: MetaMDP) -> None:
+    """Refuse a model for something else."""
+    sizes = {part.name: part.size for part in record.observation}
+    fitted = {"features": sizes, "rule.name": record.rule_name, "space": describe(record.space)}
+    known = [name for name in sizes if name.rpartition(":")[2] in features.names()]
+    own = {"features": features.sizes(mdp, known), "rule.name": mdp.rule.name, "space": describe(mdp.space)}
+    if difference := first_difference(fitted, own):
+        key, old, new = difference
+        raise InputError(f"model: it was searched for {key} = {old}, but the meta-MDP has {new}.")
 
 
 @partial(jax.jit, static_argnums=(0, 1))

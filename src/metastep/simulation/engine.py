@@ -1,7 +1,6 @@
 """Where an environment is simulated, in JAX or on the host, and how the programs around it are compiled.
 
 In JAX, a batch is simulated by a compiled program of its own: it takes longest to compile, and is the same for all update rules.
-It may also be part of a larger program. On the host, simulation happens between programs.
 """
 
 from collections.abc import Callable
@@ -42,9 +41,7 @@ class Engine:
     trajectories: Callable[[Rollout, Array, Array, Array], Trajectories]  # the same batch, every step returned
     mean_return: Callable[[Rollout, Array, Array, Array], Array]  # of every learner
     whole: Callable[[Function], Function]  # one program, where possible, of a function that simulates; see `compiled`
-    map: Callable[
-        [Callable[[Array], Array], Array, int], Array
-    ]  # a function that simulates, so many values side by side
+    map: Callable[[Function, Array, int], Array]  # a function that simulates, so many values side by side
 
 
 _DEVICE = Engine(

@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from metastep._core.errors import InputError
 from metastep._core.settings import Count, check_fields
-from metastep.policies import Pieces, Policy, flatten
+from metastep.policies import Arrays, Policy, flatten
 from metastep.simulation.engine import Engine, compiled, engine_of
 from metastep.simulation.rollouts import Rollout, Trajectories
 from metastep.simulation.sums import Sums, sums_of
@@ -109,7 +109,7 @@ def _safe_ratio(numerator: Array, denominator: Array) -> Array:
     return jnp.where(denominator > 0.0, numerator / jnp.where(denominator > 0.0, denominator, 1.0), 0.0)
 
 
-def _visited(episodes: Trajectories) -> tuple[Pieces, Array]:
+def _visited(episodes: Trajectories) -> tuple[Arrays, Array]:
     """Observations and weights of all steps as one long batch: pieces (steps, learners), weights that sum to 1."""
     horizon, num_observations, num_episodes, num_learners = episodes.observation.shape
     observation = jnp.swapaxes(episodes.observation, 0, 1).reshape(
@@ -122,14 +122,13 @@ def _visited(episodes: Trajectories) -> tuple[Pieces, Array]:
 def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, gradient: Array, damping: float) -> Array:
     """Return the same for any policy: conjugate gradient on Fisher-vector products, (parameters, learners).
 
-    `F v = E[J^T (J v)] / sigma^2` with J the Jacobian of the policy's mean: one forward and one backward derivative on the
-    batch, no matrix. Jacobi preconditioning; every learner runs its own iteration in lockstep, until the residual of each is
-    small or `cg_iterations` are made.
+    `F v = E[J^T (J v)] / sigma^2` with J the Jacobian of the policy's mean: no matrix. Jacobi preconditioning; learners run in
+    lockstep, until the residual of each is small or `cg_iterations` are made.
     """
     policy = estimator.rollout.policy
     observation, weight = _visited(episodes)
 
-    def mean(parameters: Array) -> Pieces:
+    def mean(parameters: Array) -> Arrays:
         return policy.mean(parameters, observation)
 
     _, pull_back = jax.vjp(mean, theta)
@@ -245,14 +244,8 @@ def estimate_of(estimator: Estimator, theta: Array, batch: Batch) -> Estimate:
         return _solve_cg(estimator, theta.T, batch, sums.gradient, damping).T
 
     first, *others = map(solve, estimator.dampings)
-    return Estimate(
-        mean_return=sums.mean_return,
-        return_error=jnp.sqrt(sums.return_variance / rollout.num_episodes),
-        gradient=sums.gradient.T,
-        natural_gradient=first,
-        num_steps=sums.num_steps,
-        more=tuple(others),
-    )
+    error = jnp.sqrt(sums.return_variance / rollout.num_episodes)
+    return Estimate(sums.mean_return, error, sums.gradient.T, first, sums.num_steps, tuple(others))
 
 
 def curvatures(estimator: Estimator, theta: Array, batch: Batch, vectors: Array) -> Array:

@@ -18,7 +18,7 @@ from metastep._core.numerics import standard_normals
 from metastep._core.settings import Count, Share, check_fields
 from metastep.envs.base import Env, choices_of
 from metastep.envs.host import HostEnv
-from metastep.policies import ActorCritic, Pieces, Policy
+from metastep.policies import ActorCritic, Arrays, Policy
 
 Baseline = Literal["none", "mean", "optimal"]
 Accumulated = TypeVar("Accumulated")
@@ -81,9 +81,9 @@ class Trajectories(NamedTuple):
 class Move(NamedTuple):
     """One step of every lane; pieces of shape (episodes, learners)."""
 
-    observation: Pieces
-    action: Pieces
-    noise: Pieces
+    observation: Arrays
+    action: Arrays
+    noise: Arrays
     reward: Array
 
 
@@ -121,7 +121,6 @@ def simulate(
     Return its end and the outputs of all steps. Arrays that come learners first turn into arrays with learners last here.
 
     Args:
-        rollout, theta, context: what to simulate.
         key: one key for the whole batch; each lane takes its own part of every draw.
         start: what is carried, before the first step.
         follow: carried, move, alive -> carried, outputs; `alive` (episodes, learners) says which lanes took this step.
@@ -129,17 +128,14 @@ def simulate(
     """
     env, policy, theta = rollout.env, rollout.policy, theta.T
     if isinstance(env, HostEnv):
-        raise InputError(
-            f"env: {env.name!r} is simulated on the host, outside compiled functions: call the Estimator, or its "
-            "`trajectories`, from plain Python."
-        )
+        raise InputError(f"env: {env.name!r} is simulated on the host: call the Estimator from plain Python.")
     shape, named = (rollout.num_episodes, theta.shape[-1]), env.context_space.unpack(context)
     reset_key, step_key = keys_of(key)
     # vmap needs an array to learn the batch size from; an environment that declares no normals must not see it.
     noise = standard_normals(reset_key, 0, env.reset_noise, shape) or (jnp.zeros(shape, jnp.float32),)
     state = _over_lanes(lambda task, normals: env.reset(task, normals[: env.reset_noise]))(named, noise)
 
-    def step(carry: _Carry, normals: Pieces) -> tuple[_Carry, Any]:
+    def step(carry: _Carry, normals: Arrays) -> tuple[_Carry, Any]:
         """Make one step of every lane; a terminated lane keeps its state and earns nothing."""
         state, alive, carried = carry
         action_noise, env_noise = normals[: policy.num_actions], normals[policy.num_actions :]

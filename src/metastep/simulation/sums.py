@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from metastep.policies import Pieces, flatten
+from metastep.policies import Arrays, flatten
 from metastep.simulation.rollouts import Baseline, Move, Rollout, Trajectories, fold, fold_over, on_cpu, simulate
 
 # A per-step baseline divides by the mean square of the summed score; where that is zero the baseline is irrelevant.
@@ -53,7 +53,7 @@ def _gpomdp_term(baseline: Baseline, score: Array, payoff: Array) -> Array:
     return total - best * jnp.sum(score, axis=-2)
 
 
-def _moment_sums(observation: Pieces, alive: Array) -> Array:
+def _moment_sums(observation: Arrays, alive: Array) -> Array:
     """Sum over live episodes of phi phi^T, phi = (1, s): (1 + observations, 1 + observations, learners)."""
     weight = alive.astype(jnp.float32)
     if len(observation) > _FEW_OBSERVATIONS:
@@ -73,9 +73,9 @@ class Accumulator(NamedTuple):
     """Everything an estimate needs of the steps so far."""
 
     weight: Array  # gamma^t
-    scores: Pieces  # sum of the scores of each episode up to now
+    scores: Arrays  # sum of the scores of each episode up to now
     returns: Array  # (episodes, learners)
-    gradient: Pieces  # summed over episodes
+    gradient: Arrays  # summed over episodes
     moments: Array | None
     num_steps: Array
 
@@ -98,7 +98,7 @@ def empty(rollout: Rollout, theta: Array) -> Accumulator:
 
 def _follow(
     rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array
-) -> tuple[Accumulator, tuple[Pieces, Array, Pieces, Array]]:
+) -> tuple[Accumulator, tuple[Arrays, Array, Arrays, Array]]:
     """Carry each episode one step on; return what the sums over episodes need: scores, payoff, observation, alive."""
     score = rollout.policy.score(theta, move.observation, move.noise)
     scores = tuple(s + jnp.where(alive, now, 0.0) for s, now in zip(sums.scores, score, strict=True))
@@ -107,7 +107,7 @@ def _follow(
     return after, (scores, payoff, move.observation, alive)
 
 
-def _add_sums(sums: Accumulator, terms: Pieces, observation: Pieces, alive: Array) -> Accumulator:
+def _add_sums(sums: Accumulator, terms: Arrays, observation: Arrays, alive: Array) -> Accumulator:
     return sums._replace(
         gradient=tuple(total + term for total, term in zip(sums.gradient, terms, strict=True)),
         moments=None if sums.moments is None else sums.moments + _moment_sums(observation, alive),
@@ -149,7 +149,7 @@ def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
         return finish(rollout, fold(rollout, theta, context, key, start, add))
     term = jax.vmap(partial(_gpomdp_term, rollout.baseline))
 
-    def digest(sums: Accumulator, steps: tuple[Pieces, Array, Pieces, Array]) -> Accumulator:
+    def digest(sums: Accumulator, steps: tuple[Arrays, Array, Arrays, Array]) -> Accumulator:
         scores, payoff, observation, alive = steps
         terms = tuple(jnp.sum(term(piece, payoff), axis=0) for piece in scores)
         seen = tuple(piece.reshape(-1, piece.shape[-1]) for piece in observation)

@@ -87,10 +87,8 @@ def check_env(
     coordinate of the context changes the episodes.
 
     Args:
-        env: the environment.
-        num_episodes, horizon: size of the simulations; longer ones where the context matters late in an episode.
+        num_episodes, horizon, seed: of the simulations; longer ones where the context matters late in an episode.
         sigma: standard deviation of the random actions, around a mean of zero; discrete actions are equally likely.
-        seed: of the simulations.
         thorough: False skips repeating inputs and looking for effects of all that is declared, and clips actions to their
             declared range. `metastep run` and `metastep collect` check environments of your own this way.
     """
@@ -141,8 +139,8 @@ def check_env(
             * jax.random.normal(key, (_NUM_PROBES, getattr(part, field)), jnp.float32)
             for key, field in zip(keys, names, strict=True)
         }
-        usual = subject.repeat(("reset", "observe", "step"), jax.vmap(move), context, *inputs.values())
         program = jax.jit(jax.vmap(move))
+        usual = subject.repeat(("reset", "observe", "step"), program, context, *inputs.values())
         for field, values in inputs.items():
             for index in range(values.shape[1]):
                 changed = values.at[:, index].set(jnp.roll(values[:, index], 1))
@@ -308,11 +306,8 @@ def _check_episodes(subject: Subject, play: Callable[[Contexts], Played], seed: 
     for index, (name, low, high) in enumerate(zip(space.names, space.low, space.high, strict=True)):
         # A fixed task has nothing to vary.
         matters = low == high or any(not same(a[..., index], b[..., index]) for a, b in zip(left, right, strict=True))
-        subject.require(
-            matters,
-            f"{name} = {low:g} and {name} = {high:g} give the same episodes over {len(left.alive)} steps; every coordinate "
-            "of the context must matter",
-        )
+        alike = f"{name} = {low:g} and {name} = {high:g} give the same episodes over {len(left.alive)} steps"
+        subject.require(matters, f"{alike}; every coordinate of the context must matter")
 
 
 def _check_frozen(subject: Subject, episodes: Played) -> None:

@@ -23,11 +23,7 @@ def check_controller(controller: Controller, mdp: MetaMDP, *, seed: int = 0, num
     learner do not depend on other learners; that a controller with `is_memoryless` proposes the same after a new `init`; and
     that it reports one number for each learner and update.
 
-    Args:
-        controller: what to check, trained (`prepared`) if it has to be.
-        mdp: any meta-MDP it can serve, with blocks of at least two learners.
-        seed: of the tasks.
-        num_updates: how many updates to watch.
+    The controller must be trained (`prepared`) if it has to be; `mdp` is any meta-MDP with blocks of at least two learners.
     """
     subject = named("controller", controller)
     subject.declares(is_memoryless=bool, is_yardstick=bool)
@@ -51,9 +47,8 @@ def check_controller(controller: Controller, mdp: MetaMDP, *, seed: int = 0, num
             subject.require(same(proposal, controller.propose(state, learners)), "propose must change nothing")
             if controller.is_memoryless:
                 again = controller.propose(controller.init(mdp, learners), learners)
-                subject.require(
-                    same(proposal, again), "`is_memoryless` is True, but a new `init` changes its proposals"
-                )
+                wrong = "`is_memoryless` is True, but a new `init` changes its proposals"
+                subject.require(same(proposal, again), wrong)
             after = mdp.advance(learners, proposal)
             state = subject.call("observe", controller.observe, state, learners, proposal, after)
             learners = after
@@ -94,9 +89,7 @@ def check_feature(feature: Feature, mdp: MetaMDP, *, seed: int = 0) -> None:
     bounds: Any = subject.call("bounds", feature.bounds, mdp)
     is_pair = isinstance(bounds, tuple) and [np.shape(each) for each in bounds] == [(size,)] * 2
     is_right = is_pair and all(low <= high for low, high in zip(*bounds, strict=True))
-    subject.require(
-        is_right, f"`bounds` must be {size} lower ones and {size} upper ones, at least as high, got {bounds!r}"
-    )
+    subject.require(is_right, f"`bounds` must be {size} lower and {size} upper ones, at least as high, got {bounds!r}")
 
     def evaluate(learners: Learners) -> tuple[Any]:
         return (features.evaluate(feature, mdp.diagnostics(learners), mdp.block_size),)

@@ -12,7 +12,7 @@ from jax import Array
 
 from metastep._core.errors import InputError
 from metastep.fqi.regressors import Regressor, options_of
-from metastep.policies import ActorCritic, LinearGaussian, Pieces, Policy, flatten
+from metastep.policies import ActorCritic, Arrays, LinearGaussian, Policy, flatten
 from metastep.rules import ActorCriticRule, Rule, Update, unusable
 from metastep.rules.actor_critic import Experience, Lanes, Trained
 from metastep.rules.spaces import Values
@@ -41,9 +41,8 @@ def check_policy(policy: Policy | ActorCritic, *, seed: int = 0) -> None:
         subject.is_hashable()
         first = subject.call("initial", policy.initial, key, 2)
         subject.is_array("what `initial` returns", first, (2, policy.num_parameters))
-        subject.require(
-            same(policy.join(policy.split(first)), first), "`join` must put together what `split` took apart"
-        )
+        wrong = "`join` must put together what `split` took apart"
+        subject.require(same(policy.join(policy.split(first)), first), wrong)
         parts = policy.split(first[0])
         seen = jax.random.normal(key, (5, policy.num_observations), jnp.float32)
         subject.is_array("what `value` returns", subject.call("value", policy.value, parts, seen), (5,))
@@ -75,7 +74,7 @@ def check_policy(policy: Policy | ActorCritic, *, seed: int = 0) -> None:
         num, declared = sum(math.prod(piece.shape[:-2]) for piece in found), getattr(policy, field)
         subject.require(num == declared, f"`{what}` returns {num} numbers, but {field} is {declared}")
 
-    def evaluate(theta: Array, observation: Pieces) -> tuple[Pieces, Pieces]:
+    def evaluate(theta: Array, observation: Arrays) -> tuple[Arrays, Arrays]:
         return policy.mean(theta, observation), policy.score(theta, observation, noise)
 
     # The first learner has another policy; it and the first episode of every learner see something else.
@@ -100,9 +99,8 @@ def check_policy(policy: Policy | ActorCritic, *, seed: int = 0) -> None:
     score = jax.jit(lambda: flatten(tuple(jnp.sum(weight * piece, axis=-2) for piece in pieces)))()
     derivative = np.asarray(jax.jit(jax.grad(log_density))(theta))
     close = np.isclose(score, derivative, 1e-3, 1e-3 * np.abs(derivative).max()).all(axis=1)
-    subject.require(
-        close.all(), f"`score` is not the derivative of log pi with respect to parameter {close.argmin()} of theta"
-    )
+    wrong = f"`score` is not the derivative of log pi with respect to parameter {close.argmin()} of theta"
+    subject.require(close.all(), wrong)
     if policy.is_linear:
         linear = LinearGaussian(policy.num_observations, policy.num_actions, policy.sigma)
         right = linear.num_parameters == policy.num_parameters
@@ -161,10 +159,9 @@ def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
     after = rule.apply(last.theta, broken, chosen, last.state)
     stuck = np.asarray(unusable(rule.direction(broken)))
     stays = same(*(jax.tree.map(lambda array: array[stuck], (each.theta, each.state)) for each in (last, after)))
-    subject.require(
-        stays and np.asarray(after.flagged)[stuck].all(),
-        "a direction that is zero or not finite must leave theta and state, and be flagged; `metastep.rules.guard` helps",
-    )
+    must = "must leave theta and state, and be flagged; `metastep.rules.guard` helps"
+    stays = stays and np.asarray(after.flagged)[stuck].all()
+    subject.require(stays, f"a direction that is zero or not finite {must}")
     subject.require(np.isfinite(after.theta).all(), "theta must stay finite where a gradient is not")
     if rule.is_along_a_line:
 
@@ -175,10 +172,9 @@ def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
         origin = jnp.zeros_like(theta)
         unit = moved(origin, 1.0)
         for start, stepsize in ((last.theta, 0.0), (last.theta, 1.0), (origin, 0.25), (last.theta, 2.0)):
-            subject.require(
-                np.allclose(moved(start, stepsize), stepsize * unit, 1e-4, 1e-4),
-                "`is_along_a_line` is True, but theta' - theta is not h times a vector that depends on neither h nor theta",
-            )
+            wrong = "theta' - theta is not h times a vector that depends on neither h nor theta"
+            along = np.allclose(moved(start, stepsize), stepsize * unit, 1e-4, 1e-4)
+            subject.require(along, f"`is_along_a_line` is True, but {wrong}")
 
 
 def _check_update(
@@ -225,9 +221,8 @@ def _check_on_batches(subject: Subject, rule: ActorCriticRule, key: Array) -> No
     subject.independent(("init", "apply"), evaluate, (theta, batch, chosen), changed)
     start, stuck = jax.jit(evaluate)(*changed)
     stays = same(*(jax.tree.map(lambda array: array[0], each) for each in ((changed[0], start), stuck[:2])))
-    subject.require(
-        stays and bool(stuck.flagged[0]), "a batch that is not finite must leave theta and state, and be flagged"
-    )
+    wrong = "a batch that is not finite must leave theta and state, and be flagged"
+    subject.require(stays and bool(stuck.flagged[0]), wrong)
 
 
 def check_regressor(regressor: Regressor, *, seed: int = 0) -> None:
@@ -247,9 +242,8 @@ def check_regressor(regressor: Regressor, *, seed: int = 0) -> None:
     def predict(head: Any) -> Any:
         fields = ("num_features", "importances", "predict", "arrays")
         subject.has_fields("fit", head, "metastep.fqi.regressors.Head", fields)
-        subject.require(
-            head.num_features == _FEATURES, f"`num_features` is {head.num_features}, it must be {_FEATURES}"
-        )
+        num = head.num_features
+        subject.require(num == _FEATURES, f"`num_features` is {num}, it must be {_FEATURES}")
         if head.importances is not None:
             subject.is_array("`importances`", head.importances, (_FEATURES,), np.number)
         predicted = subject.call("predict", head.predict, *read_only(fresh))

@@ -281,14 +281,14 @@ def wide(context):
 
 
 UNUSED = ContextSpace(("mass", "l"), (0.5, 0.5), (2.0, 2.0))
-SIZES = "task 0 has {'num_observations': 2, .*, the others {'num_observations': 6, .*'num_choices': None}"
+SIZES = "task 0 has {'num_observations': 2, .*, others {'num_observations': 6, .*'num_choices': None}"
 
 
 @pytest.mark.parametrize(
     ("factory", "space", "message"),
     [
         (make_pendulum, UNUSED, "l = 0.5 and l = 2 give the same episodes over"),
-        (lambda context: ONLY, MASS, "the factory gave the same environment twice"),
+        (lambda context: ONLY, MASS, "it gave the same environment twice"),
         (wide, LENGTH, SIZES),
         (lambda context: Noisy(context.length), LENGTH, "the same seeds, noise and actions give different episodes"),
     ],

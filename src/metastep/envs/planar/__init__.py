@@ -2,14 +2,9 @@
 
 They are those of `mj_step`. Every quantity is a scalar, nothing is an array of a few numbers: batched, a step is a few
 elementwise programs over all episodes, which is what compilers and GPUs are good at.
-
-- `model`: the constants, read from MuJoCo's model.
-- `chain`: positions, motions, forces and inertia of the bodies; sparse factorisation.
-- `engine`: contacts with the floor, limits of the joints, the constraint solver and the integrator.
 """
 
-from metastep.envs.planar.chain import Scalars
-from metastep.envs.planar.engine import CheetahState, advance
+from metastep.envs.planar.engine import CheetahState, Scalars, advance
 from metastep.envs.planar.model import load_model, read_model
 
 __all__ = ["CheetahState", "Scalars", "advance", "load_model", "read_model"]

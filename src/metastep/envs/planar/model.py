@@ -149,10 +149,8 @@ def read_model() -> Cheetah:
     }
     for assumption, holds in expected.items():
         if not holds:
-            raise InputError(
-                'env.engine: "planar" does not know the installed model of HalfCheetah, of which it is not true that '
-                f'{assumption}; allowed is "c".'
-            )
+            unlike = f"the installed model of HalfCheetah, of which it is not true that {assumption}"
+            raise InputError(f'env.engine: "planar" does not know {unlike}; allowed is "c".')
     gears = dict(zip(model.actuator_trnid[:, 0].tolist(), model.actuator_gear[:, 0].tolist(), strict=True))
     bodies = []
     for index in range(1, model.nbody):

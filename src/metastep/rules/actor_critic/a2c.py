@@ -14,8 +14,10 @@ from metastep.rules.actor_critic.ppo import PPO
 from metastep.rules.actor_critic.rule import (
     ActorCriticRule,
     Moments,
+    Report,
     approximate_divergence,
     clipped,
+    norms,
     rates,
     standardised,
 )
@@ -60,13 +62,13 @@ class A2C(ActorCriticRule):
 
     def train(
         self, policy: ActorCritic, key: Array, theta: Array, batch: Experience, values: Values, state: Moments
-    ) -> tuple[Array, Moments, Array, Array]:
+    ) -> tuple[Array, Moments, Report]:
         entropy_weight = values.get("entropy_weight", self.entropy_weight)
         rate = rates(policy, values["stepsize"], values.get("critic_rate", self.critic_rate))
         gradient = policy.join(jax.grad(self.loss, argnums=1)(policy, policy.split(theta), batch, entropy_weight))
-        gradient = clipped(gradient, self.max_gradient_norm)
+        lengths, gradient = norms(policy, gradient), clipped(gradient, self.max_gradient_norm)
         second = self.decay * state.second + (1.0 - self.decay) * gradient**2
         moved = theta - rate * gradient / (jnp.sqrt(second) + self.epsilon)
         now = policy.act(policy.split(moved), batch.observation).log_density(batch.action)
-        divergence = approximate_divergence(now - batch.log_density)
-        return moved, Moments(state.first, second, state.steps + 1.0), divergence, jnp.float32(0.0)
+        report = Report(approximate_divergence(now - batch.log_density), 0.0, 0.0, *lengths, 1.0)
+        return moved, Moments(state.first, second, state.steps + 1.0), report

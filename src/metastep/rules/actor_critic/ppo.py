@@ -1,7 +1,7 @@
 """Proximal policy optimisation with clipped ratios (Schulman and others, 2017)."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,12 @@ from metastep.rules.actor_critic.experience import Experience
 from metastep.rules.actor_critic.rule import (
     ActorCriticRule,
     Moments,
+    Report,
     adam_step,
     approximate_divergence,
     clipped,
     limited,
+    norms,
     rates,
     standardised,
     train_in_minibatches,
@@ -140,27 +142,32 @@ class PPO(ActorCriticRule):
 
     def train(
         self, policy: ActorCritic, key: Array, theta: Array, batch: Experience, values: Values, state: Moments
-    ) -> tuple[Array, Moments, Array, Array]:
+    ) -> tuple[Array, Moments, Report]:
         clip_range = values.get("clip_range", jnp.float32(self.clip_range[0]))
         entropy_weight = values.get("entropy_weight", self.entropy_weight)
         rate = rates(policy, values["stepsize"], values.get("critic_rate", self.critic_rate))
         most = values.get("gradient_steps", self.gradient_steps)
 
-        def step(carry: tuple[Array, Moments], minibatch: Minibatch) -> tuple[tuple[Array, Moments], Losses]:
+        def step(carry: tuple[Array, Moments], minibatch: Minibatch) -> tuple[tuple[Array, Moments], Any]:
             theta, moments = carry
             slopes, losses = jax.grad(self.loss, argnums=1, has_aux=True)(
                 policy, policy.split(theta), minibatch, clip_range, entropy_weight
             )
-            gradient = clipped(policy.join(slopes), self.max_gradient_norm)
-            return adam_step(theta, gradient, rate, moments), losses
+            gradient = policy.join(slopes)
+            after = adam_step(theta, clipped(gradient, self.max_gradient_norm), rate, moments)
+            return after, (losses, norms(policy, gradient))
 
         data = Minibatch(*(getattr(batch, name) for name in Minibatch._fields))
         passes = data, key, self.epochs, self.minibatch_size
+        all_steps = self.epochs * len(batch.target) / self.minibatch_size
         # As Stable-Baselines3 reports them: the divergence of the last epoch, clip fractions of all.
         if most is None:
-            (theta, state), losses = train_in_minibatches(step, (theta, state), *passes)
-            return theta, state, losses.divergence[-1], jnp.mean(losses.clip_fraction)
+            (theta, state), (losses, lengths) = train_in_minibatches(step, (theta, state), *passes)
+            shares, (total, actor) = losses.clip_fraction, map(jnp.mean, lengths)
+            return theta, state, Report(losses.divergence[-1], jnp.mean(shares), shares[-1], total, actor, all_steps)
         start = (theta, state), jnp.float32(0.0)
-        ((theta, state), _), (losses, made) = train_in_minibatches(limited(step, most), start, *passes)
+        ((theta, state), _), ((losses, lengths), made) = train_in_minibatches(limited(step, most), start, *passes)
         last = jnp.sum(made > 0.0) - 1
-        return theta, state, losses.divergence[last] / made[last], jnp.sum(losses.clip_fraction) / jnp.sum(made)
+        divergence, last_share = losses.divergence[last] / made[last], losses.clip_fraction[last] / made[last]
+        share, total, actor = (jnp.sum(each) / jnp.sum(made) for each in (losses.clip_fraction, *lengths))
+        return theta, state, Report(divergence, share, last_share, total, actor, all_steps * jnp.mean(made))

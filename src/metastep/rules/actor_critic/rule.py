@@ -25,14 +25,29 @@ class Moments(NamedTuple):
     steps: Array  # (learners,)
 
 
+class Report(NamedTuple):
+    """What an update says about itself: numbers of one learner, or (learners,) each; 0 where a rule has no such thing."""
+
+    divergence: Array  # KL between the policies before and after, over the batch
+    clip_fraction: Array | float = 0.0  # share of the batch whose ratio of densities was clipped
+    last_clip_fraction: Array | float = 0.0  # of the last epoch
+    gradient_norm: Array | float = 0.0  # of the loss, before it is cut, mean over all gradient steps
+    actor_gradient_norm: Array | float = 0.0  # of the actor's part of it
+    gradient_steps: Array | float = 0.0  # how many there were
+
+
 class Trained(NamedTuple):
     """The outcome of one update."""
 
     theta: Array  # (learners, parameters)
     state: Moments
     flagged: Array  # (learners,): it would have left the range of float32, so theta and state stayed
-    divergence: Array  # (learners,): KL between the policies before and after, over the batch
-    clip_fraction: Array  # (learners,): share of the batch whose ratio of densities was clipped; 0 where nothing clips
+    divergence: Array  # (learners,), like all that follows: the `Report`
+    clip_fraction: Array
+    last_clip_fraction: Array
+    gradient_norm: Array
+    actor_gradient_norm: Array
+    gradient_steps: Array
 
 
 class ActorCriticRule(BaseRule):
@@ -56,8 +71,8 @@ class ActorCriticRule(BaseRule):
     @abstractmethod
     def train(
         self, policy: ActorCritic, key: Array, theta: Array, batch: Experience, values: Values, state: Moments
-    ) -> tuple[Array, Moments, Array, Array]:
-        """Update one learner; return theta, the state, the divergence and the clip fraction (as in `Trained`).
+    ) -> tuple[Array, Moments, Report]:
+        """Update one learner; return theta, the state and a report.
 
         `values` has a number for each coordinate of the space; fields hold where the space does not choose. The key is that of
         all learners.
@@ -72,11 +87,18 @@ class ActorCriticRule(BaseRule):
         # What is left was needed by the batch as a whole only; an axis of learners comes first in all else.
         experience = experience._replace(differences=None)
         train = jax.vmap(partial(self.train, policy, key))
-        moved, after, *reported = train(theta, experience, values, state)
+        moved, after, report = train(theta, experience, values, state)
         usable = finite_rows((moved, after))
         moved, after = chosen_rows(usable, (moved, after), (theta, state))
-        divergence, clip_fraction = (jnp.where(usable & jnp.isfinite(value), value, 0.0) for value in reported)
-        return Trained(moved, after, ~usable, divergence, clip_fraction)
+        return Trained(
+            moved, after, ~usable, *(jnp.where(usable & jnp.isfinite(value), value, 0.0) for value in report)
+        )
+
+
+def norms(policy: ActorCritic, gradient: Array) -> tuple[Array, Array]:
+    """Return the length of a gradient (parameters,), and that of the actor's part."""
+    actor = gradient[: -int(policy.is_critic.sum())]  # with which theta begins
+    return jnp.sqrt(jnp.sum(gradient**2)), jnp.sqrt(jnp.sum(actor**2))
 
 
 def clipped(gradient: Array, most: float) -> Array:

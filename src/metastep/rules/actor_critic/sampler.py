@@ -32,7 +32,7 @@ from metastep.rules.actor_critic.experience import (
     temporal_differences,
 )
 from metastep.simulation.engine import compiled
-from metastep.simulation.host import draw_seeds, numbers_last, on_host
+from metastep.simulation.host import draw_seeds, numbers_last, require_host_env
 from metastep.simulation.rollouts import require_fit
 from metastep.simulation.sums import mean_and_error
 
@@ -124,7 +124,7 @@ class Sampler:
     def simulate(self, theta: Array, context: Array, lanes: Lanes, key: Array) -> tuple[Lanes, Steps]:
         """Step every environment of every learner `num_steps` times."""
         if isinstance(self.env, HostEnv):
-            played = play_on_host(self, on_host(self.env, theta), theta, context, key)
+            played = play_on_host(self, require_host_env(self.env, theta), theta, context, key)
             simulated: tuple[Lanes, Steps] = compiled(_from_host)(self, theta, played)
             return simulated
         normals, simulate = self.normals(key, len(theta)), partial(_simulate_one, self, self.env)

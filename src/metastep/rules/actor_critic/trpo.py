@@ -12,7 +12,15 @@ from metastep._core.settings import Count, Positive, Share, check_fields
 from metastep.policies.actor_critic import ActorCritic
 from metastep.rules.actor_critic.experience import Experience
 from metastep.rules.actor_critic.ppo import PPO
-from metastep.rules.actor_critic.rule import ActorCriticRule, Moments, adam_step, standardised, train_in_minibatches
+from metastep.rules.actor_critic.rule import (
+    ActorCriticRule,
+    Moments,
+    Report,
+    adam_step,
+    norms,
+    standardised,
+    train_in_minibatches,
+)
 from metastep.rules.spaces import Range, Values
 from metastep.simulation.gradients import conjugate_gradient
 
@@ -56,7 +64,7 @@ class TRPO(ActorCriticRule):
 
     def train(
         self, policy: ActorCritic, key: Array, theta: Array, batch: Experience, values: Values, state: Moments
-    ) -> tuple[Array, Moments, Array, Array]:
+    ) -> tuple[Array, Moments, Report]:
         bound = values["stepsize"]
         before = policy.act(policy.split(theta), batch.observation)
         advantage = standardised(batch.advantage) if self.normalise_advantages else batch.advantage
@@ -98,4 +106,6 @@ class TRPO(ActorCriticRule):
         critic_rate = values.get("critic_rate", jnp.float32(self.critic_rate))
         data, size = (batch.observation, batch.target), self.minibatch_size
         (moved, after), _ = train_in_minibatches(step, (moved, state), data, key, self.critic_epochs, size)
-        return moved, after, cost, jnp.float32(0.0)
+        # Gradients are those of the policy's gain; its step and the critic's count alike.
+        steps = 1.0 + self.critic_epochs * len(batch.target) / size
+        return moved, after, Report(cost, 0.0, 0.0, *norms(policy, gradient), steps)

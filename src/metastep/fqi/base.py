@@ -1,0 +1,116 @@
+"""What fitted and searched models have in common: they propose hyperparameters from features, which come by name."""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metastep._core.errors import InputError, not_registered
+from metastep._core.logs import AnyLog
+from metastep.fqi.stepper import Outside, Proposal, Stepper, as_numbers
+
+# Any loop may give them, whether or not a model looks at them.
+_WELCOME = ("theta", "natural_gradient", "context", "budget")
+
+
+@dataclass(frozen=True)
+class AnyModel(ABC):
+    """A model that proposes updates: a `metastep.Model`, which was fitted, or a `metastep.search.SearchedModel`."""
+
+    record: Any  # a `BaseRecord`
+    _warnings: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    fills_gaps: ClassVar[bool] = False  # a number that is not finite counts as the mean of its feature
+
+    @abstractmethod
+    def chosen(self, row: NDArray[np.float32]) -> Proposal:
+        """Return the proposal for one learner with this observation (features,)."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Identifies what the model proposes: a stepper's record, or a learner, may continue only with the same model."""
+
+    @property
+    @abstractmethod
+    def learned_from(self) -> str:
+        """What the model was learned from, in a few words."""
+
+    def observation_size(self) -> int:
+        """Return how many numbers the model observes; refuse a record whose parts do not agree on that."""
+        record = self.record
+        size = sum(part.size for part in record.observation)
+        if len(record.keywords) != len(record.observation):
+            raise InputError("observation: a part is named twice, allowed is once each.")
+        for name in ("feature_names", "feature_low", "feature_high"):
+            if (length := len(getattr(record, name))) != size:
+                raise InputError(f"{name} has {length} entries, allowed is {size}.")
+        return size
+
+    def propose(self, **features: ArrayLike) -> Proposal:
+        """Return the hyperparameters for the next update of one learner, by name.
+
+        Numbers may be those of NumPy, JAX or PyTorch. With numbers that are not finite, a fitted model gives the smallest step
+        of the first branch, and a searched one takes the mean of their feature in place of them. The first that lies outside
+        the range of the training data gives a warning.
+
+        Args:
+            features: every part of the observation, by the name of its feature; `module:name` is passed as `name`. Of
+                `theta`, `natural_gradient`, `context` and `budget`, those that the model does not look at are ignored.
+        """
+        return self.proposed(features, "warn", self._warnings)
+
+    def stepper(
+        self,
+        num_updates: int | None = None,
+        outside: Outside = "warn",
+        record: Mapping[str, Any] | None = None,
+        log: AnyLog = None,
+        minibatches: int | None = None,
+    ) -> Stepper:
+        """Return a `Stepper`: it proposes the updates of one learner in a training loop; the arguments are its."""
+        return Stepper(self, num_updates, outside, record, log, minibatches)
+
+    def proposed(
+        self, features: Mapping[str, ArrayLike], outside: Outside, warned: list[str], stacklevel: int = 3
+    ) -> Proposal:
+        """Return the proposal for one learner whose features are given by name; see `check_reach`."""
+        wanted, parts = self.record.keywords, []
+        for name in features:
+            if name not in wanted and name not in _WELCOME:
+                raise not_registered("features", name, list(wanted), "is not what the model looks at")
+        for name, size in wanted.items():
+            if features.get(name) is None:
+                raise InputError(f"{name} is missing, allowed is {size} numbers: the model looks at them.")
+            parts.append(as_numbers(name, features[name]))
+            if len(parts[-1]) != size:
+                raise InputError(f"{name} has {len(parts[-1])} numbers, allowed is {size}.")
+        row = np.concatenate([np.empty(0, np.float32), *parts])
+        self.check_reach(row, outside, warned, stacklevel + 1)
+        return self.chosen(row)
+
+    def check_reach(self, row: NDArray[np.float32], outside: Outside, warned: list[str], stacklevel: int = 2) -> None:
+        """Warn of a number outside the range of the training data, or refuse it: the proposal is then a guess.
+
+        With `outside="warn"`, only the first is reported; its warning is added to `warned`.
+        """
+        record = self.record
+        low, high = np.array(record.feature_low, np.float32), np.array(record.feature_high, np.float32)
+        # A little wider: logarithms differ in the last bits between frameworks.
+        rounding = np.float32(1e-5) * np.maximum(np.abs(low), np.abs(high))
+        beyond = (row < low - rounding) | (row > high + rounding)
+        if not beyond.any() or not np.isfinite(row).all() or (warned and outside == "warn"):
+            return
+        index = int(beyond.argmax())
+        sentence = (
+            f"{record.feature_names[index]} is {row[index]:g}, outside of the {record.feature_low[index]:g} to "
+            f"{record.feature_high[index]:g} of the training data"
+        )
+        if outside == "refuse":
+            raise InputError(f"{sentence}.")
+        warned.append(f"{sentence}: the step size is a guess. Further ones are not reported.")
+        warnings.warn(warned[0], stacklevel=stacklevel)

@@ -1,0 +1,159 @@
+"""Gaussian policies: actions drawn around a mean with a fixed standard deviation; `theta` is a flat vector.
+
+Batched layout: `theta` is (parameters, learners); every observation coordinate is (episodes, learners). A score, the
+derivative of log pi with respect to theta, is a tuple of arrays of shape (..., episodes, learners) that `flatten` brings into
+theta's order once the episodes are summed out; keeping the arrays apart spares a copy in every step.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import ClassVar, Protocol
+
+import jax.numpy as jnp
+from jax import Array
+
+from metastep._core.settings import Count, Layers, Positive, check_fields
+
+Arrays = tuple[Array, ...]
+
+# Up to here the score of a linear policy is one array for each parameter: fastest for a few, but many take the compiler half a
+# minute.
+_FEW_PARAMETERS = 32
+
+
+class Policy(Protocol):
+    """a ~ N(mean(theta, s), sigma^2 I)."""
+
+    @property
+    def num_observations(self) -> int:
+        """Numbers the policy sees."""
+
+    @property
+    def num_actions(self) -> int:
+        """Numbers it chooses."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Length of theta."""
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of every action coordinate."""
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the mean is b + W s, so that the Fisher matrix has its closed form."""
+
+    def mean(self, theta: Array, observation: Arrays) -> Arrays:
+        """The mean action: `num_actions` arrays of shape (episodes, learners)."""
+
+    def score(self, theta: Array, observation: Arrays, noise: Arrays) -> Arrays:
+        """d log pi / d theta at the action `mean + sigma * noise`, in pieces."""
+
+
+def flatten(pieces: Arrays) -> Array:
+    """Arrays of shape (..., learners) as one (parameters, learners) array in theta's order."""
+    return jnp.concatenate([piece.reshape(-1, piece.shape[-1]) for piece in pieces])
+
+
+@dataclass(frozen=True)
+class _Gaussian:
+    num_observations: Count
+    num_actions: Count
+    sigma: Positive
+
+    def __post_init__(self) -> None:
+        check_fields(self, "policy")
+
+
+@dataclass(frozen=True)
+class LinearGaussian(_Gaussian):
+    """The paper's policy: mean = b + W s; theta = (b, W) with W row by row.
+
+    Args:
+        num_observations, num_actions: how many numbers the policy sees, and chooses.
+        sigma: standard deviation of the actions, fixed.
+    """
+
+    is_linear: ClassVar[bool] = True
+
+    @property
+    def num_parameters(self) -> int:
+        return self.num_actions * (1 + self.num_observations)
+
+    def mean(self, theta: Array, observation: Arrays) -> Arrays:
+        """Written out term by term: a matrix product over the small axis would not vectorise over learners."""
+        means = []
+        for action in range(self.num_actions):
+            mean = theta[action]
+            for index, value in enumerate(observation):
+                mean = mean + theta[self.num_actions + action * self.num_observations + index] * value
+            means.append(mean)
+        return tuple(means)
+
+    def score(self, theta: Array, observation: Arrays, noise: Arrays) -> Arrays:
+        """d log pi / d b_i = z_i / sigma, d log pi / d W_ij = z_i s_j / sigma."""
+        if self.num_parameters > _FEW_PARAMETERS:
+            stacked = jnp.stack(noise) / self.sigma
+            return stacked, stacked[:, None] * jnp.stack(observation)
+        biases = [normal / self.sigma for normal in noise]
+        return (*biases, *(bias * value for bias in biases for value in observation))
+
+
+@dataclass(frozen=True)
+class MLPGaussian(_Gaussian):
+    """A tanh network; theta = (W_1, b_1, W_2, b_2, ...), each W row by row (outputs first).
+
+    Args:
+        num_observations, num_actions, sigma: as of `LinearGaussian`.
+        hidden: sizes of the hidden layers.
+    """
+
+    hidden: Layers = (16,)
+
+    is_linear: ClassVar[bool] = False
+
+    @cached_property
+    def _layers(self) -> tuple[tuple[int, int], ...]:
+        return tuple(pairwise((self.num_observations, *self.hidden, self.num_actions)))
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(outputs * (inputs + 1) for inputs, outputs in self._layers)
+
+    def _unflatten(self, theta: Array) -> list[tuple[Array, Array]]:
+        layers, start = [], 0
+        for inputs, outputs in self._layers:
+            weights = theta[start : start + outputs * inputs].reshape(outputs, inputs, -1)
+            start += outputs * inputs
+            layers.append((weights, theta[start : start + outputs]))
+            start += outputs
+        return layers
+
+    def _activations(self, layers: list[tuple[Array, Array]], observation: Arrays) -> list[Array]:
+        """Inputs of every layer, then the output; each (units, episodes, learners)."""
+        values = [jnp.stack(observation)]
+        for index, (weights, bias) in enumerate(layers):
+            total = bias[:, None, :] + sum(
+                weights[:, unit, None, :] * values[-1][unit] for unit in range(weights.shape[1])
+            )
+            values.append(total if index + 1 == len(layers) else jnp.tanh(total))
+        return values
+
+    def mean(self, theta: Array, observation: Arrays) -> Arrays:
+        return tuple(self._activations(self._unflatten(theta), observation)[-1])
+
+    def score(self, theta: Array, observation: Arrays, noise: Arrays) -> Arrays:
+        """Back-propagation of z / sigma, one outer product for each layer."""
+        layers = self._unflatten(theta)
+        values = self._activations(layers, observation)
+        error = jnp.stack(noise) / self.sigma
+        pieces: list[Array] = []
+        for index in reversed(range(len(layers))):
+            pieces = [error[:, None] * values[index][None], error, *pieces]
+            if index:
+                weights = layers[index][0]
+                back = sum(weights[unit, :, None, :] * error[unit] for unit in range(weights.shape[0]))
+                error = back * (1.0 - values[index] ** 2)
+        return tuple(pieces)

@@ -1,0 +1,278 @@
+"""A searched model: a network with its weights and a record, and the file of a few kilobytes that holds them.
+
+The file has the tensors `curves`, `hidden` and `output` and the record as metadata. It is checked as if it came from anywhere.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from annotated_types import Ge, MinLen
+from jax import Array
+from numpy.typing import ArrayLike, NDArray
+from pydantic import FiniteFloat, TypeAdapter
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from metastep import features
+from metastep._core.errors import InputError, shown
+from metastep._core.provenance import environment_record
+from metastep._core.settings import Count, Float, from_json
+from metastep._core.storage import Tensors, require_stamp, sha256_of_json, stamp, write_tensors
+from metastep.fqi.base import AnyModel
+from metastep.fqi.model import Model, fitted_model, read_model_file
+from metastep.fqi.record import CLOSED, STEP, BaseRecord, ObservationPart, record_to_json
+from metastep.fqi.stepper import Proposal
+from metastep.mdp import MetaMDP
+from metastep.rules.spaces import HyperparameterSpace, Scale
+from metastep.search.network import BUDGET, Level, Network, Weights
+
+_KIND = "searched model"
+_WHOLE = ("gradient_steps",)  # hyperparameters that are whole numbers, from 1
+_LARGEST = 1e6  # of weights
+_Numbers = tuple[Float, ...]
+_Natural = Annotated[int, Ge(0)]
+
+
+def whole(number: float) -> int:
+    """Return the nearest whole number from 1."""
+    return max(1, round(number))
+
+
+@checked_dataclass(frozen=True, config=CLOSED)
+class LevelScore:
+    """The best controller of one level on the validation tasks."""
+
+    level: Level
+    score: FiniteFloat  # for selection: larger is better
+    error: Annotated[FiniteFloat, Ge(0.0)]  # standard error of the score
+
+
+@checked_dataclass(frozen=True, config=CLOSED, kw_only=True)
+class SearchedRecord(BaseRecord):
+    """Everything about a searched model except its weights."""
+
+    names: Annotated[tuple[str, ...], MinLen(1)]  # of the hyperparameters, the coordinates of the space
+    low: _Numbers
+    high: _Numbers
+    scales: tuple[Scale, ...]
+    mean: _Numbers  # this and the next four are the network's
+    spread: tuple[Annotated[Float, Ge(0.0)], ...]
+    base: _Numbers
+    knots: Count
+    units: _Natural
+    level: Level
+    validation: tuple[LevelScore, ...]  # of every level that was searched
+    search_steps: Annotated[FiniteFloat, Ge(0.0)]  # environment steps that the search took
+    seed: _Natural  # of the search
+
+    @property
+    def hyperparameters(self) -> tuple[str, ...]:
+        return self.names
+
+    def bounds(self, direction: str = "") -> dict[str, tuple[float, float]]:
+        if direction:
+            raise InputError(f"direction is {shown(direction)}, allowed is none.")
+        found = {name: (low, high) for name, low, high in zip(self.names, self.low, self.high, strict=True)}
+        return found | {name: (whole(found[name][0]), whole(found[name][1])) for name in _WHOLE if name in found}
+
+    @property
+    def space(self) -> HyperparameterSpace:
+        """The hyperparameters to choose from."""
+        return HyperparameterSpace(self.low, self.high, self.scales, self.names)
+
+    @property
+    def network(self) -> Network:
+        """Form and constants of the controller."""
+        return Network(self.feature_names, self.mean, self.spread, self.base, self.knots, self.units)
+
+
+_RECORD: TypeAdapter[SearchedRecord] = TypeAdapter(SearchedRecord)
+
+
+@dataclass(frozen=True)
+class SearchedModel(AnyModel):
+    """A searched model that proposes updates; see `load_model` and `save_model`."""
+
+    record: SearchedRecord
+    weights: Weights  # float32
+
+    fills_gaps: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self.observation_size()
+        record, network = self.record, self.network
+        if len(set(record.names)) < len(record.names) or STEP not in record.names:
+            raise InputError(f"names: {list(record.names)!r:.200} must have {STEP} and each name once.")
+        if len(record.base) != self.space.num_coordinates:
+            raise InputError(f"base has {len(record.base)} entries, allowed is {len(record.names)}.")
+        if record.level != network.level:
+            raise InputError(f"level is {record.level!r}, but the network's is {network.level!r}.")
+        scored = [each.level for each in record.validation]
+        if len(set(scored)) < len(scored):
+            raise InputError(f"validation has scores of {', '.join(scored)}, allowed is one of each level.")
+        for name, array, shape in zip(Weights._fields, self.weights, network.shapes, strict=True):
+            if array.dtype != np.float32 or array.shape != shape:
+                raise InputError(f"{name} is {array.dtype} of shape {array.shape}, allowed is float32 of {shape}.")
+            if not np.all(np.abs(array) <= _LARGEST):  # sums of larger ones may not be finite
+                raise InputError(f"{name} has numbers that are not finite or beyond {_LARGEST:g}, allowed are others.")
+        if any(low > high for low, high in zip(record.feature_low, record.feature_high, strict=True)):
+            raise InputError("feature_low exceeds feature_high, allowed are ranges.")
+
+    @cached_property
+    def space(self) -> HyperparameterSpace:
+        """The hyperparameters to choose from."""
+        return self.record.space
+
+    @cached_property
+    def network(self) -> Network:
+        """Form and constants of the controller."""
+        return self.record.network
+
+    def act(self, observation: ArrayLike) -> NDArray[np.float32]:
+        """Return hyperparameters (rows, coordinates) of observations (rows, features), as simulated learners follow them."""
+        seen: NDArray[Any] = np.asarray(observation, np.float32)
+        if seen.ndim != 2 or seen.shape[1] != len(self.network.features):
+            raise InputError(
+                f"observation has shape {seen.shape}, allowed are rows of {len(self.network.features)} numbers."
+            )
+        unit = self.network(self.weights, seen, np)
+        points = self.space.from_unit(np.broadcast_to(unit, (len(seen), len(self.record.names))), np)
+        return np.asarray(points, np.float32)
+
+    def chosen(self, row: NDArray[np.float32]) -> Proposal:
+        values = dict(zip(self.record.names, self.act(row[None, :])[0].tolist(), strict=True))
+        return Proposal(values | {name: whole(values[name]) for name in _WHOLE if name in values})
+
+    def jax_values(self, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
+        """Return the hyperparameters by name, as `propose` does, in a compiled program: a few matrix products.
+
+        Args:
+            given: features by name, each (...,) or, where a feature has several numbers, (..., size); a constant needs none.
+        """
+        parts = [jnp.zeros(0, jnp.float32)]
+        for name, size in self.record.keywords.items():
+            if name not in given:
+                raise InputError(f"{name} is missing, allowed is {size} numbers: the model looks at them.")
+            part = jnp.asarray(given[name], jnp.float32)
+            parts.append(part if size > 1 else part[..., None])
+        shape = jnp.broadcast_shapes(*(part.shape[:-1] for part in parts))
+        seen = jnp.concatenate([jnp.broadcast_to(part, (*shape, part.shape[-1])) for part in parts], axis=-1)
+        points = self.space.from_unit(self.network(self.weights, seen, jnp))
+        values = {name: jnp.broadcast_to(value, shape) for name, value in self.space.named(points).items()}
+        return values | {name: jnp.maximum(jnp.round(values[name]), 1.0) for name in _WHOLE if name in values}
+
+    def curves(self, shares: Sequence[float] | None = None) -> dict[str, NDArray[np.float32]]:
+        """Return every hyperparameter, by name, at shares of the budget, by default the knots, with all else at its mean."""
+        places = np.linspace(0.0, 1.0, self.record.knots) if shares is None else np.asarray(shares)
+        rows = np.tile(np.asarray(self.record.mean, np.float32), (len(places), 1))
+        if BUDGET in self.network.features:
+            rows[:, self.network.features.index(BUDGET)] = places
+        return {BUDGET: places.astype(np.float32)} | dict(zip(self.record.names, self.act(rows).T, strict=True))
+
+    @property
+    def learned_from(self) -> str:
+        return (
+            f"{self.record.level} of {', '.join(self.record.names)}, searched in {self.record.search_steps:.2g} steps"
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(b"".join(np.asarray(array, "<f4").tobytes() for array in self.weights))
+        known = record_to_json(self.record)
+        names = ["feature_names", "names", "low", "high", "scales", "mean", "spread", "base", "knots", "units"]
+        return sha256_of_json([digest.hexdigest(), {name: known[name] for name in names}])
+
+
+def places(mdp: MetaMDP, network: Network) -> tuple[tuple[str, ...], NDArray[np.intp]]:
+    """Return the features to compute, and where among their numbers the network finds its own."""
+    known = [name for name in features.names() if set(features.make(name).needs) <= set(mdp.diagnosed)]
+    owners = {column: name for name in (*known, *mdp.observation) for column in features.columns(mdp, (name,))}
+    for column in network.features:
+        if column not in owners:
+            raise InputError(f"network: the feature {column!r} is not known where the rule is {mdp.rule.name!r}.")
+    wanted = tuple(dict.fromkeys(owners[column] for column in network.features))
+    columns = features.columns(mdp, wanted)
+    return wanted, np.array([columns.index(column) for column in network.features], np.intp)
+
+
+def searched_model(
+    mdp: MetaMDP,
+    network: Network,
+    weights: NDArray[np.float32],
+    *,
+    feature_low: Sequence[float],
+    feature_high: Sequence[float],
+    configuration: Mapping[str, Any],
+    validation: Sequence[LevelScore],
+    search_steps: float,
+    seed: int,
+) -> SearchedModel:
+    """Return the model of a searched controller.
+
+    Args:
+        mdp: it was searched for.
+        network, weights: form and constants; (num_weights,).
+        feature_low, feature_high: of each number that it observes, on the validation tasks.
+        configuration: settings to record, the experiment under `experiment`.
+        validation, search_steps, seed: as in `SearchedRecord`.
+    """
+    if not isinstance(mdp.space, HyperparameterSpace):
+        raise InputError(
+            f"model: search chooses numbers from ranges, but the rule {mdp.rule.name!r} chooses from a menu."
+        )
+    space, (wanted, _) = mdp.space, places(mdp, network)
+    parts = features.sizes(mdp, wanted)
+    if network.features != features.columns(mdp, wanted):
+        raise InputError(f"network: features are {list(network.features)}, allowed are all numbers of {list(wanted)}.")
+    record = SearchedRecord(
+        setting=mdp.setting,
+        observation=tuple(ObservationPart(name, size) for name, size in parts.items()),
+        feature_names=network.features,
+        feature_low=tuple(map(float, feature_low)),
+        feature_high=tuple(map(float, feature_high)),
+        configuration=dict(configuration),
+        versions=environment_record(),
+        names=space.names,
+        low=tuple(map(float, space.low)),
+        high=tuple(map(float, space.high)),
+        scales=space.scales,
+        mean=network.mean,
+        spread=network.spread,
+        base=network.base,
+        knots=network.knots,
+        units=network.units,
+        level=network.level,
+        validation=tuple(validation),
+        search_steps=float(search_steps),
+        seed=seed,
+    )
+    return SearchedModel(record, network.split(np.asarray(weights, np.float32)))
+
+
+def save_model(model: SearchedModel, path: str | os.PathLike[str]) -> None:
+    """Write the file of a searched model; the path holds either the whole new file or its previous content."""
+    write_tensors(Path(path), model.weights._asdict(), stamp(_KIND) | {"record": record_to_json(model.record)})
+
+
+def load_model(path: str | os.PathLike[str]) -> Model | SearchedModel:
+    """Read and check a model file, or that in the folder of a run; anything wrong with it is an `InputError`."""
+    path, content = read_model_file(path)
+    is_searched = content.metadata.get("format") == stamp(_KIND)["format"]
+    return _searched_model(path, content) if is_searched else fitted_model(path, content)
+
+
+def _searched_model(path: Path, content: Tensors) -> SearchedModel:
+    require_stamp(content.metadata, _KIND, path, "search again")
+    try:
+        record = from_json(_RECORD, content.metadata.get("record"), "model record")
+        if set(content.arrays) != set(Weights._fields):
+            raise InputError(f"tensors: {sorted(content.arrays)!r:.200}, allowed are {', '.join(Weights._fields)}.")
+        return SearchedModel(record, Weights(**{name: np.array(array) for name, array in content.arrays.items()}))
+    except InputError as error:
+        raise InputError(f"File {path}: {error}") from None
