@@ -17,7 +17,7 @@ from metastep._core.errors import InputError
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import LOCK, writer
-from metastep.experiments import provenance
+from metastep.experiments import provenance, searching
 from metastep.experiments.reporting import observations
 from metastep.experiments.run import Run
 from metastep.experiments.schema import EnvSection
@@ -30,7 +30,7 @@ from metastep.search import SearchedModel, load_model
 
 _Checks = dict[Path, Callable[[], object]]
 # Folders that a stopped process may leave empty.
-_OWN = {"data", "results", "figures", "extra", "runs", "rounds", "models"}
+_OWN = {"data", "search", "levels", "results", "figures", "extra", "runs", "rounds", "models"}
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the updates, at which a controller without knots is shown
 _SLICE = 5  # contexts along each coordinate at which first steps are shown
 _STARTS = 64  # first observations over which they are averaged
@@ -127,7 +127,9 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
         if is_fitted:
             checks[own.model_file] = partial(read_fitted, own)
             checks[own.validation_file] = partial(provenance.read_comparison, own, own.validation_file)
-        if is_fitted or own.data_folder.exists():
+        if own.config.learner == "search":
+            checks |= _search(own)
+        elif is_fitted or own.data_folder.exists():
             checks |= _data(own.data_folder, partial(provenance.read_dataset, own, verify=False))
     if is_reported or (path / "report.json").exists():
         checks[path / "report.json"] = partial(provenance.read_report, run)
@@ -137,6 +139,15 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
             listed = {}
         checks |= {path / name: partial(_require_checksum, path / name, checksum) for name, checksum in listed.items()}
     return checks
+
+
+def _search(run: Run) -> _Checks:
+    """Return checks of every level's search and model."""
+    levels = run.config.search.levels
+    found: _Checks = {searching.course_file(run, level): partial(searching.read_course, run, level) for level in levels}
+    found |= {searching.level_file(run, level): partial(searching.read_level, run, level) for level in levels}
+    is_done = run.model_file.exists()
+    return {file: check for file, check in found.items() if is_done or file.exists()}
 
 
 def _data(folder: Path, opened: Callable[[], object]) -> _Checks:
@@ -180,10 +191,11 @@ def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
     if not path.is_dir():
         raise InputError(f"inspect: {path} does not exist; a model file or the folder of a run or dataset is needed.")
     folder = Run.open(path).importing(allow_imports)
-    dataset = folder.dataset
-    lines = list(_describe_dataset(dataset))
+    is_searched = folder.config.learner == "search"
+    dataset = None if is_searched else folder.dataset
+    lines = [] if dataset is None else [*_describe_dataset(dataset), ""]
     if folder.model_file.exists():
-        lines += ["", *_describe_model(folder.model, dataset)]
+        lines += _describe_model(folder.model, dataset)
     further = [own.path for own in map(folder.of_model, folder.config.models) if own.path.exists()]
     return "\n".join([*lines, *(f"further model: metastep inspect {own}" for own in further)])
 

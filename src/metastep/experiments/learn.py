@@ -1,9 +1,6 @@
 """A policy for a new task: a fitted model chooses its updates, with nothing left to tune. Then evaluate it on fresh episodes.
 
-folder/learning.json        model, task and seed of what is learned here
-folder/policy.safetensors   the policy after the last update, with all that is needed to run it
-folder/curve.csv            return and step of every update
-folder/report.html          the same as a figure, with the settings
+A folder holds learning.json (model, task and seed), policy.safetensors, curve.csv and report.html.
 """
 
 import dataclasses

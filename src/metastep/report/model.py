@@ -23,6 +23,7 @@ from metastep.report.figures import (
     in_rows,
     label_lines,
     logarithmic,
+    name_rows,
     picture,
     plain,
     points,
@@ -105,10 +106,10 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
             shown.append((f"{len(order) - _MOST_BARS} others", float(shares[order[_MOST_BARS:]].sum())))
 
         def draw(axes: Axes, ink: Ink) -> None:
-            heights = list(range(len(shown) - 1, -1, -1))
-            axes.barh(heights, [value for _, value in shown], color=tint(shade, 0, ink), height=0.68)
-            axes.set_yticks(heights, [plain(name) for name, _ in shown])
-            axes.grid(axis="y", visible=False)
+            axes.barh(
+                range(len(shown)), [value for _, value in reversed(shown)], color=tint(shade, 0, ink), height=0.68
+            )
+            name_rows(axes, [name for name, _ in shown])
             axes.set_xlabel("share of variance reduction")
 
         caption = "Share of the variance reduction by input, mean over the forests of the selected iteration."
