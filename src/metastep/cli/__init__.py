@@ -312,10 +312,13 @@ def learn(
     """Train a policy on a new task with a fitted model. Nothing is left to tune; a stopped training resumes."""
     terminal = watch(device)
     from metastep.experiments.learn import learn as learn_policy
+    from metastep.experiments.run import Run
     from metastep.pretrained import load
 
+    is_run = Path(model, "config.json").exists()  # whose model must be its own
+    fitted = Run.open(Path(model)).importing(allow_imports).model if is_run else load(model)
     settings: dict[str, Any] = {"family": family, "seed": seed, "num_updates": updates, "allow_imports": allow_imports}
-    learned = learn_policy(load(model), task, out, command=this_command(), tracker=terminal, **settings)
+    learned = learn_policy(fitted, task, out, command=this_command(), tracker=terminal, **settings)
     print(f"mean return {learned.first:.4g} before the first update, {learned.last:.4g} after the last.")
     print(f"policy: {out / 'policy.safetensors'}\ncurve: {out / 'curve.csv'}\nreport: {out / 'report.html'}")
 

@@ -5,6 +5,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -103,12 +104,21 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
         return dict.fromkeys(_files(path), refuse) | checks
     run.importing(allow_imports)  # whose refusal says nothing of the files
     is_compared, is_reported = run.comparison_file.exists(), run.report_file.exists()
-    optional: _Checks = {
-        path / "command.txt": partial(_require_command, path / "command.txt"),
-        path / "times.json": partial(read_times, path),
+    optional: _Checks = {path / "command.txt": partial(_require_command, path / "command.txt")}
+    times: _Checks = {path / "times.json": partial(read_times, path)}
+    rounds: _Checks = {
+        run.round_file(index): partial(provenance.read_round_model, run, index)
+        for index in range(1, run.config.collect.rounds)
     }
-    for index in range(1, run.config.collect.rounds):
-        optional[run.round_file(index)] = partial(provenance.read_round_model, run, index)
+    # Whole data were collected here, with a model for each later round, or copied; both take time, and so does a fit.
+    is_whole, stages = False, {"collect"}
+    with suppress(InputError):
+        is_whole = bool(block_checksums(run.data_folder))
+    with suppress(InputError):
+        stages = {*read_times(path)} or stages
+    checks |= times if is_whole or run.model_file.exists() else {}
+    checks |= rounds if is_whole and "collect" in stages else {}
+    optional |= times | rounds
     for file in sorted((path / "extra").glob("*.safetensors")):
         optional[file] = partial(provenance.read_comparison, run, file)
     results: _Checks = {
