@@ -70,6 +70,14 @@ def budget_of(run: Run) -> Budget:
     fit = disk = 0
     for model in run.models_needed:  # collecting, fitting and selecting each
         learned, mdp = run.of_model(model).config, run.of_model(model).mdp
+        if learned.learner == "search":
+            search, selection = learned.search, learned.selection.num_tasks
+            size, judged = search.block_size or own, search.generations // search.validate_every + 2
+            for learners, times in ((2 * search.pairs, search.generations), (selection, judged)):
+                total += len(search.levels) * times * steps(mdp, learners, learned.meta.num_updates, size)
+            at_once = blocks_at_once(mdp.env)
+            block = max(block, at_once * _block_bytes(mdp, size, learned.meta.num_updates, keeps_episodes))
+            continue
         collect, size = learned.collect, learned.collect.block_size or learned.rollout.block_size
         layout = layout_of(mdp, learners_collected(learned), updates_collected(learned), collect.labels)
         layout = layout._replace(block_size=size)

@@ -141,7 +141,7 @@ def variant(config: Experiment, model: str) -> Experiment:
         raise InputError(f"models: {model!r} is not one of this experiment's, {', '.join(models) or 'it has none'}.")
     data["compare"]["methods"] = [{"name": "metafqi"}]
     try:
-        return parse(_merged(data, models[model]))
+        return parse(_merged(data, {name: value for name, value in models[model].items() if value is not None}))
     except InputError as error:
         raise InputError(f"models.{model}.{error}") from None
 
