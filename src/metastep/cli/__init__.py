@@ -226,17 +226,24 @@ def inspect(
     coverage: Annotated[
         Path | None, typer.Option(help="CSV or JSON file of test contexts: how far are they from training?")
     ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="SVG or PNG file to write: what a searched model does with each feature.")
+    ] = None,
+    force: given.ForceOption = False,
     allow_imports: given.ImportsOption = False,
 ) -> None:
     """Describe a model, a dataset or a run. Every file is verified."""
     prepare_jax("cpu")
-    from metastep.experiments.checking import inspect_path
+    from metastep.experiments.checking import draw_model, inspect_path
     from metastep.experiments.coverage import inspect_coverage
 
     # Both before anything is printed: half a description would read like a whole one.
     parts = [inspect_path(path, allow_imports=allow_imports)]
     if coverage is not None:
         parts.append(inspect_coverage(path, coverage, allow_imports=allow_imports))
+    if figure is not None:
+        draw_model(path, figure, force=force)
+        parts.append(f"figure: {figure}")
     print("\n".join(parts))
 
 
