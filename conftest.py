@@ -20,6 +20,8 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parent / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+# Torch and BLAS have little to do in tests, and threads that wait for work take time from the other processes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests are short and pytest uses all cores: further processes would only compile everything again.
 os.environ.setdefault("METASTEP_PATIENCE", "inf")
 
@@ -36,3 +38,21 @@ def _clear_programs() -> Iterator[None]:
     yield
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _drafts() -> None:
+    """Do not render figures, see `tests/drafts.py`."""
+    from tests import drafts
+
+    drafts.switch(on=True)
+
+
+@pytest.fixture(scope="module")
+def rendered() -> Iterator[None]:
+    """Render the figures of a module as users have them."""
+    from tests import drafts
+
+    drafts.switch(on=False)
+    yield
+    drafts.switch(on=True)

@@ -20,8 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from metastep.evaluation import hierarchical_interval, holm, mean_interval, paired_test, verdict
-from metastep.evaluation.intervals import improvement_probability, interquartile_mean
+from metastep.evaluation.intervals import (
+    hierarchical_interval,
+    holm,
+    improvement_probability,
+    interquartile_mean,
+    mean_interval,
+    paired_test,
+    verdict,
+)
 
 Array = NDArray[np.float64]
 Ends = tuple[Array, Array]

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep import Comparison, InputError
-from metastep.evaluation import join, mean_interval, require_alike
+from metastep.evaluation import join, require_alike
+from metastep.evaluation.intervals import mean_interval
 from metastep.experiments.config import updates_collected
 from metastep.experiments.stages import iteration_methods
 from metastep.report.figures import CONTRAST, Line, curves, line_of

@@ -11,7 +11,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep.evaluation import Comparison, TuningTable, filled_returns, paired_test, verdict
+from metastep.evaluation import Comparison, TuningTable
+from metastep.evaluation.intervals import paired_test, verdict
+from metastep.evaluation.statistics import filled_returns
 from paper.outcome import Effect, Outcome, Rule, Verdict, better, together
 
 MARGIN = 0.1

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metastep.evaluation import Comparison, mean_interval
+from metastep.evaluation import Comparison
+from metastep.evaluation.intervals import mean_interval
 from paper.judging import (
     MARGIN,
     Floats,

@@ -1,7 +1,7 @@
 """Outcomes: a claim of the paper, what was measured, and whether the claim holds.
 
-Whether an effect differs from 0 is decided in one place, `metastep.evaluation.verdict`. What that means for a claim follows here;
-an effect that is not distinguishable from 0 refutes no claim.
+Whether an effect differs from 0 is decided in one place, `evaluation.intervals.verdict`. What that means for a claim follows
+here; an effect that is not distinguishable from 0 refutes no claim.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy import stats
 
-from metastep.evaluation import Comparison, bootstrap_interval, join, metric_values, verdict
+from metastep.evaluation import Comparison, join, metric_values
+from metastep.evaluation.intervals import bootstrap_interval, verdict
 from metastep.report.figures import CONTRAST, MAIN, Ink, Line, Panel, curves, ink_of
 from metastep.report.tables import number
 from paper.claims import AUC, Judged

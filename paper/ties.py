@@ -11,7 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from metastep import Comparison, InputError, Model, envs
-from metastep.evaluation import mean_interval, metric_values
+from metastep.evaluation import metric_values
+from metastep.evaluation.intervals import mean_interval
 from metastep.experiments import stages
 from metastep.fqi import model_of_heads
 from metastep.fqi.maximise import Ties

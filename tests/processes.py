@@ -8,16 +8,22 @@ import os
 import runpy
 import shutil
 import sys
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import jax
 import pytest
 
+from tests import drafts
+
 CHILDREN = multiprocessing.get_context("forkserver")
-CHILDREN.set_forkserver_preload(["metastep.cli", "metastep.experiments.checking", "metastep.experiments.run"])
+CHILDREN.set_forkserver_preload(
+    ["metastep.cli", "metastep.experiments.checking", "metastep.experiments.run", "tests.drafts"]
+)
 
 
 class Done(NamedTuple):
@@ -26,8 +32,11 @@ class Done(NamedTuple):
     stderr: str
 
 
-def _begin(folder: Path, streams: Path, function: Callable[..., object], words: tuple[Any, ...]) -> None:
+def _begin(
+    folder: Path, streams: Path, is_drafting: bool, function: Callable[..., object], words: tuple[Any, ...]
+) -> None:
     os.chdir(folder)
+    drafts.switch(is_drafting)
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(streams / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     function(*words)
@@ -36,7 +45,7 @@ def _begin(folder: Path, streams: Path, function: Callable[..., object], words: 
 class Running:
     def __init__(self, function: Callable[..., object], *words: Any, cwd: Path | None = None) -> None:
         self._streams = TemporaryDirectory()
-        arguments = (cwd or Path.cwd(), Path(self._streams.name), function, words)
+        arguments = (cwd or Path.cwd(), Path(self._streams.name), drafts.are_on(), function, words)
         self.process = CHILDREN.Process(target=_begin, args=arguments)
         self.process.start()
 
@@ -61,6 +70,21 @@ def start(*words: str, cwd: Path | None = None) -> Running:
 def metastep(*words: str, cwd: Path | None = None) -> Done:
     """Run `python -m metastep` with these words to its end."""
     return start(*words, cwd=cwd).wait()
+
+
+def _execute(scripts: tuple[Path, ...], words: tuple[str, ...], environment: dict[str, str]) -> None:
+    os.environ |= environment
+    warnings.simplefilter("error")
+    jax.config.update("jax_numpy_dtype_promotion", "standard")  # strict is for our own code, not for users'
+    for script in scripts:
+        sys.path.insert(0, str(script.parent))
+        sys.argv = [str(script), *words]
+        runpy.run_path(str(script), run_name="__main__")
+
+
+def execute(*scripts: Path, words: tuple[str, ...] = (), cwd: Path, **environment: str) -> Done:
+    """Run scripts of users in one process; a warning is an error."""
+    return Running(_execute, scripts, words, environment, cwd=cwd).wait()
 
 
 _USER = 65533  # of no account

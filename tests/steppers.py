@@ -7,9 +7,12 @@ import numpy as np
 
 from metastep import features
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, branches_of, model_from
+from metastep.mdp import ActorCriticMDP
 from metastep.mdp.history import Transitions
-from metastep.rules.actor_critic import PPO
-from metastep.rules.spaces import Range, space_for
+from metastep.rules.actor_critic import A2C, PPO
+from metastep.rules.spaces import HyperparameterSpace, Range, space_for
+from metastep.search import LevelScore, Network, SearchedModel, searched_model
+from tests.controllers.problems import make_training_mdp
 
 TRAINING = (
     "last_rate",
@@ -84,4 +87,36 @@ def clip_model() -> Model:
         training_data=tiny.training_data,
         configuration=tiny.configuration,
         branches=branches_of(space),
+    )
+
+
+WHOLE = {
+    "stepsize": Range(LOW, HIGH, "log"),
+    "gradient_steps": Range(1.0, 12.0, name="gradient_steps"),
+    "clip_range": Range(0.05, 0.5, name="clip_range"),
+    "gae_lambda": Range(0.5, 1.0, name="gae_lambda"),
+    "entropy_weight": Range(0.0, 0.1, name="entropy_weight"),
+    "critic_rate": Range(0.5, 8.0, "log", name="critic_rate"),
+}
+
+
+@cache
+def whole_model(observed: tuple[str, ...] = (), chosen: tuple[str, ...] = tuple(WHOLE), seed: int = 0) -> SearchedModel:
+    """A model of random weights that chooses PPO's hyperparameters: constant, or with feedback from these features."""
+    base = make_training_mdp(num_envs=2, num_steps=12)
+    low, high, scales = zip(*((WHOLE[name].low, WHOLE[name].high, WHOLE[name].scale) for name in chosen), strict=True)
+    space = HyperparameterSpace(low, high, scales, chosen)
+    mdp: ActorCriticMDP = base.with_rule(base.rule if "clip_range" in chosen else A2C(), space)
+    num = len(observed)
+    network = Network(observed, (0.0,) * num, (1.0,) * num, (0.5,) * len(chosen), units=4 if observed else 0)
+    return searched_model(
+        mdp,
+        network,
+        np.random.default_rng(seed).normal(size=network.num_weights).astype(np.float32),
+        feature_low=[-1e6] * num,
+        feature_high=[1e6] * num,
+        configuration={"experiment": {"meta": {"num_updates": 20}}},
+        validation=[LevelScore(network.level, 1.0, 0.1)],
+        search_steps=1e6,
+        seed=seed,
     )

@@ -1,27 +1,25 @@
 """Every benchmark runs at its smallest size, and one that was stopped resumes."""
 
 import json
-import os
-import subprocess
-import sys
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
+from tests.processes import execute
+
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "shared")
 NEEDS = {"sb3_rates": "stable_baselines3", "ppo_sb3": "stable_baselines3"}
-OPTIONS = {"calibration": ["--size", "20"]}
+OPTIONS = {"calibration": ["--size", "5"]}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_benchmark_runs_at_its_smallest_size(name, tmp_path):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
-    environment = {key: value for key, value in os.environ.items() if key != "JAX_NUMPY_DTYPE_PROMOTION"}
-    words = [sys.executable, str(FOLDER / f"{name}.py"), *OPTIONS.get(name, ["--smoke", "--out", str(tmp_path)])]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    words = OPTIONS.get(name, ["--smoke", "--out", str(tmp_path)])
+    done = execute(FOLDER / f"{name}.py", words=(*words,), cwd=tmp_path, JAX_NUMPY_DTYPE_PROMOTION="standard")
     assert done.returncode == 0, done.stderr
     if name not in OPTIONS:
         saved = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]

@@ -15,7 +15,7 @@ import pytest
 from metastep.experiments.config import list_presets, load
 from metastep.experiments.stages import method_specs
 from paper.registry import IDS
-from tests.processes import Running
+from tests.processes import Running, execute
 from tests.run_page import BLOCK, commands, parameters, run_page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,9 +77,7 @@ def test_the_site_builds_strictly_and_loads_nothing_from_a_network(tmp_path):
 
 def test_generated_tables_are_current():
     """Run `python docs/gen_reference.py --write` if this fails."""
-    done = subprocess.run(
-        [sys.executable, "docs/gen_reference.py"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = execute(ROOT / "docs" / "gen_reference.py", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

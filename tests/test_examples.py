@@ -2,16 +2,14 @@
 
 import ast
 import difflib
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from metastep.fqi import save_model
+from tests.processes import execute
 from tests.steppers import tiny_model
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
@@ -41,17 +39,12 @@ def test_example_runs(path, tmp_path):
     # A model of several families, so that no loop's settings differ from the model's.
     anywhere = replace(tiny_model().record, setting={"env": "several", "rule": {"name": "ppo"}})
     save_model(replace(tiny_model(), record=anywhere), model)
-    environment = os.environ | {"METASTEP_EXAMPLE_QUICK": "1"}
-    # Strict dtypes are for our own code, not for scripts of users.
-    environment.pop("JAX_NUMPY_DTYPE_PROMOTION", None)
-    scripts = [str(path)]
+    scripts = [path]
     if path in LOOPS:
         copy = tmp_path / path.name
         copy.write_text(path.read_text().replace('"ppo-classic"', repr(str(model))))
-        scripts = [str(before(path)), str(copy)]  # in one process, which imports once
-    run = "import runpy, sys\nfor path in sys.argv[1:]:\n    runpy.run_path(path, run_name='__main__')"
-    command = [sys.executable, "-W", "error", "-c", run, *scripts]
-    finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        scripts = [before(path), copy]  # in one process, which imports once
+    finished = execute(*scripts, cwd=tmp_path, METASTEP_EXAMPLE_QUICK="1")
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.strip()
     assert finished.stderr == ""

@@ -18,9 +18,10 @@ from metastep.experiments.reporting import print_comparison
 from metastep.mdp.dataset import Dataset, DatasetWriter, Layout
 from metastep.mdp.history import History
 from metastep.report.compose import compose
-from metastep.report.document import Command, Document, to_html, to_markdown, write_document
+from metastep.report.document import Command, Document, to_markdown, write_document
 from tests.cli.test_cli import invoke, refused
 from tests.evaluation.test_statistics import make_comparison, simulated
+from tests.processes import metastep as forked
 from tests.processes import own, unprivileged
 from tests.report.test_report import findings
 
@@ -79,11 +80,11 @@ EVIL = (
 )
 
 
-def test_names_of_methods_are_text_everywhere(tmp_path, capsys):
+def test_names_of_methods_are_text_everywhere(tmp_path, capsys, rendered):
     comparison = make_comparison(simulated(tuple(range(len(EVIL))), 10), EVIL)
     document = compose(findings(comparison))
     write_document(document, tmp_path)
-    for text in (to_html(document), to_markdown(document, "figures")):
+    for text in (tmp_path.joinpath("report.html").read_text(), to_markdown(document, "figures")):
         assert "<img src=x" not in text
     assert "](javascript" not in to_markdown(document, "figures")
     print_comparison(comparison, load("nav2d", "quick", ["compare.num_resamples=100"]))
@@ -135,7 +136,7 @@ def test_a_name_that_is_not_utf8(tmp_path):
     name = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     small = ["collect.num_meta_episodes=4", "rollout.num_episodes=2", "rollout.block_size=4", "meta.num_updates=1"]
     words = [word for setting in small for word in ("--set", setting)]
-    done = metastep("collect", "nav2d", "--out", name, *words)
+    done = forked("collect", "nav2d", "--out", name, *words)
     assert done.returncode == 0, done.stderr
     assert "4 tuples" in done.stdout
     assert r"\xff" in Path(name, "command.txt").read_text("utf-8")

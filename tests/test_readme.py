@@ -1,14 +1,12 @@
 """The snippets of the README and the tour run, and everything they name exists."""
 
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.processes import metastep
+from tests.processes import execute, metastep
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -35,8 +33,8 @@ def snippets(page: str) -> list[str]:
 
 def run(script: str, folder: Path) -> list[str]:
     """Lines that a script prints; a warning is an error."""
-    command = [sys.executable, "-W", "error", "-c", script]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    (folder / "snippet.py").write_text(script)
+    done = execute(folder / "snippet.py", cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -35,6 +35,7 @@ from metastep.experiments.run import Run
 from metastep.experiments.run import run as run_experiment
 from metastep.fqi import load_model, recorded_model
 from metastep.mdp import collection
+from tests import drafts
 from tests.disk import watch
 from tests.processes import CHILDREN
 
@@ -60,7 +61,7 @@ class Child:
 
     def __init__(self, work: str, parent: Connection, aimed: str, at: int, mode: str) -> None:
         self.work, self.parent, self.aimed, self.at, self.mode = work, parent, aimed, at, mode
-        self.stage, self.calls = "start", 0
+        self.stage, self.calls, self.is_drafting = "start", 0, drafts.are_on()
 
     def begin(self, name: str) -> None:
         self.parent.send((name, self.calls))
@@ -92,6 +93,7 @@ class Child:
     def run(self, folder: Path) -> None:
         for number in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        drafts.switch(self.is_drafting)
         watch(self.around)
         self.announce(progress.Terminal, "stage", lambda _, name, *rest: name)
         self.announce(reporting, "write_report", lambda _: "report")

@@ -10,18 +10,8 @@ import pytest
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.controllers import HOOF
-from metastep.evaluation import (
-    Comparison,
-    Method,
-    all_differences,
-    baselines,
-    compare,
-    differences_to_csv,
-    load,
-    save,
-    to_parquet,
-    tune,
-)
+from metastep.evaluation import Comparison, Method, baselines, compare, load, save, to_parquet, tune
+from metastep.evaluation.statistics import all_differences, differences_to_csv
 from metastep.rules import NGA
 from tests.controllers.problems import BLOCK, make_mdp
 

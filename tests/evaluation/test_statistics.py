@@ -2,17 +2,9 @@ import numpy as np
 import pytest
 
 from metastep._core.errors import InputError
-from metastep.evaluation import (
-    Comparison,
-    MethodRecord,
-    all_differences,
-    differences,
-    differences_over_seeds,
-    metric_values,
-    oracle_scores,
-    summary,
-)
+from metastep.evaluation import Comparison, MethodRecord, differences, metric_values, oracle_scores, summary
 from metastep.evaluation.intervals import holm
+from metastep.evaluation.statistics import all_differences, differences_over_seeds
 from metastep.report.tables import differences_table
 
 

@@ -20,10 +20,11 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from metastep._core.errors import InputError
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
+from metastep.features import SETS
 from metastep.fqi import load_model
-from metastep.integrations.stable_baselines3 import LearnedRate
+from metastep.integrations.stable_baselines3 import LearnedRate, LearnedUpdate
 from tests.rules.test_learning import TINY
-from tests.steppers import TRAINING, clip_model, tiny_model
+from tests.steppers import TRAINING, WHOLE, clip_model, tiny_model, whole_model
 
 ENVS, STEPS = 2, 12
 SETTINGS = {"PPO": {"n_epochs": 2, "batch_size": 8}, "A2C": {}}
@@ -224,3 +225,118 @@ def test_a_model_of_two_choices_is_trained_saved_loaded_and_sets_both(tmp_path):
     assert {clip for clip, _ in seen} == {0.1, 0.3}  # of a model for which it depends on the state
     with pytest.raises(InputError, match="LearnedRate with A2C: the model chooses clip_range as well, for which"):
         make("A2C").learn(ENVS * STEPS, callback=LearnedRate(clip_model()))
+
+
+IGNORE = "ignore:LearnedUpdate. the model was fitted on other loops"
+FIELDS = ("learning_rate", "clip_range", "ent_coef", "n_epochs", "gae_lambda", "lr_schedule")
+
+
+@pytest.mark.filterwarnings(IGNORE)
+@pytest.mark.parametrize("name", ["PPO", "A2C"])
+def test_constant_hyperparameters_train_as_the_algorithm_itself_with_them(name):
+    """The critic's rate against parameter groups of PyTorch."""
+    names = tuple(each for each in WHOLE if name == "PPO" or each not in ("clip_range", "gradient_steps"))
+    model = next(
+        found
+        for seed in range(99)  # whole epochs, which the algorithm itself can make
+        if (found := whole_model((), names, seed)).propose().values.get("gradient_steps", 3) % 3 == 0
+    )
+    ours, values = make(name), model.propose().values
+    ours.learn(3 * ENVS * STEPS, callback=LearnedUpdate(model))
+    plain = make(name)
+    critic = [each for key, each in plain.policy.named_parameters() if "value_net" in key]
+    actor = [each for key, each in plain.policy.named_parameters() if "value_net" not in key]
+    kind, options = type(plain.policy.optimizer), plain.policy.optimizer.defaults
+    rates = {"lr": values["stepsize"]}, {"lr": values["stepsize"] * values["critic_rate"]}
+    groups = [{"params": each, **rate} for each, rate in zip((actor, critic), rates, strict=True)]
+    plain.policy.optimizer = kind(groups, **options)
+    plain._update_learning_rate = lambda optimizers: None
+    plain.ent_coef, plain.rollout_buffer.gae_lambda = values["entropy_weight"], values["gae_lambda"]
+    if name == "PPO":
+        plain.n_epochs = values["gradient_steps"] // 3
+        plain.clip_range = lambda _: values["clip_range"]
+    plain.learn(3 * ENVS * STEPS)
+    for mine, theirs in zip(ours.policy.parameters(), plain.policy.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0.0, atol=0.0)
+    assert len(ours.policy.optimizer.param_groups) == 1
+
+
+@pytest.mark.filterwarnings(IGNORE)
+def test_gradient_steps_are_exact_and_the_users_settings_come_back(monkeypatch):
+    model, algorithm = whole_model((*SETS["training"], *SETS["progress"])), make("PPO")
+    rates, norms, cut = watch_steps(algorithm), [], torch.nn.utils.clip_grad_norm_
+    before, callback, made = {name: getattr(algorithm, name) for name in FIELDS}, LearnedUpdate(model), []
+
+    def watched(*given, **more):
+        norms.append(float(cut(*given, **more)))
+        return norms[-1]
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watched)
+
+    class Other(BaseCallback):
+        def _on_step(self):
+            assert before == {name: getattr(algorithm, name) for name in FIELDS}
+            return True
+
+        def _on_rollout_end(self):
+            made.append((len(rates), callback.values["gradient_steps"]))
+
+    algorithm.learn(5 * ENVS * STEPS, callback=[callback, Other()])
+    ends = [first for first, _ in made[1:]] + [len(rates)]
+    assert [wanted for _, wanted in made] == [end - first for (first, _), end in zip(made, ends, strict=True)]
+    assert len({wanted for _, wanted in made}) > 1
+    assert before == {name: getattr(algorithm, name) for name in FIELDS}
+    assert "get" not in vars(algorithm.rollout_buffer)
+    assert "evaluate_actions" not in vars(algorithm.policy)
+    last = callback.measured
+    assert last["gradient_steps"] == made[-1][1]
+    assert last["gradient_norm"] == pytest.approx(np.mean(norms[made[-1][0] :]), rel=1e-5)
+    assert 0.0 < last["actor_gradient_norm"] < last["gradient_norm"]
+
+
+@pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
+def test_the_last_epochs_clip_fraction_is_that_of_the_only_epoch():
+    found = []
+    for seed in range(4):
+        algorithm, model = make("PPO"), whole_model(("last_clip_fraction",), ("stepsize", "clip_range"), seed)
+        algorithm.n_epochs, callback = 1, LearnedRate(model)
+        algorithm.learn(ENVS * STEPS, callback=callback)
+        assert callback.measured["last_clip_fraction"] == pytest.approx(callback.measured["clip_fraction"])
+        found.append(callback.measured["clip_fraction"])
+    assert max(found) > 0.0
+
+
+@pytest.mark.filterwarnings(IGNORE)
+def test_an_interrupted_update_is_undone_and_a_saved_algorithm_continues_identically(tmp_path):
+    model, algorithm = whole_model(TRAINING), make("PPO")
+    before = {name: getattr(algorithm, name) for name in FIELDS}
+    step = algorithm.policy.optimizer.step
+    algorithm.policy.optimizer.step = lambda *_: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        algorithm.learn(ENVS * STEPS, callback=LearnedUpdate(model))
+    algorithm.policy.optimizer.step = step
+    algorithm.learn(2 * ENVS * STEPS, callback=LearnedUpdate(model))
+    assert before == {name: getattr(algorithm, name) for name in FIELDS}
+    algorithm.save(tmp_path / "half.zip")
+
+    def second_half(algorithm):
+        algorithm.get_env().seed(5)
+        algorithm.set_random_seed(7)
+        algorithm._last_obs = None
+        callback = LearnedUpdate(model)
+        algorithm.learn(2 * ENVS * STEPS, callback=callback, reset_num_timesteps=False)
+        return callback.proposed, callback.values
+
+    loaded = sb3.PPO.load(tmp_path / "half.zip", env=make("PPO").get_env(), device="cpu")
+    assert second_half(loaded) == second_half(algorithm)
+
+
+def test_a_model_of_all_hyperparameters_is_not_for_learned_rate():
+    with pytest.raises(
+        InputError, match=r"LearnedRate with PPO: the model chooses gradient_steps, .*; use LearnedUpdate"
+    ):
+        make("PPO").learn(1, callback=LearnedRate(whole_model()))
+    with pytest.raises(
+        InputError, match="LearnedUpdate with A2C: the model chooses gradient_steps, clip_range as well"
+    ):
+        make("A2C").learn(1, callback=LearnedUpdate(whole_model()))

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from metastep.envs.contexts import ContextSpace
 from metastep.evaluation import Comparison, MethodRecord, baselines
+from metastep.evaluation.comparison import load, save
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from, save_model
 from metastep.mdp.history import Transitions
 from metastep.report.compose import compose
@@ -23,6 +24,8 @@ from tests.report.test_report import compared, findings, prose, small_model, tab
 
 DIRECTIONS = ("natural", "plain", "never")
 TASKS, UPDATES = 30, 4
+CHOICES: Any = {"stepsize": "log", "gradient_steps": "log", "clip_range": "log", "gae_lambda": "linear"}
+CHOICES |= {"entropy_weight": "log", "critic_rate": "log"}
 
 
 def menu_model(names: tuple[str, ...] = ("theta", "context")) -> Model:
@@ -108,6 +111,55 @@ def test_lengths_along_several_directions_are_not_averaged(scale: str) -> None:
     changed = dataclasses.replace(comparison, methods=(lengths, *comparison.methods[1:]))
     for axes in drawn(compose(menu_findings(comparison=changed)), "step-sizes").axes:
         assert lengths.label not in {text.get_text() for text in axes.texts}
+
+
+def with_choices(comparison: Comparison, updates: int = 40) -> Comparison:
+    """The first method chooses all of PPO's hyperparameters, the second holds them constant, the others have a rate only."""
+    rng, time = np.random.default_rng(2), np.linspace(0.0, 1.0, updates)
+    shape = len(comparison.methods), comparison.num_tasks, updates
+    spread = rng.normal(0.0, 1.0, (comparison.num_tasks, 1))
+    steps = np.full((*shape, len(CHOICES)), np.nan)
+    noise = 0.05 * rng.normal(size=(len(CHOICES), *shape[1:]))
+    steps[0, :, :, 0] = 10.0 ** (-2.0 - 1.5 * time + 0.15 * spread + noise[0])
+    steps[0, :, :, 1] = np.round(64.0 - 40.0 * time**2 + 4.0 * spread * time)
+    steps[0, :, :, 2] = 10.0 ** (-0.4 - 0.5 * time + 0.1 * spread + noise[2])
+    steps[0, :, :, 3] = np.clip(0.95 - 0.08 * time + 0.01 * spread * time, 0.8, 1.0)
+    steps[0, :, :, 4] = 10.0 ** (-1.2 - 2.0 * time + 0.3 * spread + noise[4])
+    steps[0, :, :, 5] = 10.0 ** (0.8 * np.tanh(6.0 * time) + 0.1 * spread + noise[5])
+    steps[1] = (3e-3, 40.0, 0.2, 0.93, 1e-3, 3.0)
+    steps[2:, :, :, 0] = 1e-2 * (1.0 - time + 1.0 / updates)
+    returns = np.repeat(comparison.returns[:, :, -1:], updates + 1, axis=2)
+    choices = [tuple(CHOICES.items())] * 2 + [()] * len(comparison.methods[2:])
+    methods = [record._replace(choices=own) for record, own in zip(comparison.methods, choices, strict=True)]
+    return dataclasses.replace(
+        comparison,
+        methods=tuple(methods),
+        returns=returns.astype(np.float32),
+        hyperparameters=steps.astype(np.float32),
+        direction=np.zeros(shape, np.int8),
+        flagged=np.zeros(returns.shape, bool),
+    )
+
+
+def test_everything_that_is_chosen_has_a_panel(tmp_path: Path) -> None:
+    comparison = with_choices(compared(TASKS))
+    document = compose(findings(comparison))
+    assert not [part for part in document.parts if isinstance(part, Picture) and part.name == "step-sizes"]
+    axes = drawn(document, "hyperparameters").axes
+    titles = ["step size", *(name.replace("_", " ") for name in [*CHOICES][1:])]
+    assert [each.get_title(loc="left") for each in axes] == titles
+    assert [each.get_yscale() for each in axes] == [*CHOICES.values()]
+    for index, panel in enumerate(axes):
+        # All methods have a step, two have the rest, and the first has bands: the middle half and nine tenths of the tasks.
+        assert len(panel.lines) == (len(comparison.methods) if index == 0 else 2)
+        assert len(panel.collections) == 2
+        chosen = comparison.hyperparameters[0, :, :, index]
+        np.testing.assert_allclose(panel.lines[0].get_ydata(), np.median(chosen, axis=0), rtol=1e-5)
+        corners = panel.collections[1].get_paths()[0].vertices
+        for share in (0.25, 0.75):
+            assert np.isclose(corners[:, 1], np.quantile(chosen[:, 7], share), rtol=1e-4).any()
+    save(tmp_path / "results.safetensors", comparison)
+    assert load(tmp_path / "results.safetensors").methods == comparison.methods
 
 
 def test_single_tasks_run_from_the_worst_to_the_best() -> None:

@@ -46,7 +46,11 @@ def _finish(run: Any, terminal: Any) -> None:
 
 @verb
 @working
-def demo(terminal: Any, out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo")) -> None:
+def demo(
+    terminal: Any,
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
+    overrides: given.SetOption = None,
+) -> None:
     """Run the main job on Minigolf in a minute or two. It goes from collecting to a report."""
     terminal.note(
         "Learn which step to take when (metaFQI), and in which direction (metastep), then compare on new tasks."
@@ -62,7 +66,7 @@ def demo(terminal: Any, out: Annotated[Path, typer.Option(help="Folder of the ru
         "compare.methods.adam.grid.stepsize=[0.08, 0.2, 0.5]",
     ]
     methods = ["metastep", "metafqi", "fixed", "fixed-kl", "rmsprop", "adam", "menu-oracle"]
-    _finish(_start("minigolf", out, overrides=[*smaller, f"compare.methods={methods}"]), terminal)
+    _finish(_start("minigolf", out, overrides=[*smaller, f"compare.methods={methods}", *(overrides or [])]), terminal)
 
 
 @verb

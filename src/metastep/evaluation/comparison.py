@@ -41,7 +41,8 @@ class Comparison:
     context_names: tuple[str, ...]  # of the columns of `context`
     context: NDArray[np.float32]  # (tasks, coordinates)
     returns: NDArray[np.float32]  # (methods, tasks, updates + 1), of each batch; the first is before any update
-    hyperparameters: NDArray[np.float32]  # (methods, tasks, updates, coordinates); the first coordinate is the step
+    # (methods, tasks, updates, coordinates); the first coordinate is the step. NaN where a method chooses fewer than others.
+    hyperparameters: NDArray[np.float32]
     direction: NDArray[np.int8]  # (methods, tasks, updates), the position among the method's `directions`, or 0
     flagged: NDArray[np.bool_]  # (methods, tasks, updates + 1): an estimate that was zero or not finite
     num_steps: NDArray[np.float64]  # (methods, tasks), environment steps of the batches, without a controller's own
@@ -185,6 +186,7 @@ def comparison_plan(methods: Sequence[Method], asked: TaskSet, tuning: Sequence[
         records.append(method.record(variant.space))
         for name in own[0].report:
             diagnostics[f"{method.name}/{name}"] = np.concatenate([block.report[name].T for block in own])
+    _widen(runs)
     arrays: dict[str, Any] = {name: np.stack([found[name] for found in runs]) for name in _BY_METHOD}
     settings = {
         "seed": asked.seed,
@@ -206,12 +208,23 @@ def comparison_plan(methods: Sequence[Method], asked: TaskSet, tuning: Sequence[
     )
 
 
+def _widen(runs: Sequence[dict[str, Any]]) -> None:
+    """Give all methods as many hyperparameters, NaN for those that a method does not choose."""
+    most = max(found["hyperparameters"].shape[-1] for found in runs)
+    for found in runs:
+        chosen = found["hyperparameters"]
+        room = [(0, 0)] * (chosen.ndim - 1) + [(0, most - chosen.shape[-1])]
+        found["hyperparameters"] = np.pad(chosen, room, constant_values=np.nan)
+
+
 def join(parts: Sequence[Comparison]) -> Comparison:
     """Join comparisons of different methods on the same tasks; their settings must be the same."""
     first = parts[0]
     for part in parts[1:]:
         require_alike(first, part)
-    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _BY_METHOD}
+    found: list[dict[str, Any]] = [{name: getattr(part, name) for name in _BY_METHOD} for part in parts]
+    _widen(found)
+    arrays: dict[str, Any] = {name: np.concatenate([each[name] for each in found]) for name in _BY_METHOD}
     return dataclasses.replace(
         first,
         methods=tuple(record for part in parts for record in part.methods),
@@ -272,7 +285,10 @@ def load(path: str | Path) -> Comparison:
             )
             for index, facts in enumerate(metadata["tuning"])
         ]
-        records = [MethodRecord(**facts | {"directions": tuple(facts["directions"])}) for facts in metadata["methods"]]
+        records = []
+        for facts in metadata["methods"]:
+            pairs = tuple(map(tuple, facts.get("choices", ())))  # files of earlier versions have none
+            records.append(MethodRecord(**facts | {"directions": tuple(facts["directions"]), "choices": pairs}))
         comparison = Comparison(
             methods=tuple(records),
             context_names=tuple(metadata["context_names"]),
@@ -315,6 +331,8 @@ def _require_whole(comparison: Comparison) -> None:
         if chosen.size and not 0 <= chosen.min() <= chosen.max() <= last:
             found = f"{chosen.min()} to {chosen.max()}"
             raise InputError(f"directions of {record.name} are {found}, allowed is 0 to {last}.")
+        if len(record.choices) > coordinates:
+            raise InputError(f"choices of {record.name} are {len(record.choices)}, allowed is at most {coordinates}.")
     for table in comparison.tuning:
         if not 0.0 <= table.num_steps < np.inf:
             raise InputError(f"tuning took {table.num_steps} steps.")

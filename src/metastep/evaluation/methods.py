@@ -136,6 +136,7 @@ class Method:
     def record(self, space: Space) -> "MethodRecord":
         """Return the facts of a method without the objects; the space is what it chooses from."""
         scales = [*{bounds.scale for bounds in space.branches.values()}]
+        boxes = zip(space.names, space.scales, strict=True) if isinstance(space, HyperparameterSpace) else ()
         return MethodRecord(
             name=self.name,
             label=self.label or self.name,
@@ -148,6 +149,7 @@ class Method:
             scale=scales[0] if len(scales) == 1 else "mixed",
             training_steps=self.controller.training_steps,
             trials=self.controller.num_trials(space),
+            choices=tuple(boxes) if len(space.names) > 1 else (),
         )
 
 
@@ -177,6 +179,8 @@ class MethodRecord(NamedTuple):
     scale: Literal[Scale, "mixed"] = "linear"
     training_steps: Annotated[FiniteFloat, Ge(0)] = 0.0  # environment steps that its controller took to train itself
     trials: Annotated[int, Ge(0)] = 0  # batches that its controller simulates of its own before every update
+    # Where it chose several numbers for each update, their names in the order of the array, and their scales.
+    choices: Annotated[tuple[tuple[Annotated[Line, MinLen(1)], Scale], ...], MaxLen(100)] = ()
 
 
 _RECORD: TypeAdapter[MethodRecord] = TypeAdapter(MethodRecord)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from metastep import envs
 from metastep._core.errors import InputError
-from metastep.evaluation import Comparison, all_differences, differences, differences_to_csv, to_parquet
-from metastep.evaluation.statistics import Metric
+from metastep.evaluation import Comparison, differences, to_parquet
+from metastep.evaluation.statistics import Metric, all_differences, differences_to_csv
 from metastep.experiments import stages
 from metastep.experiments.provenance import seal_report
 from metastep.experiments.schema import Experiment

@@ -61,7 +61,7 @@ class LearnedLR(LRScheduler):
 
         optimizer.register_step_post_hook(count)
 
-    def step(self, *, begins: bool = True, **diagnostics: Any) -> None:  # type: ignore[override]
+    def step(self, *, begins: bool = True, **diagnostics: Any) -> None:
         """Propose and set the rate of the next update; if none begins, the rate stays (see `Stepper.__call__`)."""
         if not begins:
             self.stepper(diagnostics, begins=False)

@@ -24,12 +24,12 @@ def rate_model(source: ModelSource) -> AnyModel:
     return model
 
 
-def require_settings(model: AnyModel, loop: str, settings: Sequence[str] = ("stepsize",)) -> None:
-    """Refuse a model that chooses a hyperparameter for which a loop has no setting."""
+def require_settings(model: AnyModel, loop: str, settings: Sequence[str] = ("stepsize",), instead: str = "") -> None:
+    """Refuse a model that chooses a hyperparameter for which a loop has no setting; `instead` says what to do."""
     missing = [name for name in model.record.hyperparameters if name not in settings]
     if missing:
         others = f"{', '.join(missing)} as well, for which there is no setting here"
-        raise InputError(f"{loop}: the model chooses {others}; call its stepper in a loop of your own.")
+        raise InputError(f"{loop}: the model chooses {others}; {instead or 'call its stepper in a loop of your own'}.")
 
 
 def warn_of_differences(model: AnyModel, loop: str, own: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""A callback for Stable-Baselines3's PPO and A2C: a fitted model sets the learning rate (and clip range) of every update."""
+"""Callbacks for Stable-Baselines3's PPO and A2C: a model sets the learning rate, or all hyperparameters, of every update."""
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -22,15 +22,22 @@ from metastep.fqi import Stepper
 from metastep.fqi.stepper import Outside
 from metastep.integrations.rates import ModelSource, rate_model, require_settings, warn_of_differences
 
+_NONE = object()
 _ROWS = 4096  # observations in one call of the policy
 _STATE = "learned_rate"  # attribute of an algorithm that is saved and loaded with it
 # What is saved, with its types; numbers may be infinite or NaN, as those of a loop are.
 _RETURNS: Any = create_model("", ended=(list[list[float]], []), paid=(list[float], []))
-_MEASURED = dict[Literal["approx_kl", "clip_fraction", "rate"], float]
+_Measured = Literal["approx_kl", "clip_fraction", "rate", "last_clip_fraction", "gradient_norm", "actor_gradient_norm"]
+_MEASURED = dict[_Measured | Literal["gradient_steps"], float]
 _KEPT: Any = create_model(
     "", stepper=(dict[str, Any] | None, None), measured=(_MEASURED, {}), returns=(_RETURNS, _RETURNS())
 )
-_SETTINGS = {"PPO": ("stepsize", "clip_range"), "A2C": ("stepsize",)}  # hyperparameters to set
+_A2C = ("stepsize", "gae_lambda", "entropy_weight", "critic_rate")
+_Settings = dict[str, tuple[str, ...]]
+_SETTINGS: _Settings = {"PPO": ("stepsize", "clip_range"), "A2C": ("stepsize",)}  # that `LearnedRate` sets
+_ALL_SETTINGS: _Settings = {"PPO": (*_A2C, "clip_range", "gradient_steps"), "A2C": _A2C}  # that `LearnedUpdate` sets
+_CRITIC = ("mlp_extractor.value_net.", "value_net.", "vf_features_extractor.")  # parameters that are only the critic's
+_RUNNING = "_metastep_update"  # attribute of a policy, which is not saved
 
 
 class Returns:
@@ -64,8 +71,106 @@ class Returns:
         return {"ended": self.ended, "paid": self.paid}
 
 
+class _Update:
+    """An update while it runs: it is measured, may end early, and the critic may have a rate of its own.
+
+    `end` puts everything back. The policy holds the running update, so that one that was interrupted is ended later.
+    """
+
+    def __init__(self, algorithm: Any, needs: Sequence[str]) -> None:
+        self.policy: Any = algorithm.policy
+        self.end_last(algorithm)
+        setattr(self.policy, _RUNNING, self)
+        self.algorithm, self.needs, self.steps = algorithm, needs, 0
+        self.most, self.critic_rate = math.inf, 1.0
+        self._own: list[tuple[Any, str, Any]] = []  # settings of the user
+        self._shares: list[float] = []  # of clipped ratios, for each minibatch of the epoch
+        self._squares = [0.0, 0.0]  # sums over the gradients of actor and critic
+        self._lengths = np.zeros(2)  # sums over the gradient steps, of whole gradients and of the actor's
+        self._critic = {id(each) for name, each in self.policy.named_parameters() if name.startswith(_CRITIC)}
+        self._groups: Any = None  # of the user, during a step
+        optimizer = self.policy.optimizer
+        self._handles = [optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after)]
+        if {"gradient_norm", "actor_gradient_norm"} & set(needs):  # before they are cut, unlike those of a step
+            every = [each for each in self.policy.parameters() if each.requires_grad]
+            self._handles += [each.register_post_accumulate_grad_hook(self._add) for each in every]
+        if isinstance(algorithm, PPO):
+            self._get, self._evaluate = algorithm.rollout_buffer.get, self.policy.evaluate_actions
+            self.set(algorithm.rollout_buffer, "get", self._minibatches)
+            if "last_clip_fraction" in needs:
+                self.set(self.policy, "evaluate_actions", self._compared)
+
+    @staticmethod
+    def end_last(algorithm: Any) -> None:
+        """End the last update of an algorithm, if it still runs."""
+        if (last := getattr(algorithm.policy, _RUNNING, None)) is not None:
+            last.end()
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute until the update ends."""
+        self._own.append((owner, name, vars(owner).get(name, _NONE)))
+        setattr(owner, name, value)
+
+    def end(self) -> None:
+        """Leave the algorithm as it was."""
+        self._after()
+        for owner, name, value in reversed(self._own):
+            delattr(owner, name) if value is _NONE else setattr(owner, name, value)
+        for handle in self._handles:
+            handle.remove()
+        delattr(self.policy, _RUNNING)
+
+    def measured(self) -> dict[str, float]:
+        """Return what the model needs beyond what algorithms log."""
+        found = {"gradient_steps": float(self.steps), "last_clip_fraction": float(np.mean(self._shares or [0.0]))}
+        lengths = self._lengths / max(1, self.steps)
+        found |= {"gradient_norm": float(lengths[0]), "actor_gradient_norm": float(lengths[1])}
+        return {name: value for name, value in found.items() if name in self.needs}
+
+    def _minibatches(self, batch_size: int | None = None) -> Iterator[Any]:
+        self._shares = []
+        for minibatch in self._get(batch_size):
+            if self.steps >= self.most:
+                return
+            self._minibatch = minibatch
+            yield minibatch
+
+    def _compared(self, *given: Any) -> Any:
+        """Evaluate actions, and count the ratios that are clipped."""
+        found, progress = self._evaluate(*given), self.algorithm._current_progress_remaining
+        ratio = torch.exp(found[1].detach() - self._minibatch.old_log_prob)
+        self._shares.append(float(((ratio - 1.0).abs() > self.algorithm.clip_range(progress)).float().mean()))
+        return found
+
+    def _add(self, parameter: Any) -> None:
+        self._squares[id(parameter) in self._critic] += parameter.grad.square().sum()
+
+    def _before(self, optimizer: Any, *_: Any) -> None:
+        self.steps += 1
+        actor, critic = map(float, self._squares)
+        self._lengths += math.sqrt(actor + critic), math.sqrt(actor)
+        self._squares = [0.0, 0.0]
+        self._groups = optimizer.param_groups
+        if self.critic_rate != 1.0:  # two groups during the step only: checkpoints have as many as before
+            optimizer.param_groups = [
+                group
+                | {
+                    "params": [each for each in group["params"] if (id(each) in self._critic) == is_critic],
+                    "lr": group["lr"] * (self.critic_rate if is_critic else 1.0),
+                }
+                for group in self._groups
+                for is_critic in (False, True)
+            ]
+
+    def _after(self, *_: Any) -> None:
+        if self._groups is not None:
+            self.policy.optimizer.param_groups, self._groups = self._groups, None
+
+
 class LearnedRate(BaseCallback):
     """Measure the diagnostics of every rollout, and set the learning rate of the update after it.
+
+    `LearnedUpdate` is for models that choose more than the rate and, with PPO, the clip range.
 
     The state is saved and loaded with the algorithm: to continue, give a new callback to the loaded algorithm, with
     `reset_num_timesteps=False`.
@@ -77,6 +182,8 @@ class LearnedRate(BaseCallback):
         outside: warn once of numbers outside the range of the training data, or refuse each.
     """
 
+    _settings = _SETTINGS
+
     def __init__(self, model: ModelSource, log: AnyLog = None, verbose: int = 0, *, outside: Outside = "warn") -> None:
         super().__init__(verbose)
         self.rates, self._log, self._outside = rate_model(model), as_log(log), outside
@@ -84,25 +191,34 @@ class LearnedRate(BaseCallback):
         self.stepper: Stepper  # from the start of the training on
         self.measured: dict[str, float] = {}  # of the last update
         self.proposed: list[float] = []  # learning rates
+        self.values: dict[str, float] = {}  # of the last proposal, by name
         self._returns: Returns
         self._kept: dict[str, Any]  # saved with the algorithm
         self._has_warned = False
         self._seen: dict[str, Any] = {}  # arrays of the last rollout
+        self._update: _Update
 
     def _init_callback(self) -> None:
         algorithm: Any = self.model
         if not isinstance(algorithm, PPO | A2C):
-            raise InputError(f"LearnedRate: {type(algorithm).__name__} is not supported, allowed are PPO, A2C.")
+            raise InputError(f"{self._name}: {type(algorithm).__name__} is not supported, allowed are PPO, A2C.")
         kind = "PPO" if isinstance(algorithm, PPO) else "A2C"
-        require_settings(self.rates, f"LearnedRate with {kind}", _SETTINGS[kind])
+        chosen = self.rates.record.hyperparameters
+        instead = "use LearnedUpdate" if set(chosen) <= set(_ALL_SETTINGS[kind]) else ""
+        require_settings(self.rates, f"{self._name} with {kind}", self._settings[kind], instead)
+        _Update.end_last(algorithm)
         own = {
             "algorithm": type(algorithm).__name__.lower(),
             "steps of a batch": algorithm.n_steps * algorithm.n_envs,
-            "epochs": getattr(algorithm, "n_epochs", None),
+            "epochs": None if "gradient_steps" in chosen else getattr(algorithm, "n_epochs", None),
             "minibatch": getattr(algorithm, "batch_size", None),
             "discount": algorithm.gamma,
         }
-        warn_of_differences(self.rates, "LearnedRate", own)
+        warn_of_differences(self.rates, self._name, own)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
 
     def _on_training_start(self) -> None:
         algorithm: Any = self.model
@@ -123,9 +239,7 @@ class LearnedRate(BaseCallback):
         else:
             self.stepper = self.rates.stepper(total, self._outside, log=self._log)
             if not is_new:
-                text = (
-                    "LearnedRate: the algorithm has been trained, but has no record of a stepper, which starts with an"
-                )
+                text = f"{self._name}: the algorithm has been trained, but has no record of a stepper, which starts with an"
                 warnings.warn(f"{text} empty memory.", stacklevel=2)
         self.measured = dict(state.measured)
         self._has_warned, self._seen = False, {}
@@ -140,7 +254,7 @@ class LearnedRate(BaseCallback):
         if is_unknown and not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                "LearnedRate: an episode ended without info['episode'], so its return is the sum of the rewards that the "
+                f"{self._name}: an episode ended without info['episode'], so its return is the sum of the rewards that the "
                 "algorithm got; wrap the environments in Monitor or VecMonitor.",
                 stacklevel=2,
             )
@@ -164,6 +278,13 @@ class LearnedRate(BaseCallback):
         # An algorithm may be saved at any time, and has no hook for it.
         self._kept["stepper"] = self.stepper.record()
         self.proposed.append(values["stepsize"])
+        self.values = dict(values)
+        self._update = _Update(algorithm, self.stepper.needs)
+        self._set(values)
+
+    def _set(self, values: Mapping[str, float]) -> None:
+        """Set the hyperparameters of the next update."""
+        algorithm: Any = self.model
         # An update begins with the rate of the schedule, which is made from this field.
         algorithm.learning_rate = values["stepsize"]
         algorithm._setup_lr_schedule()
@@ -182,9 +303,10 @@ class LearnedRate(BaseCallback):
             divergence, clipped = self._divergence(), 0.0
         used = float(algorithm.policy.optimizer.param_groups[0]["lr"])
         if used != self.proposed[-1]:
-            text = f"LearnedRate: the update used the rate {used:g}, proposed was {self.proposed[-1]:g}."
+            text = f"{self._name}: the update used the rate {used:g}, proposed was {self.proposed[-1]:g}."
             warnings.warn(text, stacklevel=2)
-        self.measured |= {"approx_kl": divergence, "clip_fraction": clipped, "rate": used}
+        self.measured |= {"approx_kl": divergence, "clip_fraction": clipped, "rate": used, **self._update.measured()}
+        self._update.end()
         self._seen = {}
 
     _on_training_end = _on_rollout_start
@@ -204,7 +326,7 @@ class LearnedRate(BaseCallback):
         """Return the mean entropy over the rollout of the policy that has just acted."""
         log_probs, total = self._seen["log_probs"], 0.0
         for start in range(0, log_probs.size, _ROWS):
-            entropy = self.model.policy.get_distribution(self._rows(start)[0]).entropy()  # type: ignore[operator]
+            entropy = self.model.policy.get_distribution(self._rows(start)[0]).entropy()
             if entropy is None:  # there is no formula for it
                 return -float(log_probs.mean())
             total += float(entropy.sum())
@@ -218,7 +340,55 @@ class LearnedRate(BaseCallback):
             observations, actions = self._rows(start)
             if self.model.action_space.__class__.__name__ == "Discrete":
                 actions = actions.long().flatten()
-            after = policy.evaluate_actions(observations, actions)[1].cpu().numpy()  # type: ignore[operator]
+            after = policy.evaluate_actions(observations, actions)[1].cpu().numpy()
             log_ratio = after - before[start : start + _ROWS]
             total += float(np.sum(np.expm1(log_ratio) - log_ratio))
         return total / before.size
+
+
+class LearnedUpdate(LearnedRate):
+    """Set all hyperparameters of an update that a model chooses; between updates the algorithm has the user's own.
+
+    | name | set to it |
+    |---|---|
+    | `stepsize` | `learning_rate` |
+    | `gradient_steps` | `n_epochs`, rounded up; the last epoch ends with the minibatch that makes the number exact |
+    | `clip_range` | `clip_range` |
+    | `gae_lambda` | the buffer's; returns and advantages are computed again with it |
+    | `entropy_weight` | `ent_coef` |
+    | `critic_rate` | over the actor's rate, for parameters that are only the critic's; a shared trunk has the actor's |
+
+    Diagnostics of the critic's targets are those of the lambda that the model's learners had, or of the algorithm's. The
+    arguments and checkpoints are those of `LearnedRate`.
+    """
+
+    _settings = _ALL_SETTINGS
+
+    def _on_rollout_end(self) -> None:
+        usual = self.rates.record.setting["rule"].get("gae_lambda")
+        if "gae_lambda" in self.rates.record.hyperparameters and isinstance(usual, float):
+            self._compute_returns(usual)
+        super()._on_rollout_end()
+
+    def _compute_returns(self, gae_lambda: float) -> None:
+        buffer: Any = self.model.rollout_buffer  # type: ignore[attr-defined]
+        before, buffer.gae_lambda = buffer.gae_lambda, gae_lambda
+        buffer.compute_returns_and_advantage(last_values=self.locals["values"], dones=self.locals["dones"])
+        buffer.gae_lambda = before
+
+    def _set(self, values: Mapping[str, float]) -> None:
+        algorithm: Any = self.model
+        change = self._update.set
+        change(algorithm, "learning_rate", values["stepsize"])
+        change(algorithm, "lr_schedule", FloatSchedule(values["stepsize"]))
+        if "clip_range" in values:
+            change(algorithm, "clip_range", FloatSchedule(values["clip_range"]))
+        if "entropy_weight" in values:
+            change(algorithm, "ent_coef", values["entropy_weight"])
+        if "gae_lambda" in values:
+            self._compute_returns(values["gae_lambda"])
+        if "gradient_steps" in values:
+            self._update.most = values["gradient_steps"]
+            each = -(-algorithm.n_steps * algorithm.n_envs // algorithm.batch_size)
+            change(algorithm, "n_epochs", math.ceil(self._update.most / each))
+        self._update.critic_rate = values.get("critic_rate", 1.0)

@@ -280,6 +280,33 @@ def curves(
     return Panel(title, draw)
 
 
+def over_tasks(title: str, lines: Sequence[Line], *, is_log: bool = False) -> Panel:
+    """Medians over tasks at each update; a line with a band also has the middle half and the middle nine tenths of the tasks."""
+
+    def draw(axes: Axes, ink: Ink) -> None:
+        ends = []
+        for index, line in enumerate(lines):
+            values = np.where(np.isfinite(line.values), line.values, np.nan)
+            updates = 1 + np.arange(values.shape[1])
+            shade, style = ink_of(line.shade, index, ink), "--" if line.is_dashed else "-"
+            median, *ranges = np.nanquantile(values, (0.5, 0.05, 0.95, 0.25, 0.75), axis=0)
+            axes.plot(updates, median, style, color=shade, linewidth=2.4 if line.is_main else 1.4, zorder=3)
+            for low, high, alpha in ((*ranges[:2], 0.14), (*ranges[2:], 0.22)) if line.has_band else ():
+                axes.fill_between(updates, low, high, color=shade, alpha=alpha, linewidth=0.0)
+            if line.label:
+                ends.append((line.label, float(median[-1]), shade))
+        axes.set(xlabel="update")
+        axes.margins(x=0.0)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if is_log:
+            logarithmic(axes, "y")
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(5))
+        label_lines(axes, ends)
+
+    return Panel(title, draw)
+
+
 def points(
     title: str,
     values: Values,

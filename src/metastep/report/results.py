@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from metastep.evaluation import Comparison, MethodRecord, filled_returns, metric_values, summary
+from metastep.evaluation import Comparison, MethodRecord, metric_values, summary
+from metastep.evaluation.statistics import filled_returns
 from metastep.report.document import Picture
 from metastep.report.figures import (
     MAIN,
@@ -23,6 +24,7 @@ from metastep.report.figures import (
     label_lines,
     line_of,
     logarithmic,
+    over_tasks,
     picture,
     plain,
     shade_of,
@@ -232,6 +234,30 @@ def steps(findings: Findings) -> list[Picture]:
     if len(panels) > 1:
         return [picture("step-sizes", caption, [panels], Layout((4.9, 3.3), (0.62, 0.3)))]
     return [alone("step-sizes", caption, panel) for panel in panels]
+
+
+def hyperparameters(findings: Findings) -> list[Picture]:
+    """Draw everything that the target chose, over the updates, beside other methods; nothing where it is the step alone."""
+    comparison, target = findings.comparison, findings.target
+    panels: list[Panel] = []
+    for name, scale in comparison.record(target).choices:
+        lines = []
+        for record in comparison.methods:
+            known = [choice for choice, _ in record.choices] or ([] if record.directions else ["stepsize"])
+            if name in known and record.rule == comparison.record(target).rule:
+                chosen = comparison.hyperparameters[comparison.index(record.name), :, :, known.index(name)]
+                is_main = record.name == target
+                lines.append(line_of(comparison, record.name, chosen, is_main=is_main, has_band=is_main))
+        # Where it is alone, the other panels say whose the line is.
+        alone_here = [line._replace(label="") for line in lines] if panels and len(lines) == 1 else lines
+        title = "step size" if name == "stepsize" else name.replace("_", " ")
+        panels.append(over_tasks(title, alone_here, is_log=scale != "linear"))
+    caption = (
+        f"Hyperparameters of each update: medians over the test tasks, and for {comparison.label(target)} the middle half and "
+        "the middle nine tenths of the tasks. Methods that choose fewer are in fewer panels."
+    )
+    layout = Layout((3.3, 2.2), (0.62, 0.3), share_x="all")
+    return [picture("hyperparameters", caption, in_rows(panels, 3), layout)] if panels else []
 
 
 def axis_of(scale: str) -> str:

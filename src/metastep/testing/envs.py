@@ -139,8 +139,8 @@ def check_env(
             * jax.random.normal(key, (_NUM_PROBES, getattr(part, field)), jnp.float32)
             for key, field in zip(keys, names, strict=True)
         }
-        usual = subject.repeat(("reset", "observe", "step"), jax.vmap(move), context, *inputs.values())
         program = jax.jit(jax.vmap(move))
+        usual = subject.repeat(("reset", "observe", "step"), program, context, *inputs.values())
         for field, values in inputs.items():
             for index in range(values.shape[1]):
                 changed = values.at[:, index].set(jnp.roll(values[:, index], 1))
