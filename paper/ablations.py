@@ -1,9 +1,13 @@
 """What each part is worth: the context, a step size for every update, a family of tasks, the trained horizon."""
 
+from typing import Any
+
 import numpy as np
 
-from metastep import Comparison
+from metastep import Comparison, Method, Run
+from metastep.controllers import MetaFQIController
 from metastep.evaluation import join
+from metastep.experiments import stages
 from metastep.experiments.config import build_env
 from metastep.report.figures import CONTRAST, curves, line_of
 from paper import columns
@@ -35,17 +39,25 @@ def _with_and_without_context(run: PresetRun) -> Column:
     return Column([judged], [curves(run.title, lines, ylabel=quantity)], comparison, note)
 
 
-def without_context(run: PresetRun) -> Comparison:
-    """Test metaFQI refitted on the same data without the context."""
+def without_context(run: PresetRun, model: str = "") -> Comparison:
+    """Test metaFQI, or a further model, refitted on the same data without the context."""
+    own, word = run.of_model(model), f"{model} " if model else ""
+    meta = own.config.meta
+    seen = meta.model_copy(update={"observation": tuple(name for name in meta.observation if name != "context")})
 
     def make() -> Comparison:
-        blind = run.changed(
-            "meta", observation=tuple(name for name in run.config.meta.observation if name != "context")
-        )
-        method = run.refitted(blind, "without context", "metaFQI without context")
-        return blind.test([method], tracker=run.tracker)
+        run.learn(model)  # which collects
+        blind = Run(own.path, own.config.model_copy(update={"meta": seen}), own.tasks)
+        fitted = stages.fit_model(blind, own.collect(tracker=run.tracker), tracker=run.tracker)
+        fitted = stages.select(fitted, stages.validate(blind, fitted, tracker=run.tracker))
+        facts: Any = {
+            "space": own.mdp.space,
+            "observation": seen.observation,
+            "label": f"{word or 'metaFQI '}without context",
+        }
+        return run.test([Method(f"{word}without context", own.mdp.rule, MetaFQIController(fitted), **facts)])
 
-    return run.kept("without-context", make, ["data"])
+    return run.kept("-".join(f"without context {model}".split()), make, [f"models/{model}/data" if model else "data"])
 
 
 def _single_action(run: PresetRun) -> Column:

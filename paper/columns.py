@@ -52,7 +52,7 @@ class Figure:
         rows = [{"environment": env, **row} for env, column in made.items() for row in column.table()]
         return Product(
             outcomes=[judged.outcome for column in made.values() for judged in column.judged],
-            pictures=[picture(self.name, " ".join([self.caption, *notes]), panels)],
+            pictures=[picture(self.name, " ".join([self.caption, *notes]), panels)] if any(panels) else [],
             tables={self.table: rows},
             curves={preset: column.comparison for preset, column in made.items()}
             | {name: comparison for column in made.values() for name, comparison in column.others.items()},

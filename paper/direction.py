@@ -1,4 +1,4 @@
-"""Direction and step chosen together: against every tuned baseline, without each part, by tuples, and one model for all."""
+"""Direction and step chosen together: against every tuned baseline, without each part, and one model for all."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from metastep.experiments.publishing import data_of, for_family, measured, poole
 from metastep.fqi import save_model
 from metastep.fqi.regressors import Regressor
 from metastep.mdp.collection import recorded_features
-from metastep.report.figures import line_of, points, whiskers
+from metastep.report.figures import line_of, whiskers
 from metastep.report.tables import number
 from paper.claims import AUC, Judged, beats_every, outcome_of, paired, small
 from paper.columns import Column, Figure, above_differences, shown
@@ -146,35 +146,6 @@ ablations = Figure(
     "What each part is worth: the whole method minus the method without it, in AUC, with 95 % intervals over test tasks. "
     "Without labels or rounds, more learners give as many tuples. A part that a preset does not have is left out.",
     _without_each_part,
-)
-
-_TUPLES = (3_000, 10_000, 30_000, 100_000)
-
-
-def _by_tuples(run: PresetRun) -> Column:
-    collect, updates = run.of_model(MODEL).config.collect, run.config.meta.num_updates
-    parts = []
-    for tuples in _TUPLES:
-        learners = max(round(tuples / (updates * collect.labels)), 2)
-        changes = (setting("collect.rounds", 1), setting("collect.num_meta_episodes", learners))
-        parts.append(_tested_as(run.bench.run(run.preset, f"tuples-{tuples}", changes), (), f"{tuples} tuples"))
-    comparison = join([*parts, run.tested(*BASELINES)])
-    best, names = best_baseline(comparison), [f"{tuples} tuples" for tuples in _TUPLES]
-    claim = f"With {names[-1]} the model is better than the best of metaFQI and the tuned baselines, "
-    (row,) = paired(run, comparison, names[-1], [best])
-    outcome = outcome_of(run, row, row.num_tasks, claim + comparison.label(best), better(row))
-    values = metric_values(comparison, "auc", names)
-    rows = [{"tuples": num, "auc": float(row.mean())} for num, row in zip(_TUPLES, values, strict=True)]
-    places = np.log10(_TUPLES).tolist()
-    panel = points(run.title, values, places, xlabel="log10 of the tuples", ylabel="AUC on test tasks")
-    return Column([Judged(outcome, (row,))], [panel], comparison, rows=rows)
-
-
-growth = Figure(
-    "growth",
-    "AUC on test tasks by the number of tuples, collected in one round; means with 95 % intervals over tasks.",
-    _by_tuples,
-    table="growth",
 )
 
 JOINT = "joint"

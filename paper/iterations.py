@@ -68,12 +68,11 @@ def _iterations(run: PresetRun) -> Column:
 def _like_a_fixed_step(run: PresetRun) -> Column:
     comparison, iterations = with_fixed_grid(run), by_iteration(run)
     step, selected = columns.tuned_step(comparison), run.learn().record.selected_iteration
+    slightly = f"metaFQI learns slightly better than with a fixed step of {_PAPERS_STEP:g}, the paper's"
+    like = f"metaFQI does as well as the tuned fixed step (h = {step:g}), neither better nor worse"
     like_fixed = [
-        small(run, comparison, paired(run, comparison, "metafqi", [name]), claim, within, of="baseline")
-        for name, claim in (
-            (columns.step_name(_PAPERS_STEP), f"metaFQI does as well as a fixed step of {_PAPERS_STEP:g}, the paper's"),
-            ("fixed", f"metaFQI does as well as the tuned fixed step (h = {step:g}), neither better nor worse"),
-        )
+        beats_every(run, comparison, "metafqi", [columns.step_name(_PAPERS_STEP)], slightly),
+        small(run, comparison, paired(run, comparison, "metafqi", ["fixed"]), like, within, of="baseline"),
     ]
     others = paired(run, iterations, "N=1", [name for name in iterations.names if name != "N=1"])
     quantity = f"N = 1 minus the iteration farthest from it, {{baseline}}: {AUC}"

@@ -11,6 +11,7 @@ from paper.judging import (
     Floats,
     Measured,
     NotMeasured,
+    Place,
     areas,
     beats,
     curves_of,
@@ -34,9 +35,9 @@ def _steps(comparison: Comparison, name: str, more_than: int = 0) -> Floats:
     return steps
 
 
-def steps_within(measured: Measured, low: float, high: float, after: int = 0) -> Outcome:
+def steps_within(measured: Measured, low: float, high: float, after: int = 0, place: Place = "comparison") -> Outcome:
     """Judge that the mean step that metaFQI chooses after a number of updates lies in a range."""
-    values = _steps(measured.comparison, "metafqi", after)[:, after:].mean(axis=1)
+    values = _steps(measured.at(place), "metafqi", after)[:, after:].mean(axis=1)
     first, last = (float(end[0]) for end in mean_interval(values[None]))
     inside, outside = low <= first and last <= high, last < low or first > high
     judged: Verdict = "holds" if inside else "does not hold" if outside else "not distinguishable"
@@ -69,6 +70,17 @@ def planning_pays(measured: Measured) -> Outcome:
     """Judge that the best of the later iterations, by validation tasks, beats the first."""
     numbers = list(iterations(measured.comparison))
     return beats(measured, _best_validated(measured.comparison, numbers[1:]), "N=1")
+
+
+def selected_is(measured: Measured, number: int) -> Outcome:
+    """Judge that validation tasks select an iteration; another one refutes it only where it is better on test tasks."""
+    numbers = list(iterations(measured.comparison))
+    if number not in numbers:
+        raise NotMeasured(f"N={number}")
+    best, theirs = _best_validated(measured.comparison, numbers), f"N={number}"
+    found = beats(measured, best, theirs)._replace(detail=f"{best} is selected")
+    words: dict[Verdict, Verdict] = {"holds": "does not hold"}
+    return found._replace(verdict="holds" if best == theirs else words.get(found.verdict, "not distinguishable"))
 
 
 def last_degrades(measured: Measured) -> Outcome:

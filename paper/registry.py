@@ -45,7 +45,7 @@ REGISTRY: dict[str, Entry] = {
     # Beyond the paper: direction and step chosen together.
     "direction": Entry("direction:direction", EVERY, usual=FOUR, is_in_all=False),  # against every tuned baseline
     "ablations": Entry("direction:ablations", FOUR, usual=FOUR, is_in_all=False),
-    "growth": Entry("direction:growth", FOUR, usual=FOUR, is_in_all=False),  # with the number of tuples
+    "strong": Entry("strong:strong", EVERY, usual=FOUR, is_in_all=False),  # against the strongest baselines
     "joint": Entry("direction:joint", FOUR, usual=FOUR, is_in_all=False),  # one model for all environments
 }
 IDS = tuple(REGISTRY)

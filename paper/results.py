@@ -8,13 +8,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
 from metastep import InputError, Run, envs
 from metastep.evaluation import differences, join
+from metastep.evaluation.intervals import hierarchical_interval, verdict
 from metastep.experiments.provenance import read_result
 from metastep.experiments.reporting import in_words, times_of
 from metastep.experiments.stages import read_times
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
-from metastep.report.tables import comparison_table, differences_table, target_of, tuning_table
+from metastep.report.tables import comparison_table, differences_table, interval, number, target_of, tuning_table
+from paper.environments import EVERY
 from paper.facts import FACTS
 from paper.judging import MARGIN
 from paper.outcome import Outcome, Verdict
@@ -48,6 +56,10 @@ _METHODS = (
 _SEEDS = (
     "Several seeds were measured: the effects of all stand side by side, and a row's command is that of the first. The verdict "
     "is that of more than half of the seeds, if none says the opposite."
+)
+_OVER_SEEDS = (
+    "Each seed has data, models, tuning and test tasks of its own. The interval is a hierarchical bootstrap: tasks are resampled "
+    "within seeds, and the error between seeds is drawn from Student's t."
 )
 _HEADER = ("id", "environment", "claim", "measured effect [95 % interval]", "n", "verdict", "command")
 
@@ -87,6 +99,7 @@ def results_markdown(folders: Sequence[Path]) -> str:
         if rows:
             subtitle = counted(rows, what)
             read += [Heading(title), Paragraph(subtitle), claims_table(rows)]
+    read += over_seeds(folders)
     # The runs behind the claims have only the methods that a claim needs; they are shown where there are no others.
     methods = [part for path in runs or inner.values() for part in _methods(Run.open(path))]
     return to_markdown(Document("Results", subtitle, [*read, *methods]), ".")
@@ -156,10 +169,54 @@ def claims_table(rows: Sequence[Row]) -> Table:
             text = "; ".join(f"{outcome.quantity}: **{outcome.measured()}**" for outcome in row)
         if len(row) == 1 and first.detail:
             text += f"; {first.detail}"
+        text += f"; {needed}" if overall(row) == "not distinguishable" and (needed := _would_decide(row)) else ""
         num = f"{len(row)} x {first.num}" if len(row) > 1 else str(first.num)
-        verdict, command = f"**{overall(row)}**", f"`{first.command}`"
-        cells.append((first.id, first.environment, first.claim, text, f"{num} {first.counted}", verdict, command))
+        judged, command = f"**{overall(row)}**", f"`{first.command}`"
+        cells.append((first.id, first.environment, first.claim, text, f"{num} {first.counted}", judged, command))
     return Table(_HEADER, cells)
+
+
+def _would_decide(row: Row) -> str:
+    """Say how many tasks would separate a mean difference from 0, if it stays what it is; nothing where a limit decides."""
+    ends = [(one.low, one.high) for one in row if one.low is not None and one.high is not None]
+    mean = abs(sum(outcome.effect for outcome in row) / len(row))
+    if row[0].counted != "tasks" or "the limit is" in row[0].detail or not ends or not mean:
+        return ""
+    half = sum(high - low for low, high in ends) / (2.0 * len(ends))
+    return f"about {row[0].num * (half / mean) ** 2:,.0f} tasks would decide"
+
+
+def over_seeds(folders: Sequence[Path]) -> list[Part]:
+    """Return the first method of `direction` and `strong` minus each other one, over the seeds of several folders."""
+    parts: list[Part] = []
+    for name in ("direction", "strong"):
+        for env in EVERY:
+            files = [file for folder in folders if (file := folder / name / f"{env}.parquet").is_file()]
+            if len(files) > 1:
+                areas = [_areas(pq.read_table(file)) for file in files]
+                target, *others = [method for method in areas[0] if all(method in own for own in areas)]
+                cells = []
+                for baseline in others:
+                    found = np.stack([own[target] - own[baseline] for own in areas])
+                    mean, low, high = hierarchical_interval(found)
+                    by_seed = ", ".join(number(value) for value in found.mean(axis=1).tolist())
+                    cells.append((baseline, interval(mean, low, high), by_seed, verdict(low, high, 0.0, 0.95)))
+                title = f"{envs.REGISTRY.entry(env).label}: {name}, over seeds and tasks"
+                header = ("baseline", f"{target} minus it, AUC [95 % over seeds and tasks]", "by seed", "verdict")
+                counts = f"{len(files)} seeds with {found.shape[1]} test tasks each. {_OVER_SEEDS}"
+                parts += [Heading(title), Paragraph(counts), Table(header, cells)]
+    return parts
+
+
+def _areas(table: pa.Table) -> dict[str, NDArray[np.float64]]:
+    """Return the mean return over the updates of each task, by method, of a table of curves, in the order of tasks."""
+    made = table.filter(pc.greater(table["update"], 0)).group_by(["method", "task"], use_threads=False)
+    means = made.aggregate([("return", "mean")]).to_pydict()
+    found: dict[str, list[float]] = {}
+    for method, value in zip(means["method"], means["return_mean"], strict=True):
+        found.setdefault(method, []).append(value)
+    values = np.array(list(found.values()))  # (methods, tasks); a diverged one counts as the worst
+    return dict(zip(found, np.where(np.isfinite(values), values, values[np.isfinite(values)].min()), strict=True))
 
 
 def _not_judged(judged: Sequence[Row]) -> list[Part]:

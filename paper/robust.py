@@ -3,13 +3,12 @@
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy import stats
 
 from metastep.evaluation import Comparison, join, metric_values
 from metastep.evaluation.intervals import bootstrap_interval, verdict
-from metastep.report.figures import CONTRAST, MAIN, Ink, Line, Panel, curves, ink_of
+from metastep.report.figures import CONTRAST, MAIN, Line, curves
 from metastep.report.tables import number
 from paper.claims import AUC, Judged
 from paper.columns import Column, Figure, shown
@@ -58,23 +57,8 @@ def _random_states(run: PresetRun) -> Column:
     panels = [
         curves(f"{run.title}: random states", [mean, *states], ylabel=quantity),
         curves(f"{run.title}: single and double Q", kinds, ylabel=quantity),
-        _states_panel(f"{run.title}: by random state", auc.mean(axis=2), f"{quantity} over updates"),
     ]
     return Column([Judged(row) for row in _outcomes(run, auc, returns)], panels, comparison, note, rows)
-
-
-def _states_panel(name: str, means: NDArray[np.float64], ylabel: str) -> Panel:
-    def draw(axes: Axes, ink: Ink) -> None:
-        for index, (row, shade) in enumerate(zip(means, (MAIN, CONTRAST), strict=True)):
-            tint = ink_of(shade, index, ink)
-            axes.plot(np.full(len(row), index), row, "o", color=tint, alpha=0.7)
-            axes.plot([index - 0.18, index + 0.18], [row.mean()] * 2, color=tint)
-        axes.set_xticks([0, 1], ["double Q", "single Q"])
-        axes.set_xlim(-0.6, 1.6)
-        axes.grid(axis="x", visible=False)
-        axes.set_ylabel(ylabel)
-
-    return Panel(name, draw)
 
 
 def _outcomes(run: PresetRun, auc: NDArray[np.float64], returns: NDArray[np.float64]) -> list[Outcome]:
@@ -132,8 +116,8 @@ def spread_difference(
 
 fig_robust = Figure(
     "fig-robust",
-    "Left: metaFQI with five random states of the forest, band: 95 % interval over the states. Middle: single and double Q, "
-    "each the mean over the five states, 95 % intervals over test tasks. Right: mean return over the updates by state.",
+    "Left: metaFQI with five random states of the forest, band: 95 % interval over the states. Right: single and double Q, "
+    "each the mean over the five states, 95 % intervals over test tasks.",
     _random_states,
     table="states",
     is_turned=True,

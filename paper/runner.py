@@ -107,7 +107,7 @@ def _claim_folder(out: Path, settings: dict[str, Any]) -> None:
     file = out / "settings.json"
     if not file.exists():
         if found := sorted(name for name in os.listdir(out) if not name.startswith(".")):
-            raise InputError(f"--out: {out} holds {found[0]} and is not a folder of this command; name a new one.")
+            raise InputError(f"--out: {out} holds {found[0]}, it must be new, empty or a folder of this command.")
         _write(file, _json(settings))
     before = read_settings(out)
     for key in sorted({*before, *settings}):

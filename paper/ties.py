@@ -18,7 +18,6 @@ from metastep.fqi import model_of_heads
 from metastep.fqi.maximise import Ties
 from metastep.report.document import write_picture
 from metastep.report.figures import Ink, Layout, Panel, picture
-from paper import learning_facts as learning
 from paper.columns import Column, Figure
 from paper.direction import MODEL
 from paper.facts import facts_of
@@ -29,13 +28,7 @@ from paper.workbench import PresetRun, Workbench
 
 RULES: tuple[Ties, ...] = get_args(Ties)
 _COLOURS = dict(zip(RULES, ("#D55E00", "#0072B2", "#E69F00", "#009E73"), strict=True))
-_ABOUT_PLANNING = (
-    learning.planning_pays,
-    learning.last_degrades,
-    learning.iterations_alike,
-    learning.more_cautious_with_n,
-    learning.greedy_only_at_first,
-)
+_ABOUT_PLANNING = ("planning", "degrade", "iterations", "cautious", "greedy", "selected")  # last in a fact's id
 _CAPTION = (
     "AUC on validation tasks by the number N of planned updates, for each rule that says which of equally good steps is taken; "
     "95 % intervals over tasks."
@@ -89,12 +82,6 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return dict(zip(RULES, np.mean(shares, axis=0).tolist(), strict=True))
 
 
-def chosen_rule(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the rule of the best score; of equals the first."""
-    found = scores(rows)
-    return max(found, key=lambda ties: found[ties])
-
-
 def _by_rule(run: PresetRun) -> Column:
     models = ("", MODEL) if MODEL in run.config.models else ("",)
     rows = [row for model in models for ties in RULES for row in _rows(run, model, ties)]
@@ -129,12 +116,13 @@ def _panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
 def ties(bench: Workbench) -> Product:
     """Evaluate every rule on the validation tasks of each environment and choose one; test tasks are not touched."""
     made = Figure("ties", _CAPTION, _by_rule, table="ties")(bench)
-    return made._replace(outcomes=[_choice(made.tables["ties"])])
+    return made._replace(outcomes=[choice(made.tables["ties"])])
 
 
-def _choice(rows: Sequence[Mapping[str, Any]]) -> Outcome:
+def choice(rows: Sequence[Mapping[str, Any]]) -> Outcome:
     """Return the choice as an outcome: what the chosen rule brings."""
-    found, best = scores(rows), chosen_rule(rows)
+    found = scores(rows)
+    best = max(found, key=lambda name: found[name])  # the first of equals
     quantity = f"AUC of the rule chosen, {best}, over that of the smallest step, as a share of the largest gain"
     detail = ", ".join(f"{name} {value:+.4f}" for name, value in found.items())
     num = len({(row.get("seed"), row["environment"], row["model"]) for row in rows})
@@ -159,12 +147,12 @@ def collected(folders: Sequence[Path], out: Path) -> Outcome:
     ]
     out.mkdir(parents=True, exist_ok=True)
     write_picture(picture("ties", _CAPTION, [panels], Layout((3.0, 2.8))), out)
-    return _choice(rows)
+    return choice(rows)
 
 
 def planning(bench: Workbench) -> Product:
     """Judge the facts about planning on test tasks under every rule; iterations are selected on validation tasks."""
-    outcomes, rows = [], []
+    outcomes = list[Outcome]()
     for env in bench.environments:
         run = bench.run(env)
         for rule in RULES:
@@ -172,11 +160,8 @@ def planning(bench: Workbench) -> Product:
             comparison = run.kept(f"iterations-{rule}", partial(run.test, methods), ["model"])
             selected = stages.select(under(run.learn(), rule), _validated(run, "", rule))
             measured = Measured(with_validation(comparison, selected))
-            for fact in (fact for fact in facts_of(env) if fact.judge in _ABOUT_PLANNING):
+            for fact in (fact for fact in facts_of(env) if fact.id.split(".")[2] in _ABOUT_PLANNING):
                 outcome = fact.judged(measured, run.title)
                 if outcome is not None:
                     outcomes.append(outcome._replace(claim=f"{outcome.claim} (ties: {rule})"))
-                    row = {"environment": env, "ties": rule, "fact": fact.id, "effect": outcome.effect}
-                    row |= {"low": outcome.low, "high": outcome.high, "num": outcome.num, "verdict": outcome.verdict}
-                    rows.append(row | {"selected": selected.record.selected_iteration})
-    return Product(outcomes, [], {"planning": rows})
+    return Product(outcomes)

@@ -1,11 +1,8 @@
 """Table 1: the tuned initial values, beside the paper's."""
 
 import numpy as np
-from matplotlib.axes import Axes
 
-from metastep import Comparison
 from metastep.evaluation import TuningTable, join
-from metastep.report.figures import Ink, Panel, ink_of
 from paper.claims import AUC, paired, small
 from paper.columns import Column, Figure
 from paper.outcome import at_most
@@ -43,8 +40,7 @@ def _beside_the_papers(run: PresetRun) -> Column:
         }
         for table, parameter, value in values
     ]
-    panels = [_search(run.title, comparison, table, parameter, value) for table, parameter, value in values]
-    return Column([judged], panels, comparison, rows=rows)
+    return Column([judged], [], comparison, rows=rows)
 
 
 def _best_at(table: TuningTable, parameter: str, value: float) -> int:
@@ -53,35 +49,4 @@ def _best_at(table: TuningTable, parameter: str, value: float) -> int:
     return int(np.argmax(np.where(np.isclose(distance, distance.min()), table.mean, -np.inf)))
 
 
-def _search(title: str, comparison: Comparison, table: TuningTable, parameter: str, theirs: float) -> Panel:
-    """Draw scores over the grid of one parameter, with the tuned and the paper's value."""
-    record = comparison.methods[comparison.index(table.method)]
-    values = np.unique(table.points[:, table.parameters.index(parameter)])
-    best = [_best_at(table, parameter, value) for value in values]
-    scores, errors, places = table.mean[best], table.standard_error[best], np.arange(len(values))
-
-    def draw(axes: Axes, ink: Ink) -> None:
-        is_finite, shade = np.isfinite(scores), ink_of(record.colour, 0, ink)
-        look = {"color": shade, "marker": "o", "markersize": 4.0, "linewidth": 1.4, "capsize": 2.0}
-        axes.errorbar(places[is_finite], scores[is_finite], errors[is_finite], **look)
-        chosen = int(np.argmin(np.abs(values - table.chosen[parameter])))
-        axes.plot(chosen, scores[chosen], "o", markersize=12, markerfacecolor="none", color=ink.text)
-        # The grids contain the paper's values; should one not, its line stands between its neighbours.
-        place = float(np.interp(np.log(theirs), np.log(values), places))
-        axes.axvline(place, color=ink.text, linestyle="--", linewidth=1.0)
-        axes.text(place, 0.03, " paper", transform=axes.get_xaxis_transform(), fontsize=8.0)
-        axes.set_xticks(places, [f"{value:g}" for value in values])
-        axes.margins(0.09, 0.12)
-        axes.grid(axis="x", visible=False)
-        axes.set(xlabel={"stepsize": "initial step size"}.get(parameter, parameter), ylabel="mean return")
-
-    return Panel(f"{title}: {record.label}", draw)
-
-
-table1 = Figure(
-    "table1",
-    "Grid search on the tuning tasks: mean return over the updates by value (of two values, the best with the other). Bars are "
-    "standard errors over tuning tasks, the ring marks the tuned value, the dashed line the paper's.",
-    _beside_the_papers,
-    table="table1",
-)
+table1 = Figure("table1", "", _beside_the_papers, table="table1")

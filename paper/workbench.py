@@ -75,7 +75,10 @@ class PresetRun(Run):
         return join([results[name] if name in results else self._unlisted(name) for name in names])
 
     def _unlisted(self, name: str) -> Comparison:
-        spec = stages.method_spec(self.config, MethodSection(name=name))
+        return self.tuned(stages.method_spec(self.config, MethodSection(name=name)))
+
+    def tuned(self, spec: MethodSpec) -> Comparison:
+        """Return a method on the test tasks that the configuration does not list, tuned first where it needs it."""
 
         def make() -> Comparison:
             if not spec.grid:
@@ -83,7 +86,7 @@ class PresetRun(Run):
             method, table = self.tune(spec)
             return self.test([method], tuning=[table])
 
-        return self.kept(f"method-{name}", make)
+        return self.kept(f"method-{spec.name}", make)
 
     def kept(self, name: str, make: Callable[[], Comparison], uses: Sequence[str] = ()) -> Comparison:
         """Return a further comparison, made only if the folder does not hold it; `uses` names "data" or "model"."""

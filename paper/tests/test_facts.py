@@ -146,12 +146,25 @@ def test_chosen_steps(measured, inside, larger):
     assert learning.first_steps_larger(measured, 2).verdict == larger
 
 
+def test_steps_are_judged_over_the_updates_of_the_figure():
+    measured = stepping(0.4, 0.3)._replace(longer=stepping(0.4, 0.1).comparison)
+    assert learning.steps_within(measured, 0.05, 0.15, after=2).verdict == FAILS
+    assert learning.steps_within(measured, 0.05, 0.15, 2, "longer").verdict == HOLDS
+
+
 def planned(*gains, steps=None, noise=0.1):
     names = [f"N={i}" for i in range(1, len(gains) + 1)]
     curves = {name: curve(gain, noise, seed=i) for i, (name, gain) in enumerate(zip(names, gains, strict=True))}
     scores = {name: {"validated": float(np.mean(gain))} for name, gain in zip(names, gains, strict=True)}
     chosen = dict(zip(names, steps, strict=True)) if steps is not None else None
     return Measured(comparison_of(curves, chosen, scores))
+
+
+@pytest.mark.parametrize(("gains", "verdict"), [((1.0, 2.0), HOLDS), ((2.0, 1.0), FAILS), ((1.001, 1.0), OPEN)])
+def test_another_iteration_must_be_better_to_refute_the_papers(gains, verdict):
+    assert learning.selected_is(planned(*gains), 2).verdict == verdict
+    with pytest.raises(by.NotMeasured):
+        learning.selected_is(planned(*gains), 3)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +290,7 @@ def test_facts_are_about_figures_environments_and_methods_there_are():
     nothing = Measured(comparison_of({"x": curve(1.0)}))
     for fact in FACTS:
         assert fact.judged(nothing) is None
-        assert fact.statement[0].islower() or fact.statement.startswith(("N = 1", "RMSprop", "Adam"))
+        assert fact.statement[0].islower() or fact.statement.startswith(("N = ", "RMSprop", "Adam"))
 
 
 def test_grids_contain_the_papers_values():

@@ -144,7 +144,7 @@ def test_an_environment_of_the_users_own(tmp_path):
     assert "8 tuples" in done.stdout
     assert json.loads((tmp_path / "walk" / "config.json").read_text())["experiment"]["env"]["name"] == "walks:slow_walk"
     (tmp_path / "walks.py").unlink()
-    gone = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    gone = metastep(*words, cwd=tmp_path)
     assert gone.returncode == 2
     assert "env.name: the module 'walks' cannot be imported" in gone.stderr
     assert "Traceback" not in gone.stderr

@@ -17,7 +17,7 @@ from metastep.fqi import Model
 from metastep.integrations.optax import learned_rate
 from metastep.integrations.pytorch import LearnedLR
 from metastep.integrations.stable_baselines3 import LearnedRate
-from tests.steppers import HIGH, LOW, clip_model, diagnostics, tiny_model
+from tests.steppers import HIGH, LOW, TRAINING, clip_model, diagnostics, tiny_model
 
 START = np.linspace(0.1, 1.0, 6, dtype=np.float32)
 GRADIENT = np.linspace(-1.0, 1.0, 6, dtype=np.float32)
@@ -98,15 +98,21 @@ LOOPS = [OptaxLoop, PyTorchLoop]
 every_loop = pytest.mark.parametrize("kind", LOOPS, ids=lambda kind: kind.__name__)
 
 
-@pytest.mark.parametrize("minibatches", [None, 2])
+# The model's rate depends on the fifth and the ninth: on what is remembered of gradients, and on the parameters' length.
+PROGRESS = ("budget", "last_clip_fraction", "target_change", "smoothed_change", "gradient_change")
+PROGRESS += ("relative_step", "drop_in_errors", "gradient_steps", "actor_gradient")
+
+
+@pytest.mark.parametrize(("minibatches", "names"), [(None, TRAINING), (2, TRAINING), (2, PROGRESS)])
 @pytest.mark.parametrize("kind", [PlainLoop, *LOOPS], ids=lambda kind: kind.__name__)
-def test_rates_are_those_of_a_plain_stepper_also_after_a_restart(kind, minibatches):
-    loop, reference = (each(tiny_model(), minibatches=minibatches) for each in (kind, PlainLoop))
+def test_rates_are_those_of_a_plain_stepper_also_after_a_restart(kind, minibatches, names):
+    loop, reference = (each(tiny_model(names=names), minibatches=minibatches) for each in (kind, PlainLoop))
     rates = []
     for index in range(16):
-        begins = index % 4 == 0
-        wanted = reference.step(given(index), begins)
-        rates.append(loop.step(given(index), begins))
+        begins, norm = index % 4 == 0, np.float32(10.0 ** np.sin(index))
+        more = {"gradient_norm": norm, "actor_gradient_norm": norm / 2, "target_std": norm} if names == PROGRESS else {}
+        wanted = reference.step(given(index) | more, begins)
+        rates.append(loop.step(given(index) | more, begins))
         assert rates[-1] == pytest.approx(wanted, rel=1e-6)
         if index in (5, 8):
             loop = loop.restarted()

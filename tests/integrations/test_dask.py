@@ -153,7 +153,7 @@ def test_a_script_without_a_main_guard_is_one_sentence(tmp_path):
         "from metastep._core.parallel import completed\n"
         "from metastep.integrations.dask import workers\n"
         "calls = iter([(1, abs, -1)])\n"
-        "with workers(2) as pool:\n"
+        "with workers(1) as pool:\n"
         "    print(*completed(pool, lambda _: next(calls, None)))\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120.0)

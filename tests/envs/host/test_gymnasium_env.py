@@ -281,7 +281,7 @@ def wide(context):
 
 
 UNUSED = ContextSpace(("mass", "l"), (0.5, 0.5), (2.0, 2.0))
-SIZES = "task 0 has {'num_observations': 2, .*, the others {'num_observations': 6, .*'num_choices': None}"
+SIZES = "task 0 has {'num_observations': 2, .*, others {'num_observations': 6, .*'num_choices': None}"
 
 
 @pytest.mark.parametrize(
