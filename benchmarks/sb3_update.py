@@ -1,6 +1,6 @@
 """Stable-Baselines3's PPO on Gymnasium's classic environments, their physics varied: searched updates beside tuned rates.
 
-    python benchmarks/sb3_update.py --models 'study/{family}-update-0/models/update/levels/{level}.safetensors' --jobs 16 --minutes 8
+    python benchmarks/sb3_update.py --models 'study/{family}-update-0/models/update/levels/{level}.safetensors' --jobs 16
     python benchmarks/sb3_update.py --families pendulum --variants 4 --tuning-variants 4 --updates 5     # a look, rates only
 
 A variant of the physics is drawn as the tasks of the preset FAMILY-update are, and so are all settings of the loop; methods share
