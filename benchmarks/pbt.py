@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -55,7 +56,9 @@ class Outcome(NamedTuple):
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def exploit_and_explore(mdp: Any, how: Population, learners: Any, values: Any, score: Any, key: Any) -> tuple[Any, Any]:
+def exploit_and_explore(
+    space: Any, how: Population, learners: Any, values: Any, score: Any, key: Any
+) -> tuple[Any, Any]:
     """Replace the worst of every population by copies of the best, with other hyperparameters."""
     num, tasks = max(1, int(how.size * SHARE)), len(score) // how.size
     order = jnp.argsort(jnp.where(jnp.isfinite(score), score, -jnp.inf).reshape(tasks, how.size), axis=1)
@@ -68,9 +71,9 @@ def exploit_and_explore(mdp: Any, how: Population, learners: Any, values: Any, s
     learners = learners._replace(**jax.tree.map(lambda leaf: leaf[lanes], copied))
     sides = how.perturb * jnp.where(jax.random.bernoulli(side_key, 0.5, values.shape), 1.0, -1.0)
     values = values[lanes]
-    columns = [each.shifted(values[:, i], sides[:, i]) for i, each in enumerate(mdp.space.ranges)]
+    columns = [each.shifted(values[:, i], sides[:, i]) for i, each in enumerate(space.ranges)]
     is_copy = (lanes != jnp.arange(len(lanes)))[:, None]
-    return learners, jnp.where(is_copy, mdp.space.clip(jnp.stack(columns, axis=1)), values)
+    return learners, jnp.where(is_copy, space.clip(jnp.stack(columns, axis=1)), values)
 
 
 def train(mdp: Any, base: tuple[float, ...], how: Population, contexts: np.ndarray, seed: int, stream: Any) -> Outcome:
@@ -93,7 +96,7 @@ def train(mdp: Any, base: tuple[float, ...], how: Population, contexts: np.ndarr
             if update and update % how.every == 0:
                 score = jnp.mean(jnp.stack(returns[-how.every :]), axis=0)
                 chance = jax.random.fold_in(key, update)
-                learners, values = exploit_and_explore(mdp, how, learners, values, score, chance)
+                learners, values = exploit_and_explore(mdp.space, how, learners, values, score, chance)
             used.append(values)
             learners = mdp.advance(learners, values)
             returns.append(learners.estimate.mean_return)
@@ -130,19 +133,20 @@ def interval(values: np.ndarray) -> str:
     return f"{values.mean():.4g} [{low[0]:.4g}, {high[0]:.4g}]"
 
 
-def references(asked: Namespace, run: Any, seconds: dict[str, float]) -> tuple[Any, list[str]]:
-    """Return a comparison on the test tasks and the names of its methods: of a finished run, or of a constant rate tuned here."""
+def references(asked: Namespace, run: Any, seconds: dict[str, float]) -> Any:
+    """Return a comparison on the test tasks: that of a finished run, or of one method that is tuned here."""
     from metastep.evaluation import compare, tune
     from metastep.experiments.stages import method_specs
 
     if asked.run:
-        return run.comparison, [*run.comparison.names]
-    settings, begun = run.config.compare, time.perf_counter()
+        return run.comparison
+    settings, begun, spec = run.config.compare, time.perf_counter(), method_specs(run.config)[asked.reference]
     how = {"seed": run.config.seed, "num_updates": asked.updates or settings.num_updates}
-    method, table = tune(method_specs(run.config)["fixed"], run.mdp, num_tasks=asked.num_tuning_tasks, **how)
-    found = compare([method], run.mdp, num_tasks=asked.num_tasks, tuning=[table], **how)
-    seconds["fixed"] = time.perf_counter() - begun
-    return found, ["fixed"]
+    mdp = run.of_model(spec.model).mdp
+    method, table = tune(spec, mdp, num_tasks=asked.num_tuning_tasks, **how)
+    found = compare([method], mdp, num_tasks=asked.num_tasks, tuning=[table], **how)
+    seconds[asked.reference] = time.perf_counter() - begun
+    return found
 
 
 def main() -> None:
@@ -152,6 +156,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--run", type=Path, help="folder of a finished run of this preset, whose methods are shown beside"
+    )
+    parser.add_argument(
+        "--reference", default="fixed", help="method of the preset to tune and show where there is no --run"
     )
     parser.add_argument("--model", default="update", help="the table [models.NAME] whose hyperparameters are chosen")
     parser.add_argument("--population", type=int, nargs="+", default=[4, 8])
@@ -164,10 +171,8 @@ def main() -> None:
     asked = parser.parse_args()
     asked.updates, overrides = None, [f"seed={asked.seed}"]
     if asked.smoke:
-        vars(asked).update(SMOKE, scale="quick")
+        vars(asked).update(SMOKE, scale="quick", reference="bandit")  # its program is that of the populations
         overrides += SMALL
-    if asked.block_size:
-        overrides.append(f"rollout.block_size={asked.block_size}")
     from metastep.experiments.config import load
     from metastep.experiments.run import Run
     from metastep.mdp.blocks import Stream
@@ -175,19 +180,20 @@ def main() -> None:
 
     run = Run.open(asked.run) if asked.run else Run(asked.out / "unused", load(asked.preset, asked.scale, overrides))
     config, own = run.config, run.of_model(asked.model)
-    if unfit := [size for size in asked.population if size < 2 or own.mdp.block_size % size]:
-        sys.exit(f"--population: {unfit[0]} must be at least 2 and divide the block of {own.mdp.block_size} learners.")
+    mdp: Any = replace(own.mdp, block_size=asked.block_size or own.mdp.block_size)  # type: ignore[type-var]
+    if unfit := [size for size in asked.population if size < 2 or mdp.block_size % size]:
+        sys.exit(f"--population: {unfit[0]} must be at least 2 and divide the block of {mdp.block_size} learners.")
     updates = asked.updates or config.compare.num_updates
     num_tuning = asked.num_tuning_tasks = asked.num_tuning_tasks or config.compare.num_tuning_tasks
     asked.num_tasks = asked.num_tasks or config.compare.num_tasks
     took: dict[str, float] = {}
-    comparison, names = references(asked, run, took)
+    comparison = references(asked, run, took)
+    names = comparison.names
     contexts, seed = comparison.context, config.seed
     blocks = range(-(-num_tuning // own.mdp.block_size))
-    tuning_tasks = np.concatenate([np.asarray(own.mdp.tasks(seed, Stream.TUNING, b).context) for b in blocks])[
-        :num_tuning
-    ]
-    base = base_point(own.mdp, own.config.search.start)
+    drawn = [np.asarray(own.mdp.tasks(seed, Stream.TUNING, block).context) for block in blocks]
+    tuning_tasks = np.concatenate(drawn)[:num_tuning]
+    base = base_point(mdp, own.config.search.start)
     console.print(f"{jax.devices()[0].device_kind}, {len(contexts)} test tasks, {updates} updates of one learner\n")
     scores, rows, saved = {}, [], []
     learner_steps = {name: float(comparison.num_steps[i].mean()) for i, name in enumerate(comparison.names)}
@@ -208,10 +214,10 @@ def main() -> None:
         trials, spent, costs = {}, time.perf_counter(), 0.0
         for every, spread in product([each for each in asked.every if each < made] or [made], asked.spread):
             how = Population(size, every, spread, made, asked.perturb)
-            trial = train(own.mdp, base, how, tuning_tasks, seed, Stream.TUNING)
+            trial = train(mdp, base, how, tuning_tasks, seed, Stream.TUNING)
             trials[how], costs = float(area(trial.curve).mean()), costs + trial.steps
         best = max(trials, key=lambda how: trials[how])
-        found = train(own.mdp, base, best, contexts, seed, Stream.TEST)
+        found = train(mdp, base, best, contexts, seed, Stream.TEST)
         name = f"population of {size}{', equal steps' if is_equal else ''}"
         scores[name], each = area(found.curve), found.steps / len(contexts)
         last = float(np.nanmean(found.curve[:, -max(1, made // 10) :]))
@@ -219,7 +225,7 @@ def main() -> None:
         rows.append([name, str(size), str(made), interval(scores[name]), f"{last:.4g}", *cells])
         about = {"name": name, "how": best._asdict(), "tuning": [[*map(float, h), s] for h, s in trials.items()]}
         numbers = {"score": scores[name].tolist(), "last": last, "steps_per_task": each, "tuning_steps": costs}
-        over_time = dict(zip(own.mdp.space.names, found.values.T.tolist(), strict=True))
+        over_time = dict(zip(mdp.space.names, found.values.T.tolist(), strict=True))
         saved.append(
             about
             | numbers

@@ -8,9 +8,10 @@ variants and seeds. Rates: SB3's default of 3e-4, and the best constant and line
 successive halving: all of the grid on a quarter of the tuning variants, the best three on all of them. Levels of a searched
 model (constant, schedule, feedback) are set by `LearnedUpdate`; the model was searched in simulation, never on these variants.
 
-The score is the mean return over the updates: of the last finished episode of every environment, or its rewards so far.
-Intervals are Student's t over variants. Every finished run is a line of `--kept`, so that a comparison can be spread over calls:
-after `--minutes` no further run is begun, and the next call goes on. Runs of a model or loop that has changed run again.
+The score is the mean return of all batches after the first update: of the last finished episode of every environment, or its
+rewards so far. Intervals are Student's t over variants. Every finished run is a line of `--kept`, so that a comparison can be
+spread over calls: after `--minutes` no further run is begun, and the next call goes on. Runs of a model or loop that has changed
+run again.
 """
 
 from __future__ import annotations
@@ -125,8 +126,7 @@ def run(job: Job) -> dict[str, Any]:
     watch, callbacks = Curve(), []
     if job.model:
         callbacks.append(LearnedUpdate(job.model))
-    # The batch after the last update is sampled as well: it says what the last update led to.
-    steps = (job.updates + 1) * loop.num_envs * agent.n_steps
+    steps = job.updates * loop.num_envs * agent.n_steps
     _, took = timed(lambda: agent.learn(steps, callback=[watch, *callbacks]))
     score = float(np.mean(watch.curve[1:]))
     last = float(np.mean(watch.curve[-max(1, job.updates // 10) :]))
@@ -253,6 +253,8 @@ def main() -> None:
         }
         asked.out.mkdir(parents=True, exist_ok=True)
         vars(asked).update(small, levels=[*LEVELS[:2]], models=smoke_models(asked.out, "cartpole"))
+    if asked.updates is not None and asked.updates < 2:
+        sys.exit(f"--updates: {asked.updates} must be at least 2, since returns before the first update do not count.")
     for family in asked.families if asked.models else ():
         for level in asked.levels:
             file = asked.models.format(family=family, level=level)
