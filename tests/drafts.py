@@ -9,13 +9,13 @@ from metastep.report.document import Drawing, Picture
 _RENDER = document.draw
 
 
-def _draft(picture: Picture, *, is_for_files: bool = False) -> Drawing:
+def _draft(picture: Picture) -> Drawing:
     shown = [
         (axes.get_title(), axes.get_xlim(), axes.get_ylim(), [line.get_xydata().tolist() for line in axes.lines])
-        for axes in picture.draw("light").axes
+        for axes in picture.draw().axes
     ]
     svg = f"<svg xmlns='http://www.w3.org/2000/svg'><desc>{shown}</desc></svg>".encode()
-    return Drawing(svg, svg, b"\x89PNG")
+    return Drawing(svg, b"\x89PNG")
 
 
 def are_on() -> bool:

@@ -122,15 +122,54 @@ def fit(terminal: Any, folder: given.FolderArgument, allow_imports: given.Import
     from metastep.experiments.stages import fit_and_select
 
     opened = Run.open(folder).importing(allow_imports)
-    found = {"": fit_and_select(opened, tracker=terminal)}
+    if opened.config.learner == "fitted-q":
+        _show_validation("", fit_and_select(opened, tracker=terminal))
     # Rounds collect with models: data and fits of further models belong together.
-    found |= {name: opened.learn(name, tracker=terminal) for name in opened.models_needed if name}
-    for name, model in found.items():
-        if name:
-            print(f"{name}:")
-        for curve in model.record.validation:
-            mark = " selected" if curve.iteration == model.record.selected_iteration else ""
-            print(f"N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}")
+    for name in opened.models_needed:
+        if name or opened.config.learner == "search":
+            _show_validation(name, opened.learn(name, tracker=terminal))
+
+
+def _show_validation(name: str, model: Any) -> None:
+    """Print what every iteration of a fitted model, or level of a searched one, reached on the validation tasks."""
+    if name:
+        print(f"{name}:")
+    record: Any = model.record
+    for found in record.validation:
+        level = getattr(found, "level", "")
+        mark = (
+            " selected" if (level or found.iteration) == (record.level if level else record.selected_iteration) else ""
+        )
+        error = f" (standard error {found.error:.2g})" if level else ""
+        print(f"{level or f'N = {found.iteration}'}: mean return over the updates {found.score:.4g}{error}{mark}")
+
+
+@verb
+@working
+def search(
+    terminal: Any,
+    source: Annotated[str, typer.Argument(help="A preset, a .toml file, or the folder of a run.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of a new run.")] = None,
+    scale: given.ScaleOption = None,
+    seed: given.SeedOption = None,
+    overrides: given.SetOption = None,
+    allow_imports: given.ImportsOption = False,
+    yes: given.YesOption = False,
+) -> None:
+    """Search the controllers of an experiment, and select what they react to. A stopped search resumes."""
+    from metastep.experiments.run import Run
+
+    if (Path(source) / "config.json").exists():
+        opened = Run.open(Path(source)).importing(allow_imports)
+    else:
+        opened = _start(source, out, scale, seed=seed, overrides=overrides, anyway=yes)
+    searched = [name for name in opened.models_needed if opened.of_model(name).config.learner == "search"]
+    if not searched:
+        raise InputError(f'search: no method of {source} follows a model with `learner = "search"`.')
+    for name in searched:
+        model: Any = opened.learn(name, tracker=terminal)
+        _show_validation(name, model)
+        print(f"{opened.of_model(name).model_file}: {model.record.search_steps:.3g} environment steps")
 
 
 @verb
@@ -187,17 +226,24 @@ def inspect(
     coverage: Annotated[
         Path | None, typer.Option(help="CSV or JSON file of test contexts: how far are they from training?")
     ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="SVG or PNG file to write: what a searched model does with each feature.")
+    ] = None,
+    force: given.ForceOption = False,
     allow_imports: given.ImportsOption = False,
 ) -> None:
     """Describe a model, a dataset or a run. Every file is verified."""
     prepare_jax("cpu")
-    from metastep.experiments.checking import inspect_path
+    from metastep.experiments.checking import draw_model, inspect_path
     from metastep.experiments.coverage import inspect_coverage
 
     # Both before anything is printed: half a description would read like a whole one.
     parts = [inspect_path(path, allow_imports=allow_imports)]
     if coverage is not None:
         parts.append(inspect_coverage(path, coverage, allow_imports=allow_imports))
+    if figure is not None:
+        draw_model(path, figure, force=force)
+        parts.append(f"figure: {figure}")
     print("\n".join(parts))
 
 
@@ -266,10 +312,13 @@ def learn(
     """Train a policy on a new task with a fitted model. Nothing is left to tune; a stopped training resumes."""
     terminal = watch(device)
     from metastep.experiments.learn import learn as learn_policy
+    from metastep.experiments.run import Run
     from metastep.pretrained import load
 
+    is_run = Path(model, "config.json").exists()  # whose model must be its own
+    fitted = Run.open(Path(model)).importing(allow_imports).model if is_run else load(model)
     settings: dict[str, Any] = {"family": family, "seed": seed, "num_updates": updates, "allow_imports": allow_imports}
-    learned = learn_policy(load(model), task, out, command=this_command(), tracker=terminal, **settings)
+    learned = learn_policy(fitted, task, out, command=this_command(), tracker=terminal, **settings)
     print(f"mean return {learned.first:.4g} before the first update, {learned.last:.4g} after the last.")
     print(f"policy: {out / 'policy.safetensors'}\ncurve: {out / 'curve.csv'}\nreport: {out / 'report.html'}")
 

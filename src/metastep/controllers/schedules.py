@@ -182,9 +182,10 @@ class KLAdaptive(_Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if np.max(self.lowest) > np.min(self.highest):
-            low, high = float(np.max(self.lowest)), float(np.min(self.highest))
-            raise InputError(f"kl_adaptive.lowest: {low:g} must not exceed highest, which is {high:g}.")
+        if np.size(self.lowest) in (1, np.size(self.highest)) or np.size(self.highest) == 1:  # else `init` refuses them
+            for low, high in np.broadcast(self.lowest, self.highest):
+                if low > high:
+                    raise InputError(f"kl_adaptive.lowest: {low:g} must not exceed highest, which is {high:g}.")
 
     def init(self, mdp: MetaMDP, learners: Learners) -> Array:
         if isinstance(mdp.rule, Rule) and not mdp.rule.is_along_a_line:

@@ -27,10 +27,7 @@ if TYPE_CHECKING:
     from metastep.experiments.run import Run
 
 STEPS_PER_SECOND = {"in JAX": 1e7, "with learning": 1e5, "on the host": 1e5}
-"""Of a few processor cores; a large GPU may be 100 times as fast, and host environments differ as much in either direction.
-
-Actor-critic rules go over every step several times, with gradients of networks: most of their time is learning.
-"""
+"""Of a few processor cores; a large GPU may be 100 times as fast, and host environments differ as much in either direction."""
 MOST_DAYS = 10.0
 """A longer experiment is likelier a digit too many than meant; `--yes` says that it is meant."""
 
@@ -73,6 +70,14 @@ def budget_of(run: Run) -> Budget:
     fit = disk = 0
     for model in run.models_needed:  # collecting, fitting and selecting each
         learned, mdp = run.of_model(model).config, run.of_model(model).mdp
+        if learned.learner == "search":
+            search, selection = learned.search, learned.selection.num_tasks
+            size, judged = search.block_size or own, search.generations // search.validate_every + 2
+            for learners, times in ((2 * search.pairs, search.generations), (selection, judged)):
+                total += len(search.levels) * times * steps(mdp, learners, learned.meta.num_updates, size)
+            at_once = blocks_at_once(mdp.env)
+            block = max(block, at_once * _block_bytes(mdp, size, learned.meta.num_updates, keeps_episodes))
+            continue
         collect, size = learned.collect, learned.collect.block_size or learned.rollout.block_size
         layout = layout_of(mdp, learners_collected(learned), updates_collected(learned), collect.labels)
         layout = layout._replace(block_size=size)
@@ -108,20 +113,17 @@ def require_affordable(run: Run, *, anyway: bool = False) -> Budget:
         ("compare.num_tasks", "The comparison", budget.results, memory),
     ):
         if needed > there:
-            raise InputError(
-                f"{field}: {what} takes about {human(needed)}B of memory with these settings, and {human(there)}B are "
-                "available; take fewer learners, episodes, tuples, tasks or cores."
-            )
+            takes = f"{what} takes about {human(needed)}B of memory with these settings, {human(there)}B are available"
+            raise InputError(f"{field}: {takes}; take fewer learners, episodes, tuples, tasks or cores.")
     require_free_space(run.path, budget.disk)
     env = run.mdp.env
     pace = "in JAX" if engine_of(env).is_compiled else "on the host"
     pace = "with learning" if isinstance(run.mdp, ActorCriticMDP) else pace
     days = budget.steps / STEPS_PER_SECOND[pace] / 86400.0
     if days > MOST_DAYS and not anyway:
-        raise InputError(
-            f"The experiment simulates {human(budget.steps)}steps {pace}, about {days:.3g} days at "
-            f"{human(STEPS_PER_SECOND[pace])}steps/s; more than {MOST_DAYS:g} days need --yes."
-        )
+        work, speed = f"{human(budget.steps)}steps {pace}", f"{human(STEPS_PER_SECOND[pace])}steps/s"
+        needs = f"about {days:.3g} days at {speed}; more than {MOST_DAYS:g} days need --yes"
+        raise InputError(f"The experiment simulates {work}, {needs}.")
     return budget
 
 

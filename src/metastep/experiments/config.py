@@ -111,12 +111,11 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any
         return data
     if not isinstance(base, str):
         raise InputError(f"extends: {shown(base)} must be the name of a preset or the path of a .toml file.")
-    below, compare = _read(base, (*extending, file)), data.get("compare")
-    wanted = compare.get("methods") if isinstance(compare, dict) else None
-    if wanted and _has_plain_names(wanted) and _are_named(below.get("quick", {}).get("compare", {}).get("methods")):
-        # The file says which methods to compare, at either scale.
-        quick = below["quick"]["compare"]
-        quick["methods"] = [entry for entry in quick["methods"] if entry["name"] in wanted]
+    below = _read(base, (*extending, file))
+    wanted, quick = _methods(data), _methods(below.get("quick"))
+    if _has_plain_names(wanted) and _are_named(quick):  # the file says which methods to compare, at either scale
+        names = [entry.get("name") if isinstance(entry, dict) else entry for entry in wanted]
+        below["quick"]["compare"]["methods"] = [entry for entry in quick if entry["name"] in names]
     merged: dict[str, Any] = _merged(below, data)
     return merged
 
@@ -142,7 +141,7 @@ def variant(config: Experiment, model: str) -> Experiment:
         raise InputError(f"models: {model!r} is not one of this experiment's, {', '.join(models) or 'it has none'}.")
     data["compare"]["methods"] = [{"name": "metafqi"}]
     try:
-        return parse(_merged(data, models[model]))
+        return parse(_merged(data, {name: value for name, value in models[model].items() if value is not None}))
     except InputError as error:
         raise InputError(f"models.{model}.{error}") from None
 
@@ -164,6 +163,11 @@ def _merged(base: Any, changes: Any) -> Any:
             updated[entry["name"]] = _merged(updated.get(entry["name"], {}), entry)
         return list(updated.values())
     return _picked(base, changes) if _has_plain_names(changes) else changes
+
+
+def _methods(data: Any) -> Any:
+    compare = data.get("compare") if isinstance(data, dict) else None
+    return compare.get("methods") if isinstance(compare, dict) else None
 
 
 def _are_named(entries: Any) -> bool:

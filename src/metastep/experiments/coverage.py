@@ -1,9 +1,8 @@
 """How far test tasks lie from the training tasks, and what that can cost in return.
 
-If the return of every policy is L-Lipschitz in the context, a policy that earns j in a training task earns at least `j - L d` in
-a task at distance d, and the best policy of the training task is at most `2 L d` worse than the best of the other: L d for each
-of the two policies to change tasks. On Nav2D L follows from the reward. Elsewhere it is estimated from pairs of tasks, for some
-policies of the training data; the best policies may be steeper, and the text says so.
+If the return of every policy is L-Lipschitz in the context, the best policy of a training task is at most `2 L d` worse than the
+best of a task at distance d: L d for each of the two policies to change tasks. On Nav2D L follows from the reward; elsewhere it
+is estimated from pairs of tasks, for some policies of the training data.
 """
 
 from collections.abc import Sequence

@@ -23,8 +23,9 @@ from metastep._core.settings import Float
 from metastep.evaluation import Comparison, load, save
 from metastep.experiments.config import parse
 from metastep.experiments.schema import Experiment
-from metastep.fqi import Model, load_model
+from metastep.fqi import Model
 from metastep.mdp.dataset import Dataset, block_checksums
+from metastep.search import SearchedModel, load_model
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -33,7 +34,7 @@ _HERE = "but in this run it is"
 _AGAIN = "put back the file of this run, or remove it to compute it again"
 _TABLE = TypeAdapter(list[list[Float]], config=ConfigDict(strict=True, allow_inf_nan=False))
 _SECTIONS = ("seed", "env", "policy", "initial", "rollout", "meta", "collect")
-_OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_scale", "ranges")
+_OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_scale", "ranges", "choices")
 
 
 def lock_folder(path: Path) -> Path:
@@ -151,11 +152,12 @@ def read_dataset(run: Run, *, verify: bool = True) -> Dataset:
     return dataset
 
 
-def read_model(run: Run) -> Model:
-    """Load the model of a run, if it was fitted with this configuration on this data."""
+def read_model(run: Run) -> Model | SearchedModel:
+    """Load the model of a run, if it was learned with this configuration, on this data where it has some."""
     if not run.model_file.exists():
-        raise InputError(f"Folder {run.path} holds no model; run `metastep fit {run.path}` first.")
-    return _fitted_here(run, run.model_file, fingerprint(run, "data"))
+        verb = "search" if run.config.learner == "search" else "fit"
+        raise InputError(f"Folder {run.path} holds no model; run `metastep {verb} {run.path}` first.")
+    return learned_here(run, run.model_file, fingerprint(run, "data"))
 
 
 def read_round_model(run: Run, index: int, data: str | None = None) -> Model:
@@ -166,10 +168,11 @@ def read_round_model(run: Run, index: int, data: str | None = None) -> Model:
     if data is None:
         blocks = list(block_checksums(run.data_folder).values())
         data = storage.sha256_of_json(blocks[: index * len(blocks) // run.config.collect.rounds]) if blocks else None
-    return _fitted_here(run, run.round_file(index), data)
+    return learned_here(run, run.round_file(index), data)
 
 
-def _fitted_here(run: Run, path: Path, data: str | None) -> Model:
+def learned_here(run: Run, path: Path, data: str | None = None) -> Any:
+    """Load a model, if it was learned with the configuration of this run, on this data where it has some."""
     model = load_model(path)
     recorded = model.record.configuration.get("experiment")
     try:
@@ -177,7 +180,8 @@ def _fitted_here(run: Run, path: Path, data: str | None) -> Model:
     except InputError as error:
         raise InputError(f"File {path} was fitted with a configuration that is not this run's: {error}") from None
     refuse_difference(first_difference(theirs, run.config.to_dict()), f"File {path} was fitted with", _HERE, _AGAIN)
-    _require(path, "data", model.record.training_data.fingerprint, data)
+    if isinstance(model, Model):
+        _require(path, "data", model.record.training_data.fingerprint, data)
     return model
 
 
@@ -247,7 +251,7 @@ def fingerprint(run: Run, name: str) -> str | None:
     if name == "data":
         exists = (run.data_folder / "manifest.json").exists()
         return Dataset.open(run.data_folder, verify=False).checksum if exists else None
-    if name != "model" and not name.startswith("results/"):
+    if name != "model" and not name.startswith(("results/", "levels/")):
         raise InputError(f"Folder {run.path}: nothing there is known as {name!r:.100}.")
     path = run.model_file if name == "model" else run.path / f"{name}.safetensors"
     return storage.sha256_of(path) if path.exists() else None

@@ -42,8 +42,8 @@ def write_report(run: Run, command: str = "") -> Path:
                 raise InputError(f"Folder {run.path} holds no {missing}; run `metastep {verb} {run.path}` first.")
         fitted = {}
         for spec in run.methods.values():
-            if stages.some_controller(spec).needs_model:
-                own = run.of_model(spec.model)
+            own = run.of_model(spec.model)
+            if stages.some_controller(spec).needs_model and own.config.learner == "fitted-q":
                 dataset, (model, validation) = own.dataset, stages.read_fitted(own)
                 names, updates = [part.name for part in model.record.observation], dataset.layout.num_updates // 2
                 starts, later = (observations(dataset, names, update) for update in (0, updates))
@@ -111,7 +111,8 @@ def print_comparison(comparison: Comparison, config: Experiment) -> None:
 def print_outcome(run: Run) -> None:
     """Print the comparison, the times and where the report is."""
     print_comparison(run.comparison, run.config)
-    counts = [run.of_model(name).dataset.counts() for name in run.models_needed]
+    models = [run.of_model(name) for name in run.models_needed]
+    counts = [own.dataset.counts() for own in models if own.config.learner == "fitted-q"]
     if sentence := nothing_learned(run.comparison, counts):
         print(sentence)
     if seconds := times_of(run):

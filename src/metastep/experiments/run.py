@@ -29,15 +29,15 @@ from metastep._core.errors import InputError
 from metastep._core.progress import Named, Silent, Tracker
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
-from metastep._core.storage import writing
+from metastep._core.storage import writing as writing
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
 from metastep.envs.contexts import load_tasks
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
 from metastep.experiments import config as configs
-from metastep.experiments import provenance, reporting, stages
+from metastep.experiments import provenance, reporting, searching, stages
 from metastep.experiments.budget import require_affordable
 from metastep.experiments.schema import Experiment
-from metastep.fqi import Model, save_model
+from metastep.fqi import save_model
 from metastep.mdp import MetaMDP, collection
 from metastep.mdp.dataset import Dataset, DatasetWriter, all_transitions
 from metastep.testing import check_env
@@ -103,7 +103,10 @@ class Run:
     def require_buildable(self) -> Self:
         """Refuse a configuration whose meta-MDPs, estimators or methods cannot be built."""
         for own in map(self.of_model, ("", *self.config.models)):
-            configs.build_fqi(own.config, own.mdp.space)
+            if own.config.learner == "search":
+                searching.build_search(own)
+            else:
+                configs.build_fqi(own.config, own.mdp.space)
         assert self.methods is not None
         return self
 
@@ -157,8 +160,8 @@ class Run:
         return provenance.read_dataset(self)
 
     @cached_property
-    def model(self) -> Model:
-        """The fitted and selected model."""
+    def model(self) -> Any:
+        """The model that was fitted or searched, and selected: a `Model` or a `SearchedModel`."""
         return provenance.read_model(self)
 
     @cached_property
@@ -225,12 +228,14 @@ class Run:
             save_model(model, path)
         return Exploring(MetaFQIController(model), config.collect.exploration, config.collect.near)
 
-    def learn(self, model: str = "", *, tracker: Tracker | None = None) -> Model:
-        """Collect, fit and select one of the experiment's models, or continue where it was stopped."""
+    def learn(self, model: str = "", *, tracker: Tracker | None = None) -> Any:
+        """Collect and fit, or search, one of the experiment's models, and select; or continue where it was stopped."""
         own = self.of_model(model)
         if model:
             own.prepare_folder()
             tracker = Named(tracker or Silent(), model)
+        if own.config.learner == "search":
+            return searching.search_and_select(own, tracker=tracker)
         if not (own.model_file.exists() and own.validation_file.exists()):
             own.collect(tracker=tracker)
         return stages.fit_and_select(own, tracker=tracker)
@@ -350,6 +355,6 @@ def start_run(
     dataset = None if data is None else provenance.find_data(data, config, listed)
     new.prepare_folder(command)
     if dataset is not None:
-        with new.writing():
+        with new.writing(), stages.Timed(new.path, None).stage("copy", 1, "datasets"):
             provenance.copy_data(dataset, new)
     return new

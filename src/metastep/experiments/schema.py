@@ -22,6 +22,8 @@ from metastep.fqi.maximise import Ties
 from metastep.mdp import EpisodicMetaMDP, InitialPolicy
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.spaces import Range, Scale, Space, space_for
+from metastep.search.evolution import Objective, Search, Strategy
+from metastep.search.network import Level
 from metastep.simulation.gradients import DampingKind, Estimator, FisherSolver
 from metastep.simulation.rollouts import Baseline, Rollout
 
@@ -68,6 +70,7 @@ def _features(value: Any) -> Any:
     return features.expanded(names) if sets or isinstance(value, str) else value
 
 
+Learner = Literal["fitted-q", "search"]
 Thousand = Annotated[int, Ge(1), Le(1000)]
 PerParameter = Annotated[
     tuple[Float, ...],
@@ -256,6 +259,28 @@ class SelectionSection(_Section):
     num_tasks: Count = _field("Validation tasks, none of them in training, tuning or test.")
 
 
+class SearchSection(_Section):
+    """Search for a controller of all choices by evolution strategies, on the learning curves themselves."""
+
+    strategy: Strategy = _of(Search, "strategy")
+    objective: Objective = _of(Search, "objective")
+    levels: tuple[Level, ...] = _of(Search, "levels")
+    start: dict[str, Float] = _of(Search, "start", default={})
+    generations: int = _of(Search, "generations")
+    pairs: int = _of(Search, "pairs")
+    deviation: float = _of(Search, "deviation")
+    rate: float = _of(Search, "rate")
+    knots: int = _of(Search, "knots")
+    units: int = _of(Search, "units")
+    observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(Search, "observation")
+    validate_every: int = _of(Search, "validate_every")
+    block_size: int | None = _of(Search, "block_size")
+
+    def build(self) -> Search:
+        """Return the search."""
+        return Search(**{name: getattr(self, name) for name in type(self).model_fields})
+
+
 class MethodSection(_Named):
     """One method of the comparison; the name of a registered baseline alone is enough."""
 
@@ -323,7 +348,9 @@ class ModelSection(_Section):
 
     meta: dict[str, Any] = _field("Settings of meta that are different.", {})
     collect: dict[str, Any] = _field("Settings of collect that are different.", {})
+    learner: Learner | None = _field("What learns it, if something else.", None)
     fqi: dict[str, Any] = _field("Settings of fqi that are different.", {})
+    search: dict[str, Any] = _field("Settings of search that are different.", {})
     selection: dict[str, Any] = _field("Settings of selection that are different.", {})
 
 
@@ -348,8 +375,12 @@ class Experiment(_Section):
     initial: InitialSection = _field("The distribution of the first policy.")
     rollout: RolloutSection = _field("How a policy is tried out and its gradient estimated.")
     meta: MetaSection = _field("What the meta-MDP shows and what is chosen.")
-    collect: CollectSection = _field("The training data.")
+    collect: CollectSection = _field(
+        "The training data, which search does without.", CollectSection(num_meta_episodes=1)
+    )
+    learner: Learner = _field("What learns the controller: Fitted Q-Iteration from data, or search.", "fitted-q")
     fqi: FQISection = _field("Fitted Q-Iteration.", FQISection())
+    search: SearchSection = _field("Evolution strategies.", SearchSection())
     selection: SelectionSection = _field("The choice of the iteration.")
     compare: CompareSection = _field("The comparison on test tasks.")
     models: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")], ModelSection] = _field(
@@ -360,6 +391,9 @@ class Experiment(_Section):
     def _check(self) -> Self:
         # What the classes behind the sections refuse is refused here, in their words.
         self.initial.build()
+        self.search.build()
+        if self.learner == "fitted-q" and "collect" not in self.model_fields_set:
+            raise ValueError("collect: is missing, it must be a table of settings")
         meta = self.meta
         step = Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
         Stepsizes(step.low, step.high, self.fqi.num_stepsizes, scale=step.scale)

@@ -24,7 +24,7 @@ from metastep.controllers import Controller, MetaFQIController
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, baselines, compare
 from metastep.evaluation.comparison import TaskSet, comparison_plan
 from metastep.evaluation.tuning import num_blocks, tuning_plan
-from metastep.experiments import provenance
+from metastep.experiments import provenance, searching
 from metastep.experiments.config import build_fqi, build_regressor, build_rule
 from metastep.experiments.schema import Experiment, MethodSection
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, save_model
@@ -121,8 +121,10 @@ def fit_and_select(run: Run, *, tracker: Tracker | None = None) -> Model:
     return read_fitted(run)[0]
 
 
-def read_fitted(run: Run) -> tuple[Model, Comparison]:
+def read_fitted(run: Run) -> tuple[Any, Comparison]:
     """Return the model of a run and its validation, which must belong together."""
+    if run.config.learner == "search":
+        return searching.read_searched(run), run.validation
     if select(run.model, run.validation).record != run.model.record:
         others = f"was not selected on what {run.validation_file.name} beside it holds"
         raise InputError(f"File {run.model_file} {others}; remove both and run `metastep fit {run.path}` again.")
@@ -159,7 +161,10 @@ def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bo
         blocks += num_blocks(spec, own.mdp, **how)
     else:
         ready = prepare_method(run, spec, tracker=tracker)
-    uses = [f"models/{spec.model}/model" if spec.model else "model"] if some_controller(spec).needs_model else []
+    uses, controller = list[str](), some_controller(spec)
+    if controller.needs_model:
+        level = getattr(controller, "level", "")
+        uses = [(f"models/{spec.model}/" if spec.model else "") + (f"levels/{level}" if level else "model")]
 
     def plan() -> Plan[None]:
         method, tables = ready, list[TuningTable]()
@@ -185,7 +190,7 @@ def prepare_method(run: Run, spec: MethodSpec, *, tracker: Tracker | None = None
         num_training_episodes=config.collect.num_meta_episodes,
         num_stepsizes=config.fqi.num_stepsizes,
         regressor=partial(build_regressor, config),
-        model=lambda: own.model,
+        model=partial(searching.model_of, own),
         task_list=run.tasks,
         tracker=tracker or Silent(),
     )

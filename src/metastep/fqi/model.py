@@ -80,11 +80,7 @@ class Model(AnyModel):
     def act(
         self, observation: ArrayLike, iteration: int | None = None, threads: int | None = None
     ) -> NDArray[np.float32]:
-        """Return greedy step sizes of observations `(rows, features)` by the selected iteration, or another one.
-
-        `(rows,)`, or with a menu `(rows, 2)`: the position of the branch and the step. Observations that are not finite get
-        the smallest step, of the first branch.
-        """
+        """Return greedy step sizes of observations by the selected iteration, or another one, as `QFunction.act` does."""
         return self._function(iteration).act(observation, threads)
 
     def values(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float64]:

@@ -37,7 +37,7 @@ class Resources:
     num_training_episodes: int  # meta-episodes that the training data has
     num_stepsizes: int  # on the grid of a maximum
     regressor: Callable[[], Any]  # gives the experiment's regressor (`metastep.fqi.regressors`)
-    model: Callable[[], Any]  # gives the experiment's fitted and selected model (`metastep.fqi.Model`)
+    model: Callable[..., Any]  # gives the experiment's selected model, or that of a level (`metastep.search`)
     task_list: NDArray[np.float32] | None = None  # contexts to train on in place of the task distribution
     tracker: Tracker = field(default_factory=Silent)  # shows long work
 

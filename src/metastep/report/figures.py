@@ -347,9 +347,14 @@ def whiskers(title: str, comparison: Comparison, rows: Sequence[Difference]) -> 
             axes.plot([row.low, row.high], [height, height], color=shade, linewidth=2.2, solid_capstyle="butt")
             axes.plot(row.mean, height, "o", color=shade)
         axes.axvline(0.0, color=ink.text, linewidth=0.9)
-        axes.set_yticks(range(len(rows)), [plain(comparison.label(row.baseline)) for row in reversed(rows)])
-        axes.set_ylim(-0.6, len(rows) - 0.4)
-        axes.grid(axis="y", visible=False)
+        name_rows(axes, [comparison.label(row.baseline) for row in rows])
         axes.set_xlabel(plain(f"{comparison.label(rows[0].target)} minus it, AUC"))
 
     return Panel(title, draw)
+
+
+def name_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Write labels beside rows at heights 0, 1, ..., the first label at the top."""
+    axes.set_yticks(range(len(labels)), [plain(label) for label in reversed(labels)])
+    axes.set_ylim(-0.6, len(labels) - 0.4)
+    axes.grid(axis="y", visible=False)

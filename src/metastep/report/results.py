@@ -24,6 +24,7 @@ from metastep.report.figures import (
     label_lines,
     line_of,
     logarithmic,
+    name_rows,
     over_tasks,
     picture,
     plain,
@@ -95,9 +96,7 @@ def spread(findings: Findings) -> Picture:
                 axes.plot([interval.low, interval.high], [height + shift] * 2, color=shade, linewidth=1.4)
                 face = shade if mark == "o" else ink.paper
                 axes.plot(interval.mean, height + shift, mark, color=shade, markersize=5.0, markerfacecolor=face)
-        axes.set_yticks(range(len(rows)), [plain(comparison.label(row.method)) for row in reversed(rows)])
-        axes.set_ylim(-0.6, len(rows) - 0.4)
-        axes.grid(axis="y", visible=False)
+        name_rows(axes, [comparison.label(row.method) for row in rows])
         axes.set_xlabel("AUC")
 
     def profile(xlabel: str, methods: Sequence[int], shares: Any, levels: Any, axes: Axes, ink: Ink) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -31,12 +31,14 @@ class Searched(Controller):
         weights: (num_weights,), or (learners, num_weights) for a controller of its own for every learner of a block.
         model: a searched model; None takes the experiment's, unless there is a network.
         contexts: the task list that it was searched on, if any.
+        level: of the experiment's levels, in place of the one that was selected.
     """
 
     network: Network | None = None
     weights: NDArray[np.float32] | None = None
     model: SearchedModel | None = None
     contexts: NDArray[np.float32] | None = None
+    level: Literal["", "constant", "schedule", "feedback"] = ""
 
     name: ClassVar[str] = "searched"
     is_memoryless: ClassVar[bool] = True
@@ -44,13 +46,14 @@ class Searched(Controller):
 
     @property
     def shaped_by(self) -> tuple[TaskSource, ...]:
-        """Searched on the training tasks; generation and level were selected on the validation tasks."""
-        return TaskSource("trained", Stream.TRAIN, self.contexts), TaskSource("selected", Stream.VALIDATION)
+        """Searched on the training tasks; generation and level of a model were selected on the validation tasks."""
+        trained = TaskSource("trained", Stream.TRAIN, self.contexts)
+        return (trained,) if self.model is None else (trained, TaskSource("selected", Stream.VALIDATION))
 
     def prepared(self, run: Resources) -> "Searched":
         if self.model is not None or self.network is not None:
             return self
-        if not isinstance(model := run.model(), SearchedModel):
+        if not isinstance(model := run.model(self.level), SearchedModel):
             raise InputError("controller: 'searched' follows a searched model, that of the experiment was fitted.")
         return replace(self, model=model, contexts=run.task_list)
 

@@ -7,7 +7,8 @@ cores, workers or a GPU, and the result does not depend on where.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -32,6 +33,7 @@ Objective = Literal["auc", "final"]
 Strategy = Literal["open-es", "cma-es", "snes", "pgpe"]
 _PAIRED: tuple[Strategy, ...] = ("open-es", "pgpe")  # draw -z beside every z, in the second half of the population
 _SEARCH, _HIDDEN, _SPREAD = 101, 102, 103  # purposes of random numbers
+_LENIENT = partial(jax.numpy_dtype_promotion, "standard")  # evosax and optax mix types
 _INSIDE = 0.15  # distance of the first controller from the faces of the unit cube, where a logit has little slope
 
 
@@ -43,6 +45,7 @@ class Search:
         strategy: the evolution strategy, as evosax implements it.
         objective: what is maximised: the mean return over all updates, or over the last tenth of them.
         levels: what controllers may react to, each searched by itself; the simplest that is as good as any is selected.
+        start: values of hyperparameters to begin with, by name; by default the rule's, and the middle of the rate's range.
         generations: how often the mean moves.
         pairs: controllers of a generation, in pairs that share a task and all noise.
         deviation: standard deviation of the weights that are drawn; they are added to logits.
@@ -57,13 +60,14 @@ class Search:
     strategy: Strategy = "open-es"
     objective: Objective = "auc"
     levels: tuple[Level, ...] = LEVELS
+    start: Mapping[str, float] = field(default_factory=dict)
     generations: Count = 40
     pairs: Several = 256
     deviation: Positive = 0.3
     rate: Positive = 0.15
     knots: Several = 5
     units: Count = 8
-    observation: tuple[str, ...] = ("training",)
+    observation: tuple[str, ...] = features.expanded(("training", "progress"))
     validate_every: Count = 5
     block_size: Count | None = None
 
@@ -88,6 +92,8 @@ def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) ->
     """Return where a search begins on the unit cube: what the rule's fields are, or the middle where they say nothing."""
     space, given = mdp.space, dict(start or {})
     assert isinstance(space, HyperparameterSpace)
+    if unknown := [name for name in given if name not in space.names]:
+        raise InputError(f"search.start: {unknown[0]!r} is not chosen here, allowed are {', '.join(space.names)}.")
     found = []
     for name, bounds in zip(space.names, space.ranges, strict=True):
         value = given.get(name, getattr(mdp.rule, name, None))
@@ -99,7 +105,7 @@ def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) ->
 def network_of(level: Level, search: Search, families: Sequence[ActorCriticMDP], seed: int) -> Network:
     """Return the form of a level's controller; feedback standardises by what learners with random constants observe."""
     first = families[0]
-    base = base_point(first)
+    base = base_point(first, search.start)
     if level == "constant":
         return Network((), (), (), base)
     if level == "schedule":
@@ -140,6 +146,7 @@ def first_weights(network: Network, seed: int) -> NDArray[np.float32]:
     return np.concatenate([np.ravel(part) for part in parts._replace(hidden=hidden)]).astype(np.float32)
 
 
+@_LENIENT()
 def make_strategy(search: Search, num_weights: int) -> tuple[Any, Any]:
     """Return a strategy of evosax for two controllers of every pair, and its parameters."""
     try:
@@ -211,7 +218,8 @@ def searching(
     strategy, params = make_strategy(search, network.num_weights)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SEARCH), LEVELS.index(network.level))
     mean = first_weights(network, seed) if start is None else start
-    state = strategy.init(jax.random.fold_in(key, 2**32 - 1), jnp.asarray(mean), params)
+    with _LENIENT():
+        state = strategy.init(jax.random.fold_in(key, 2**32 - 1), jnp.asarray(mean), params)
     course = begun(state) or Course(0, state, mean, 0, (), 0.0)
     share = search.pairs // len(families)
     if share < 1:
@@ -230,7 +238,8 @@ def searching(
             keep(course)
         if is_last:
             return course
-        drawn, state = strategy.ask(jax.random.fold_in(key, 2 * generation), course.state, params)
+        with _LENIENT():
+            drawn, state = strategy.ask(jax.random.fold_in(key, 2 * generation), course.state, params)
         halves = np.asarray(drawn, np.float32).reshape(2, search.pairs, -1)
         center = np.broadcast_to(np.asarray(state.mean, np.float32), halves[0].shape)
         asked, sizes = [], []
@@ -255,11 +264,23 @@ def searching(
         fitness = -np.concatenate(gains, axis=1)  # strategies minimise
         missing = search.pairs - fitness.shape[1]  # pairs that could not be shared out evenly say nothing
         fitness = np.pad(fitness, ((0, 0), (0, missing))).reshape(-1).astype(np.float32)
-        state, _ = strategy.tell(
-            jax.random.fold_in(key, 2 * generation + 1), drawn, jnp.asarray(fitness), state, params
-        )
+        learning = jax.random.fold_in(key, 2 * generation + 1)
+        with _LENIENT():
+            state, _ = strategy.tell(learning, drawn, jnp.asarray(fitness), state, params)
         course = course._replace(generation=generation + 1, state=state, steps=steps)
         keep(course)
+
+
+def num_blocks(search: Search, families: Sequence[ActorCriticMDP], num_validation: int, generation: int = 0) -> int:
+    """Return how many blocks a search has from a generation on, for progress."""
+    found = 0
+    for mdp in families:
+        size = search.block_size or mdp.block_size
+        each = len(Blocks(max(1, search.pairs // len(families)), size)) * (2 if search.strategy in _PAIRED else 3)
+        left = range(generation, search.generations + 1)
+        judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
+        found += (search.generations - generation) * each + judged * len(Blocks(num_validation, size))
+    return found
 
 
 def _blocks(

@@ -244,14 +244,8 @@ def estimate_of(estimator: Estimator, theta: Array, batch: Batch) -> Estimate:
         return _solve_cg(estimator, theta.T, batch, sums.gradient, damping).T
 
     first, *others = map(solve, estimator.dampings)
-    return Estimate(
-        mean_return=sums.mean_return,
-        return_error=jnp.sqrt(sums.return_variance / rollout.num_episodes),
-        gradient=sums.gradient.T,
-        natural_gradient=first,
-        num_steps=sums.num_steps,
-        more=tuple(others),
-    )
+    error = jnp.sqrt(sums.return_variance / rollout.num_episodes)
+    return Estimate(sums.mean_return, error, sums.gradient.T, first, sums.num_steps, tuple(others))
 
 
 def curvatures(estimator: Estimator, theta: Array, batch: Batch, vectors: Array) -> Array:

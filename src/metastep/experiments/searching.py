@@ -1,0 +1,237 @@
+"""The stage that searches controllers: every level, resumed where it was stopped, then the simplest that is as good as any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metastep._core import storage
+from metastep._core.errors import InputError
+from metastep._core.progress import Silent, Tracker
+from metastep.evaluation import Comparison, Method, compare
+from metastep.experiments import provenance
+from metastep.mdp import ActorCriticMDP
+from metastep.mdp.blocks import Stream
+from metastep.mdp.runs import carry_out
+from metastep.rules.spaces import HyperparameterSpace
+from metastep.search import LEVELS, Level, Network, SearchedModel
+from metastep.search.controller import Searched
+from metastep.search.evolution import (
+    Course,
+    Search,
+    base_point,
+    course_arrays,
+    course_from,
+    make_strategy,
+    network_of,
+    num_blocks,
+    observed,
+    searching,
+)
+from metastep.search.model import LevelScore, save_model, searched_model
+
+if TYPE_CHECKING:
+    from metastep.experiments.run import Run
+
+_SURE = 1.96  # standard errors by which a level must lead to be chosen over a simpler one
+_KIND = "search"
+
+
+def build_search(run: Run) -> tuple[ActorCriticMDP, Search]:
+    """Return the meta-MDP and the search of a run, or refuse settings that cannot be searched."""
+    mdp, search = run.mdp, run.config.search.build()
+    if not isinstance(mdp, ActorCriticMDP) or not isinstance(mdp.space, HyperparameterSpace):
+        raise InputError(
+            f"learner: 'search' needs a rule that learns from steps and chooses from ranges, {mdp.rule.name!r} does not; take "
+            "'fitted-q'."
+        )
+    base_point(mdp, search.start)  # refuses what is not chosen
+    if run.tasks is not None:
+        raise InputError("learner: 'search' draws its tasks from the whole range; a list of tasks must not be given.")
+    return mdp, search
+
+
+def course_file(run: Run, level: str) -> Path:
+    """Return the file that a level's search goes on from."""
+    return run.path / "search" / f"{level}.safetensors"
+
+
+def level_file(run: Run, level: str) -> Path:
+    """Return the file of a level's model."""
+    return run.path / "levels" / f"{level}.safetensors"
+
+
+def keep_course(run: Run, level: Level, course: Course) -> None:
+    """Write where a search is."""
+    numbers = {name: getattr(course, name) for name in ("generation", "best_generation", "steps")}
+    about = storage.stamp(_KIND) | {"run": run.identity, "level": level} | numbers
+    path = course_file(run, level)
+    storage.create_folder(path.parent)
+    storage.write_tensors(path, course_arrays(course), about)
+
+
+def read_course(run: Run, level: Level, like: Any = None) -> Course | None:
+    """Read where a search is, if it began; `like` is a state of its strategy, None to verify the file only."""
+    path = course_file(run, level)
+    if not path.exists():
+        return None
+    content = storage.read_tensors(path)
+    storage.require_stamp(content.metadata, _KIND, path, "remove it to search again")
+    if (content.metadata.get("run"), content.metadata.get("level")) != (run.identity, level):
+        raise InputError(f"File {path} belongs to another run or level; put back its own, or remove it.")
+    if like is None:
+        return None
+    try:
+        return course_from(content.arrays, content.metadata, like)
+    except (InputError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"File {path} cannot be continued from ({error}); remove it to search again.") from None
+
+
+def search_and_select(run: Run, *, tracker: Tracker | None = None) -> SearchedModel:
+    """Search every level, compare the best of each on the validation tasks, select, and write models and validation."""
+    from metastep.experiments.stages import Timed
+
+    if not (run.model_file.exists() and run.validation_file.exists()):
+        timed = Timed(run.path, tracker)
+        mdp, search = build_search(run)
+        with run.writing():
+            networks = {level: network_of(level, search, [mdp], run.config.seed) for level in search.levels}
+            courses = dict(zip(search.levels, _searched(run, mdp, search, networks, timed), strict=True))
+            controllers = {level: Searched(networks[level], courses[level].best) for level in search.levels}
+            methods = [Method(level, mdp.rule, own, space=mdp.space) for level, own in controllers.items()]
+            validation = compare(
+                methods,
+                mdp,
+                num_tasks=run.config.selection.num_tasks,
+                stream=Stream.VALIDATION,
+                **run.how_compared(timed),
+            )
+            scores = level_scores(validation, search)
+            for level, controller in controllers.items():
+                model = _model(run, mdp, controller, scores, courses[level])
+                storage.create_folder(level_file(run, level).parent)
+                save_model(model, level_file(run, level))
+            provenance.write_comparison(run, run.validation_file, validation)
+            chosen = level_file(run, selected_level(validation, search))
+            storage.write_atomically(run.model_file, storage.read_bytes(chosen))
+    return read_searched(run)
+
+
+def _searched(
+    run: Run, mdp: ActorCriticMDP, search: Search, networks: dict[Level, Network], tracker: Tracker
+) -> list[Course]:
+    """Search all levels side by side; each generation is kept."""
+    plans, left = [], 0
+    for level, network in networks.items():
+        strategy, params = make_strategy(search, network.num_weights)
+        begun = read_course(run, level, _state(strategy, params, network))
+        left += num_blocks(search, [mdp], run.config.selection.num_tasks, 0 if begun is None else begun.generation)
+        find: Callable[[Any], Course | None] = partial(read_course, run, level)
+        plan = searching(
+            network,
+            [mdp],
+            search,
+            seed=run.config.seed,
+            num_validation=run.config.selection.num_tasks,
+            begun=find,
+            keep=partial(keep_course, run, level),
+        )
+        plans.append(plan)
+    with (tracker or Silent()).stage("search", left, "blocks") as stage:
+        return carry_out(plans, stage.advance)
+
+
+def _state(strategy: Any, params: Any, network: Network) -> Any:
+    import jax
+
+    return strategy.init(jax.random.key(0), np.zeros(network.num_weights, np.float32), params)
+
+
+def _model(
+    run: Run, mdp: ActorCriticMDP, controller: Searched, scores: tuple[LevelScore, ...], course: Course
+) -> SearchedModel:
+    network = controller.network
+    assert network is not None
+    assert controller.weights is not None
+    names = tuple(dict.fromkeys(name.partition("[")[0] for name in network.features))
+    low = high = np.zeros(0, np.float32)
+    if names:
+        seen = observed(mdp, controller, names, run.config.seed, Stream.VALIDATION)
+        seen = seen[np.isfinite(seen).all(axis=1)]
+        low, high = seen.min(axis=0), seen.max(axis=0)
+    return searched_model(
+        mdp,
+        network,
+        controller.weights,
+        feature_low=low.tolist(),
+        feature_high=high.tolist(),
+        configuration={"experiment": run.config.to_dict()},
+        validation=scores,
+        search_steps=course.steps,
+        seed=run.config.seed,
+    )
+
+
+def _task_scores(validation: Comparison, search: Search) -> dict[Level, Any]:
+    """Return the scores of every level on the validation tasks, by task."""
+    returns = validation.returns[:, :, 1:].astype(np.float64)
+    if search.objective == "final":
+        returns = returns[:, :, -max(1, returns.shape[2] // 10) :]
+    found = dict(zip(validation.names, returns.mean(axis=2), strict=True))
+    return {level: found[level] for level in LEVELS if level in found}
+
+
+def level_scores(validation: Comparison, search: Search) -> tuple[LevelScore, ...]:
+    """Return the mean score of every level with its standard error; one that diverged on a task is left out."""
+    scores = {level: own for level, own in _task_scores(validation, search).items() if np.isfinite(own).all()}
+    if not scores:
+        raise InputError("search: every level diverged on the validation tasks; look at the ranges of the choices.")
+    errors = {level: own.std(ddof=1) / np.sqrt(len(own)) for level, own in scores.items()}
+    return tuple(LevelScore(level, float(own.mean()), float(errors[level])) for level, own in scores.items())
+
+
+def selected_level(validation: Comparison, search: Search) -> Level:
+    """Return the simplest level that is as good as any: a further one must lead by two standard errors on the same tasks."""
+    scores = _task_scores(validation, search)
+    sound = [each.level for each in level_scores(validation, search)]
+    chosen = sound[0]
+    for level in sound[1:]:
+        lead = scores[level] - scores[chosen]
+        if lead.mean() > _SURE * lead.std(ddof=1) / np.sqrt(len(lead)):
+            chosen = level
+    return chosen
+
+
+def read_searched(run: Run) -> SearchedModel:
+    """Return the model of a run, which must be what its validation selects."""
+    model, search = run.model, run.config.search.build()
+    if not isinstance(model, SearchedModel):
+        raise InputError(f"File {run.model_file} holds no searched model; put back the file of this run.")
+    chosen = selected_level(run.validation, search)
+    if model.record.level != chosen or model.record.validation != level_scores(run.validation, search):
+        raise InputError(
+            f"File {run.model_file} was not selected on what {run.validation_file.name} beside it holds; remove both and "
+            "search again."
+        )
+    return model
+
+
+def model_of(run: Run, level: str = "") -> Any:
+    """Return the selected model of a run, or that of one level."""
+    return read_level(run, level) if level else run.model
+
+
+def read_level(run: Run, level: str) -> SearchedModel:
+    """Return the model of one level of a run's search."""
+    path = level_file(run, level)
+    if not path.exists():
+        known = ", ".join(run.config.search.levels)
+        raise InputError(f"controller.level: {level!r} was not searched in {run.path}, there are {known}.")
+    model = provenance.learned_here(run, path)
+    if not isinstance(model, SearchedModel) or model.record.level != level:
+        raise InputError(f"File {path} holds another level; put back the file of this run, or search again.")
+    return model

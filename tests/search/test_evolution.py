@@ -1,0 +1,140 @@
+"""The search itself: it finds a known optimum, compares like with like, and goes on where it was stopped."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metastep._core.errors import InputError
+from metastep.mdp.blocks import Stream
+from metastep.mdp.history import History
+from metastep.mdp.runs import BlockRun, Ran
+from metastep.rules.actor_critic import PPO
+from metastep.rules.spaces import Range, space_for
+from metastep.search.evolution import (
+    Course,
+    Search,
+    advantage,
+    base_point,
+    course_arrays,
+    course_from,
+    network_of,
+    num_blocks,
+    searching,
+)
+from metastep.search.network import Network
+from tests.controllers.problems import make_training_mdp
+
+RULE = PPO(epochs=2, minibatch_size=8)
+SPACE = space_for(RULE, Range(1e-4, 1e-1, "log"), {}, {"clip_range": PPO.choices["clip_range"]})
+MDP = make_training_mdp(RULE).with_rule(RULE, SPACE)
+GOAL = np.array([0.8, 0.3])  # the best point of the unit cube, for every task
+CONSTANT = Network((), (), (), base_point(MDP))
+Evaluate = Callable[[BlockRun], np.ndarray]
+
+
+def distance(block: BlockRun) -> np.ndarray:
+    """Minus the squared distance to the goal, and an effect of the task that is much larger."""
+    controller: Any = block.controller
+    units = controller.network(controller.network.split(controller.weights), np.zeros((1, 0), np.float32), np)
+    return 100.0 * block.start.context[:, 0] - ((units - GOAL) ** 2).sum(axis=-1)
+
+
+def play(plan: Any, evaluate: Evaluate = distance) -> tuple[Course, list[list[BlockRun]]]:
+    """Run a plan without simulating anything."""
+    asked, results = [], None
+    try:
+        while True:
+            asked.append(list(plan.send(results)))
+            results = []
+            for block in asked[-1]:
+                scores = np.asarray(evaluate(block), np.float32)[: block.num_valid]
+                returns = np.broadcast_to(scores, (block.num_updates + 1, len(scores)))
+                history = History(
+                    block.start.context[: len(scores)], returns, returns > 1e9, returns * 0 + 3.0, returns, {}
+                )
+                results.append(Ran(history, block.start.theta, {}))
+    except StopIteration as end:
+        return end.value, asked
+
+
+def plan_of(search: Search, network: Network = CONSTANT, **options: Any) -> Any:
+    return searching(network, [MDP], search, seed=1, num_validation=8, **options)
+
+
+@pytest.mark.parametrize("strategy", ["open-es", "pgpe", "cma-es", "snes"])
+def test_every_strategy_finds_the_best_point_although_tasks_differ_more(strategy):
+    search = Search(strategy=strategy, generations=30, pairs=16, rate=0.3, validate_every=10, block_size=16)
+    course, asked = play(plan_of(search))
+    units = CONSTANT(CONSTANT.split(course.best), np.zeros((1, 0), np.float32), np)
+    np.testing.assert_allclose(np.ravel(units), GOAL, atol=0.06)
+    assert [generation for generation, _ in course.scores] == [0, 10, 20, 30]
+    assert course.scores[-1][1] > course.scores[0][1]
+    assert sum(map(len, asked)) == num_blocks(search, [MDP], 8)
+    assert course.steps == sum(3.0 * (b.num_updates + 1) * (b.num_valid or 0) for blocks in asked for b in blocks)
+
+
+def test_pairs_share_everything_but_the_sign_and_generations_draw_new_tasks():
+    _, asked = play(plan_of(Search(generations=2, pairs=12, validate_every=9, block_size=8)))
+    validation, first, second, _ = asked
+    assert {block.start.stream for block in validation} == {Stream.VALIDATION}
+    assert [block.num_valid for block in first] == [8, 4, 8, 4]
+    for plus, minus in zip(first[:2], first[2:], strict=True):
+        assert (plus.start.block, plus.start.stream) == (minus.start.block, Stream.TRAIN)
+        np.testing.assert_array_equal(plus.start.context, minus.start.context)
+        np.testing.assert_array_equal(plus.start.theta, minus.start.theta)
+        up, down = (np.asarray(block.controller.weights)[: block.num_valid] for block in (plus, minus))
+        np.testing.assert_allclose(up + down, 0.0, atol=1e-6)  # the mean is still 0
+        assert np.abs(up).min() > 0.0
+    assert not {block.start.block for block in first} & {block.start.block for block in second}
+
+
+def test_a_search_that_was_stopped_goes_on_to_the_same_bytes():
+    search, kept = Search(generations=6, pairs=8, validate_every=3, block_size=8), []
+    whole, _ = play(plan_of(search, keep=kept.append))
+    assert [course.generation for course in kept] == [0, 1, 2, 3, 3, 4, 5, 6, 6]
+    for course in kept:
+        numbers = {name: getattr(course, name) for name in ("generation", "best_generation", "steps")}
+        resumed, _ = play(plan_of(search, begun=partial(course_from, course_arrays(course), numbers)))
+        assert resumed._replace(state=0, best=0) == whole._replace(state=0, best=0)
+        for name, array in course_arrays(whole).items():
+            assert course_arrays(resumed)[name].tobytes() == array.tobytes()
+    other = course_arrays(kept[0]) | {"state/0": np.zeros(1, np.float32)}
+    with pytest.raises(InputError, match="written by another strategy or with other settings"):
+        play(plan_of(search, begun=lambda like: course_from(other, numbers, like)))
+
+
+def test_a_controller_that_diverges_counts_as_the_worst_and_is_never_selected():
+    def diverging(block: BlockRun) -> np.ndarray:
+        scores = distance(block)
+        return np.where(np.arange(len(scores)) % 5 == 0, np.nan, scores)
+
+    def always(block: BlockRun) -> np.ndarray:
+        return np.full(8, np.nan)
+
+    course, _ = play(plan_of(Search(generations=3, pairs=8, block_size=8)), diverging)
+    assert np.isfinite(course.state.mean).all()
+    course, _ = play(plan_of(Search(generations=2, pairs=8, block_size=8)), always)
+    assert np.isfinite(course.best).all()
+    assert not np.isfinite(course.scores[-1][1])
+    np.testing.assert_allclose(advantage(np.array([1.0, np.nan, 3.0]), np.array([0.0, 1.0, 3.0])), [1.5, -1.5, 0.0])
+
+
+def test_the_first_controller_is_the_rule_as_it_is_and_feedback_is_standardised():
+    start = dict(zip(SPACE.names, np.asarray(SPACE.from_unit(np.asarray(CONSTANT.base)[None]))[0], strict=True))
+    assert start["clip_range"] == pytest.approx(0.2, rel=1e-4)
+    assert base_point(MDP, {"stepsize": 1e-3})[0] == pytest.approx(1 / 3, rel=1e-5)
+    with pytest.raises(
+        InputError, match=r"search.start: 'momentum' is not chosen here, allowed are stepsize, clip_range"
+    ):
+        base_point(MDP, {"momentum": 1.0})
+    network = network_of("feedback", Search(observation=("last_rate", "clip_fraction"), units=3), [MDP], seed=1)
+    assert network.features == ("last_rate", "clip_fraction", "budget")
+    assert -6.0 < network.mean[0] < -1.0
+    assert network.spread[0] > 0.1
+    assert network.num_weights == 5 * 2 + 4 * 3 + 3 * 2
+    assert network.level == "feedback"
+    with pytest.raises(InputError, match=r"search\.levels"):
+        Search(levels=("schedule", "schedule"))

@@ -1,0 +1,142 @@
+"""Search as a stage of a run: levels side by side, killed and resumed to the same bytes, the simplest level that is as good."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metastep import load_model
+from metastep._core.errors import InputError
+from metastep.experiments import searching
+from metastep.experiments.checking import check_folder
+from metastep.experiments.config import load
+from metastep.experiments.run import Run
+from metastep.search import LEVELS
+
+TINY = """
+extends = "update"
+env.name = "pendulum"
+policy.hidden = [4]
+rollout = { num_envs = 2, num_steps = 12, horizon = 7, block_size = 4 }
+meta = { num_updates = 2, rule.minibatch_size = 8, rule.epochs = 2 }
+models.update.meta.choices.gradient_steps = { low = 1.0, high = 6.0 }
+search = { generations = 3, pairs = 8, block_size = 4, validate_every = 2, units = 2, knots = 2 }
+selection.num_tasks = 8
+compare = { num_tasks = 8, num_tuning_tasks = 2, num_updates = 2, methods = [] }
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("search") / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def searched(file: Path) -> Run:
+    run = Run.create(file.parent / "whole", load(file, "full"))
+    run.learn("update")
+    return run
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in ("times.json", ".lock")]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def test_the_files_of_a_search(searched: Run) -> None:
+    own = searched.of_model("update")
+    assert {f"levels/{level}.safetensors" for level in LEVELS} <= set(contents(own.path))
+    chosen = own.model.record.level
+    assert (own.path / "model.safetensors").read_bytes() == searching.level_file(own, chosen).read_bytes()
+    assert [each.level for each in own.model.record.validation] == list(LEVELS)
+    assert own.model.record.hyperparameters == tuple(own.mdp.space.names)
+    assert load_model(own.path).fingerprint == own.model.fingerprint
+    assert (own.path / "model.safetensors").stat().st_size < 30_000
+    assert not [finding for finding in check_folder(searched.path) if finding.problem]
+    level = searching.level_file(own, "schedule")
+    kept = level.read_bytes()
+    level.write_bytes(searching.level_file(own, "constant").read_bytes())
+    with pytest.raises(InputError, match="holds another level"):
+        searching.read_level(own, "schedule")
+    level.write_bytes(kept)
+
+
+def test_a_stopped_search_resumes_to_the_same_bytes(searched: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, keep, left = file.parent / "stopped", searching.keep_course, 7
+
+    def stop(*course: Any) -> None:
+        nonlocal left
+        keep(*course)
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(searching, "keep_course", stop)
+    with pytest.raises(KeyboardInterrupt):
+        Run.create(out, load(file, "full")).learn("update")
+    assert not (out / "models" / "update" / "model.safetensors").exists()
+    Run.open(out).learn("update")
+    assert contents(out / "models") == contents(searched.path / "models")
+
+
+@pytest.mark.soak
+def test_a_killed_search_resumes_to_the_same_bytes(file: Path) -> None:
+    """Ten times, at different moments."""
+    command = [sys.executable, "-m", "metastep", "search", str(file), "--scale", "full", "--out"]
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run([*command, str(file.parent / "of-the-command")], check=True, **quiet)
+    killed = 0
+    for moment in range(1, 11):
+        out = file.parent / f"killed-{moment}"
+        process = subprocess.Popen([*command, str(out)], **quiet)
+        begun = out / "models" / "update"
+        while process.poll() is None and not list(begun.glob("search/*.safetensors")):
+            time.sleep(0.01)
+        time.sleep(0.05 * moment)
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() != 0
+        subprocess.run([*command, str(out)], check=True, **quiet)
+        assert contents(out / "models") == contents(file.parent / "of-the-command" / "models")
+    assert killed >= 5
+
+
+def test_a_level_must_lead_to_be_chosen_over_a_simpler_one(searched: Run) -> None:
+    own = searched.of_model("update")
+    search, validation = own.config.search.build(), own.validation
+    returns = np.zeros_like(validation.returns)
+    noise = np.random.default_rng(0).normal(size=returns.shape[1])[:, None].astype(np.float32)
+    for leads, expected in (
+        ((0, 0, 0), "constant"),
+        ((0, 5, 5), "schedule"),
+        ((0, 0, 5), "feedback"),
+        ((0, 5, 9), "feedback"),
+    ):
+        for index, lead in enumerate(leads):
+            returns[index] = lead + (noise if index else -noise)
+        changed = type(validation)(**{**vars(validation), "returns": returns})
+        assert searching.selected_level(changed, search) == expected
+    returns[0] = np.nan
+    changed = type(validation)(**{**vars(validation), "returns": returns})
+    assert [each.level for each in searching.level_scores(changed, search)] == ["schedule", "feedback"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("search.strategy='hill'", "search.strategy: 'hill' must be 'open-es', 'cma-es', 'snes' or 'pgpe'"),
+        ("search.generation=4", "search.generation"),
+        ("models.update.meta.choices.momentum={}", "must be a hyperparameter of the rule 'ppo'"),
+        ("models.update.meta.choices.gradient_steps.high=64.0", "gradient_steps: 64 must not exceed 6"),
+        ("search.start.momentum=1.0", "search.start: 'momentum' is not chosen here"),
+    ],
+)
+def test_what_a_search_refuses(file: Path, change: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Run(file.parent / "refused", load(file, "full", [change])).require_buildable()
