@@ -239,9 +239,8 @@ def changed(mdp: Any, batch: float = 1.0, epochs: float = 1.0, rewards: float = 
 
 def loops(asked: Namespace, run: Any, tracker: Any) -> Record:
     """Search schedule and feedback over all loops together, and compare controllers and rates on each loop."""
-    from metastep.experiments.searching import read_level
-
     from metastep.evaluation import Method, compare
+    from metastep.experiments.searching import read_level
     from metastep.mdp.blocks import Stream
     from metastep.search import Searched
 
