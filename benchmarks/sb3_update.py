@@ -248,7 +248,7 @@ def main() -> None:
             "variants": 2,
             "tuning_variants": 1,
             "rates": [1e-3],
-            "updates": 1,
+            "updates": 2,
             "jobs": 1,
         }
         asked.out.mkdir(parents=True, exist_ok=True)
