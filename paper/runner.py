@@ -13,13 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from filelock import FileLock, Timeout
-
 from metastep import InputError, Run, Tracker
 from metastep.evaluation import to_parquet
 from metastep.experiments.budget import require_affordable
 from metastep.experiments.checking import Finding, check_folder
 from metastep.experiments.config import require_available
+from metastep.experiments.run import writing
 from metastep.experiments.stages import add_time, read_times
 from metastep.report.document import Document, to_markdown, write_picture
 from paper.outcome import Outcome, Product
@@ -59,22 +58,19 @@ def reproduce(
     chosen = {"environments": sorted(set(environments))} if environments else {}
     _claim_folder(out, {"scale": scale, "seed": seed, "overrides": list(overrides)} | chosen)
     outcomes: list[Outcome] = []
-    try:
-        with FileLock(out / ".lock", timeout=0):
-            for name, envs in wanted.items():
-                if not _outcome_file(out, name).exists():
-                    own = dataclasses.replace(bench, environments=envs)
-                    since = time.monotonic()
-                    try:
-                        product = REGISTRY[name].make(own)
-                    finally:  # the time of a stopped attempt counts as well
-                        add_time(out, name, time.monotonic() - since)
-                    _write_product(out, name, product, command_of(name, own, named=bool(environments)))
-                outcomes += read_id(out, name)[0]
-                for file, content in _collected(out).items():
-                    _write(file, content)
-    except Timeout:
-        raise InputError(f"Folder {out} is in use by another process; wait for it or use another folder.") from None
+    with writing(out):  # which also removes what killed attempts left
+        for name, envs in wanted.items():
+            if not _outcome_file(out, name).exists():
+                own = dataclasses.replace(bench, environments=envs)
+                since = time.monotonic()
+                try:
+                    product = REGISTRY[name].make(own)
+                finally:  # the time of a stopped attempt counts as well
+                    add_time(out, name, time.monotonic() - since)
+                _write_product(out, name, product, command_of(name, own, named=bool(environments)))
+            outcomes += read_id(out, name)[0]
+            for file, content in _collected(out).items():
+                _write(file, content)
     return outcomes
 
 

@@ -7,6 +7,7 @@ resumed and killed in the next, and at last resumed to its end, where it must ho
 `python -m tests.campaigns.kills WORK NUMBER SEED FOLDER` prints the outcomes as JSON; WORK is one of `WORKS`.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -38,11 +39,14 @@ from metastep.mdp import collection
 from tests import drafts
 from tests.disk import watch
 from tests.processes import CHILDREN
+from tests.search.test_stage import TINY
 
 _TINY = """collect.num_meta_episodes=32 rollout.num_episodes=4 rollout.block_size=8 meta.num_updates=2 fqi.iterations=2
     fqi.regressor.trees=3 fqi.num_stepsizes=11 selection.num_tasks=4 compare.num_tasks=6 compare.num_updates=2
     compare.num_tuning_tasks=2 compare.num_resamples=100 compare.methods=["metafqi","fixed","adam"]"""
 SETTINGS = _TINY.split()
+FAULTS = {"full disk": errno.ENOSPC, "read-only": errno.EROFS}  # of all calls after the first that has it
+SAID = "stderr.txt"  # beside the folder
 
 
 class Work(NamedTuple):
@@ -61,7 +65,7 @@ class Child:
 
     def __init__(self, work: str, parent: Connection, aimed: str, at: int, mode: str) -> None:
         self.work, self.parent, self.aimed, self.at, self.mode = work, parent, aimed, at, mode
-        self.stage, self.calls, self.is_drafting = "start", 0, drafts.are_on()
+        self.stage, self.calls, self.fault, self.is_drafting = "start", 0, "", drafts.are_on()
 
     def begin(self, name: str) -> None:
         self.parent.send((name, self.calls))
@@ -71,6 +75,12 @@ class Child:
     def around(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
         self.calls += 1
         here = self.stage == self.aimed and self.calls == self.at
+        if here and self.mode in FAULTS:
+            self.fault = self.mode
+        if self.fault == "read-only" or (self.fault and name in ("create", "write", "mkdir", "link")):
+            raise OSError(FAULTS[self.fault], os.strerror(FAULTS[self.fault]))
+        if self.fault:
+            return call(*arguments)
         if here and self.mode == "within" and name == "write":
             call(arguments[0][: len(arguments[0]) // 2])
         elif here and self.mode == "after":
@@ -91,8 +101,9 @@ class Child:
         setattr(place, attribute, begun)
 
     def run(self, folder: Path) -> None:
-        for number in (1, 2):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        for number, path in ((1, Path(os.devnull)), (2, folder.with_name(SAID))):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
         drafts.switch(self.is_drafting)
         watch(self.around)
         self.announce(progress.Terminal, "stage", lambda _, name, *rest: name)
@@ -118,7 +129,9 @@ class Stage(NamedTuple):
 
     @property
     def kind(self) -> str:
-        return self.name.removeprefix("nav2d: ").partition(" ")[0]  # without the name of a run or method
+        return (
+            self.name.removeprefix("nav2d: ").removeprefix("update ").partition(" ")[0]
+        )  # without a run, model or method
 
 
 def words(folder: Path, verb: str = "run", *more: str) -> list[str]:
@@ -191,10 +204,19 @@ def learned(folder: Path) -> list[str]:
     return ["learn", str(folder.with_name("input")), "--out", str(folder), "--updates", "5", "--device", "cpu"]
 
 
+def searched(folder: Path) -> list[str]:
+    return ["search", str(folder.with_name("tiny.toml")), "--scale", "full", "--out", str(folder), "--device", "cpu"]
+
+
+def write_search(folder: Path) -> None:
+    folder.with_name("tiny.toml").write_text(TINY.replace(", methods = []", ""))
+
+
 _ROUNDS = "collect.rounds=3", "collect.num_meta_episodes=16"
 WORKS = {
     "run": Work(words, checked),
     "rounds": Work(lambda folder: words(folder, "collect", *_ROUNDS), checked, announced=announce_rounds),
+    "search": Work(searched, checked, write_search),
     "learn": Work(learned, inputs=trained, announced=announce_learning),
     "publish": Work(published, inputs=trained, announced=announce_pair, state=pair, refuses_twice=True),
     "replace": Work(

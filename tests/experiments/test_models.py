@@ -15,7 +15,7 @@ from metastep.experiments import run as run_module
 from metastep.experiments import stages
 from metastep.experiments.config import load
 from metastep.experiments.publishing import publish
-from metastep.experiments.run import Run
+from metastep.experiments.run import Run, start_run
 from metastep.fqi import load_model
 from metastep.mdp.blocks import Stream
 from tests.cli.test_cli import invoke
@@ -174,6 +174,26 @@ def test_a_model_of_another_round_or_run_is_found(done, tmp_path):
     other = make(tmp_path / "other").path
     shutil.copy(other / "config.json", folder / "models" / "metastep" / "config.json")
     assert "models/metastep/config.json" in problems(folder)
+
+
+def test_deleted_rounds_and_times_are_missed_unless_the_data_were_copied(done, tmp_path):
+    folder, model = tmp_path / "run", Path("models", "metastep")
+    shutil.copytree(done.path, folder)
+    for name in ("rounds/1.safetensors", "rounds/2.safetensors", "times.json"):
+        (folder / model / name).unlink()
+    missing = [
+        "models/metastep/rounds/1.safetensors",
+        "models/metastep/rounds/2.safetensors",
+        "models/metastep/times.json",
+    ]
+    assert problems(folder) == dict.fromkeys(missing, "is missing.")
+    settings = {"overrides": [*TINY, *SMALL, "collect.rounds=2"], "command": "metastep run nav2d"}
+    first = start_run("nav2d", "quick", tmp_path / "first", **settings)
+    first.collect()
+    copied = start_run("nav2d", "quick", tmp_path / "copied", data=first.path, **settings)
+    assert problems(first.path) == problems(copied.path) == {}
+    shutil.rmtree(first.path / "rounds")
+    assert problems(first.path) == {"rounds/1.safetensors": "is missing."}
 
 
 @pytest.mark.parametrize(

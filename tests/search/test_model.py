@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import metastep
 from metastep._core.errors import InputError
 from metastep._core.storage import read_tensors, write_tensors
+from metastep.experiments.checking import draw_model, inspect_path
 from metastep.fqi import save_model as save_fitted
 from metastep.mdp.blocks import Stream
 from metastep.mdp.runs import BlockRun, run_blocks, start_of
@@ -225,3 +227,26 @@ def test_a_constant_and_a_schedule_need_no_diagnostics() -> None:
         assert stepper.needs == ()
         found = [stepper().values for _ in range(4)]
         assert [one.propose(budget=share).values for share in (0.0, 1 / 3, 2 / 3, 1.0)] == found
+
+
+def test_a_model_is_described_and_drawn(tmp_path: Path) -> None:
+    one, path, figure = model(), tmp_path / "one.safetensors", tmp_path / "one.svg"
+    save_model(one, path)
+    text = inspect_path(path)
+    for part in (
+        "feedback searched for pendulum, ppo",
+        "30 weights, 1e+06 environment steps of search, seed 3",
+        "last_div",
+    ):
+        assert part in text
+    rows = {line.split()[0]: list(map(float, line.split()[1:])) for line in text.splitlines()[-3:]}
+    assert rows["budget"] == [0.0, 0.5, 1.0]
+    np.testing.assert_allclose(rows["clip_range"], one.curves()["clip_range"], rtol=5e-3)
+    draw_model(path, figure)
+    assert len(set(re.findall("axes_[0-9]+", figure.read_text()))) == 6  # two hyperparameters, time and two features
+    for wanted, sentence in ((figure, "exists already"), (tmp_path / "one.pdf", r"must end with .svg or .png")):
+        with pytest.raises(InputError, match=sentence):
+            draw_model(path, wanted)
+    save_fitted(tiny_model(), tmp_path / "fitted.safetensors")
+    with pytest.raises(InputError, match="holds a fitted model"):
+        draw_model(tmp_path / "fitted.safetensors", tmp_path / "other.svg")

@@ -336,6 +336,8 @@ def writing(folder: Path, *, deep: bool = True) -> Iterator[None]:
             for root in (each for each, _, _ in os.walk(place)) if deep else (place,):
                 with suppress(OSError):
                     remove_leftovers(root)
+                    if Path(root) != place and not writer(Path(root)):  # of a run within this folder
+                        Path(root, LOCK).unlink(missing_ok=True)
         yield
     finally:
         if is_outermost:

@@ -226,17 +226,24 @@ def inspect(
     coverage: Annotated[
         Path | None, typer.Option(help="CSV or JSON file of test contexts: how far are they from training?")
     ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="SVG or PNG file to write: what a searched model does with each feature.")
+    ] = None,
+    force: given.ForceOption = False,
     allow_imports: given.ImportsOption = False,
 ) -> None:
     """Describe a model, a dataset or a run. Every file is verified."""
     prepare_jax("cpu")
-    from metastep.experiments.checking import inspect_path
+    from metastep.experiments.checking import draw_model, inspect_path
     from metastep.experiments.coverage import inspect_coverage
 
     # Both before anything is printed: half a description would read like a whole one.
     parts = [inspect_path(path, allow_imports=allow_imports)]
     if coverage is not None:
         parts.append(inspect_coverage(path, coverage, allow_imports=allow_imports))
+    if figure is not None:
+        draw_model(path, figure, force=force)
+        parts.append(f"figure: {figure}")
     print("\n".join(parts))
 
 
@@ -305,10 +312,13 @@ def learn(
     """Train a policy on a new task with a fitted model. Nothing is left to tune; a stopped training resumes."""
     terminal = watch(device)
     from metastep.experiments.learn import learn as learn_policy
+    from metastep.experiments.run import Run
     from metastep.pretrained import load
 
+    is_run = Path(model, "config.json").exists()  # whose model must be its own
+    fitted = Run.open(Path(model)).importing(allow_imports).model if is_run else load(model)
     settings: dict[str, Any] = {"family": family, "seed": seed, "num_updates": updates, "allow_imports": allow_imports}
-    learned = learn_policy(load(model), task, out, command=this_command(), tracker=terminal, **settings)
+    learned = learn_policy(fitted, task, out, command=this_command(), tracker=terminal, **settings)
     print(f"mean return {learned.first:.4g} before the first update, {learned.last:.4g} after the last.")
     print(f"policy: {out / 'policy.safetensors'}\ncurve: {out / 'curve.csv'}\nreport: {out / 'report.html'}")
 

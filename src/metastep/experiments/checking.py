@@ -5,6 +5,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,13 +23,16 @@ from metastep.experiments.reporting import observations
 from metastep.experiments.run import Run
 from metastep.experiments.schema import EnvSection
 from metastep.experiments.stages import read_fitted, read_times
-from metastep.fqi import Model, load_model
+from metastep.fqi import Model
 from metastep.mdp.dataset import Dataset, block_checksums
-from metastep.report.model import mean_importances, proposals
+from metastep.report.document import draw
+from metastep.report.model import controller_picture, mean_importances, proposals
+from metastep.search import SearchedModel, load_model
 
 _Checks = dict[Path, Callable[[], object]]
 # Folders that a stopped process may leave empty.
 _OWN = {"data", "search", "levels", "results", "figures", "extra", "runs", "rounds", "models"}
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the updates, at which a controller without knots is shown
 _SLICE = 5  # contexts along each coordinate at which first steps are shown
 _STARTS = 64  # first observations over which they are averaged
 
@@ -100,12 +104,21 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
         return dict.fromkeys(_files(path), refuse) | checks
     run.importing(allow_imports)  # whose refusal says nothing of the files
     is_compared, is_reported = run.comparison_file.exists(), run.report_file.exists()
-    optional: _Checks = {
-        path / "command.txt": partial(_require_command, path / "command.txt"),
-        path / "times.json": partial(read_times, path),
+    optional: _Checks = {path / "command.txt": partial(_require_command, path / "command.txt")}
+    times: _Checks = {path / "times.json": partial(read_times, path)}
+    rounds: _Checks = {
+        run.round_file(index): partial(provenance.read_round_model, run, index)
+        for index in range(1, run.config.collect.rounds)
     }
-    for index in range(1, run.config.collect.rounds):
-        optional[run.round_file(index)] = partial(provenance.read_round_model, run, index)
+    # Whole data were collected here, with a model for each later round, or copied; both take time, and so does a fit.
+    is_whole, stages = False, {"collect"}
+    with suppress(InputError):
+        is_whole = bool(block_checksums(run.data_folder))
+    with suppress(InputError):
+        stages = {*read_times(path)} or stages
+    checks |= times if is_whole or run.model_file.exists() else {}
+    checks |= rounds if is_whole and "collect" in stages else {}
+    optional |= times | rounds
     for file in sorted((path / "extra").glob("*.safetensors")):
         optional[file] = partial(provenance.read_comparison, run, file)
     results: _Checks = {
@@ -188,12 +201,23 @@ def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
     if not path.is_dir():
         raise InputError(f"inspect: {path} does not exist; a model file or the folder of a run or dataset is needed.")
     folder = Run.open(path).importing(allow_imports)
-    dataset = folder.dataset
-    lines = list(_describe_dataset(dataset))
+    is_searched = folder.config.learner == "search"
+    dataset = None if is_searched else folder.dataset
+    lines = [] if dataset is None else [*_describe_dataset(dataset), ""]
     if folder.model_file.exists():
-        lines += ["", *_describe_model(folder.model, dataset)]
+        lines += _describe_model(folder.model, dataset)
     further = [own.path for own in map(folder.of_model, folder.config.models) if own.path.exists()]
     return "\n".join([*lines, *(f"further model: metastep inspect {own}" for own in further)])
+
+
+def draw_model(path: Path, figure: Path, *, force: bool = False) -> None:
+    """Draw what a searched model does, as SVG or PNG."""
+    if (ending := figure.suffix.removeprefix(".").lower()) not in ("svg", "png"):
+        raise InputError(f"--figure: {figure} must end with .svg or .png.")
+    if not isinstance(model := load_model(path), SearchedModel):
+        raise InputError(f"--figure: {path} holds a fitted model, of which the report of its run has figures.")
+    storage.require_new(figure, force=force)
+    storage.write_new(figure, getattr(draw(controller_picture(model)), ending), force=force)
 
 
 def _describe_dataset(dataset: Dataset) -> Iterator[str]:
@@ -205,7 +229,25 @@ def _describe_dataset(dataset: Dataset) -> Iterator[str]:
     yield f"  collected on {dataset.environment.get('device', 'an unknown device')}; checksum {dataset.checksum[:16]}"
 
 
-def _describe_model(model: Model, dataset: Dataset | None) -> Iterator[str]:
+def _describe_searched(model: SearchedModel) -> Iterator[str]:
+    record = model.record
+    yield f"{record.level} searched for {_printable(record.environment)}, {_printable(record.rule_name)}"
+    weights = sum(array.size for array in model.weights)
+    yield f"  {weights} weights, {record.search_steps:.3g} environment steps of search, seed {record.seed}"
+    yield f"  observation: {_sizes((part.name, part.size) for part in record.observation) or 'nothing'}"
+    for each in record.validation:
+        mark = "  selected" if each.level == record.level else ""
+        yield f"  validation of the {each.level}: {each.score:.4g}, standard error {each.error:.2g}{mark}"
+    yield "  chosen over the updates, other features at their mean:"
+    table = model.curves(None if record.knots > 1 else _SHARES if record.units else (0.0,))
+    for name, column in table.items():
+        yield f"    {_printable(name):<16}" + "".join(f"{value:>10.3g}" for value in column)
+
+
+def _describe_model(model: Model | SearchedModel, dataset: Dataset | None) -> Iterator[str]:
+    if isinstance(model, SearchedModel):
+        yield from _describe_searched(model)
+        return
     record = model.record
     data = record.training_data
     yield f"model for {_printable(record.environment)}"

@@ -44,7 +44,7 @@ from metastep.search import SearchedModel
 from metastep.simulation.engine import engine_of
 
 _SECONDS_BETWEEN_PARTS = 20.0
-_POLICY = "policy.safetensors"
+_POLICY, _MARKER = "policy.safetensors", "learning.json"
 _TASK = TypeAdapter(dict[str, float])
 
 
@@ -101,7 +101,7 @@ def learn(
         "num_updates": total,
     }
     wanted = storage.stamp("learning") | learned | {"family": config.env.name}
-    marker = storage.claim(folder, "learning.json")
+    marker = storage.claim(folder, _MARKER)
     storage.write_atomically(marker, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
     there = storage.read_sealed(marker, "learning", "use another folder")
     found = first_difference({name: there.get(name) for name in wanted}, wanted)
@@ -135,19 +135,20 @@ def evaluate(
     path: Path, *, task: str | None = None, episodes: int = 100, seed: int = 1, allow_imports: bool = False
 ) -> Evaluated:
     """Simulate fresh episodes of a policy that `learn` wrote, on its own task or another one of the family."""
-    path = path / _POLICY if path.is_dir() else path
+    folder, path = path, path / _POLICY if path.is_dir() else path
     arrays, metadata = storage.read_tensors(path)
     storage.require_stamp(metadata, "policy", path, "learn it again")
     if episodes < 2:
         raise InputError(f"--episodes: {episodes} must be at least 2.")
     try:
-        own, recorded, theta = (
-            _TASK.validate_python(metadata["learned"]["task"]),
-            metadata["experiment"],
-            arrays["theta"],
-        )
+        learned, recorded, theta = dict(metadata["learned"]), metadata["experiment"], arrays["theta"]
+        own = _TASK.validate_python(learned["task"])
     except (KeyError, TypeError, ValueError):  # of which pydantic's errors are a kind
         raise InputError(f"File {path} does not hold what this version keeps.") from None
+    if folder != path and (folder / _MARKER).exists():
+        there = storage.read_sealed(folder / _MARKER, "learning", "learn it again")
+        found = first_difference(learned, {name: there.get(name) for name in learned})
+        refuse_difference(found, f"File {path} was learned with", "but in this folder it is", "learn it again")
     config = parse(recorded)
     require_modules(config.part_names(), f"File {path}", allow_imports=allow_imports)
     mdp = dataclasses.replace(build_mdp(config), block_size=1)

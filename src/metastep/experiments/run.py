@@ -29,7 +29,7 @@ from metastep._core.errors import InputError
 from metastep._core.progress import Named, Silent, Tracker
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
-from metastep._core.storage import writing
+from metastep._core.storage import writing as writing
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
 from metastep.envs.contexts import load_tasks
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
@@ -355,6 +355,6 @@ def start_run(
     dataset = None if data is None else provenance.find_data(data, config, listed)
     new.prepare_folder(command)
     if dataset is not None:
-        with new.writing():
+        with new.writing(), stages.Timed(new.path, None).stage("copy", 1, "datasets"):
             provenance.copy_data(dataset, new)
     return new

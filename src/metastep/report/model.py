@@ -33,10 +33,13 @@ from metastep.report.figures import (
 from metastep.report.results import axis_of
 from metastep.report.tables import Findings, Fitted
 from metastep.rules.spaces import Range
+from metastep.search import SearchedModel
+from metastep.search.network import LARGEST
 
 _GRID = 41  # step sizes are mapped over this many values of each context coordinate
 _MOST_BARS = 12
 _MOST_KEYWORDS = 4  # of a call that fits into a line
+_POINTS = 101  # of a line
 _STATES = 3  # learners whose values are drawn, at the start and on their way
 
 
@@ -152,6 +155,34 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
     drawn = (heat_map, (5.2, 3.9)) if len(grid) == 2 else (line, (5.6, 2.9))
     mapped = alone("step-size-map", caption, Panel("", drawn[0]), drawn[1])
     return [*parts, Heading("Recommended first step by task"), mapped]
+
+
+def controller_picture(model: SearchedModel) -> Picture:
+    """Draw every hyperparameter over the updates and against each feature."""
+    record = model.record
+    reach = {"share of updates": ("budget", 0.0, 1.0)}
+    mean, spread = np.asarray(record.mean), LARGEST * np.asarray(record.spread)
+    low, high = np.maximum(record.feature_low, mean - spread), np.minimum(record.feature_high, mean + spread)
+    for name, first, last in zip(record.feature_names, low.tolist(), high.tolist(), strict=True):
+        reach |= {} if name == "budget" else {name: (name, first, last)}
+
+    def draw(index: int, column: str, axes: Axes, ink: Ink) -> None:
+        name, first, last = reach[column]
+        places = np.linspace(first, last, _POINTS, dtype=np.float32)
+        axes.plot(places, model.responses(name, places)[:, index], color=tint(MAIN, 0, ink))
+        axes.set(xlabel=plain(column), ylim=(record.low[index], record.high[index]))
+        if record.scales[index] != "linear":
+            logarithmic(axes, "y")
+
+    caption = (
+        "Every hyperparameter over the updates and against each feature, with all others at their mean. A feature goes from its "
+        "smallest to its largest value on validation tasks, as far as the controller tells them apart."
+    )
+    rows = [
+        [Panel("" if place else name, partial(draw, index, column)) for index, name in enumerate(record.names)]
+        for place, column in enumerate(reach)
+    ]
+    return picture("controller", caption, rows, Layout((2.3, 1.8), (0.5, 0.85)))
 
 
 def mean_importances(heads: Sequence[Head]) -> NDArray[np.float64] | None:

@@ -170,10 +170,15 @@ class SearchedModel(AnyModel):
     def curves(self, shares: Sequence[float] | None = None) -> dict[str, NDArray[np.float32]]:
         """Return every hyperparameter, by name, at shares of the budget, by default the knots, with all else at its mean."""
         places = np.linspace(0.0, 1.0, self.record.knots) if shares is None else np.asarray(shares)
-        rows = np.tile(np.asarray(self.record.mean, np.float32), (len(places), 1))
-        if BUDGET in self.network.features:
-            rows[:, self.network.features.index(BUDGET)] = places
-        return {BUDGET: places.astype(np.float32)} | dict(zip(self.record.names, self.act(rows).T, strict=True))
+        found = self.responses(BUDGET, places.astype(np.float32))
+        return {BUDGET: places.astype(np.float32)} | dict(zip(self.record.names, found.T, strict=True))
+
+    def responses(self, feature: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return hyperparameters (values, coordinates) where one feature has these values, and all others their mean."""
+        rows = np.tile(np.asarray(self.record.mean, np.float32), (len(values), 1))
+        if feature in self.network.features:
+            rows[:, self.network.features.index(feature)] = values
+        return self.act(rows)
 
     @property
     def learned_from(self) -> str:

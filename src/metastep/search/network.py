@@ -21,7 +21,7 @@ Level = Literal["constant", "schedule", "feedback"]
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 BUDGET = "budget"
-_LARGEST = 3.0  # standardised features beyond are cut: a controller is not to extrapolate
+LARGEST = 3.0  # standardised features beyond are cut: a controller is not to extrapolate
 _MARGIN = 0.02  # distance of a base point from the faces of the cube, where a logit has no slope
 
 
@@ -91,7 +91,7 @@ class Network:
         logits = np.log(base / (1.0 - base)) + self.curve(weights, seen, xp)
         if self.units:
             spread = np.maximum(np.asarray(self.spread, np.float32), np.float32(1e-6))
-            z = xp.clip((seen - np.asarray(self.mean, np.float32)) / spread, -_LARGEST, _LARGEST)
+            z = xp.clip((seen - np.asarray(self.mean, np.float32)) / spread, -LARGEST, LARGEST)
             z = xp.where(xp.isfinite(seen), z, 0.0)
             z = xp.concatenate([z, xp.ones_like(z[..., :1])], axis=-1)
             units = xp.tanh(xp.sum(z[..., :, None] * weights.hidden, axis=-2))
