@@ -486,12 +486,14 @@ def draw(study: Record, path: Path) -> None:
         axes.set_xticks(range(len(groups)), groups, rotation=20, ha="right")
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_ylabel("% of the gain of the best tuned rate")
+        axes.margins(y=0.22)
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(frameon=False, loc="upper left", ncols=3)
 
     names = [family.removesuffix("-update") for family in families]
     series = {name: [study[f]["levels"].get(name, {}).get("area") for f in families] for name in colours}
     bars(top, names, {name: row for name, row in series.items() if any(row)}, colours)
     top.set_title("Searched levels minus the best tuned rate", loc="left")
-    top.legend(frameon=False)
     known = [f for f in families if "ablations" in study[f]]
     marks = [name.removeprefix("without-") for name in (study[known[0]]["ablations"] if known else ()) if name != "all"]
     marks = [*dict.fromkeys(name.removeprefix("only-") for name in marks)]
@@ -509,17 +511,16 @@ def draw(study: Record, path: Path) -> None:
     alone.set_xticks(range(len(marks)), [mark.replace("-", " ") for mark in marks], rotation=20, ha="right")
     alone.set_title("Each hyperparameter left out, and alone; dots are families", loc="left")
     alone.spines[["top", "right"]].set_visible(False)
-    if marks:
+    if alone.get_legend_handles_labels()[1]:
         alone.legend(frameon=False)
     with_loops = [f for f in families if "loops" in study[f]]
     rows = {loop: [study[f]["loops"].get(f"feedback over loops minus schedule over loops, {loop}") for f in with_loops]
             for loop in (*LOOPS, "all loops")}  # fmt: skip
-    shades = dict(zip(rows, ("#000000", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00"), strict=True))
+    shades = dict(zip(rows, ("#777777", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00"), strict=True))
     own = {"own loop": [study[f]["levels"].get("feedback minus schedule", {}).get("area") for f in families]}
     rows = {name: row for name, row in rows.items() if any(row)}
     bars(below, [f.removesuffix("-update") for f in (with_loops if rows else families)], rows or own, shades)
     below.set_title(f"Feedback minus schedule, {'searched over all loops' if rows else 'own loop'}", loc="left")
-    below.legend(frameon=False)
     palette = plt.get_cmap("tab10")
     for index, (family, found) in enumerate(study.items()):
         for curves in found["curves"]:
