@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 import warnings
 from argparse import Namespace
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from multiprocessing import get_context
@@ -241,20 +242,39 @@ def interval(values: np.ndarray) -> str:
     return f"{values.mean():.4g} [{low:.4g}, {high:.4g}]"
 
 
-def run_all(jobs: list[Job], kept: Path, pool: Any) -> list[dict[str, Any]]:
-    """Return the records of all jobs in their order; those that the file `kept` holds are not run again."""
+def run_all(
+    jobs: Sequence[Any],
+    kept: Path,
+    pool: Any,
+    work: Callable[[Any], dict[str, Any]] | None = None,
+    seconds: float = np.inf,
+) -> list[dict[str, Any]]:
+    """Return the records of all jobs in their order; those that the file `kept` holds are not run again.
+
+    `work` runs one job, `run` by default. After some seconds no further job is begun, and TimeoutError says what is left.
+    """
+    work, kind, since = work or run, type(jobs[0]), time.monotonic()
     text = kept.read_text() if kept.exists() else ""
     *lines, last = text.split("\n")
-    found = {Job(*(record.get(name) for name in Job._fields)): record for record in map(json.loads, lines)}
+    found = {kind(*(record.get(name) for name in kind._fields)): record for record in map(json.loads, lines)}
     missing = [job for job in dict.fromkeys(jobs) if job not in found]
     kept.parent.mkdir(parents=True, exist_ok=True)
+    if missing and seconds <= 0.0:
+        raise TimeoutError(f"{len(missing)} runs are left; call again with the same options to go on.")
     with kept.open("a") as file:
         if last:  # a run that was stopped while its line was written
             file.truncate(len(text) - len(last))
-        futures = {pool.submit(run, job): job for job in missing}
+        futures = {pool.submit(work, job): job for job in missing}
         for future in track(as_completed(futures), f"{len(missing)} runs", total=len(missing), console=shared.console):
+            if future.cancelled():
+                continue
             found[futures[future]] = future.result()
             print(json.dumps(found[futures[future]]), file=file, flush=True)
+            if time.monotonic() - since > seconds:
+                for waiting in futures:
+                    waiting.cancel()  # those that run are awaited
+    if left := sum(job not in found for job in missing):
+        raise TimeoutError(f"{left} runs are left; call again with the same options to go on.")
     return [found[job] for job in jobs]
 
 

@@ -65,7 +65,7 @@ def follow(words: list[str]) -> None:
     known = source in config.list_presets() or (source is not None and Path(source).exists())
     if not known or not all(Path(f"{module}.py").exists() for module in modules):
         return
-    scale = given["scale"] and given["scale"].value
+    scale = given["scale"]
     experiment = config.load(source, scale, overrides)
     build(experiment)
     if target:

@@ -4,17 +4,24 @@ import json
 from concurrent.futures import Future
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from metastep.mdp import Learners
+from metastep.rules.spaces import HyperparameterSpace
 from tests.processes import execute
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "shared")
-NEEDS = {"sb3_rates": "stable_baselines3", "ppo_sb3": "stable_baselines3"}
+NEEDS = dict.fromkeys(("sb3_rates", "sb3_update", "ppo_sb3"), "stable_baselines3")
+NEEDS |= dict.fromkeys(("update_study",), "evosax")
 OPTIONS = {"calibration": ["--size", "5"]}
+LONG = ("update_study",)  # compiles a dozen programs
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.soak] * (name in LONG)) for name in SCRIPTS])
 def test_a_benchmark_runs_at_its_smallest_size(name, tmp_path):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
@@ -55,3 +62,43 @@ def test_stopped_runs_resume_unless_model_or_loop_changed(tmp_path, monkeypatch)
     assert [found["score"] for found in sb3_rates.run_all([job, refitted, changed], kept, InThisProcess())] == [1, 2, 3]
     assert made == [job, refitted, changed]
     assert sorted(json.loads(line)["score"] for line in kept.read_text().splitlines()) == [1, 2, 3]
+
+
+def test_the_worst_of_a_population_copy_the_best_with_other_values(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import pbt
+
+    how = pbt.Population(size=8, every=2, spread=0.1, updates=4, perturb=0.1)
+    space = HyperparameterSpace((1e-4, 0.8), (1e-1, 1.0), ("log", "linear"), ("stepsize", "gae_lambda"))
+    number = jnp.arange(24.0)
+    state = {"theta": number[:, None], "rule_state": (number, number), "estimate": number, "flagged": number > 50.0}
+    learners = Learners(**state, previous=number, context=number // 8, curvature=None, key=None, update=jnp.uint32(2))
+    score = np.random.default_rng(0).permuted(np.tile(np.arange(8.0), (3, 1)), axis=1)
+    score[1, 2] = np.nan
+    values = jnp.tile(jnp.asarray([[1e-2, 0.9]]), (24, 1))
+    key = jax.random.key(0)
+    after, changed = pbt.exploit_and_explore(space, how, learners, values, jnp.asarray(score.ravel()), key)
+    source = np.asarray(after.theta[:, 0], int).reshape(3, 8)
+    is_copy = source != np.arange(24).reshape(3, 8)
+    ranks = np.argsort(np.argsort(np.nan_to_num(score, nan=-1.0), axis=1), axis=1)
+    np.testing.assert_array_equal(is_copy, ranks < 2)  # a quarter
+    for task, row in enumerate(source):
+        assert set(row[is_copy[task]] - 8 * task) <= set(np.flatnonzero(ranks[task] >= 6))  # of the same task
+    for array in (*after.rule_state, after.estimate, after.previous):
+        np.testing.assert_array_equal(array, source.ravel())
+    np.testing.assert_allclose(changed[~is_copy.ravel()], np.float32([[1e-2, 0.9]] * 18))
+    moved = np.asarray(changed)[is_copy.ravel()] / [1e-2, 0.9]
+    np.testing.assert_allclose(np.abs(np.log10(moved[:, 0])), 0.3, rtol=1e-4)  # a tenth of three decades
+    np.testing.assert_allclose(np.abs(0.9 * moved[:, 1] - 0.9), 0.02, rtol=1e-4)
+
+
+def test_the_curve_of_a_population_is_that_of_who_led_before(monkeypatch):
+    """The mean of pure noise stays what it is: choosing the best and then looking at new returns has no bias."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import pbt
+
+    curve, leader = pbt.led(np.array([[[1.0, 2.0]], [[5.0, 3.0]], [[np.nan, 4.0]], [[9.0, 7.0]]]), every=1)
+    np.testing.assert_array_equal(leader[:, 0], [0, 1, 0, 1])
+    np.testing.assert_array_equal(curve[:, 0], [1.0, 3.0, np.nan, 7.0])
+    noise = np.random.default_rng(0).normal(size=(20, 400, 8))
+    assert abs(pbt.led(noise, 3)[0].mean()) < 0.05

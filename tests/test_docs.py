@@ -152,7 +152,7 @@ def test_configurations_shown_on_presets_build():
     for page, words in shown_commands():
         given = parameters(words) if words[0] in ("run", "collect") else {}
         if given.get("preset") in list_presets() and not re.search(r"\w:\w", " ".join(given.get("overrides") or [])):
-            scale = given["scale"] and given["scale"].value
+            scale = given["scale"]
             assert method_specs(load(given["preset"], scale, given["overrides"] or ())), (page, words)
 
 

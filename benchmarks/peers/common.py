@@ -58,8 +58,9 @@ class Job(NamedTuple):
 
 
 class Training(NamedTuple):
-    """One measurement of PPO on CartPole-v1."""
+    """One measurement of PPO."""
 
+    env: str  # Gymnasium's name
     learners: int
     envs: int
     steps: int

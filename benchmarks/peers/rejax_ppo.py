@@ -16,7 +16,7 @@ def main() -> None:
     job, _ = from_arguments(Training)
     agent = {"hidden_layer_sizes": (job.hidden, job.hidden), "activation": "tanh"}
     algorithm = PPO.create(
-        env="CartPole-v1",
+        env=job.env,
         agent_kwargs=agent,
         num_envs=job.envs,
         num_steps=job.steps,

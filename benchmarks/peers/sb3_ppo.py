@@ -1,4 +1,4 @@
-"""Stable-Baselines3 (PyTorch) and sbx (its networks in JAX), both with Gymnasium's CartPole-v1 in one process.
+"""Stable-Baselines3 (PyTorch) and sbx (its networks in JAX), both with Gymnasium's environment in one process.
 
 Stable-Baselines3 computes on the CPU in any case, as it advises for networks without convolutions; sbx on JAX's default device.
 """
@@ -32,7 +32,7 @@ def main() -> None:
         options = {"policy_kwargs": {"net_arch": {"pi": layers, "vf": layers}}, "device": "cpu"}
     model: Any = PPO(
         "MlpPolicy",
-        make_vec_env("CartPole-v1", n_envs=job.envs),
+        make_vec_env(job.env, n_envs=job.envs),
         n_steps=job.steps,
         batch_size=job.minibatch,
         n_epochs=job.epochs,

@@ -39,6 +39,7 @@ from metastep.mdp import collection
 from tests import drafts
 from tests.disk import watch
 from tests.processes import CHILDREN
+from tests.search.test_stage import TINY
 
 _TINY = """collect.num_meta_episodes=32 rollout.num_episodes=4 rollout.block_size=8 meta.num_updates=2 fqi.iterations=2
     fqi.regressor.trees=3 fqi.num_stepsizes=11 selection.num_tasks=4 compare.num_tasks=6 compare.num_updates=2
@@ -128,7 +129,9 @@ class Stage(NamedTuple):
 
     @property
     def kind(self) -> str:
-        return self.name.removeprefix("nav2d: ").partition(" ")[0]  # without the name of a run or method
+        return (
+            self.name.removeprefix("nav2d: ").removeprefix("update ").partition(" ")[0]
+        )  # without a run, model or method
 
 
 def words(folder: Path, verb: str = "run", *more: str) -> list[str]:
@@ -201,10 +204,19 @@ def learned(folder: Path) -> list[str]:
     return ["learn", str(folder.with_name("input")), "--out", str(folder), "--updates", "5", "--device", "cpu"]
 
 
+def searched(folder: Path) -> list[str]:
+    return ["search", str(folder.with_name("tiny.toml")), "--scale", "full", "--out", str(folder), "--device", "cpu"]
+
+
+def write_search(folder: Path) -> None:
+    folder.with_name("tiny.toml").write_text(TINY.replace(", methods = []", ""))
+
+
 _ROUNDS = "collect.rounds=3", "collect.num_meta_episodes=16"
 WORKS = {
     "run": Work(words, checked),
     "rounds": Work(lambda folder: words(folder, "collect", *_ROUNDS), checked, announced=announce_rounds),
+    "search": Work(searched, checked, write_search),
     "learn": Work(learned, inputs=trained, announced=announce_learning),
     "publish": Work(published, inputs=trained, announced=announce_pair, state=pair, refuses_twice=True),
     "replace": Work(

@@ -4,7 +4,7 @@ import pytest
 from metastep._core.errors import InputError
 from metastep.evaluation import Comparison, MethodRecord, differences, metric_values, oracle_scores, summary
 from metastep.evaluation.intervals import holm
-from metastep.evaluation.statistics import all_differences, differences_over_seeds
+from metastep.evaluation.statistics import all_differences
 from metastep.report.tables import differences_table
 
 
@@ -152,19 +152,3 @@ def test_summary_has_a_row_a_method() -> None:
         assert row.final.low < row.final.mean < row.final.high
         assert (row.num_diverged, row.num_flagged) == (0, 0)
     np.testing.assert_allclose(second.auc.mean - first.auc.mean, 5.0, atol=0.5)
-
-
-def test_differences_over_seeds_pair_tasks_within_seeds() -> None:
-    names = ("ours", "fixed", "oracle")
-    seeds = [
-        make_comparison(simulated((shift, 0.0, 1.0), 60, seed), names, ("oracle",))
-        for seed, shift in enumerate((1.0, 1.3, 0.9))
-    ]
-    (row,) = differences_over_seeds(seeds, "ours")
-    own = [differences(comparison, "ours", ["fixed"])[0] for comparison in seeds]
-    assert (row.baseline, row.num_tasks, row.verdict) == ("fixed", 60, "better")
-    np.testing.assert_allclose(row.by_seed, [one.mean for one in own])
-    assert row.mean == pytest.approx(np.mean(row.by_seed))
-    assert row.high - row.low > np.mean([one.high - one.low for one in own]) / np.sqrt(3.0)
-    with pytest.raises(InputError, match="different numbers of tasks"):
-        differences_over_seeds([seeds[0], make_comparison(simulated((1.0, 0.0, 1.0), 50), names)], "ours")

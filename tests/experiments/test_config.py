@@ -251,7 +251,7 @@ NAV2D = {
     "policy.sigma=wide": "policy.sigma: 'wide' must be a number.",
     "meta.rule=ngaa": "meta.rule: 'ngaa' is not registered, allowed are a2c, adam, gradient, menu, nga, ppo, rmsprop,",
     "meta.rule.damping=2.0": "meta.rule.damping: 2.0 must lie in (0, 1).",
-    'compare.methods=["adamw"]': "compare.methods: 'adamw' is not registered, allowed are adam, cosine-annealing,",
+    'compare.methods=["adamw"]': "compare.methods: 'adamw' is not registered, allowed are adam, bandit, cosine-annealing,",
     "compare.methods.fixed.grid.stepsize=[]": "compare.methods.fixed.grid.stepsize: [] must hold at least one number.",
     'compare.methods=[{name="fixed", grid={alpha=[1]}}]': "compare.methods.fixed.controller: 'alpha' is not an option of",
     "models.metastep.fqi.regressor.tress=3": "fqi.regressor: 'tress' is not an option of extra-trees, allowed are trees,",

@@ -243,7 +243,7 @@ def test_optax_refuses_or_bounds_a_state_from_elsewhere(is_compiled):
     ):
         with pytest.raises(InputError, match=sentence):
             rate_of(sound, given(1) | change, True)
-    with pytest.raises(InputError, match=r"learned_rate: begins is .*, allowed are True and False"):
+    with pytest.raises(InputError, match=r"begins is .*, allowed are True and False"):
         rate_of(sound, given(1), jnp.ones(2))
 
 

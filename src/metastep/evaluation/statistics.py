@@ -101,8 +101,9 @@ def differences(
 
     `settings` are `seed`, `num_resamples` and `confidence` of `paired_test`.
     """
-    names = _contenders(comparison, target) if baselines is None else baselines
-    return _tested(comparison, [(target, name) for name in names], metric, **settings)
+    if baselines is None:
+        baselines = [m.name for m in comparison.methods if m.name != target and not m.is_yardstick]
+    return _tested(comparison, [(target, name) for name in baselines], metric, **settings)
 
 
 def all_differences(comparison: Comparison, metric: Metric = "auc", **settings: Any) -> tuple[Difference, ...]:
@@ -135,48 +136,6 @@ def _tested(
         facts: Any = (target, baseline, metric, mean, low, high, p_value, p_holm, found, *improved, *counts)
         rows.append(Difference(*facts))
     return tuple(rows)
-
-
-class SeedDifference(NamedTuple):
-    """How much better `target` is than `baseline`, over several seeds: each has a model and tasks of its own."""
-
-    target: str
-    baseline: str
-    metric: Metric
-    mean: float
-    low: float  # ends of the interval over seeds and tasks
-    high: float
-    verdict: Verdict
-    by_seed: tuple[float, ...]
-    num_tasks: int  # of each seed
-
-
-def differences_over_seeds(
-    comparisons: Sequence[Comparison],
-    target: str,
-    baselines: Sequence[str] | None = None,
-    *,
-    metric: Metric = "auc",
-    **settings: Any,
-) -> tuple[SeedDifference, ...]:
-    """Compare the target with every baseline over comparisons of several seeds (`intervals.hierarchical_interval`).
-
-    The other arguments are those of `differences`.
-    """
-    if len({comparison.num_tasks for comparison in comparisons}) > 1:
-        raise InputError("statistics: the seeds have different numbers of tasks; compare each on as many.")
-    rows = []
-    for baseline in _contenders(comparisons[0], target) if baselines is None else baselines:
-        pairs = [metric_values(comparison, metric, (target, baseline)) for comparison in comparisons]
-        apart = np.stack([first - second for first, second in pairs])
-        mean, low, high = intervals.hierarchical_interval(apart, **settings)
-        found, by_seed = intervals.verdict(low, high, 0.0, 0.95), tuple(apart.mean(axis=1).tolist())
-        rows.append(SeedDifference(target, baseline, metric, mean, low, high, found, by_seed, apart.shape[1]))
-    return tuple(rows)
-
-
-def _contenders(comparison: Comparison, target: str) -> list[str]:
-    return [record.name for record in comparison.methods if record.name != target and not record.is_yardstick]
 
 
 def differences_to_csv(rows: Iterable[Difference], path: str | Path) -> None:

@@ -26,6 +26,7 @@ from metastep.experiments.stages import fit_on, read_fitted, validate
 from metastep.fqi import Model, recorded_model
 from metastep.fqi.forest import Forest
 from metastep.mdp.history import Transitions
+from metastep.report.document import fenced, inert
 from metastep.report.tables import target_of
 
 _ROWS = 2000  # observations of the training data on which the packed model is compared with the whole one
@@ -86,15 +87,7 @@ def publish(
     for run in runs:
         if run.comparison_file.exists():
             comparison = join([measured(small, run, name, name, like=followed, tracker=tracker), run.comparison])
-            seed, num = run.config.seed, run.config.compare.num_resamples
-            against = {row.baseline: row for row in differences(comparison, name, seed=seed, num_resamples=num)}
-            tasks = f"{comparison.num_tasks} test tasks, with 95 % intervals; {name} is this file."
-            lines += ["", f"## Scores on {run.config.env.name}", "", f"Mean return over the updates, {tasks}"]
-            lines += ["", f"| method | mean return | {comparison.label(name)} minus it |", "|---|---|---|"]
-            for row in summary(comparison, seed=seed, num_resamples=num):
-                label, auc, less = comparison.label(row.method), row.auc, against.get(row.method)
-                minus = "" if less is None else f"{less.mean:.3g} [{less.low:.3g}, {less.high:.3g}]"
-                lines.append(f"| {label} | {auc.mean:.4g} [{auc.low:.4g}, {auc.high:.4g}] | {minus} |")
+            lines += _card_of_scores(name, comparison, run.config)
     grown, kept = (each.record.regressor.options.get("trees") for each in (whole, small))
     thinned = f"{kept} of {grown} trees of each forest, " if kept != grown else ""
     commands = [*(run.command() or f"# the run in {run.path.name}" for run in runs), command]
@@ -107,8 +100,10 @@ def publish(
         "data's observations it proposes exactly what the whole model does."
     )
     lines += ["", f"SHA-256: `{hashlib.sha256(content).hexdigest()}`"]
-    lines += ["", "## Made by", "", "```text", *commands, "```", ""]
-    lines.append(f"Simulated on {', '.join(devices)}; the forests were fitted on a CPU, with {fitted_with}.")
+    lines += ["", "## Made by", "", fenced("\n".join(commands), "text"), ""]
+    lines.append(
+        f"Simulated on {inert(', '.join(devices))}; the forests were fitted on a CPU, with {inert(fitted_with)}."
+    )
     text = ("\n".join(lines) + "\n").encode()
 
     def write_model(temporary: Path) -> None:
@@ -128,8 +123,8 @@ def publish(
 
 def _card_of_training(name: str, model: Model, runs: Sequence[Run]) -> Iterator[str]:
     record = model.record
-    families = ", ".join(run.config.env.name for run in runs)
-    yield from (f"# {name}", "", f"Proposes the updates of `{record.setting['rule']['name']}` on {families}.", "")
+    rule, families = inert(record.setting["rule"]["name"]), inert(", ".join(run.config.env.name for run in runs))
+    yield from (f"# {name}", "", f"Proposes the updates of {rule} on {families}.", "")
     yield from ("## Trained on", "")
     yield from ("| family | tasks | learners of a round, rounds | batch | updates |", "|---|---|---|---|---|")
     for run in runs:
@@ -140,20 +135,32 @@ def _card_of_training(name: str, model: Model, runs: Sequence[Run]) -> Iterator[
         batch = f"{rollout.num_envs} environments of {rollout.num_steps} steps"
         if rollout.num_envs is None:
             batch = f"{rollout.num_episodes} episodes of {rollout.horizon} steps"
-        yield f"| {config.env.name} | {tasks} | {collected} | {batch} | {config.meta.num_updates} |"
+        yield f"| {inert(config.env.name)} | {inert(tasks)} | {collected} | {batch} | {config.meta.num_updates} |"
     yield ""
     yield (
         f"{record.training_data.tuples} updates in all, seed {record.training_data.seed}, data "
-        f"`{record.training_data.fingerprint[:16]}`. Iteration {record.selected_iteration} of {len(model.q_functions)} was "
+        f"{inert(record.training_data.fingerprint[:16])}. Iteration {record.selected_iteration} of {len(model.q_functions)} was "
         f"selected on {sum(run.config.selection.num_tasks for run in runs)} validation tasks."
     )
     yield from ("", "## Ranges", "", "Numbers outside of these are guessed at, and a warning says so.", "")
     yield from ("| what it sees | smallest | largest |", "|---|---:|---:|")
     for column, low, high in zip(record.feature_names, record.feature_low, record.feature_high, strict=True):
-        yield f"| {column} | {low:.4g} | {high:.4g} |"
+        yield f"| {inert(column)} | {low:.4g} | {high:.4g} |"
     yield from ("", "| what it proposes | smallest | largest | scale |", "|---|---:|---:|---|")
     for branch in record.branches:
-        yield f"| {branch.name or 'step'} | {branch.low:g} | {branch.high:g} | {branch.scale} |"
+        yield f"| {inert(branch.name) or 'step'} | {branch.low:g} | {branch.high:g} | {branch.scale} |"
+
+
+def _card_of_scores(name: str, comparison: Comparison, config: Experiment) -> Iterator[str]:
+    seed, num = config.seed, config.compare.num_resamples
+    against = {row.baseline: row for row in differences(comparison, name, seed=seed, num_resamples=num)}
+    tasks = f"{comparison.num_tasks} test tasks, with 95 % intervals; {name} is this file."
+    yield from ("", f"## Scores on {inert(config.env.name)}", "", f"Mean return over the updates, {tasks}")
+    yield from ("", f"| method | mean return | {inert(comparison.label(name))} minus it |", "|---|---|---|")
+    for row in summary(comparison, seed=seed, num_resamples=num):
+        label, auc, less = comparison.label(row.method), row.auc, against.get(row.method)
+        minus = "" if less is None else f"{less.mean:.3g} [{less.low:.3g}, {less.high:.3g}]"
+        yield f"| {inert(label)} | {auc.mean:.4g} [{auc.low:.4g}, {auc.high:.4g}] | {minus} |"
 
 
 def measured(model: Model, run: Run, name: str, label: str, *, like: str, tracker: Tracker | None = None) -> Comparison:

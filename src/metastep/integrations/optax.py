@@ -7,7 +7,7 @@ and gives exactly the proposals of the model elsewhere (`benchmarks/proposals.py
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from metastep._core.errors import InputError, shown
 from metastep.features.diagnostics import Memory, MinibatchStats, Movement, observed
 from metastep.fqi import Model
-from metastep.fqi.stepper import Outside, as_diagnostics, as_numbers
+from metastep.fqi.stepper import Outside, as_diagnostics, as_numbers, require_bool
 from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
 from metastep.search import SearchedModel
 
@@ -152,9 +152,12 @@ def learned_update(
     def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
         """Return a state that may come from anywhere, with a rate of the model's range; refuse what is none."""
         wanted = jax.eval_shape(init, params if stepper.needs_parameters else ())
-        places, known = jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(wanted)
-        form: Any = jax.tree.structure(wanted)
-        if jax.tree.structure(state) != form:
+        (known, form), own_form = jax.tree.flatten(wanted), cast(Any, None)
+        try:
+            places, own_form = jax.tree_util.tree_flatten_with_path(state)
+        except SystemError:  # a state that holds itself
+            places = []
+        if own_form != form:
             raise InputError(f"{place}: state is {shown(state)}, allowed is the result of `init`.")
         leaves = []
         for (path, leaf), own in zip(places, known, strict=True):
@@ -212,9 +215,12 @@ def learned_update(
             raise InputError(f"{name} needs diagnostics, a dictionary of numbers by name.")
         if params is None and stepper.needs_parameters:
             raise InputError(f"{name} needs params, since the model observes their steps.")
-        if np.shape(begins) != () or not isinstance(begins, bool | np.bool_ | jax.Array):
-            raise InputError(f"{place}: begins is {shown(begins)}, allowed are True and False.")
-        given, state = as_diagnostics(diagnostics or {}, convert=_numbers), restored(state, params)
+        require_bool(begins)
+        begins = begins if isinstance(begins, jax.Array) else bool(begins)
+        given, state = (
+            as_diagnostics({} if diagnostics is None else diagnostics, convert=_numbers),
+            restored(state, params),
+        )
         nonlocal is_compared
         if not is_compared:
             is_compared = True

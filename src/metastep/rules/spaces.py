@@ -289,6 +289,7 @@ def space_for(rule: Any, step: Range, along: Mapping[str, Range], choices: Mappi
         for number in (bounds.low, bounds.high):
             with_ends: Any = (number,) if isinstance(getattr(rule, name), tuple) else number
             replace(rule, **{name: round(number) if name == "gradient_steps" else with_ends})
-    named = {"stepsize": step, **choices}
+    # In the rule's order: a configuration that was read from JSON has another one.
+    named = {"stepsize": step} | {name: choices[name] for name in rule.choices if name in choices}
     low, high, scales = zip(*((bounds.low, bounds.high, bounds.scale) for bounds in named.values()), strict=True)
     return HyperparameterSpace(low, high, scales, tuple(named))
