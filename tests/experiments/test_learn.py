@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import dataclasses
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -136,6 +137,21 @@ def test_files_that_are_not_policies_are_refused(fitted, tmp_path):
         storage.write_tensors(tmp_path / "policy.safetensors", arrays, stamp | metadata)
         with pytest.raises(InputError, match=sentence):
             learn.evaluate(tmp_path)
+
+
+def test_what_does_not_belong_to_the_folder_is_refused(fitted, whole, tmp_path):
+    mixed, words = tmp_path / "mixed", ["--device", "cpu"]
+    shutil.copytree(fitted, mixed)
+    shutil.copy(whole.model_file, mixed)
+    shown = CliRunner().invoke(app, ["learn", str(mixed), "--out", str(tmp_path / "new"), *words])
+    assert shown.exit_code == 2
+    assert "model.safetensors was fitted with " in shown.stderr
+    assert not (tmp_path / "new").exists()
+    for seed in (0, 1):
+        learn.learn(load_model(fitted), "", tmp_path / f"{seed}", seed=seed, num_updates=1)
+    shutil.copy(tmp_path / "1" / "policy.safetensors", tmp_path / "0")
+    with pytest.raises(InputError, match=r"was learned with seed = 1, but in this folder it is 0; learn it again\."):
+        learn.evaluate(tmp_path / "0", episodes=2)
 
 
 def test_tasks_as_text():

@@ -17,14 +17,19 @@ from metastep.experiments.run import Run
 from metastep.fqi import load_model, recorded_model
 from tests.rules.test_learning import TINY
 
+SVG = "<svg onload=alert(1)>"
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> list[Run]:
     """Tiny runs of two families."""
     path = tmp_path_factory.mktemp("families")
     folders = []
+    hostile = [*TINY, f'compare.methods.kl-adaptive.label="{SVG} [x](javascript:x) `|"']
     for preset in ("pendulum-ppo", "mountaincar-ppo"):
-        folders.append(Run.create(path / preset, load(preset, "quick", TINY), command=f"metastep run {preset}"))
+        folders.append(
+            Run.create(path / preset, load(preset, "quick", hostile), command=f"metastep run {preset}\n```\n{SVG}")
+        )
         folders[-1].learn()
     folders[0].compare()  # one of the two has scores
     return folders
@@ -42,6 +47,8 @@ def test_a_model_of_one_run_with_its_card(runs, tmp_path, monkeypatch):
     scores = "## Scores on pendulum\n\nMean return over the updates, 3 test tasks"
     for words in ("Simulated on cpu (", scores, "| linear annealing | "):
         assert words in card
+    assert "| &#60;svg onload=alert(1)> [x]&#40;javascript:x) &#96;&#124; |" in card  # a label is text
+    assert f"````text\nmetastep run pendulum-ppo\n```\n{SVG}\n" in card
     first = (tmp_path / "tiny.safetensors").read_bytes()
     assert CliRunner().invoke(app, command).exit_code == 2  # the file is there
     assert CliRunner().invoke(app, [*command, "--force"], catch_exceptions=False).exit_code == 0

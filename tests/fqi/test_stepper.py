@@ -299,6 +299,7 @@ def test_damaged_records_and_wrong_settings_are_refused():
         ({"num_updates": 10**400}, "num_updates is 1000.*, it must be less than or equal to 1000000000"),
         ({"num_updates": 10**5000}, "is a value of type dict, allowed are numbers, text"),
         ({"num_updates": object()}, "is .*, allowed are numbers, text"),
+        ({"version": np.ones(2)}, "is .*, allowed are numbers, text"),
         ({"movement": {"parameters": "?", "step": ""}}, "movement is damaged, allowed are two vectors"),
         ({"movement": record["movement"] | {"step": "AACAfwAAgH8AAIB/AACAfwAAgH8AAIB/"}}, "movement is damaged"),
         ({"gathered": None}, "gathered is None, it must be a table"),
@@ -316,7 +317,7 @@ def test_damaged_records_and_wrong_settings_are_refused():
     ):
         with pytest.raises(InputError, match=rf"^record:? ?{sentence}[^\n]*\.$"):
             model.stepper(record=record | change)
-    for wrong in (5, [], "record", b"record", np.ones(3), {"format": np.ones(2)}):
+    for wrong in (5, [], "record", b"record", np.ones(3)):
         with pytest.raises(InputError, match=r"^record is .*, allowed is the result of a stepper's `record`\.$"):
             model.stepper(record=wrong)
     chosen = clip_model().stepper()

@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ Log = Callable[[int, Mapping[str, Any]], None]
 """Receives the number of an update, from 0, and its quantities by name."""
 AnyLog = Log | str | os.PathLike[str] | None
 """A log, the path of a CSV file, or none."""
+
+# Rows that are read again hold numbers as text.
+_FORMULA = re.compile(r" *([=@]|[+-](?!(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|inf$|nan$))")
 
 
 class CSVLog:
@@ -27,7 +31,7 @@ class CSVLog:
 
     def __call__(self, update: int, numbers: Mapping[str, Any]) -> None:
         """Write a row."""
-        columns = ["update", *numbers]
+        columns = next(csv.reader([to_csv([["update", *numbers]])]))  # as they are written
         if self._last is None or update <= self._last:
             rows = self._rows() if update else []
             self._columns = rows[0] if rows else columns
@@ -53,11 +57,18 @@ class CSVLog:
 
 
 def to_csv(rows: Iterable[Iterable[Any]]) -> str:
-    """Return rows as CSV, with nine digits, which identify a float32."""
+    """Return rows as CSV; nine digits identify a float32. Text that a spreadsheet would run as a formula gets a quote."""
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, float):
+            return f"{value:.9g}"
+        if not isinstance(value, str):
+            return value
+        line = "".join(each if each.isprintable() else " " for each in value)
+        return f"'{line}" if _FORMULA.match(line) else line
+
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(
-        [f"{cell:.9g}" if isinstance(cell, float) else cell for cell in row] for row in rows
-    )
+    csv.writer(text, lineterminator="\n").writerows(map(cell, row) for row in rows)
     return text.getvalue()
 
 

@@ -62,7 +62,11 @@ def _table(section: BaseModel, prefix: str) -> Iterator[str]:
         else:
             tables = [(f"[[{prefix}{name}]]", entry.model_dump(exclude_defaults=True)) for entry in value]
         for heading, entries in tables:
-            yield from (heading, *(f"{key} = {literal(item)}" for key, item in entries.items() if item != {}), "")
+            yield from (
+                heading,
+                *(f"{key} = {literal(item)}" for key, item in entries.items() if item not in ({}, None)),
+                "",
+            )
 
 
 def section_in(kind: Any) -> type[BaseModel] | None:

@@ -60,6 +60,7 @@ _FIELDS |= dict.fromkeys(Memory._fields[6:], (_Number, 0.0))
 _SUMS: Any = {"minibatches": _Index} | dict.fromkeys(MinibatchStats._fields[1:3], _Number | None)
 _SUMS |= dict.fromkeys(MinibatchStats._fields[3:], (_Number | None, 0.0))
 _MEMORY: Any = create_model("", **_FIELDS)
+_PLAIN = TypeAdapter(dict[str, Any])
 _GATHERED: Any = create_model("", **_SUMS, direction=(str, ""), values=(dict[str, _Number], {}))
 _RECORD: TypeAdapter[Any] = TypeAdapter(
     create_model("", model=str, num_updates=Count, memory=_MEMORY, gathered=_GATHERED, movement=(dict[str, str], {}))
@@ -113,9 +114,9 @@ class Stepper:
                 )
             self.num_updates = int(num_updates or usual or 1)
             return
-        found = dict(record) if isinstance(record, Mapping) else record
-        if not isinstance(found, dict) or not isinstance(found.get("format", ""), str):
+        if not isinstance(record, Mapping):
             raise InputError(f"record is {shown(record)}, allowed is the result of a stepper's `record`.")
+        found = from_json(_PLAIN, dict(record), "record")
         require_stamp(found, "stepper", "of the stepper's record", "start again")
         state = from_json(_RECORD, found, "record")
         if state.model != model.fingerprint:
@@ -134,7 +135,7 @@ class Stepper:
                 )
         sums = state.gathered
         given = (getattr(sums, name) for name in MinibatchStats._fields[1:])
-        floats = [np.float32(np.nan if one is None else one) for one in given]
+        floats = [np.nan if one is None else one for one in given]
         self.gathered = MinibatchStats(sums.minibatches, *floats)
         if self.memory.updates:
             try:
@@ -181,8 +182,7 @@ class Stepper:
         If no update begins, the last proposal stays. With `minibatches`, call it for each of them before its step, with
         `begins` true for the first of an update, and with those of `features.diagnostics.PER_MINIBATCH` of the minibatch.
         """
-        if np.size(begins) != 1:
-            raise InputError(f"begins is {shown(begins)}, allowed are True and False.")
+        require_bool(begins)
         ratios: dict[str, Any] = {}
         given = as_diagnostics({} if diagnostics is None else diagnostics, more)
         if self.minibatches is not None:
@@ -247,7 +247,7 @@ class Stepper:
         """Return the state as JSON holds it: a few numbers, and two vectors if parameters are given."""
         movement = self.movement._asdict() if self.movement else {}
         # JSON has no numbers that are not finite.
-        sums = {name: float(value) if np.isfinite(value) else None for name, value in self.gathered._asdict().items()}
+        sums = {name: float(value) if abs(value) <= ANY else None for name, value in self.gathered._asdict().items()}
         values, direction = self._proposal or ({}, "")
         return {
             **stamp("stepper"),
@@ -287,6 +287,12 @@ def _plain(value: Any) -> Any:
     if value.dtype.is_complex or str(value.dtype) == "torch.bool":
         raise TypeError
     return value.detach().float().cpu()
+
+
+def require_bool(begins: Any) -> None:
+    """Refuse anything but one boolean of any framework."""
+    if "bool" not in str(getattr(begins, "dtype", type(begins))) or getattr(begins, "shape", ()) != ():
+        raise InputError(f"begins is {shown(begins)}, allowed are True and False.")
 
 
 def as_diagnostics(*given: Any, convert: Callable[[str, Any], Any] = as_numbers) -> dict[str, Any]:

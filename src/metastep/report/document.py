@@ -15,6 +15,9 @@ from matplotlib.figure import Figure
 
 from metastep._core import storage
 
+# What begins HTML, code or emphasis in Markdown, a cell, or a link: its brackets, or an address.
+_ACTIVE = re.compile(r"[&<\\`*~|]|(?<=\])[(:\[]|(?<=:)/(?=/)|(?<=www)\.", re.IGNORECASE)
+
 
 class Heading(NamedTuple):
     """Starts a section."""
@@ -130,31 +133,37 @@ def to_html(document: Document, drawings: Mapping[str, Drawing] | None = None) -
 
 
 def to_markdown(document: Document, figures: str) -> str:
-    """Return the document as Markdown; pictures refer to `<figures>/<name>.svg`. HTML and links are made inert."""
-    lines = [f"# {_inert(document.title)}", "", _inert(document.subtitle)]
+    """Return the document as Markdown; pictures refer to `<figures>/<name>.svg`. All that is quoted is `inert`."""
+    lines = [f"# {inert(document.title)}", "", inert(document.subtitle)]
     for part in document.parts:
         lines.append("")
         match part:
             case Heading(text):
-                lines.append(f"## {_inert(text)}")
+                lines.append(f"## {inert(text)}")
             case Paragraph(text):
-                lines.append(_inert(text))
+                lines.append(inert(text))
             case Command(text):
-                fence = "`" * max(3, *(1 + len(run) for run in re.findall("`+", text)), 3)
-                lines += [fence, text, fence]
+                lines.append(fenced(text))
             case Table():
                 marks = ["---:" if index in part.numeric else "---" for index in range(len(part.header))]
                 for cells in (part.header, marks, *part.rows):
-                    lines.append("| " + " | ".join(_inert(cell).replace("|", "\\|") for cell in cells) + " |")
+                    lines.append(f"| {' | '.join(map(inert, cells))} |")
             case Picture():
-                caption = _inert(part.caption)
+                caption = inert(inert(part.caption), re.compile(r"[][]"))
                 lines += [f"![{caption}]({figures}/{part.name}.svg)", "", f"*{caption}*"]
     return "\n".join(lines) + "\n"
 
 
-def _inert(text: str) -> str:
-    """Escape HTML and links: labels may come from files of others."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace("](", "]\\(")
+def inert(text: str, active: re.Pattern[str] = _ACTIVE) -> str:
+    """Return text for one line or cell of Markdown: labels, names and commands may come from files of others."""
+    line = "".join(each if each.isprintable() else " " for each in text).strip()
+    return active.sub(lambda found: f"&#{ord(found[0])};", line)
+
+
+def fenced(text: str, language: str = "") -> str:
+    """Return a block of code in Markdown; backticks and line ends in the text do not end it."""
+    fence = "`" * max(3, *(1 + len(run) for run in re.findall("`+", text)), 3)
+    return f"{fence}{language}\n{text}\n{fence}"
 
 
 def write_picture(picture: Picture, folder: Path, drawing: Drawing | None = None) -> list[Path]:
