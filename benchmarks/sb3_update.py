@@ -21,7 +21,7 @@ import sys
 import warnings
 from argparse import Namespace
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -49,6 +49,7 @@ class Job(NamedTuple):
     rate: float  # the first one; 0 where a model chooses
     seed: int
     updates: int
+    steps: int  # of every environment between two updates
     model: str  # file; empty without a model
     fingerprint: str  # of the model
     digest: str  # of the loop's settings
@@ -94,6 +95,7 @@ def run(job: Job) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     loop, _ = loop_of(job.family)
+    settings = loop.settings | {"n_steps": job.steps}
     task = loop.space.unpack(np.random.default_rng(job.seed).uniform(loop.space.low, loop.space.high))
 
     def make() -> gymnasium.Env:
@@ -122,7 +124,7 @@ def run(job: Job) -> dict[str, Any]:
 
     first = (lambda left: job.rate * left) if job.method == "linear rate" else job.rate or USUAL_RATE
     envs = VecMonitor(DummyVecEnv([make] * loop.num_envs))
-    agent = PPO("MlpPolicy", envs, learning_rate=first, seed=job.seed % 2**31, device="cpu", **loop.settings)
+    agent = PPO("MlpPolicy", envs, learning_rate=first, seed=job.seed % 2**31, device="cpu", **settings)
     watch, callbacks = Curve(), []
     if job.model:
         callbacks.append(LearnedUpdate(job.model))
@@ -159,7 +161,13 @@ def compare(asked: Namespace, runs: Callable[[list[Job]], list[dict[str, Any]]])
     def job(family: str, method: str, rate: float, seed: int) -> Job:
         loop, updates = loop_of(family)
         model = asked.models.format(family=family, level=method) if method in LEVELS else ""
-        facts = asked.updates or updates, model, fingerprint_of(model), loop.digest
+        facts = (
+            asked.updates or updates,
+            asked.steps or loop.settings["n_steps"],
+            model,
+            fingerprint_of(model),
+            loop.digest,
+        )
         return Job(family, method, rate, seed, *facts)
 
     best = tuned(asked, job, runs)
@@ -193,7 +201,7 @@ def compare(asked: Namespace, runs: Callable[[list[Job]], list[dict[str, Any]]])
                 [name, f"{rate:g}" if rate else "", interval(values), minus, share, f"{last:.4g}", f"{seconds:.1f}"]
             )
         loop, usual = loop_of(family)
-        batch = f"{loop.num_envs} environments x {loop.settings['n_steps']} steps"
+        batch = f"{loop.num_envs} environments x {asked.steps or loop.settings['n_steps']} steps"
         title = f"{FAMILIES[family]}, {asked.variants} variants, {asked.updates or usual} updates, {batch}"
         headings = (
             "method",
@@ -238,6 +246,7 @@ def main() -> None:
     parser.add_argument("--tuning-variants", type=int, default=20, help="others, to tune rates on")
     parser.add_argument("--rates", type=float, nargs="+", default=[*RATES])
     parser.add_argument("--updates", type=int, help="of a run; by default those of the preset")
+    parser.add_argument("--steps", type=int, help="of every environment between two updates; by default the preset's")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
     parser.add_argument("--minutes", type=float, default=np.inf, help="after which no further run is begun")
     parser.add_argument("--kept", type=Path, help="finished runs; default: sb3-update.jsonl in --out")
@@ -249,6 +258,7 @@ def main() -> None:
             "tuning_variants": 1,
             "rates": [1e-3],
             "updates": 2,
+            "steps": 25,
             "jobs": 1,
         }
         asked.out.mkdir(parents=True, exist_ok=True)
@@ -261,7 +271,8 @@ def main() -> None:
             if not Path(file).exists():
                 sys.exit(f"--models: {file} does not exist; search it first, or name other --families or --levels.")
     kept, left = asked.kept or asked.out / "sb3-update.jsonl", 60.0 * asked.minutes
-    with ProcessPoolExecutor(asked.jobs, mp_context=get_context("spawn")) as pool:
+    many: Any = partial(ProcessPoolExecutor, asked.jobs, mp_context=get_context("spawn"))
+    with ThreadPoolExecutor(1) if asked.jobs == 1 else many() as pool:
 
         def runs(jobs: list[Job]) -> list[dict[str, Any]]:
             nonlocal left

@@ -148,22 +148,26 @@ def parsed(config: Record) -> Any:
 
 def levels(asked: Namespace, run: Any, tracker: Any) -> Record:
     """Search the three levels and compare them with the preset's other methods."""
-    begun = time.perf_counter()
+    from metastep.experiments.searching import read_level
+    from metastep.experiments.stages import method_results
+
     for model in run.models_needed:
         run.learn(model, tracker=tracker)
-    searched = time.perf_counter() - begun
+    for name in run.config.compare.names:  # one at a time, so that each has its own seconds
+        method_results(run, [name], tracker=tracker)
     comparison, own = run.compare(tracker=tracker), run.of_model(MODEL)
-    found = scores_of(comparison)
+    found, model = scores_of(comparison), own.model
+    steps = {level: read_level(own, level).record.search_steps for level in own.config.search.levels}
+    searched, tested = times(own.path).get("search", 0.0), times(run.path)
     tables = {table.method: {"chosen": table.chosen, "steps": table.num_steps} for table in comparison.tuning}
-    model = own.model.record
-    curves = {name: values.tolist() for name, values in own.model.curves(np.linspace(0.0, 1.0, 21).tolist()).items()}
-    cost = {
-        "search_steps": model.search_steps,
-        "seconds": searched,
-        "stages": times(own.path),
-        "tests": times(run.path),
-    }
-    return found | {"selected": model.level, "curves": curves, "tuning": tables, "cost": cost}
+    for name, each in found["methods"].items():
+        # Levels are searched side by side: each has the share of the seconds that its steps are of all.
+        before = sum(steps.values()) if name == "update" else steps.get(name, tables.get(name, {}).get("steps", 0.0))
+        share = before / sum(steps.values()) if name == "update" or name in steps else 0.0
+        each |= {"before_steps": before, "seconds": searched * share + tested.get(f"compare {name}", 0.0)}
+    curves = {name: values.tolist() for name, values in model.curves(np.linspace(0.0, 1.0, 21).tolist()).items()}
+    cost = {"search_steps": sum(steps.values()), "seconds": searched, "stages": times(own.path), "tests": tested}
+    return found | {"selected": model.record.level, "curves": curves, "tuning": tables, "cost": cost}
 
 
 def times(folder: Path) -> Record:
@@ -363,18 +367,22 @@ def join(asked: Namespace) -> None:
         done = {seed: parts for seed, parts in seeds.items() if "levels" in parts}
         study[family] = {"seeds": [*done], **levels_of(done), **ablations_of(done), **loops_of(done)}
     for family, found in study.items():
-        rows = [[name, text(each["area"]), text(each["last"], percent=False), f"{each['steps']:,.0f}"]
-                for name, each in found["levels"].items()]  # fmt: skip
+        rows = []
+        for name, each in found["levels"].items():
+            costs = f"{each['steps']:,.0f}", f"{each['before_steps']:.3g}", f"{each['seconds']:.0f}"
+            rows.append([name, text(each["area"]), text(each["last"], percent=False), *costs])
         note = (
             f"selected: {', '.join(found['selected'])}; best rate: {', '.join(found['best'])}; gain {found['gain']:.4g}"
         )
-        cost = f"search: {found['cost']['search_steps']:.3g} steps, {found['cost']['seconds']:.0f} s, mean over seeds"
-        shared.show(
-            f"{family}, seeds {found['seeds']}",
-            ("method", "lead over the best rate", "last return", "steps"),
-            rows,
-            [note, cost],
+        headings = (
+            "method",
+            "lead over the best rate",
+            "last return",
+            "steps of a run",
+            "of search or tuning",
+            "seconds in all",
         )
+        shared.show(f"{family}, seeds {found['seeds']}", headings, rows, [note])
         for title, table in (("ablations", found.get("ablations", {})), ("loops", found.get("loops", {}))):
             if table:
                 shared.show(f"{family}: {title}", (title, "lead"), [[name, text(each)] for name, each in table.items()])
@@ -395,15 +403,16 @@ def levels_of(done: dict[int, Record]) -> Record:
         each = [parts["levels"]["methods"][name] for parts in done.values()]
         rows = [(area(seed, name) - best[seed][1]) / best[seed][2] for seed in done]
         found[name] = {"area": lead(rows), "last": lead([np.array(one["last"]) for one in each])}
-        found[name]["steps"] = float(np.mean([one["steps"] for one in each]))
+        for cost in ("steps", "before_steps", "seconds"):
+            found[name][cost] = float(np.mean([one.get(cost, 0.0) for one in each]))
     for high, low in (("update", "constant"), ("schedule", "constant"), ("feedback", "schedule")):
         if high in first and low in first:
             rows = [(area(seed, high) - area(seed, low)) / best[seed][2] for seed in done]
             ends = [
                 np.subtract(*(done[seed]["levels"]["methods"][name]["last"] for name in (high, low))) for seed in done
             ]
-            steps = found[high]["steps"] - found[low]["steps"]
-            found[f"{high} minus {low}"] = {"area": lead(rows), "last": lead(ends), "steps": steps}
+            costs = {cost: found[high][cost] - found[low][cost] for cost in ("steps", "before_steps", "seconds")}
+            found[f"{high} minus {low}"] = {"area": lead(rows), "last": lead(ends), **costs}
     cost = [parts["levels"]["cost"] for parts in done.values()]
     mean_cost = {name: float(np.mean([each[name] for each in cost])) for name in ("search_steps", "seconds")}
     chosen = {
@@ -477,12 +486,14 @@ def draw(study: Record, path: Path) -> None:
         axes.set_xticks(range(len(groups)), groups, rotation=20, ha="right")
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_ylabel("% of the gain of the best tuned rate")
+        axes.margins(y=0.22)
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(frameon=False, loc="upper left", ncols=3)
 
     names = [family.removesuffix("-update") for family in families]
     series = {name: [study[f]["levels"].get(name, {}).get("area") for f in families] for name in colours}
     bars(top, names, {name: row for name, row in series.items() if any(row)}, colours)
     top.set_title("Searched levels minus the best tuned rate", loc="left")
-    top.legend(frameon=False)
     known = [f for f in families if "ablations" in study[f]]
     marks = [name.removeprefix("without-") for name in (study[known[0]]["ablations"] if known else ()) if name != "all"]
     marks = [*dict.fromkeys(name.removeprefix("only-") for name in marks)]
@@ -500,17 +511,16 @@ def draw(study: Record, path: Path) -> None:
     alone.set_xticks(range(len(marks)), [mark.replace("-", " ") for mark in marks], rotation=20, ha="right")
     alone.set_title("Each hyperparameter left out, and alone; dots are families", loc="left")
     alone.spines[["top", "right"]].set_visible(False)
-    if marks:
+    if alone.get_legend_handles_labels()[1]:
         alone.legend(frameon=False)
     with_loops = [f for f in families if "loops" in study[f]]
     rows = {loop: [study[f]["loops"].get(f"feedback over loops minus schedule over loops, {loop}") for f in with_loops]
             for loop in (*LOOPS, "all loops")}  # fmt: skip
-    shades = dict(zip(rows, ("#000000", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00"), strict=True))
+    shades = dict(zip(rows, ("#777777", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00"), strict=True))
     own = {"own loop": [study[f]["levels"].get("feedback minus schedule", {}).get("area") for f in families]}
     rows = {name: row for name, row in rows.items() if any(row)}
     bars(below, [f.removesuffix("-update") for f in (with_loops if rows else families)], rows or own, shades)
     below.set_title(f"Feedback minus schedule, {'searched over all loops' if rows else 'own loop'}", loc="left")
-    below.legend(frameon=False)
     palette = plt.get_cmap("tab10")
     for index, (family, found) in enumerate(study.items()):
         for curves in found["curves"]:

@@ -3,12 +3,15 @@
 import json
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from metastep.experiments.config import load
+from metastep.experiments.run import Run
 from metastep.mdp import Learners
 from metastep.rules.spaces import HyperparameterSpace
 from tests.processes import execute
@@ -102,3 +105,43 @@ def test_the_curve_of_a_population_is_that_of_who_led_before(monkeypatch):
     np.testing.assert_array_equal(curve[:, 0], [1.0, 3.0, np.nan, 7.0])
     noise = np.random.default_rng(0).normal(size=(20, 400, 8))
     assert abs(pbt.led(noise, 3)[0].mean()) < 0.05
+
+
+def test_the_study_holds_hyperparameters_and_joins_seeds(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import update_study
+
+    mdp = Run(tmp_path / "unused", load("pendulum-update", "full")).of_model("update").mdp
+    held = update_study.variants(mdp, 5e-3)
+    assert len(held) == 1 + 2 * len(mdp.space.names)
+    for name, usual in {"clip_range": 0.2, "gae_lambda": 0.95, "critic_rate": 1.0, "gradient_steps": 64.0}.items():
+        choices = held[f"without-{name.replace('_', '-')}"]["choices"]
+        assert choices[name]["low"] < usual < choices[name]["high"] < 1.01 * usual
+        assert {key: choices[key] for key in choices if key != name} == {
+            key: held["all"]["choices"][key] for key in choices if key != name
+        }
+    assert held["only-clip-range"]["stepsize_high"] < 1.01 * 5e-3
+    halved = update_study.changed(mdp, batch=0.5, epochs=0.25, rewards=0.01)
+    assert (halved.batch_steps, halved.rule.epochs, halved.rule.minibatch_size) == (mdp.batch_steps // 2, 2, 200)
+
+    rng = np.random.default_rng(0)
+    for seed in (0, 1):  # the tuned rates gain 10 and 8, the constant gains 11, the schedule 12
+        first, noise = rng.normal(size=(2, 50))
+        gains = {"fixed": 10.0, "kl-adaptive": 8.0, "constant": 11.0, "schedule": 12.0}
+        areas = {name: (first + gain + noise - noise.mean()).tolist() for name, gain in gains.items()}
+        methods = {name: {"area": area, "last": area, "steps": 5.0} for name, area in areas.items()}
+        part = {
+            "first": first.tolist(),
+            "methods": methods,
+            "selected": "schedule",
+            "curves": {"budget": [], "stepsize": []},
+        }
+        part["cost"] = {"search_steps": 1.0, "seconds": 1.0}
+        (tmp_path / f"pendulum-update-{seed}-levels.json").write_text(json.dumps(part))
+    update_study.join(SimpleNamespace(out=tmp_path))
+    found = json.loads((tmp_path / "study.json").read_text())["pendulum-update"]
+    assert (found["best"], found["levels"]["schedule"]["area"]["seeds"]) == (["fixed", "fixed"], 2)
+    leads = [found["levels"][name]["area"]["mean"] for name in ("constant", "schedule", "schedule minus constant")]
+    np.testing.assert_allclose(leads, [0.1, 0.2, 0.1], atol=1e-9)
+    assert (tmp_path / "study.png").stat().st_size > 1000
+    assert "20.0 %" in capsys.readouterr().out

@@ -146,7 +146,9 @@ def resealed(content: bytes, generator: random.Random) -> bytes:
         "type": lambda: array.astype(np.float64 if array.dtype != np.float64 else np.int32),
         "flat": lambda: array.reshape(-1),
         "half": lambda: array[: len(array) // 2] if array.ndim else array,
-        "large": lambda: np.full_like(array, 100_000) if array.dtype.kind in "iu" else array,
+        "large": lambda: (
+            np.full_like(array, min(100_000, np.iinfo(array.dtype).max)) if array.dtype.kind in "iu" else array
+        ),
         "negative": lambda: -array if array.dtype.kind in "if" else ~array,
         "empty": lambda: array[:0] if array.ndim else array,
     }

@@ -66,7 +66,9 @@ def campaign(which: str, number: int, seed: int, sandbox: Path) -> dict[str, Any
         codes = meet(which, folder, kind, stage, generator)
         words = said.read_text(errors="replace")
         errors = [line for line in words.splitlines() if line.startswith("error: ")]
-        if not codes <= EXPECTED[kind] or "Traceback" in words or len(errors) != (2 in codes):
+        # Python ignores a Ctrl-C that arrives in JAX's callback for garbage collection, and says so.
+        is_traceback = "Traceback" in words and "in: <function _xla_gc_callback" not in words
+        if not codes <= EXPECTED[kind] or is_traceback or len(errors) != (2 in codes):
             failures.append(f"{kind} in {stage.name}: codes {codes}, {words[-600:]}")
         is_complete = work.refuses_twice and digests(folder, hidden=False) == reference
         code, _ = run(which, folder)
@@ -75,7 +77,7 @@ def campaign(which: str, number: int, seed: int, sandbox: Path) -> dict[str, Any
         if problems := work.problems(folder):
             failures.append(f"{kind} in {stage.name}: check finds {problems}")
         counts[f"{kind}: {', '.join(map(str, sorted(codes, key=str)))}"] += 1
-        print(dict(counts), len(failures), "failed", file=sys.stderr, flush=True)
+        print(dict(counts), failures[-1:], file=sys.stderr, flush=True)
     return {"outcomes": dict(sorted(counts.items())), "failures": failures[:20]}
 
 

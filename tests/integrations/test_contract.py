@@ -14,10 +14,10 @@ import torch
 
 from metastep._core.errors import InputError
 from metastep.fqi import Model
-from metastep.integrations.optax import learned_rate
+from metastep.integrations.optax import learned_rate, learned_update
 from metastep.integrations.pytorch import LearnedLR
 from metastep.integrations.stable_baselines3 import LearnedRate
-from tests.steppers import HIGH, LOW, TRAINING, clip_model, diagnostics, tiny_model
+from tests.steppers import HIGH, LOW, TRAINING, clip_model, diagnostics, tiny_model, whole_model
 
 START = np.linspace(0.1, 1.0, 6, dtype=np.float32)
 GRADIENT = np.linspace(-1.0, 1.0, 6, dtype=np.float32)
@@ -329,3 +329,37 @@ def test_another_number_of_gradient_steps_gives_one_warning():
         scheduler.step(**given(1))
     assert warned[0].filename == __file__
     scheduler.step(**given(2))
+
+
+def test_optax_and_pytorch_give_all_values_by_name():
+    """The same as a stepper, compiled and in a batch of learners; the critic's group has its own rate."""
+    model = whole_model(("last_divergence", "entropy_change", "budget"))
+    stepper, (init, propose) = model.stepper(5), learned_update(model, 5)
+    state, many = init(()), jax.vmap(lambda _: init(()))(jnp.arange(3))
+    one = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam(
+        [{"params": [one]}, {"params": [torch.nn.Parameter(one * 2)], "name": "critic"}], lr=1e-3
+    )
+    with pytest.raises(
+        InputError, match=r"chooses gradient_steps, .*; name those that the loop takes from `values` in `reads`"
+    ):
+        LearnedLR(optimizer, model, 5)
+    reads = ("gradient_steps", "clip_range", "gae_lambda", "entropy_weight")
+    scheduler = LearnedLR(optimizer, model, 5, reads=reads)
+    for update in range(3):
+        given = {"approx_kl": 0.01 * (update + 1), "entropy": 1.0 - 0.2 * update}
+        wanted = stepper(given).values
+        values, state = jax.jit(propose)(state, given)
+        rows, many = jax.vmap(propose, in_axes=(0, None))(many, given)
+        assert {name: float(value) for name, value in values.items()} == pytest.approx(wanted, rel=1e-5)
+        assert {name: float(value[1]) for name, value in rows.items()} == pytest.approx(wanted, rel=1e-5)
+        scheduler.step(**given)
+        assert scheduler.values == wanted
+        rates = [group["lr"] for group in optimizer.param_groups]
+        assert rates == pytest.approx([wanted["stepsize"], wanted["stepsize"] * wanted["critic_rate"]])
+    narrow = replace(model, record=replace(model.record, feature_low=(-7.0,) * 3, feature_high=(-1.0, 9.0, 9.0)))
+    init, propose = learned_update(narrow, 5)
+    with pytest.warns(UserWarning, match="last_divergence is -0.30103, outside"):
+        propose(propose(init(()), given)[1], given | {"approx_kl": 0.5})[0]["stepsize"].block_until_ready()
+    with pytest.raises(InputError, match=r"learned_rate: the model chooses .*; use learned_update"):
+        learned_rate(model, 5)

@@ -203,9 +203,9 @@ def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
     folder = Run.open(path).importing(allow_imports)
     is_searched = folder.config.learner == "search"
     dataset = None if is_searched else folder.dataset
-    lines = [] if dataset is None else [*_describe_dataset(dataset), ""]
+    lines = [] if dataset is None else list(_describe_dataset(dataset))
     if folder.model_file.exists():
-        lines += _describe_model(folder.model, dataset)
+        lines += [*([""] if lines else []), *_describe_model(folder.model, dataset)]
     further = [own.path for own in map(folder.of_model, folder.config.models) if own.path.exists()]
     return "\n".join([*lines, *(f"further model: metastep inspect {own}" for own in further)])
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -16,7 +16,7 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Tracker
 from metastep._core.storage import require_new, write_new
-from metastep.controllers import MetaFQIController
+from metastep.controllers import controller_of
 from metastep.evaluation import Comparison, Method, differences, join, summary
 from metastep.experiments.config import build_mdp, parse
 from metastep.experiments.provenance import read_dataset
@@ -28,6 +28,7 @@ from metastep.fqi.forest import Forest
 from metastep.mdp.history import Transitions
 from metastep.report.document import fenced, inert
 from metastep.report.tables import target_of
+from metastep.search import SearchedModel
 
 _ROWS = 2000  # observations of the training data on which the packed model is compared with the whole one
 _REACH = 5.0, 95.0  # percentiles of a family's returns: what lies between is the unit of its rewards
@@ -71,39 +72,41 @@ def publish(
         followed = runs[0].methods[target_of(runs[0].comparison)].model if runs[0].comparison_file.exists() else ""
         whole = read_fitted(runs[0].of_model(followed))[0]
     else:
+        if any(run.config.learner == "search" for run in runs):
+            raise InputError("publish: runs that search have no data to fit one model on; publish them one by one.")
         whole = pooled(runs, tracker=tracker)
     learned = [run.of_model(followed) for run in runs]
-    small = whole.only_selected() if trees is None else whole.only_selected().with_trees(trees)
     storage.create_folder(out)
-    with TemporaryDirectory() as aside:
-        fqi.save_model(small, Path(aside, file.name), packed=True)
-        content = storage.read_bytes(Path(aside, file.name))
-        small = fqi.load_model(Path(aside, file.name))
-    names = [part.name for part in whole.record.observation]
-    seen = np.concatenate([read_dataset(run, verify=False).transitions(names).observation for run in learned])
-    seen = seen[:: max(1, len(seen) // _ROWS)]
-    same = float(np.mean(np.all(np.atleast_2d(whole.act(seen).T == small.act(seen).T), axis=0)))
+    if isinstance(whole, SearchedModel):
+        if trees is not None:
+            raise InputError(f"--trees: {trees} must not be given, a searched model has none.")
+        proposes: Model | SearchedModel = whole
+        content, same = storage.read_bytes(learned[0].model_file), 1.0
+        about, devices = "the network's weights and its record.", [whole.record.versions.get("device", "unknown")]
+    else:
+        small, content, same = _packed(whole, learned, trees)
+        proposes = small
+        grown, kept = (each.record.regressor.options.get("trees") for each in (whole, small))
+        thinned = f"{kept} of {grown} trees of each forest, " if kept != grown else ""
+        about = (
+            f"the selected iteration, {thinned}numbers rounded. On {100 * same:.2f} % of the training data's observations it "
+            "proposes exactly what the whole model does."
+        )
+        devices = [*dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in learned)]
     lines = [*_card_of_training(name, whole, learned)]
     for run in runs:
         if run.comparison_file.exists():
-            comparison = join([measured(small, run, name, name, like=followed, tracker=tracker), run.comparison])
+            comparison = join([measured(proposes, run, name, name, like=followed, tracker=tracker), run.comparison])
             lines += _card_of_scores(name, comparison, run.config)
-    grown, kept = (each.record.regressor.options.get("trees") for each in (whole, small))
-    thinned = f"{kept} of {grown} trees of each forest, " if kept != grown else ""
     commands = [*(run.command() or f"# the run in {run.path.name}" for run in runs), command]
-    devices = dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in learned)
     versions = sorted(item for item in whole.record.versions.items() if item[0] != "device")
     fitted_with = ", ".join(f"{package} {version}" for package, version in versions)
     lines += ["", "## File", ""]
-    lines.append(
-        f"{len(content) / 1000:.0f} kB: the selected iteration, {thinned}numbers rounded. On {100 * same:.2f} % of the training "
-        "data's observations it proposes exactly what the whole model does."
-    )
+    lines.append(f"{len(content) / 1000:.0f} kB: {about}")
     lines += ["", f"SHA-256: `{hashlib.sha256(content).hexdigest()}`"]
     lines += ["", "## Made by", "", fenced("\n".join(commands), "text"), ""]
-    lines.append(
-        f"Simulated on {inert(', '.join(devices))}; the forests were fitted on a CPU, with {inert(fitted_with)}."
-    )
+    fitted = "" if isinstance(whole, SearchedModel) else "; the forests were fitted on a CPU"
+    lines.append(f"Simulated on {inert(', '.join(devices))}{fitted}, with {inert(fitted_with)}.")
     text = ("\n".join(lines) + "\n").encode()
 
     def write_model(temporary: Path) -> None:
@@ -121,7 +124,21 @@ def publish(
     return Published(file, card, len(content), same)
 
 
-def _card_of_training(name: str, model: Model, runs: Sequence[Run]) -> Iterator[str]:
+def _packed(whole: Model, runs: Sequence[Run], trees: int | None) -> tuple[Model, bytes, float]:
+    """Return the small model, its file, and the share of observations for which it proposes the very same."""
+    small = whole.only_selected() if trees is None else whole.only_selected().with_trees(trees)
+    with TemporaryDirectory() as aside:
+        file = Path(aside, "model.safetensors")
+        fqi.save_model(small, file, packed=True)
+        content, small = storage.read_bytes(file), fqi.load_model(file)
+    names = [part.name for part in whole.record.observation]
+    seen = np.concatenate([read_dataset(run, verify=False).transitions(names).observation for run in runs])
+    seen = seen[:: max(1, len(seen) // _ROWS)]
+    same = float(np.mean(np.all(np.atleast_2d(whole.act(seen).T == small.act(seen).T), axis=0)))
+    return small, content, same
+
+
+def _card_of_training(name: str, model: Model | SearchedModel, runs: Sequence[Run]) -> Iterator[str]:
     record = model.record
     rule, families = inert(record.setting["rule"]["name"]), inert(", ".join(run.config.env.name for run in runs))
     yield from (f"# {name}", "", f"Proposes the updates of {rule} on {families}.", "")
@@ -137,18 +154,39 @@ def _card_of_training(name: str, model: Model, runs: Sequence[Run]) -> Iterator[
             batch = f"{rollout.num_episodes} episodes of {rollout.horizon} steps"
         yield f"| {inert(config.env.name)} | {inert(tasks)} | {collected} | {batch} | {config.meta.num_updates} |"
     yield ""
-    yield (
-        f"{record.training_data.tuples} updates in all, seed {record.training_data.seed}, data "
-        f"{inert(record.training_data.fingerprint[:16])}. Iteration {record.selected_iteration} of {len(model.q_functions)} was "
-        f"selected on {sum(run.config.selection.num_tasks for run in runs)} validation tasks."
-    )
+    num = sum(run.config.selection.num_tasks for run in runs)
+    if isinstance(model, SearchedModel):
+        scores = ", ".join(
+            f"{each.level} {each.score:.4g} (error {each.error:.2g})" for each in model.record.validation
+        )
+        yield f"Searched in {model.record.search_steps:.3g} steps, seed {model.record.seed}: a {model.record.level}."
+        yield f"Scores on {num} validation tasks: {scores}."
+    else:
+        yield _selection(model, num)
     yield from ("", "## Ranges", "", "Numbers outside of these are guessed at, and a warning says so.", "")
     yield from ("| what it sees | smallest | largest |", "|---|---:|---:|")
     for column, low, high in zip(record.feature_names, record.feature_low, record.feature_high, strict=True):
         yield f"| {inert(column)} | {low:.4g} | {high:.4g} |"
     yield from ("", "| what it proposes | smallest | largest | scale |", "|---|---:|---:|---|")
-    for branch in record.branches:
-        yield f"| {inert(branch.name) or 'step'} | {branch.low:g} | {branch.high:g} | {branch.scale} |"
+    if isinstance(model, SearchedModel):
+        chosen: Iterable[Any] = zip(
+            model.record.names, model.record.low, model.record.high, model.record.scales, strict=True
+        )
+    else:
+        chosen = ((branch.name or "step", branch.low, branch.high, branch.scale) for branch in model.record.branches)
+    for what, low, high, scale in chosen:
+        yield f"| {inert(what)} | {low:g} | {high:g} | {scale} |"
+
+
+def _selection(model: Model, tasks: int) -> str:
+    data, chosen = (
+        model.record.training_data,
+        f"Iteration {model.record.selected_iteration} of {len(model.q_functions)}",
+    )
+    return (
+        f"{data.tuples} updates in all, seed {data.seed}, data {inert(data.fingerprint[:16])}. {chosen} was selected on {tasks} "
+        "validation tasks."
+    )
 
 
 def _card_of_scores(name: str, comparison: Comparison, config: Experiment) -> Iterator[str]:
@@ -163,10 +201,12 @@ def _card_of_scores(name: str, comparison: Comparison, config: Experiment) -> It
         yield f"| {inert(label)} | {auc.mean:.4g} [{auc.low:.4g}, {auc.high:.4g}] | {minus} |"
 
 
-def measured(model: Model, run: Run, name: str, label: str, *, like: str, tracker: Tracker | None = None) -> Comparison:
+def measured(
+    model: Model | SearchedModel, run: Run, name: str, label: str, *, like: str, tracker: Tracker | None = None
+) -> Comparison:
     """Run a model on the test tasks of a run; `like` names the model of the run whose rule and space it has."""
     seen, mdp = tuple(part.name for part in model.record.observation), run.of_model(like).mdp
-    method = Method(name, mdp.rule, MetaFQIController(model), label=label, space=mdp.space, observation=seen)
+    method = Method(name, mdp.rule, controller_of(model), label=label, space=mdp.space, observation=seen or None)
     return run.test([method], tracker=tracker)
 
 

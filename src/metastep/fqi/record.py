@@ -95,6 +95,11 @@ class BaseRecord(ABC):
         return {part.name.rpartition(":")[2]: part.size for part in self.observation}
 
     @property
+    def directions(self) -> tuple[str, ...]:
+        """Names of the branches that the model chooses from, by position; none where it chooses the step only."""
+        return ()
+
+    @property
     @abstractmethod
     def hyperparameters(self) -> tuple[str, ...]:
         """Names of the values that the model proposes."""
@@ -120,7 +125,6 @@ class ModelRecord(BaseRecord):
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Names of the branches that the model chooses from, by position; none where it chooses the step only."""
         return tuple(branch.name for branch in self.branches if branch.name)
 
     @property

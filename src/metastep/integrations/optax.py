@@ -1,10 +1,12 @@
-"""A gradient transformation of optax whose rate a fitted model proposes, also in compiled programs.
+"""A gradient transformation of optax whose rate a model proposes, and all hyperparameters of an update, in compiled programs.
 
-The forests are evaluated on the host, through a callback: this is about four times as fast as gathers in the compiled program,
+A searched model is a few matrix products in the program.
+
+Forests are evaluated on the host, through a callback: this is about four times as fast as gathers in the compiled program,
 and gives exactly the proposals of the model elsewhere (`benchmarks/proposals.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -17,17 +19,28 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError, shown
 from metastep.features.diagnostics import Memory, MinibatchStats, Movement, observed
+from metastep.fqi import Model
 from metastep.fqi.stepper import Outside, as_diagnostics, as_numbers, require_bool
 from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
+from metastep.search import SearchedModel
+
+_KEYS = {"stepsize": "learning_rate"}  # in the state
 
 
 class LearnedRateState(NamedTuple):
     """State between updates."""
 
-    hyperparams: dict[str, Array]  # the rate, where `optax.inject_hyperparams` would put it
+    hyperparams: dict[str, Array]  # the rate, where `optax.inject_hyperparams` would put it, and others by name
     memory: Memory
     movement: Movement
     gathered: MinibatchStats
+
+
+class LearnedUpdate(NamedTuple):
+    """Two pure functions, for compiled programs as well; see `learned_update`."""
+
+    init: Callable[[Any], LearnedRateState]
+    propose: Callable[..., tuple[dict[str, Array], LearnedRateState]]
 
 
 def learned_rate(
@@ -42,7 +55,7 @@ def learned_rate(
 
     `update` takes two more arguments. `diagnostics` are numbers by name (`features.diagnostics.DIAGNOSTICS`), the same names
     every time, except `parameters`. `begins` is true where an update begins and a rate is proposed, such as at the first of
-    its minibatches; otherwise the rate stays.
+    its minibatches; otherwise the rate stays. `learned_update` is for models that choose more than the rate.
 
     Args:
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
@@ -50,75 +63,14 @@ def learned_rate(
         flip_sign: whether updates descend, as with gradients of a loss.
         outside: warn once of numbers outside the range of the training data, or refuse each, with a
             `jax.errors.JaxRuntimeError` whose last line says why.
-        minibatches: of an epoch, for loops with `approx_kl` and `clip_fraction` of every minibatch, which are averaged here;
-            None for those of the last update.
+        minibatches: of an epoch, for loops that report every minibatch, of which the means are taken here; None for those of
+            the last update.
     """
-    fitted: Any = rate_model(model)
-    require_settings(fitted, "learned_rate")
-    stepper = fitted.stepper(num_updates, outside, minibatches=minibatches)
-    names, budget, sign = stepper.features, float(stepper.num_updates), -1.0 if flip_sign else 1.0
-    smallest, largest = fitted.record.bounds()["stepsize"]
-    warned: list[str] = []
-    is_compared = False
-
-    def act(rows: Array) -> NDArray[np.float32]:
-        table = np.asarray(rows, np.float32)
-        flat = table.reshape(-1, table.shape[-1])
-        for row in flat:
-            fitted.check_reach(row, outside, warned)
-        return fitted.act(flat, threads=1).reshape(table.shape[:-1])
-
-    def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
-        """Return a state that may come from anywhere, with a rate of the model's range; refuse what is none."""
-        wanted = jax.eval_shape(init, params if stepper.needs_parameters else ())
-        (known, form), own_form = jax.tree.flatten(wanted), cast(Any, None)
-        try:
-            places, own_form = jax.tree_util.tree_flatten_with_path(state)
-        except (SystemError, TypeError, ValueError):  # a state that holds itself, or keys without an order
-            places = []
-        if own_form != form:
-            raise InputError(f"learned_rate: state is {shown(state)}, allowed is the result of `init`.")
-        leaves = []
-        for (path, leaf), own in zip(places, known, strict=True):
-            name = f"state{jax.tree_util.keystr(path)}"
-            if (numbers := _numbers(name, leaf)).size != own.size:
-                raise InputError(f"learned_rate: {name} has {numbers.size} numbers, allowed is {own.size}.")
-            leaves.append(numbers.reshape(own.shape))
-        found: LearnedRateState = jax.tree.unflatten(form, leaves)
-        # What is remembered is finite, unlike what is gathered.
-        memory, movement = jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, 0.0), found[1:3])
-        rate = jnp.nan_to_num(found.hyperparams["learning_rate"], nan=smallest)
-        rate = jnp.clip(rate, jnp.float32(smallest), jnp.float32(largest))
-        return LearnedRateState({"learning_rate": rate}, memory, movement, found.gathered)
-
-    def init(params: Any) -> LearnedRateState:
-        zero = jnp.float32(0.0)
-        flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
-        flat = jnp.where(jnp.isfinite(flat), flat, 0.0)  # else no step would ever be finite
-        memory = Memory(*(zero for _ in Memory._fields))
-        gathered = MinibatchStats(*(zero for _ in MinibatchStats._fields))
-        movement = Movement(flat, jnp.zeros_like(flat))
-        return LearnedRateState({"learning_rate": jnp.float32(smallest)}, memory, movement, gathered)
-
-    def propose(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
-        movement = state.movement
-        if minibatches is not None:
-            given = {**given, **state.gathered.of_the_update(given, minibatches, jnp)}
-        given = {"rate": state.hyperparams["learning_rate"], **given}
-        if stepper.needs_parameters:
-            movement, turn = movement.after(_flat(params), jnp)
-            parameters = _flat(params)
-            lengths = {"step_norm": turn.length, "parameter_norm": jnp.sqrt(jnp.sum(parameters**2))}
-            given = {**lengths, "step_cosine": turn.cosine, **given, "parameters": parameters}
-        found, sound, memory = observed(names, given, state.memory, budget, jnp)
-        parts = {name: jnp.ravel(found[name]).astype(jnp.float32) for name in names}
-        for name, size in fitted.record.keywords.items():
-            if parts[name].size != size:
-                raise InputError(f"diagnostics: {name} has {parts[name].size} numbers, allowed is {size}.")
-        row = jnp.concatenate([*parts.values()])
-        row = jnp.where(sound, row, jnp.nan)  # which gives the smallest step
-        rate = jax.pure_callback(act, jax.ShapeDtypeStruct((), jnp.float32), row, vmap_method="broadcast_all")
-        return LearnedRateState({"learning_rate": rate}, memory._replace(rate=rate), movement, state.gathered)
+    fitted, sign = rate_model(model), -1.0 if flip_sign else 1.0
+    require_settings(fitted, "learned_rate", instead="use learned_update")
+    init, propose = learned_update(
+        fitted, num_updates, outside=outside, minibatches=minibatches, name="learned_rate: update"
+    )
 
     def update(
         updates: Any,
@@ -129,24 +81,156 @@ def learned_rate(
         begins: bool | Array = True,
         **extra_args: Any,
     ) -> tuple[Any, LearnedRateState]:
-        if diagnostics is None:
-            raise InputError("learned_rate: update needs diagnostics, a dictionary of numbers by name.")
-        if params is None and stepper.needs_parameters:
-            raise InputError("learned_rate: update needs params, since the model observes their steps.")
-        require_bool(begins)
-        begins = begins if isinstance(begins, jax.Array) else bool(begins)
-        given, state = as_diagnostics(diagnostics, convert=_numbers), restored(state, params)
-        nonlocal is_compared
-        if not is_compared:
-            is_compared = True
-            warn_of_differences(fitted, "learned_rate", batch_size(given))
-        state = jax.lax.cond(begins, lambda: propose(given, params, state), lambda: state)
-        if minibatches is not None:
-            state = state._replace(gathered=state.gathered.after(given, begins, minibatches, jnp))
-        rate = sign * state.hyperparams["learning_rate"]
+        values, state = propose(state, diagnostics, params, begins=begins)
+        rate = sign * values["stepsize"]
         return jax.tree.map(lambda leaf: (rate * leaf).astype(leaf.dtype), updates), state
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def learned_update(
+    model: ModelSource,
+    num_updates: int | None = None,
+    *,
+    outside: Outside = "warn",
+    minibatches: int | None = None,
+    name: str = "learned_update: propose",
+) -> LearnedUpdate:
+    """Return pure functions that propose all hyperparameters of an update, by name.
+
+    `init(params)` returns the first state, `propose(state, diagnostics, params)` the values and the next state. Call it after
+    the batch and before the losses of an update; `params` may be left out where the model does not observe their steps.
+
+    Args:
+        model, num_updates, outside, minibatches: as of `learned_rate`.
+        name: what sentences about wrong arguments begin with.
+    """
+    fitted = rate_model(model)
+    stepper = fitted.stepper(num_updates, outside, minibatches=minibatches)
+    names, budget, chosen = stepper.features, float(stepper.num_updates), fitted.record.hyperparameters
+    every = [fitted.record.bounds(direction) for direction in fitted.record.directions or ("",)]
+    bounds = {each: (min(one[each][0] for one in every), max(one[each][1] for one in every)) for each in chosen}
+    low, high = (np.asarray(ends, np.float32) for ends in (fitted.record.feature_low, fitted.record.feature_high))
+    place, warned = name.partition(":")[0], list[str]()
+    is_compared = False
+
+    def check(rows: Any) -> NDArray[np.float32]:
+        table = np.asarray(rows, np.float32)
+        for row in table.reshape(-1, table.shape[-1]):
+            fitted.check_reach(row, outside, warned)
+        return np.zeros(table.shape[:-1], np.float32)
+
+    def act(rows: Array) -> NDArray[np.float32]:
+        assert isinstance(fitted, Model)
+        table = np.asarray(rows, np.float32)
+        check(table)
+        found = fitted.act(table.reshape(-1, table.shape[-1]), threads=1).reshape(
+            np.prod(table.shape[:-1], dtype=int), -1
+        )
+        branches = fitted.record.branches
+        others = np.array([[*branch.values.values()] for branch in branches], np.float32).reshape(len(branches), -1)
+        position = found[:, 0].astype(int) if fitted.record.directions else np.zeros(len(found), int)
+        return np.column_stack([others[position], found[:, -1]]).reshape(*table.shape[:-1], -1).astype(np.float32)
+
+    def choose(parts: Mapping[str, Array], sound: Array) -> dict[str, Array]:
+        """Return the hyperparameters for some features, each (size,)."""
+        row = jnp.concatenate([jnp.zeros(0, jnp.float32), *parts.values()])
+        if not isinstance(fitted, SearchedModel):  # forests are on the host
+            row = jnp.where(sound, row, jnp.nan)  # which gives the smallest step
+            shape = jax.ShapeDtypeStruct((len(chosen),), jnp.float32)
+            return dict(zip(chosen, jax.pure_callback(act, shape, row, vmap_method="broadcast_all"), strict=True))
+        values = fitted.jax_values({each: part if part.size > 1 else part[0] for each, part in parts.items()})
+
+        def checked() -> Array:
+            shape = jax.ShapeDtypeStruct((), jnp.float32)
+            return jax.pure_callback(check, shape, row, vmap_method="broadcast_all")
+
+        # The host is called only where a number lies outside; the zero that it returns makes sure that it is.
+        zero = jax.lax.cond(jnp.any((row < low) | (row > high)), checked, lambda: jnp.float32(0.0))
+        return values | {"stepsize": values["stepsize"] + zero}
+
+    def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
+        """Return a state that may come from anywhere, with a rate of the model's range; refuse what is none."""
+        wanted = jax.eval_shape(init, params if stepper.needs_parameters else ())
+        (known, form), own_form = jax.tree.flatten(wanted), cast(Any, None)
+        try:
+            places, own_form = jax.tree_util.tree_flatten_with_path(state)
+        except (SystemError, TypeError, ValueError):  # a state that holds itself, or keys without an order
+            places = []
+        if own_form != form:
+            raise InputError(f"{place}: state is {shown(state)}, allowed is the result of `init`.")
+        leaves = []
+        for (path, leaf), own in zip(places, known, strict=True):
+            field = f"state{jax.tree_util.keystr(path)}"
+            if (numbers := _numbers(field, leaf)).size != own.size:
+                raise InputError(f"{place}: {field} has {numbers.size} numbers, allowed is {own.size}.")
+            leaves.append(numbers.reshape(own.shape))
+        found: LearnedRateState = jax.tree.unflatten(form, leaves)
+        # What is remembered is finite, unlike what is gathered.
+        memory, movement = jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, 0.0), found[1:3])
+        values = {}
+        for each, (smallest, largest) in bounds.items():
+            number = jnp.nan_to_num(found.hyperparams[_KEYS.get(each, each)], nan=smallest)
+            values[_KEYS.get(each, each)] = jnp.clip(number, jnp.float32(smallest), jnp.float32(largest))
+        return LearnedRateState(values, memory, movement, found.gathered)
+
+    def init(params: Any) -> LearnedRateState:
+        zero = jnp.float32(0.0)
+        flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
+        flat = jnp.where(jnp.isfinite(flat), flat, 0.0)  # else no step would ever be finite
+        memory = Memory(*(zero for _ in Memory._fields))
+        gathered = MinibatchStats(*(zero for _ in MinibatchStats._fields))
+        movement = Movement(flat, jnp.zeros_like(flat))
+        values = {_KEYS.get(each, each): jnp.float32(smallest) for each, (smallest, _) in bounds.items()}
+        return LearnedRateState(values, memory, movement, gathered)
+
+    def proposed(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
+        movement = state.movement
+        if minibatches is not None:
+            given = {**given, **state.gathered.of_the_update(given, minibatches, jnp)}
+        given = {"rate": state.hyperparams["learning_rate"], **given}
+        if stepper.needs_parameters:
+            movement, turn = movement.after(_flat(params), jnp)
+            parameters = _flat(params)
+            lengths = {"step_norm": turn.length, "parameter_norm": jnp.sqrt(jnp.sum(parameters**2))}
+            given = {**lengths, "step_cosine": turn.cosine, **given, "parameters": parameters}
+        found, sound, memory = observed(names, given, state.memory, budget, jnp)
+        parts = {each: jnp.ravel(found[each]).astype(jnp.float32) for each in names}
+        for each, size in fitted.record.keywords.items():
+            if parts[each].size != size:
+                raise InputError(f"diagnostics: {each} has {parts[each].size} numbers, allowed is {size}.")
+        values = choose(parts, sound)
+        memory = memory._replace(rate=values["stepsize"])
+        values = {_KEYS.get(each, each): values[each] for each in chosen}
+        return LearnedRateState(values, memory, movement, state.gathered)
+
+    def propose(
+        state: LearnedRateState,
+        diagnostics: Mapping[str, Any] | None = None,
+        params: Any = None,
+        *,
+        begins: bool | Array = True,
+    ) -> tuple[dict[str, Array], LearnedRateState]:
+        if diagnostics is None and stepper.needs:
+            raise InputError(f"{name} needs diagnostics, a dictionary of numbers by name.")
+        if params is None and stepper.needs_parameters:
+            raise InputError(f"{name} needs params, since the model observes their steps.")
+        require_bool(begins)
+        begins = begins if isinstance(begins, jax.Array) else bool(begins)
+        given, state = (
+            as_diagnostics({} if diagnostics is None else diagnostics, convert=_numbers),
+            restored(state, params),
+        )
+        nonlocal is_compared
+        if not is_compared:
+            is_compared = True
+            warn_of_differences(fitted, place, batch_size(given))
+        state = jax.lax.cond(begins, lambda: proposed(given, params, state), lambda: state)
+        if minibatches is not None:
+            state = state._replace(gathered=state.gathered.after(given, begins, minibatches, jnp))
+        return {each: state.hyperparams[_KEYS.get(each, each)] for each in chosen}, state
+
+    return LearnedUpdate(init, propose)
 
 
 def _numbers(name: str, value: Any) -> Array:

@@ -1,6 +1,6 @@
 """A learning-rate scheduler of PyTorch whose rates a fitted model proposes, for any optimizer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +28,8 @@ class LearnedLR(LRScheduler):
         log: called for every update (`metastep._core.logs`); a path is a CSV file.
         outside: warn once of numbers outside the range of the training data, or refuse each.
         minibatches: of an epoch, for loops that call `step` for every minibatch; None if a call is an update.
+        reads: other hyperparameters of the model, which the loop takes from `values` after each `step`. A parameter group
+            whose `name` is "critic" gets `critic_rate` times its rate without that.
     """
 
     def __init__(
@@ -39,12 +41,16 @@ class LearnedLR(LRScheduler):
         *,
         outside: Outside = "warn",
         minibatches: int | None = None,
+        reads: Sequence[str] = (),
     ) -> None:
         # Without the base class's `__init__`, which would step at once, before there are diagnostics.
         self.optimizer = optimizer
         self._log, self._given = as_log(log), num_updates
         fitted = rate_model(model)
-        require_settings(fitted, "LearnedLR")
+        has_critic = any(group.get("name") == "critic" for group in optimizer.param_groups)
+        settings = ("stepsize", *reads, *(["critic_rate"] if has_critic else []))
+        require_settings(fitted, "LearnedLR", settings, "name those that the loop takes from `values` in `reads`")
+        self.values: dict[str, float] = {}  # of the last proposal, by name
         self.stepper = fitted.stepper(num_updates, outside, None, self._log, minibatches)
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", float(group["lr"]))
@@ -78,8 +84,11 @@ class LearnedLR(LRScheduler):
             every = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
             flat = torch.cat([parameter.detach().flatten() for parameter in every])
             diagnostics = {"parameters": flat} | diagnostics
-        rate = self.stepper(diagnostics).stepsize
+        self.values = self.stepper(diagnostics).values
         for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
+            rate = self.values["stepsize"] * (
+                self.values.get("critic_rate", 1.0) if group.get("name") == "critic" else 1.0
+            )
             if isinstance(group["lr"], torch.Tensor):  # a compiled optimizer keeps reading this tensor
                 group["lr"].fill_(rate * ratio)
             else:
