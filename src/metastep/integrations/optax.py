@@ -7,6 +7,7 @@ and gives exactly the proposals of the model elsewhere (`benchmarks/proposals.py
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -152,12 +153,12 @@ def learned_update(
     def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
         """Return a state that may come from anywhere, with a rate of the model's range; refuse what is none."""
         wanted = jax.eval_shape(init, params if stepper.needs_parameters else ())
-        (known, form), own_form = jax.tree.flatten(wanted), cast(Any, None)
-        try:
-            places, own_form = jax.tree_util.tree_flatten_with_path(state)
-        except (SystemError, TypeError, ValueError):  # a state that holds itself, or keys without an order
-            places = []
-        if own_form != form:
+        known, form = jax.tree.flatten(wanted)
+        places, is_state = [], False
+        with suppress(SystemError, TypeError, ValueError):  # a state that holds itself, or keys without an order
+            places, own_form = cast(Any, jax.tree_util.tree_flatten_with_path(state))
+            is_state = own_form == form
+        if not is_state:
             raise InputError(f"{place}: state is {shown(state)}, allowed is the result of `init`.")
         leaves = []
         for (path, leaf), own in zip(places, known, strict=True):
