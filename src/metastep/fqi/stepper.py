@@ -227,7 +227,10 @@ class Stepper:
         )
         proposal = self.model.proposed(seen, self.outside, self._warnings, stacklevel=4)
         # The state changes only now: a refused call changes nothing.
-        self.memory, self.movement, self._proposal = memory._replace(rate=proposal.stepsize), movement, proposal
+        # Memory is of float32, as a record restores it.
+        kept = Memory(*(np.float32(np.clip(value, -ANY, ANY)) for value in memory))
+        self.memory = kept._replace(updates=update + 1, rate=np.float32(proposal.stepsize))
+        self.movement, self._proposal = movement, proposal
         if self._log is not None:
             others = {name: value for name, value in proposal.values.items() if name not in ("stepsize", "direction")}
             entry: dict[str, Any] = {"rate": proposal.stepsize, "direction": proposal.direction, **others}

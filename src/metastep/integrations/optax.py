@@ -155,7 +155,7 @@ def learned_update(
         (known, form), own_form = jax.tree.flatten(wanted), cast(Any, None)
         try:
             places, own_form = jax.tree_util.tree_flatten_with_path(state)
-        except SystemError:  # a state that holds itself
+        except (SystemError, TypeError, ValueError):  # a state that holds itself, or keys without an order
             places = []
         if own_form != form:
             raise InputError(f"{place}: state is {shown(state)}, allowed is the result of `init`.")
