@@ -96,6 +96,7 @@ class Usual(Controller):
     name: ClassVar[str] = "usual"
 
     def init(self, mdp: Any, learners: Any) -> Any:
+        assert mdp.space.names[0] == "stepsize"
         return jnp.asarray([usual(mdp, name, self.stepsize) for name in mdp.space.names], jnp.float32)
 
     def propose(self, state: Any, learners: Any) -> Any:
@@ -267,7 +268,7 @@ def loops(asked: Namespace, run: Any, tracker: Any) -> Record:
         "fixed": Usual(rate),
         "linear": Usual(2.0 * rate, falls=True, budget=settings.num_updates),
     }
-    for name in LEVELS:
+    for name in own.config.search.levels:
         model = read_level(own, name)
         controllers[name] = Searched(model.network, np.concatenate([np.ravel(part) for part in model.weights]))
     controllers |= {f"{name} over loops": controller for name, (controller, _) in found.items()}
@@ -446,7 +447,8 @@ def loops_of(done: dict[int, Record]) -> Record:
     done = {seed: parts for seed, parts in done.items() if "loops" in parts}
     table: Record = {}
     pairs = (("feedback", "schedule"), ("feedback over loops", "schedule over loops"), ("schedule over loops", "fixed"))
-    for high, low in pairs if done else ():
+    known = next(iter(next(iter(done.values()))["loops"]["loops"].values()))["methods"] if done else {}
+    for high, low in (pair for pair in pairs if {*pair} <= {*known}):
         everywhere: list[list[np.ndarray]] = [[] for _ in done]
         for loop in next(iter(done.values()))["loops"]["loops"]:
             rows = []
@@ -558,7 +560,7 @@ def main() -> None:
     parser.add_argument("--join", action="store_true", help="tables and figure of all parts in --out")
     asked = parser.parse_args()
     if asked.smoke:
-        vars(asked).update(scale="quick", generations=1, pairs=4)
+        vars(asked).update(scale="full", generations=1, pairs=4)
     asked.family = Path(asked.preset).stem
     asked.out.mkdir(parents=True, exist_ok=True)
     if not asked.join:
