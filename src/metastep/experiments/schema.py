@@ -393,7 +393,7 @@ class Experiment(_Section):
         self.initial.build()
         self.search.build()
         if self.learner == "fitted-q" and "collect" not in self.model_fields_set:
-            raise ValueError("collect: is missing, it must be a table of settings")
+            raise ValueError("collect: is missing, it must be a table [collect] with num_meta_episodes")
         meta = self.meta
         step = Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
         Stepsizes(step.low, step.high, self.fqi.num_stepsizes, scale=step.scale)
