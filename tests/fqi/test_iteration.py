@@ -199,7 +199,7 @@ def test_a_dataset_is_fitted_as_its_transitions(data):
     ("settings", "sentence"),
     [
         ({"lam": 0.5}, "fqi.lam: 0.5 must be greater than 0.5"),
-        ({"regressor": "pine"}, "fqi.regressor: 'pine' is not registered, allowed are extra-trees"),
+        ({"regressor": "pine"}, "fqi.regressor: 'pine' is not registered, allowed are .*extra-trees"),
         ({"maximum": "peak"}, "fqi.maximum: 'peak' must be 'grid' or 'continuous'"),
         ({"maximum": "continuous", "regressor": KNeighborsRegressor()}, "regressor whose heads are not forests"),
         ({"ties": "median"}, "fqi.ties: 'median' must be 'smallest', 'middle', 'largest' or 'longest-run'"),

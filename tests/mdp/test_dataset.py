@@ -11,7 +11,7 @@ import pytest
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.provenance import environment_record, first_difference
-from metastep.mdp import parquet
+from metastep.mdp import dataset as datasets
 from metastep.mdp.dataset import Counts, Dataset, DatasetWriter, Layout, to_parquet
 from metastep.mdp.history import History
 
@@ -262,7 +262,7 @@ def test_the_first_difference_enters_lists_of_named_tables():
 
 @pytest.mark.parametrize(("hyperparameters", "at_once"), [(1, 16_000_000), (2, 3000)])
 def test_parquet_holds_every_tuple(tmp_path, monkeypatch, hyperparameters, at_once):
-    monkeypatch.setattr(parquet, "_BYTES_AT_ONCE", at_once)
+    monkeypatch.setattr(datasets, "_BYTES_AT_ONCE", at_once)
     dataset = collect(tmp_path / "data", LAYOUT._replace(num_hyperparameters=hyperparameters))
     to_parquet(dataset.folder, tmp_path / "data.parquet")
     table = pq.read_table(tmp_path / "data.parquet").to_pydict()

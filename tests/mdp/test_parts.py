@@ -171,7 +171,7 @@ def of_another_version(path: Path) -> None:
         (flip_a_bit, "00004", "its content does not match the checksum in its header"),
         (of_another_configuration, "00004", "is of another dataset or block"),
         (of_another_version, "00004", "does not hold what this version keeps"),
-        (lambda path: path.rename(path.parent / "part-00000-00003.safetensors"), "00003", "belongs to another dataset"),
+        (lambda path: path.rename(path.parent / "part-00000-00003.safetensors"), "00003", "is of another dataset"),
         (Path.unlink, "00006", "or the part before it is missing"),
     ],
 )
