@@ -31,3 +31,8 @@ def shown(value: Any) -> str:
     except Exception:  # a number with too many digits, a list that holds itself, or an object that cannot be shown
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def printable(text: str) -> str:
+    """Escape text of a file that would move a terminal's cursor."""
+    return text if text.isprintable() else ascii(text)

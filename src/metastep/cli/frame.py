@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, printable
 from metastep._core.parallel import prepare_jax, use_cores
 from metastep.cli import options as given
 
@@ -111,7 +111,7 @@ def watch(
 def print_findings(findings: Sequence[tuple[Path, str]], folder: Path, busy: str = "") -> None:
     """Print files and their problems, "" for none; the exit code is 1 if there is one. `busy` says who writes there now."""
     for path, problem in findings:
-        print(f"{os.path.relpath(path, folder)}: {problem or 'ok'}")
+        print(printable(f"{os.path.relpath(path, folder)}: {problem or 'ok'}"))  # a file's name may move the cursor
     if busy:
         print(f"{busy} is writing here now; check again when it has ended.")
     if wrong := sum(bool(problem) for _, problem in findings):

@@ -14,7 +14,7 @@ import numpy as np
 
 from metastep import envs
 from metastep._core import storage
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, printable
 from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import LOCK, writer
@@ -231,7 +231,7 @@ def _describe_dataset(dataset: Dataset) -> Iterator[str]:
 
 def _describe_searched(model: SearchedModel) -> Iterator[str]:
     record = model.record
-    yield f"{record.level} searched for {_printable(record.environment)}, {_printable(record.rule_name)}"
+    yield f"{record.level} searched for {printable(record.environment)}, {printable(record.rule_name)}"
     weights = sum(array.size for array in model.weights)
     yield f"  {weights} weights, {record.search_steps:.3g} environment steps of search, seed {record.seed}"
     yield f"  observation: {_sizes((part.name, part.size) for part in record.observation) or 'nothing'}"
@@ -241,7 +241,7 @@ def _describe_searched(model: SearchedModel) -> Iterator[str]:
     yield "  chosen over the updates, other features at their mean:"
     table = model.curves(None if record.knots > 1 else _SHARES if record.units else (0.0,))
     for name, column in table.items():
-        yield f"    {_printable(name):<16}" + "".join(f"{value:>10.3g}" for value in column)
+        yield f"    {printable(name):<16}" + "".join(f"{value:>10.3g}" for value in column)
 
 
 def _describe_model(model: Model | SearchedModel, dataset: Dataset | None) -> Iterator[str]:
@@ -250,17 +250,17 @@ def _describe_model(model: Model | SearchedModel, dataset: Dataset | None) -> It
         return
     record = model.record
     data = record.training_data
-    yield f"model for {_printable(record.environment)}"
-    yield f"  trained on {data.tuples} tuples (seed {data.seed}, dataset {_printable(data.fingerprint[:16])})"
+    yield f"model for {printable(record.environment)}"
+    yield f"  trained on {data.tuples} tuples (seed {data.seed}, dataset {printable(data.fingerprint[:16])})"
     yield f"  observation: {_sizes((part.name, part.size) for part in record.observation)}"
     for branch in record.branches:
-        named = f"direction {_printable(branch.name)}: steps" if branch.name else "step sizes:"
+        named = f"direction {printable(branch.name)}: steps" if branch.name else "step sizes:"
         how = [record.maximum, *([] if branch.scale == "linear" else [branch.scale]), f"ties: {record.ties}"]
         yield f"  {named} {record.num_stepsizes} from {branch.low:g} to {branch.high:g} ({', '.join(how)})"
     function = model.q_functions[record.selected_iteration - 1]
     heads = function.heads
     options = [f"{key} {value}" for key, value in record.regressor.options.items()]
-    fitted = _printable(", ".join([f"{len(heads)} heads of {record.regressor.name}", *options]))
+    fitted = printable(", ".join([f"{len(heads)} heads of {record.regressor.name}", *options]))
     yield f"  {len(model.q_functions)} iterations, N = {record.selected_iteration} selected; {fitted}"
     for curve in record.validation:
         mark = "  selected" if curve.iteration == record.selected_iteration else ""
@@ -268,14 +268,14 @@ def _describe_model(model: Model | SearchedModel, dataset: Dataset | None) -> It
     for branch, own in zip(record.branches, function.by_branch, strict=True):
         if (shares := mean_importances(own)) is not None:
             names = (*record.feature_names, "step size")
-            top = [f"{_printable(names[i])} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]
-            of = f" for {_printable(branch.name)}" if branch.name else ""
+            top = [f"{printable(names[i])} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]
+            of = f" for {printable(branch.name)}" if branch.name else ""
             yield f"  inputs that matter most{of}: {', '.join(top)}"
     if any(part.name == "context" for part in record.observation):
         try:
             yield from list(_first_steps(model, dataset))
         except InputError as error:  # a record may come from anywhere
-            yield f"  no slice: {_printable(str(error))}"
+            yield f"  no slice: {printable(str(error))}"
 
 
 def _first_steps(model: Model, dataset: Dataset | None) -> Iterator[str]:
@@ -319,16 +319,11 @@ def _first_steps(model: Model, dataset: Dataset | None) -> Iterator[str]:
             direction = ""
             if record.directions:
                 usual = int(np.bincount(chosen[:, 0].astype(np.int64)).argmax())
-                direction, chosen = f"{_printable(record.directions[usual])} ", chosen[chosen[:, 0] == usual]
+                direction, chosen = f"{printable(record.directions[usual])} ", chosen[chosen[:, 0] == usual]
             shown.append(f"{value:g}: {direction}{chosen[:, -1].mean():.3g}")
         others = "others at their middle; " if len(middle) > 1 else ""
         yield f"  first step by {name} ({others}step size): {', '.join(shown)}"
 
 
 def _sizes(parts: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{_printable(name)} ({size})" for name, size in parts)
-
-
-def _printable(text: str) -> str:
-    """Escape text of a file that would move a terminal's cursor."""
-    return text if text.isprintable() else ascii(text)
+    return ", ".join(f"{printable(name)} ({size})" for name, size in parts)

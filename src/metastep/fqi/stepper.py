@@ -29,6 +29,7 @@ from metastep.features.diagnostics import (
 if TYPE_CHECKING:
     from metastep.fqi.base import AnyModel
 
+WHOLE = ("gradient_steps",)  # hyperparameters that are whole numbers, from 1
 Outside = Literal["warn", "refuse"]  # what to do with numbers outside the range of the training data
 _LISTS = ("returns", "values", "targets", "parameters")
 _MOST = 10**9  # updates, or minibatches of an epoch
@@ -150,6 +151,8 @@ class Stepper:
             for name, (low, high) in bounds.items():
                 if not np.float32(low) <= np.float32(values[name]) <= np.float32(high):
                     raise InputError(f"record: {name} is {values[name]:g}, allowed is {low:g} to {high:g}.")
+                if name in WHOLE and values[name] != round(values[name]):
+                    raise InputError(f"record: {name} is {values[name]:g}, allowed are whole numbers.")
             self._proposal = Proposal(values, sums.direction)
         if num_updates not in (None, updates):
             raise InputError(f"num_updates is {num_updates}, allowed is the {updates} of the record, or none.")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from metastep._core.errors import InputError, shown
 from metastep.features.diagnostics import Memory, MinibatchStats, Movement, observed
 from metastep.fqi import Model
-from metastep.fqi.stepper import Outside, as_diagnostics, as_numbers, require_bool
+from metastep.fqi.stepper import WHOLE, Outside, as_diagnostics, as_numbers, require_bool
 from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
 from metastep.search import SearchedModel
 
@@ -172,7 +172,11 @@ def learned_update(
         values = {}
         for each, (smallest, largest) in bounds.items():
             number = jnp.nan_to_num(found.hyperparams[_KEYS.get(each, each)], nan=smallest)
-            values[_KEYS.get(each, each)] = jnp.clip(number, jnp.float32(smallest), jnp.float32(largest))
+            number = jnp.clip(number, jnp.float32(smallest), jnp.float32(largest))
+            if all(one[each][0] == one[each][1] for one in every):  # one of several numbers
+                choices = jnp.asarray([one[each][0] for one in every], jnp.float32)
+                number = choices[jnp.argmin(jnp.abs(choices - number))]
+            values[_KEYS.get(each, each)] = jnp.round(number) if each in WHOLE else number
         return LearnedRateState(values, memory, movement, found.gathered)
 
     def init(params: Any) -> LearnedRateState:

@@ -1,5 +1,6 @@
 """A learning-rate scheduler of PyTorch whose rates a fitted model proposes, for any optimizer."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from metastep._core.errors import InputError, shown
 from metastep._core.logs import AnyLog, as_log
-from metastep.fqi.stepper import Outside, as_diagnostics
+from metastep.fqi.stepper import Outside, as_diagnostics, require_bool
 from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
 
 _LARGEST = 1e4  # ratio of a group's rate to that of the first
@@ -69,6 +70,7 @@ class LearnedLR(LRScheduler):
 
     def step(self, *, begins: bool = True, **diagnostics: Any) -> None:
         """Propose and set the rate of the next update; if none begins, the rate stays (see `Stepper.__call__`)."""
+        require_bool(begins)
         if not begins:
             self.stepper(diagnostics, begins=False)
             return
@@ -121,6 +123,12 @@ class LearnedLR(LRScheduler):
         if len(found) != num or found[0] != 1.0 or not all(0.0 <= each <= _LARGEST for each in found):
             allowed = f"a number from 0 to {_LARGEST:g} for each of {num} groups, 1 for the first"
             raise InputError(f"state_dict: ratios is {shown(ratios)}, allowed is {allowed}.")
+        # The critic's group has its own rate, which may be another one by now.
+        groups = zip(self.optimizer.param_groups, found, self._ratios, strict=True)
+        if not all(math.isclose(a, b, rel_tol=1e-5) for group, a, b in groups if group.get("name") != "critic"):
+            raise InputError(
+                f"state_dict: ratios is {shown(ratios)}, allowed are the optimizer's, {shown(self._ratios)}."
+            )
         before = self.stepper
         self.stepper = before.model.stepper(self._given, before.outside, record, self._log, before.minibatches)
         self._ratios = [float(each) for each in found]

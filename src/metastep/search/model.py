@@ -27,13 +27,12 @@ from metastep._core.storage import Tensors, require_stamp, sha256_of_json, stamp
 from metastep.fqi.base import AnyModel
 from metastep.fqi.model import Model, fitted_model, read_model_file
 from metastep.fqi.record import CLOSED, STEP, BaseRecord, ObservationPart, record_to_json
-from metastep.fqi.stepper import Proposal
+from metastep.fqi.stepper import WHOLE, Proposal
 from metastep.mdp import MetaMDP
 from metastep.rules.spaces import HyperparameterSpace, Scale
 from metastep.search.network import BUDGET, Level, Network, Weights
 
 _KIND = "searched model"
-_WHOLE = ("gradient_steps",)  # hyperparameters that are whole numbers, from 1
 _LARGEST = 1e6  # of weights
 _Numbers = tuple[Float, ...]
 _Natural = Annotated[int, Ge(0)]
@@ -79,7 +78,7 @@ class SearchedRecord(BaseRecord):
         if direction:
             raise InputError(f"direction is {shown(direction)}, allowed is none.")
         found = {name: (low, high) for name, low, high in zip(self.names, self.low, self.high, strict=True)}
-        return found | {name: (whole(found[name][0]), whole(found[name][1])) for name in _WHOLE if name in found}
+        return found | {name: (whole(found[name][0]), whole(found[name][1])) for name in WHOLE if name in found}
 
     @property
     def space(self) -> HyperparameterSpace:
@@ -147,7 +146,7 @@ class SearchedModel(AnyModel):
 
     def chosen(self, row: NDArray[np.float32]) -> Proposal:
         values = dict(zip(self.record.names, self.act(row[None, :])[0].tolist(), strict=True))
-        return Proposal(values | {name: whole(values[name]) for name in _WHOLE if name in values})
+        return Proposal(values | {name: whole(values[name]) for name in WHOLE if name in values})
 
     def jax_values(self, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """Return the hyperparameters by name, as `propose` does, in a compiled program: a few matrix products.
@@ -165,7 +164,7 @@ class SearchedModel(AnyModel):
         seen = jnp.concatenate([jnp.broadcast_to(part, (*shape, part.shape[-1])) for part in parts], axis=-1)
         points = self.space.from_unit(self.network(self.weights, seen, jnp))
         values = {name: jnp.broadcast_to(value, shape) for name, value in self.space.named(points).items()}
-        return values | {name: jnp.maximum(jnp.round(values[name]), 1.0) for name in _WHOLE if name in values}
+        return values | {name: jnp.maximum(jnp.round(values[name]), 1.0) for name in WHOLE if name in values}
 
     def curves(self, shares: Sequence[float] | None = None) -> dict[str, NDArray[np.float32]]:
         """Return every hyperparameter, by name, at shares of the budget, by default the knots, with all else at its mean."""
