@@ -117,6 +117,7 @@ def test_a_level_must_lead_to_be_chosen_over_a_simpler_one(searched: Run) -> Non
         ((0, 5, 5), "schedule"),
         ((0, 0, 5), "feedback"),
         ((0, 5, 9), "feedback"),
+        ((0, 5, 4), "schedule"),
     ):
         for index, lead in enumerate(leads):
             returns[index] = lead + (noise if index else -noise)

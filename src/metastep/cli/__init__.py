@@ -160,6 +160,8 @@ def search(
     from metastep.experiments.run import Run
 
     if (Path(source) / "config.json").exists():
+        if any(each is not None and each is not False for each in (out, scale, seed, overrides, yes)):
+            raise InputError(f"search: {source} is a run, whose settings stay; give neither --out nor other settings.")
         opened = Run.open(Path(source)).importing(allow_imports)
     else:
         opened = _start(source, out, scale, seed=seed, overrides=overrides, anyway=yes)

@@ -69,7 +69,10 @@ def publish(
     followed = ""
     if len(runs) == 1:
         # The model that the target method follows; without a comparison, the run's own.
-        followed = runs[0].methods[target_of(runs[0].comparison)].model if runs[0].comparison_file.exists() else ""
+        needed = runs[0].models_needed
+        followed = needed[0] if len(needed) == 1 else ""
+        if runs[0].comparison_file.exists():
+            followed = runs[0].methods[target_of(runs[0].comparison)].model
         whole = read_fitted(runs[0].of_model(followed))[0]
     else:
         if any(run.config.learner == "search" for run in runs):

@@ -35,7 +35,9 @@ def write_report(run: Run, command: str = "") -> Path:
     """
     with run.writing():
         config = run.config
-        needed = [(run.of_model(model).model_file, "fit") for model in run.models_needed]
+        verbs = {"fitted-q": "fit", "search": "search"}
+        models = [run.of_model(model) for model in run.models_needed]
+        needed = [(own.model_file, verbs[own.config.learner]) for own in models]
         for file, verb in (*needed, (run.comparison_file, "compare")):
             if not file.exists():
                 missing = file.relative_to(run.path)
@@ -71,7 +73,8 @@ def write_report(run: Run, command: str = "") -> Path:
 def repeating(run: Run) -> str:
     """Return the commands that repeat a run: the one that created it, and the other stages where it only collected."""
     created = run.command()
-    later = ("fit", "compare", "report") if created.startswith("metastep collect ") else ()
+    stages_of = {"metastep collect ": ("fit", "compare", "report"), "metastep search ": ("compare", "report")}
+    later = next((verbs for command, verbs in stages_of.items() if created.startswith(command)), ())
     return "\n".join([created, *(shlex.join(["metastep", verb, str(run.path)]) for verb in later)])
 
 

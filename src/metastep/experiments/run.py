@@ -4,7 +4,8 @@ path/config.json              the configuration and the listed training tasks
 path/data/                    training data
 path/rounds/N.safetensors     models that later rounds of collection follow
 path/model.safetensors        the fitted and selected model
-path/validation.safetensors   every iteration of the model on the validation tasks
+path/validation.safetensors   every iteration, or level, of the model on the validation tasks
+path/search/, path/levels/    where the search of each level is, and its best controller as a model
 path/results/NAME.safetensors one method on the test tasks
 path/comparison.safetensors   all methods on the test tasks
 path/report.html              the report
@@ -145,7 +146,12 @@ class Run:
         specs = stages.method_specs(self.config)
         for spec in specs.values():
             spec.on(self.of_model(spec.model).mdp, spec.first_values)
-            stages.some_controller(spec)
+            level = getattr(stages.some_controller(spec), "level", "")
+            known = self.of_model(spec.model).config.search.levels
+            if level and level not in known:
+                raise InputError(
+                    f"compare.methods.{spec.name}: the level {level!r} is not searched, only {', '.join(known)}."
+                )
         return specs
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from metastep import features
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Tracker
@@ -32,12 +34,12 @@ from metastep.search.evolution import (
     observed,
     searching,
 )
-from metastep.search.model import LevelScore, save_model, searched_model
+from metastep.search.model import LevelScore, places, save_model, searched_model
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
 
-_SURE = 1.96  # standard errors by which a level must lead to be chosen over a simpler one
+_SURE = 1.96  # standard errors by which the best level must lead to be chosen over a simpler one
 _KIND = "search"
 
 
@@ -50,6 +52,14 @@ def build_search(run: Run) -> tuple[ActorCriticMDP, Search]:
             "'fitted-q'."
         )
     base_point(mdp, search.start)  # refuses what is not chosen
+    make_strategy(search, 1)  # refuses a missing package
+    if run.config.selection.num_tasks < 2:
+        raise InputError(
+            "selection.num_tasks: 1 must be 2 or more where the learner is 'search', for a standard error."
+        )
+    wanted = tuple(dict.fromkeys((*search.observation, *mdp.observation)))
+    if "feedback" in search.levels:
+        features.require_known(dataclasses.replace(mdp, observation=wanted), "search.observation")
     if run.tasks is not None:
         raise InputError("learner: 'search' draws its tasks from the whole range; a list of tasks must not be given.")
     return mdp, search
@@ -95,7 +105,8 @@ def search_and_select(run: Run, *, tracker: Tracker | None = None) -> SearchedMo
     """Search every level, compare the best of each on the validation tasks, select, and write models and validation."""
     from metastep.experiments.stages import Timed
 
-    if not (run.model_file.exists() and run.validation_file.exists()):
+    done = [run.model_file, run.validation_file, *(level_file(run, level) for level in run.config.search.levels)]
+    if not all(file.exists() for file in done):
         timed = Timed(run.path, tracker)
         mdp, search = build_search(run)
         with run.writing():
@@ -157,11 +168,13 @@ def _model(
     network = controller.network
     assert network is not None
     assert controller.weights is not None
-    names = tuple(dict.fromkeys(name.partition("[")[0] for name in network.features))
+    names, _ = places(mdp, network)
     low = high = np.zeros(0, np.float32)
     if names:
         seen = observed(mdp, controller, names, run.config.seed, Stream.VALIDATION)
         seen = seen[np.isfinite(seen).all(axis=1)]
+        if not len(seen):
+            raise InputError("search: no learner of the best controller has finite features only.")
         low, high = seen.min(axis=0), seen.max(axis=0)
     return searched_model(
         mdp,
@@ -195,15 +208,14 @@ def level_scores(validation: Comparison, search: Search) -> tuple[LevelScore, ..
 
 
 def selected_level(validation: Comparison, search: Search) -> Level:
-    """Return the simplest level that is as good as any: a further one must lead by two standard errors on the same tasks."""
-    scores = _task_scores(validation, search)
-    sound = [each.level for each in level_scores(validation, search)]
-    chosen = sound[0]
-    for level in sound[1:]:
-        lead = scores[level] - scores[chosen]
-        if lead.mean() > _SURE * lead.std(ddof=1) / np.sqrt(len(lead)):
-            chosen = level
-    return chosen
+    """Return the simplest level that is as good as the best: by less than two standard errors behind it on the same tasks."""
+    scores, sound = _task_scores(validation, search), level_scores(validation, search)
+    best = max(sound, key=lambda each: each.score).level  # of equals the simplest
+    for each in sound:
+        lead = scores[best] - scores[each.level]
+        if lead.mean() <= _SURE * lead.std(ddof=1) / np.sqrt(len(lead)):
+            return each.level
+    return best
 
 
 def read_searched(run: Run) -> SearchedModel:

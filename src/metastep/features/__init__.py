@@ -64,7 +64,7 @@ def meta_observation(mdp: Any, learners: Any) -> Array:
     return jnp.concatenate([found[name] for name in mdp.observation], axis=1)
 
 
-def require_known(mdp: Any) -> None:
+def require_known(mdp: Any, place: str = "meta.observation") -> None:
     """Refuse an observation with unregistered names, or with features that the meta-MDP lacks the diagnostics for."""
 
     def is_known(name: str) -> bool:
@@ -75,7 +75,7 @@ def require_known(mdp: Any) -> None:
             rule: Any = getattr(mdp, "rule", None)
             allowed = ", ".join(filter(is_known, names()))
             where = f"where the rule is {rule.name!r}"
-            raise InputError(f"meta.observation: {name!r} is not known {where}, allowed are {allowed}.")
+            raise InputError(f"{place}: {name!r} is not known {where}, allowed are {allowed}.")
 
 
 def sizes(mdp: Any, wanted: Sequence[str]) -> dict[str, int]:

@@ -228,7 +228,10 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[Path, Tensors]:
     A published model has a card beside it, which must be its own; cards of version 0.2 do not say.
     """
     path = Path(path)
-    path = path / _FILE if path.is_dir() else path
+    if path.is_dir():
+        # A run whose only model is a further one, as that of a searched update, stands for that.
+        further = [] if (path / _FILE).exists() else list(path.glob(f"models/*/{_FILE}"))
+        path = further[0] if len(further) == 1 else path / _FILE
     card = path.with_suffix(".md")
     if path.is_file() and (expected := recorded_model(card)) and sha256_of(path) != expected:
         raise InputError(

@@ -16,7 +16,7 @@ from metastep.fqi import Model
 from metastep.mdp.dataset import Counts
 from metastep.report.document import Table
 
-_LEARNED = "metafqi"  # the controller that follows a model
+_LEARNED = ("metafqi", "searched")  # controllers that follow a model
 _ORACLES = {"oracle": "oracle score", "menu-oracle": "score by the oracle over the menu"}
 
 
@@ -73,7 +73,7 @@ def target_of(comparison: Comparison) -> str:
     contenders = [record for record in comparison.methods if not record.is_yardstick] or list(comparison.methods)
 
     def rank(record: MethodRecord) -> int:
-        return (record.name == "metastep") * 4 + (record.controller == _LEARNED) * (2 + bool(record.directions))
+        return (record.name == "metastep") * 4 + (record.controller in _LEARNED) * (2 + bool(record.directions))
 
     return max(contenders, key=rank).name  # of equals the first
 
@@ -81,7 +81,9 @@ def target_of(comparison: Comparison) -> str:
 def best_baseline(comparison: Comparison, target: str) -> str | None:
     """Return the contender with the highest mean AUC, learned methods aside; None where the target is alone."""
     means = dict(zip(comparison.names, metric_values(comparison, "auc").mean(axis=1), strict=True))
-    contenders = (record for record in comparison.methods if not record.is_yardstick and record.controller != _LEARNED)
+    contenders = (
+        record for record in comparison.methods if not record.is_yardstick and record.controller not in _LEARNED
+    )
     return max((record.name for record in contenders if record.name != target), key=means.__getitem__, default=None)
 
 

@@ -31,7 +31,7 @@ from metastep.search.network import BUDGET, LEVELS, Level, Network
 
 Objective = Literal["auc", "final"]
 Strategy = Literal["open-es", "cma-es", "snes", "pgpe"]
-_PAIRED: tuple[Strategy, ...] = ("open-es", "pgpe")  # draw -z beside every z, in the second half of the population
+PAIRED: tuple[Strategy, ...] = ("open-es", "pgpe")  # draw -z beside every z, in the second half of the population
 _SEARCH, _HIDDEN, _SPREAD = 101, 102, 103  # purposes of random numbers
 _LENIENT = partial(jax.numpy_dtype_promotion, "standard")  # evosax and optax mix types
 _INSIDE = 0.15  # distance of the first controller from the faces of the unit cube, where a logit has little slope
@@ -45,11 +45,12 @@ class Search:
         strategy: the evolution strategy, as evosax implements it.
         objective: what is maximised: the mean return over all updates, or over the last tenth of them.
         levels: what controllers may react to, each searched by itself; the simplest that is as good as any is selected.
-        start: values of hyperparameters to begin with, by name; by default the rule's, and the middle of the rate's range.
+        start: values of hyperparameters to begin with, by name; by default the rule's, and the middle of the rate's range. They
+            are moved into the inner 70 % of each range, along its scale.
         generations: how often the mean moves.
         pairs: controllers of a generation, in pairs that share a task and all noise.
         deviation: standard deviation of the weights that are drawn; they are added to logits.
-        rate: of Adam, which moves the mean; it falls linearly to a tenth.
+        rate: of Adam, which moves the mean with `open-es` and `pgpe`; it falls linearly to a tenth.
         knots: points of the curves over the budget.
         units: of the layer that feedback adds.
         observation: features, or sets of them, that feedback observes.
@@ -96,7 +97,11 @@ def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) ->
         raise InputError(f"search.start: {unknown[0]!r} is not chosen here, allowed are {', '.join(space.names)}.")
     found = []
     for name, bounds in zip(space.names, space.ranges, strict=True):
+        if name in given and not bounds.low <= given[name] <= bounds.high:
+            raise InputError(f"search.start.{name}: {given[name]:g} must be from {bounds.low:g} to {bounds.high:g}.")
         value = given.get(name, getattr(mdp.rule, name, None))
+        if name == "gradient_steps" and value is None:  # all of them
+            value = bounds.high
         number = np.ravel(value)[0] if value is not None else None
         found.append(float(np.clip(0.5 if number is None else bounds.to_unit(float(number)), _INSIDE, 1.0 - _INSIDE)))
     return tuple(found)
@@ -224,7 +229,7 @@ def searching(
     share = search.pairs // len(families)
     if share < 1:
         raise InputError(f"search.pairs: {search.pairs} must be at least {len(families)}, one for each family.")
-    is_paired = search.strategy in _PAIRED
+    is_paired = search.strategy in PAIRED
     while True:
         generation = course.generation
         is_last = generation == search.generations
@@ -276,7 +281,7 @@ def num_blocks(search: Search, families: Sequence[ActorCriticMDP], num_validatio
     found = 0
     for mdp in families:
         size = search.block_size or mdp.block_size
-        each = len(Blocks(max(1, search.pairs // len(families)), size)) * (2 if search.strategy in _PAIRED else 3)
+        each = len(Blocks(max(1, search.pairs // len(families)), size)) * (2 if search.strategy in PAIRED else 3)
         left = range(generation, search.generations + 1)
         judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
         found += (search.generations - generation) * each + judged * len(Blocks(num_validation, size))
