@@ -161,32 +161,30 @@ def fingerprint_of(model: str) -> str:
     return rate_model(model).fingerprint if model else ""
 
 
-def run(job: Job) -> dict[str, Any]:
-    """Train once."""
-    warnings.simplefilter("ignore")
-    import torch
-    from stable_baselines3 import PPO
-    from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+def environments(family: str, loop: Loop, seed: int) -> Any:
+    """Return the environments of the variant that a seed draws, side by side."""
     from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
-    from metastep.integrations.stable_baselines3 import LearnedRate
-
-    torch.set_num_threads(1)
-    loop = loop_of(job.family, job.loop)
-    num_envs = loop.num_envs
-    task = loop.space.unpack(np.random.default_rng(job.seed).uniform(loop.space.low, loop.space.high))
+    task = loop.space.unpack(np.random.default_rng(seed).uniform(loop.space.low, loop.space.high))
 
     def make() -> gymnasium.Env:
-        env = varied(gymnasium.make(FAMILIES[job.family], max_episode_steps=loop.horizon), job.family, task)
+        env = varied(gymnasium.make(FAMILIES[family], max_episode_steps=loop.horizon), family, task)
         return Held(env, loop.hold) if loop.hold > 1 else env
 
-    class Watch(BaseCallback):
-        """Record the curve, and let rates follow a divergence."""
+    return VecMonitor(DummyVecEnv([make] * loop.num_envs))
 
-        def __init__(self) -> None:
+
+def curve_class() -> Any:
+    """Return a callback that records the return of every rollout; its base is imported only where something is trained."""
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    class Curve(BaseCallback):
+        """Record the mean of the last episodes of every environment, or of what it has paid so far."""
+
+        def __init__(self, num_envs: int, episodes: int = 1) -> None:
             super().__init__()
             self.curve: list[float] = []
-            self.returns = [deque(maxlen=1 if num_envs > 1 else 16) for _ in range(num_envs)]
+            self.returns = [deque(maxlen=episodes) for _ in range(num_envs)]
             self.paid = np.zeros(num_envs)
 
         def _on_step(self) -> bool:
@@ -200,6 +198,28 @@ def run(job: Job) -> dict[str, Any]:
         def _on_rollout_end(self) -> None:
             pairs = zip(self.returns, self.paid, strict=True)
             self.curve.append(float(np.mean([np.mean(returns) if returns else paid for returns, paid in pairs])))
+
+    return Curve
+
+
+def run(job: Job) -> dict[str, Any]:
+    """Train once."""
+    warnings.simplefilter("ignore")
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import CallbackList
+
+    from metastep.integrations.stable_baselines3 import LearnedRate
+
+    torch.set_num_threads(1)
+    loop = loop_of(job.family, job.loop)
+    num_envs = loop.num_envs
+
+    class Watch(curve_class()):
+        """Record the curve, and let rates follow a divergence."""
+
+        def _on_rollout_end(self) -> None:
+            super()._on_rollout_end()
             divergence = self.model.logger.name_to_value.get("train/approx_kl")
             if job.method == "divergence" and divergence is not None:
                 factor = 1.5 if divergence < job.target / 2 else 1 / 1.5 if divergence > 2 * job.target else 1.0
@@ -207,9 +227,12 @@ def run(job: Job) -> dict[str, Any]:
                 self.model._setup_lr_schedule()
 
     first = (lambda left: job.rate * left) if job.method == "linear" else job.rate or USUAL_RATE
-    envs = VecMonitor(DummyVecEnv([make] * num_envs))
+    envs = environments(job.family, loop, job.seed)
     agent = PPO("MlpPolicy", envs, learning_rate=first, seed=job.seed % 2**31, device="cpu", **loop.settings)
-    watch, learned = Watch(), LearnedRate(job.model) if job.method == "learned" else None
+    watch, learned = (
+        Watch(num_envs, 1 if num_envs > 1 else 16),
+        LearnedRate(job.model) if job.method == "learned" else None,
+    )
     proposing: list[float] = []
     measuring: list[float] = []
     if learned is not None:

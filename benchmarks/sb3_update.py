@@ -27,12 +27,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 
 import shared
 from common import timed
-from sb3_rates import FAMILIES, USUAL_RATE, Held, Loop, interval, run_all, varied
+from sb3_rates import FAMILIES, USUAL_RATE, Loop, curve_class, environments, interval, run_all
 
 RATES = (3e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
 SCHEDULES = ("constant rate", "linear rate")
@@ -88,44 +87,16 @@ def run(job: Job) -> dict[str, Any]:
     os.environ["JAX_PLATFORMS"] = "cpu"
     import torch
     from stable_baselines3 import PPO
-    from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
     from metastep.integrations.stable_baselines3 import LearnedUpdate
 
     torch.set_num_threads(1)
     loop, _ = loop_of(job.family)
     settings = loop.settings | {"n_steps": job.steps}
-    task = loop.space.unpack(np.random.default_rng(job.seed).uniform(loop.space.low, loop.space.high))
-
-    def make() -> gymnasium.Env:
-        env = varied(gymnasium.make(FAMILIES[job.family], max_episode_steps=loop.horizon), job.family, task)
-        return Held(env, loop.hold) if loop.hold > 1 else env
-
-    class Curve(BaseCallback):
-        """Record the return of every rollout, and the hyperparameters of every update."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.curve: list[float] = []
-            self.last: list[float | None] = [None] * loop.num_envs
-            self.paid = np.zeros(loop.num_envs)
-
-        def _on_step(self) -> bool:
-            self.paid += self.locals["rewards"]
-            for lane, info in enumerate(self.locals["infos"]):
-                if "episode" in info:
-                    self.last[lane], self.paid[lane] = float(info["episode"]["r"]), 0.0
-            return True
-
-        def _on_rollout_end(self) -> None:
-            known = [paid if last is None else last for last, paid in zip(self.last, self.paid, strict=True)]
-            self.curve.append(float(np.mean(known)))
-
     first = (lambda left: job.rate * left) if job.method == "linear rate" else job.rate or USUAL_RATE
-    envs = VecMonitor(DummyVecEnv([make] * loop.num_envs))
+    envs = environments(job.family, loop, job.seed)
     agent = PPO("MlpPolicy", envs, learning_rate=first, seed=job.seed % 2**31, device="cpu", **settings)
-    watch, callbacks = Curve(), []
+    watch, callbacks = curve_class()(loop.num_envs), []
     if job.model:
         callbacks.append(LearnedUpdate(job.model))
     steps = job.updates * loop.num_envs * agent.n_steps

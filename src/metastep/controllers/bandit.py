@@ -5,13 +5,12 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from metastep._core.errors import InputError
 from metastep.controllers.schedules import PerLearner, _Schedule
 from metastep.mdp import Learners, MetaMDP
-from metastep.rules.spaces import HyperparameterSpace
+from metastep.rules.spaces import HyperparameterSpace, usual_values
 
 _LARGEST = 3.0  # standard errors; larger improvements, and returns that are lost, count as this
 
@@ -52,9 +51,9 @@ class Bandit(_Schedule):
         if not isinstance(space, HyperparameterSpace):
             raise InputError(f"controller: 'bandit' chooses from ranges, the rule {mdp.rule.name!r} has directions.")
         shifts = self._column("spread", learners) * jnp.asarray([-1.0, 0.0, 1.0], jnp.float32)
+        known = usual_values(mdp.rule, space)
         for name, bounds in zip(space.names, space.ranges, strict=True):
-            value = getattr(mdp.rule, name, None)  # None: as many gradient steps as there are
-            usual = jnp.full((num, 1), bounds.high if value is None else np.ravel(value)[0], jnp.float32)
+            usual = jnp.full((num, 1), known.get(name, bounds.high), jnp.float32)
             usual = jnp.maximum(self._column("stepsize", learners) if name == "stepsize" else usual, bounds.low)
             columns.append(jnp.clip(bounds.shifted(usual, shifts), bounds.low, bounds.high))
         arms = jnp.stack(columns, axis=1)

@@ -21,7 +21,6 @@ from metastep.experiments.config import learners_collected, updates_collected
 from metastep.experiments.stages import some_controller
 from metastep.mdp import ActorCriticMDP, MetaMDP
 from metastep.mdp.collection import layout_of, recorded_features
-from metastep.search.evolution import PAIRED
 from metastep.simulation.engine import blocks_at_once, engine_of, fills_batches
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def budget_of(run: Run) -> Budget:
         if learned.learner == "search":
             search, selection = learned.search, learned.selection.num_tasks
             size, judged = search.block_size or own, search.generations // search.validate_every + 2
-            members = (2 if search.strategy in PAIRED else 3) * search.pairs
+            members = search.build().runs_of_pair * search.pairs
             for learners, times in ((members, search.generations), (selection, judged)):
                 total += len(search.levels) * times * steps(mdp, learners, learned.meta.num_updates, size)
             at_once = blocks_at_once(mdp.env)

@@ -154,7 +154,7 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
 def _search(run: Run) -> _Checks:
     """Return checks of every level's search and model."""
     levels = run.config.search.levels
-    found: _Checks = {searching.course_file(run, level): partial(searching.read_course, run, level) for level in levels}
+    found: _Checks = {searching.course_file(run, level): partial(searching.kept_course, run, level) for level in levels}
     found |= {searching.level_file(run, level): partial(searching.read_level, run, level) for level in levels}
     is_done = run.model_file.exists()
     return {file: check for file, check in found.items() if is_done or file.exists()}

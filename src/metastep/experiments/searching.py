@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metastep import features
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.progress import Silent, Tracker
+from metastep._core.progress import Tracker
 from metastep.evaluation import Comparison, Method, compare
 from metastep.experiments import provenance
 from metastep.mdp import ActorCriticMDP
@@ -28,10 +25,12 @@ from metastep.search.evolution import (
     base_point,
     course_arrays,
     course_from,
+    feedback_features,
     make_strategy,
     network_of,
     num_blocks,
     observed,
+    score,
     searching,
 )
 from metastep.search.model import LevelScore, places, save_model, searched_model
@@ -57,9 +56,8 @@ def build_search(run: Run) -> tuple[ActorCriticMDP, Search]:
         raise InputError(
             "selection.num_tasks: 1 must be 2 or more where the learner is 'search', for a standard error."
         )
-    wanted = tuple(dict.fromkeys((*search.observation, *mdp.observation)))
     if "feedback" in search.levels:
-        features.require_known(dataclasses.replace(mdp, observation=wanted), "search.observation")
+        feedback_features(search, mdp)  # refuses unknown ones
     if run.tasks is not None:
         raise InputError("learner: 'search' draws its tasks from the whole range; a list of tasks must not be given.")
     return mdp, search
@@ -84,8 +82,8 @@ def keep_course(run: Run, level: Level, course: Course) -> None:
     storage.write_tensors(path, course_arrays(course), about)
 
 
-def read_course(run: Run, level: Level, like: Any = None) -> Course | None:
-    """Read where a search is, if it began; `like` is a state of its strategy, None to verify the file only."""
+def kept_course(run: Run, level: Level) -> storage.Tensors | None:
+    """Read and verify the file that a level's search goes on from, if it began."""
     path = course_file(run, level)
     if not path.exists():
         return None
@@ -93,12 +91,9 @@ def read_course(run: Run, level: Level, like: Any = None) -> Course | None:
     storage.require_stamp(content.metadata, _KIND, path, "remove it to search again")
     if (content.metadata.get("run"), content.metadata.get("level")) != (run.identity, level):
         raise InputError(f"File {path} belongs to another run or level; put back its own, or remove it.")
-    if like is None:
-        return None
-    try:
-        return course_from(content.arrays, content.metadata, like)
-    except (InputError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"File {path} cannot be continued from ({error}); remove it to search again.") from None
+    if not isinstance(content.metadata.get("generation"), int):
+        raise InputError(f"File {path} does not say how many generations were made; remove it to search again.")
+    return content
 
 
 def search_and_select(run: Run, *, tracker: Tracker | None = None) -> SearchedModel:
@@ -136,30 +131,25 @@ def _searched(
     run: Run, mdp: ActorCriticMDP, search: Search, networks: dict[Level, Network], tracker: Tracker
 ) -> list[Course]:
     """Search all levels side by side; each generation is kept."""
-    plans, left = [], 0
+    plans, left, num_tasks = [], 0, run.config.selection.num_tasks
     for level, network in networks.items():
-        strategy, params = make_strategy(search, network.num_weights)
-        begun = read_course(run, level, _state(strategy, params, network))
-        left += num_blocks(search, [mdp], run.config.selection.num_tasks, 0 if begun is None else begun.generation)
-        find: Callable[[Any], Course | None] = partial(read_course, run, level)
-        plan = searching(
-            network,
-            [mdp],
-            search,
-            seed=run.config.seed,
-            num_validation=run.config.selection.num_tasks,
-            begun=find,
-            keep=partial(keep_course, run, level),
-        )
-        plans.append(plan)
-    with (tracker or Silent()).stage("search", left, "blocks") as stage:
+        content = kept_course(run, level)
+        left += num_blocks(search, [mdp], num_tasks, 0 if content is None else content.metadata["generation"])
+
+        def begun(like: Any, level: Level = level, content: storage.Tensors | None = content) -> Course | None:
+            try:
+                return None if content is None else course_from(content.arrays, content.metadata, like)
+            except (InputError, KeyError, TypeError, ValueError) as error:
+                path = course_file(run, level)
+                raise InputError(
+                    f"File {path} cannot be continued from ({error}); remove it to search again."
+                ) from None
+
+        keep = partial(keep_course, run, level)
+        how: dict[str, Any] = {"seed": run.config.seed, "num_validation": num_tasks, "begun": begun, "keep": keep}
+        plans.append(searching(network, [mdp], search, **how))
+    with tracker.stage("search", left, "blocks") as stage:
         return carry_out(plans, stage.advance)
-
-
-def _state(strategy: Any, params: Any, network: Network) -> Any:
-    import jax
-
-    return strategy.init(jax.random.key(0), np.zeros(network.num_weights, np.float32), params)
 
 
 def _model(
@@ -191,10 +181,8 @@ def _model(
 
 def _task_scores(validation: Comparison, search: Search) -> dict[Level, Any]:
     """Return the scores of every level on the validation tasks, by task."""
-    returns = validation.returns[:, :, 1:].astype(np.float64)
-    if search.objective == "final":
-        returns = returns[:, :, -max(1, returns.shape[2] // 10) :]
-    found = dict(zip(validation.names, returns.mean(axis=2), strict=True))
+    scores = score(np.moveaxis(validation.returns, 2, 0), search.objective)
+    found = dict(zip(validation.names, scores, strict=True))
     return {level: found[level] for level in LEVELS if level in found}
 
 

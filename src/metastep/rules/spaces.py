@@ -266,6 +266,18 @@ Space = HyperparameterSpace | MenuSpace
 """What a controller may propose for an update."""
 
 
+def usual_values(rule: Any, space: HyperparameterSpace) -> dict[str, float]:
+    """Return the values of a rule's own fields by name, for coordinates that are fields; one that is None has the largest."""
+    fields = {
+        name: (getattr(rule, name), bounds)
+        for name, bounds in zip(space.names, space.ranges, strict=True)
+        if hasattr(rule, name)
+    }
+    return {
+        name: bounds.high if value is None else float(np.ravel(value)[0]) for name, (value, bounds) in fields.items()
+    }
+
+
 def space_for(rule: Any, step: Range, along: Mapping[str, Range], choices: Mapping[str, Range]) -> Space:
     """Return the space of an update rule.
 

@@ -22,16 +22,15 @@ from metastep._core.errors import InputError
 from metastep._core.settings import Count, Positive, Several, check_fields
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Blocks, Stream
-from metastep.mdp.history import History
 from metastep.mdp.loop import follow
 from metastep.mdp.runs import BlockRun, Plan, Ran, start_of
-from metastep.rules.spaces import HyperparameterSpace
+from metastep.rules.spaces import HyperparameterSpace, usual_values
 from metastep.search.controller import Searched
 from metastep.search.network import BUDGET, LEVELS, Level, Network
 
 Objective = Literal["auc", "final"]
 Strategy = Literal["open-es", "cma-es", "snes", "pgpe"]
-PAIRED: tuple[Strategy, ...] = ("open-es", "pgpe")  # draw -z beside every z, in the second half of the population
+_PAIRED: tuple[Strategy, ...] = ("open-es", "pgpe")  # draw -z beside every z, in the second half of the population
 _SEARCH, _HIDDEN, _SPREAD = 101, 102, 103  # purposes of random numbers
 _LENIENT = partial(jax.numpy_dtype_promotion, "standard")  # evosax and optax mix types
 _INSIDE = 0.15  # distance of the first controller from the faces of the unit cube, where a logit has little slope
@@ -77,6 +76,11 @@ class Search:
         if not self.levels or len(set(self.levels)) < len(self.levels):
             raise InputError(f"search.levels: {list(self.levels)} must name one level or more, each once.")
 
+    @property
+    def runs_of_pair(self) -> int:
+        """Learners of a pair: without antithetic pairs, the mean controller takes part to compare both with."""
+        return 2 if self.strategy in _PAIRED else 3
+
 
 class Course(NamedTuple):
     """A search after some generations."""
@@ -95,16 +99,20 @@ def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) ->
     assert isinstance(space, HyperparameterSpace)
     if unknown := [name for name in given if name not in space.names]:
         raise InputError(f"search.start: {unknown[0]!r} is not chosen here, allowed are {', '.join(space.names)}.")
-    found = []
+    known, found = usual_values(mdp.rule, space) | given, []
     for name, bounds in zip(space.names, space.ranges, strict=True):
         if name in given and not bounds.low <= given[name] <= bounds.high:
             raise InputError(f"search.start.{name}: {given[name]:g} must be from {bounds.low:g} to {bounds.high:g}.")
-        value = given.get(name, getattr(mdp.rule, name, None))
-        if name == "gradient_steps" and value is None:  # all of them
-            value = bounds.high
-        number = np.ravel(value)[0] if value is not None else None
-        found.append(float(np.clip(0.5 if number is None else bounds.to_unit(float(number)), _INSIDE, 1.0 - _INSIDE)))
+        unit = bounds.to_unit(known[name]) if name in known else 0.5
+        found.append(float(np.clip(unit, _INSIDE, 1.0 - _INSIDE)))
     return tuple(found)
+
+
+def feedback_features(search: Search, mdp: ActorCriticMDP) -> tuple[str, ...]:
+    """Return the features that feedback observes, or refuse those that the meta-MDP does not have."""
+    wanted = tuple(dict.fromkeys((*features.expanded(search.observation), BUDGET)))
+    features.require_known(replace(mdp, observation=wanted), "search.observation")
+    return wanted
 
 
 def network_of(level: Level, search: Search, families: Sequence[ActorCriticMDP], seed: int) -> Network:
@@ -115,8 +123,7 @@ def network_of(level: Level, search: Search, families: Sequence[ActorCriticMDP],
         return Network((), (), (), base)
     if level == "schedule":
         return Network((BUDGET,), (0.5,), (0.3,), base, search.knots)
-    wanted = tuple(dict.fromkeys((*features.expanded(search.observation), BUDGET)))
-    features.require_known(replace(first, observation=wanted))
+    wanted = feedback_features(search, first)
     constant = Network((), (), (), base)
     rows = []
     for index, mdp in enumerate(families):
@@ -174,9 +181,9 @@ def make_strategy(search: Search, num_weights: int) -> tuple[Any, Any]:
     return made, made.default_params.replace(std_init=deviation)
 
 
-def score(history: History, objective: Objective) -> NDArray[np.float64]:
-    """Return what is maximised, of each learner; minus infinity where a return is not finite."""
-    returns = history.mean_return[1:].astype(np.float64)
+def score(mean_return: NDArray[np.float32], objective: Objective) -> NDArray[np.float64]:
+    """Return what is maximised of returns (T+1, ...), time first; minus infinity where one is not finite."""
+    returns = mean_return[1:].astype(np.float64)
     returns = returns if objective == "auc" else returns[-max(1, len(returns) // 10) :]
     with np.errstate(invalid="ignore", over="ignore"):
         found = returns.mean(axis=0)
@@ -229,7 +236,7 @@ def searching(
     share = search.pairs // len(families)
     if share < 1:
         raise InputError(f"search.pairs: {search.pairs} must be at least {len(families)}, one for each family.")
-    is_paired = search.strategy in PAIRED
+    is_paired = search.runs_of_pair == 2
     while True:
         generation = course.generation
         is_last = generation == search.generations
@@ -258,14 +265,12 @@ def searching(
         gains, steps, taken = [], course.steps, 0
         for count in sizes:
             parts = []
-            for _ in range(2 if is_paired else 3):
+            for _ in range(search.runs_of_pair):
                 parts.append(_scores(ran[taken : taken + count], search.objective))
                 steps += _steps(ran[taken : taken + count])
                 taken += count
-            if is_paired:
-                gains.append([advantage(parts[0], parts[1]), advantage(parts[1], parts[0])])
-            else:
-                gains.append([advantage(parts[0], parts[2]), advantage(parts[1], parts[2])])
+            others = (parts[1], parts[0]) if is_paired else (parts[2], parts[2])
+            gains.append([advantage(own, other) for own, other in zip(parts[:2], others, strict=True)])
         fitness = -np.concatenate(gains, axis=1)  # strategies minimise
         missing = search.pairs - fitness.shape[1]  # pairs that could not be shared out evenly say nothing
         fitness = np.pad(fitness, ((0, 0), (0, missing))).reshape(-1).astype(np.float32)
@@ -281,7 +286,7 @@ def num_blocks(search: Search, families: Sequence[ActorCriticMDP], num_validatio
     found = 0
     for mdp in families:
         size = search.block_size or mdp.block_size
-        each = len(Blocks(max(1, search.pairs // len(families)), size)) * (2 if search.strategy in PAIRED else 3)
+        each = len(Blocks(max(1, search.pairs // len(families)), size)) * search.runs_of_pair
         left = range(generation, search.generations + 1)
         judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
         found += (search.generations - generation) * each + judged * len(Blocks(num_validation, size))
@@ -330,7 +335,7 @@ def _judged(
 
 
 def _scores(ran: Sequence[Ran], objective: Objective) -> NDArray[np.float64]:
-    return np.concatenate([score(block.history, objective) for block in ran])
+    return np.concatenate([score(block.history.mean_return, objective) for block in ran])
 
 
 def _steps(ran: Sequence[Ran]) -> float:
