@@ -255,8 +255,8 @@ def hyperparameters(findings: Findings) -> list[Picture]:
         f"Hyperparameters of each update: medians over the test tasks, and for {comparison.label(target)} the middle half and "
         "the middle nine tenths of the tasks. Methods that choose fewer are in fewer panels."
     )
-    layout = Layout((3.3, 2.2), (0.62, 0.3), share_x="all")
-    return [picture("hyperparameters", caption, in_rows(panels, 3), layout)] if panels else []
+    layout = Layout((4.6, 2.3), (0.85, 0.3), share_x="all")  # names of methods stand between the panels
+    return [picture("hyperparameters", caption, in_rows(panels, 2), layout)] if panels else []
 
 
 def axis_of(scale: str) -> str:
