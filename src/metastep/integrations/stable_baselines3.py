@@ -32,8 +32,8 @@ _MEASURED = dict[_Measured | Literal["gradient_steps"], float]
 _KEPT: Any = create_model(
     "", stepper=(dict[str, Any] | None, None), measured=(_MEASURED, {}), returns=(_RETURNS, _RETURNS())
 )
-_SETTINGS = {"A2C": ("stepsize", "gae_lambda", "entropy_weight", "critic_rate")}  # that can be chosen
-_SETTINGS["PPO"] = (*_SETTINGS["A2C"], "clip_range", "gradient_steps")
+_A2C = ("stepsize", "gae_lambda", "entropy_weight", "critic_rate")
+_SETTINGS = {"PPO": (*_A2C, "clip_range", "gradient_steps"), "A2C": _A2C}  # that can be chosen
 _CRITIC = ("mlp_extractor.value_net.", "value_net.", "vf_features_extractor.")  # parameters that are only the critic's
 _RUNNING = "_metastep_update"  # attribute of a policy, which is not saved
 
