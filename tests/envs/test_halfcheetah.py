@@ -20,8 +20,10 @@ from metastep._core.errors import InputError
 from metastep._core.numerics import standard_normals
 from metastep.controllers import Fixed
 from metastep.envs.halfcheetah import HalfCheetahVel, HalfCheetahVelPlanar
-from metastep.envs.planar import CheetahState, engine, load_model, read_model
+from metastep.envs.planar import engine
 from metastep.envs.planar import model as planar_model
+from metastep.envs.planar.engine import CheetahState
+from metastep.envs.planar.model import load_model, read_model
 from metastep.evaluation import Method, compare
 from metastep.mdp import EpisodicMetaMDP
 from metastep.mdp.collection import collect
@@ -162,7 +164,10 @@ def test_engines():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"iteration": 8}, r"'iteration' is not an option of halfcheetah, .* Did you mean 'iterations'"),
+        (
+            {"iteration": 8},
+            r"'iteration' is not an option of halfcheetah on engine 'auto', .* Did you mean 'iterations'",
+        ),
         ({"engine": "c", "iterations": 8}, r"'iterations' is not an option of halfcheetah on engine 'c'"),
         ({"engine": "warp"}, r"env.engine: 'warp' must be auto, c or planar"),
         ({"cost_of": "both"}, r"cost_of: 'both' must be 'clipped' or 'unclipped'"),

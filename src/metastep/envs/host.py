@@ -22,7 +22,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,8 +108,7 @@ class GymnasiumEnv:
     num_choices: int | None = field(init=False, compare=False)
     _lanes: "_Lanes" = field(init=False, compare=False, repr=False)
 
-    reset_noise: ClassVar[int] = 0
-    step_noise: ClassVar[int] = 0
+    reset_noise, step_noise = 0, 0
 
     def __post_init__(self) -> None:
         if not callable(self.make):

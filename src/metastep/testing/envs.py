@@ -37,14 +37,7 @@ class Played(NamedTuple):
 class Driven(Wrapper):
     """An environment driven by a standard normal policy: draws discrete actions with equal chances, clips others."""
 
-    env: Env
     num_choices = None
-
-    def reset(self, context: Context, noise: tuple[Array, ...]) -> State:
-        return self.env.reset(context, noise)
-
-    def observe(self, context: Context, state: State) -> tuple[Array, ...]:
-        return self.env.observe(context, state)
 
     def step(self, context: Context, state: State, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         if (choices := choices_of(self.env)) is not None:
