@@ -1,6 +1,5 @@
 """The constants of HalfCheetah, as Python numbers."""
 
-import importlib.util
 import warnings
 from functools import cache
 from operator import attrgetter
@@ -75,18 +74,13 @@ class Cheetah(NamedTuple):
 @cache
 def load_model() -> Any:
     """The MuJoCo model (`mujoco.MjModel`) of Gymnasium's HalfCheetah-v5, or one sentence about what is not installed."""
-    missing = InputError(
-        'env: halfcheetah needs MuJoCo and Gymnasium, install them with pip install "metastep[mujoco]".'
-    )
     try:
+        import gymnasium
         import mujoco
-
-        package = importlib.util.find_spec("gymnasium")
-    except (ImportError, ValueError):  # a module without a specification
-        raise missing from None
-    if package is None or package.origin is None:
-        raise missing
-    path = Path(package.origin).parent / "envs" / "mujoco" / "assets" / "half_cheetah.xml"
+    except ImportError:
+        needed = 'MuJoCo and Gymnasium, install them with pip install "metastep[mujoco]"'
+        raise InputError(f"env: halfcheetah needs {needed}.") from None
+    path = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets" / "half_cheetah.xml"
     with warnings.catch_warnings():
         # Through MjSpec, because MjModel.from_xml_path writes the same warning into a log file in the working directory.
         warnings.filterwarnings("ignore", message=".*settotalmass.*")
