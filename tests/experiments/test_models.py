@@ -100,7 +100,7 @@ def test_what_is_published_of_a_run_is_the_model_whose_scores_the_card_shows(don
     whole = load_model(done.path / "models" / "metastep")
     assert load_model(found.model).record.training_data == whole.record.training_data
     card = found.card.read_text()
-    assert "| method | mean return | tiny minus it |" in card
+    assert "| method | tiny minus it, AUC | tiny is |" in card
     assert "| metastep | " in card  # the whole model, beside what was published of it
     assert "# the run in run\nmetastep publish run\n" in card
     few = publish([done], "few", tmp_path, trees=1)
