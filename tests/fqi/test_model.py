@@ -22,7 +22,8 @@ from metastep.fqi import (
     model_of_heads,
     save_model,
 )
-from metastep.fqi.record import record_from_json, record_to_json
+from metastep.fqi.base import record_to_json
+from metastep.fqi.model import record_from_json
 from tests.fqi.problems import HIGH, MENU, menu_transitions, transitions
 
 PARTS = (ObservationPart("theta", 2), ObservationPart("natural_gradient", 2), ObservationPart("context", 1))
