@@ -154,28 +154,28 @@ def _set(path: tuple, value: object):
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    "change",
     [
-        (_set(("__metadata__",), 3), "header is not one of ours"),
-        (_set(("__metadata__", "metastep"), '{"checksum": "", "metadata": NaN}'), "damaged or was not written by"),
-        (_set(("__metadata__", "metastep"), '{"checksum": "", "metadata": {"a": "\\ud800"}}'), "damaged"),
-        (_set(("1/0/value", "dtype"), "F16"), "do not fit"),
-        (_set(("1/0/value", "shape"), [2**40]), "do not fit"),
-        (_set(("1/0/value", "shape"), 3), "header is not one of ours"),
-        (_set(("1/0/value", "data_offsets"), [8, 16]), "do not fit"),
-        (_set(("1/0/empty",), {"dtype": "F32", "shape": [0, 2**70], "data_offsets": [0, 0]}), "damaged"),
-        (lambda header: '{"__metadata__":{}}, oops', "damaged or was not written by metastep"),
-        (lambda header: '{"a":' + "[" * 5000, "nested too deeply"),
-        (lambda header: '{"a":[' + "[]," * 250_000 + "1]}", "header is not one of ours"),
-        (lambda header: "{}" + " " * (17 << 20), "its header would end at byte"),
+        _set(("__metadata__",), 3),
+        _set(("__metadata__", "metastep"), '{"checksum": "", "metadata": NaN}'),
+        _set(("__metadata__", "metastep"), '{"checksum": "", "metadata": {"a": "\\ud800"}}'),
+        _set(("1/0/value", "dtype"), "F16"),
+        _set(("1/0/value", "shape"), [2**40]),
+        _set(("1/0/value", "shape"), 3),
+        _set(("1/0/value", "data_offsets"), [8, 16]),
+        _set(("1/0/empty",), {"dtype": "F32", "shape": [0, 2**70], "data_offsets": [0, 0]}),
+        lambda header: '{"__metadata__":{}}, oops',
+        lambda header: '{"a":' + "[" * 5000,
+        lambda header: '{"a":[' + "[]," * 250_000 + "1]}",
+        lambda header: "{}" + " " * (17 << 20),
     ],
 )
-def test_hostile_headers_are_named(content, tmp_path, change, sentence):
+def test_hostile_headers_are_refused(content, tmp_path, change):
     length = int.from_bytes(content[:8], "little")
     changed = change(json.loads(content[8 : 8 + length]))
     raw = (changed if isinstance(changed, str) else json.dumps(changed)).encode()
     (tmp_path / "m").write_bytes(len(raw).to_bytes(8, "little") + raw + content[8 + length :])
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(InputError, match="is damaged or was not written by metastep: "):
         load_model(tmp_path / "m")
 
 
