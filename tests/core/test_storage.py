@@ -110,11 +110,11 @@ def test_a_fault_at_any_call_of_a_collection_leaves_something_to_resume(tmp_path
 
     def collect(folder: Path) -> None:
         writer = DatasetWriter(folder, layout, {"env": "toy"}, seed=3, device="cpu")
-        for index in sorted(writer.files.problems()):
+        for index in sorted(writer.problems()):
             draw = np.random.default_rng(index).standard_normal
             flags = np.zeros((3, 2), bool)
             returns, steps, chosen = draw((3, 2)), draw((3, 2)), draw((2, 2, 1))
-            writer.files.add(index, History(draw((2, 1)), returns, flags, steps, chosen, {"theta": draw((3, 2, 2))}))
+            writer.add(index, History(draw((2, 1)), returns, flags, steps, chosen, {"theta": draw((3, 2, 2))}))
         writer.finish()
 
     collect(tmp_path / "reference")
