@@ -30,6 +30,7 @@ HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"
 VENVS = HERE / ".venvs"
 sys.path.insert(0, str(PEERS))  # so that `common` is found here as it is by the peers
+sys.path.append(str(HERE.parent))  # for files that name families of `pretraining`
 
 CHILD_SECONDS = 600.0  # timeout of a measurement
 INSTALL_SECONDS = 1200.0

@@ -16,7 +16,7 @@ ORDER = (
     "evaluation", "report", "testing", "experiments",
 )  # fmt: skip
 TOP = ("integrations", "cli", "__main__")  # import anything; only they may import one another
-OUTSIDE = ("paper", "benchmarks", "tests", "examples")
+OUTSIDE = ("paper", "pretraining", "benchmarks", "tests", "examples")
 HEAVY = {
     "jax",
     "numpy",
@@ -98,6 +98,7 @@ def test_every_module_has_a_place_in_the_order():
         ("report", "from metastep import __version__", False),
         ("report", "from metastep import nonsense", True),
         ("report", "import paper.facts", True),
+        ("envs", "from pretraining.families import Lander", True),
         ("cli", "from metastep.integrations.minari import export", False),
         ("", "from metastep._core.errors import InputError", True),
         ("", "if TYPE_CHECKING:\n    from metastep._core.errors import InputError", False),

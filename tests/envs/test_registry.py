@@ -56,6 +56,7 @@ def test_a_module_may_be_named_that_registers(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "walks_of_mine.py").write_text(walks)
     (tmp_path / "broken_walks.py").write_text("1 / 0")
     assert envs.make("walks_of_mine:slow_walk") == Nav2D(max_move=0.01)
+    assert envs.make("walks_of_mine:Nav2D", max_move=0.2) == Nav2D(max_move=0.2)  # a class needs no registration
     for name, words in {
         "walks_of_mine:slow_wlk": r"env.name: 'slow_wlk' is not registered, .* Did you mean 'slow_walk'\?",
         "walks_of_mine.slow_walk": r"'walks_of_mine\.slow_walk' is not .* One of your own is 'walks_of_mine:slow_walk'\.$",

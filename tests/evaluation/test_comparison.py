@@ -11,7 +11,7 @@ from metastep._core.errors import InputError
 from metastep._core.provenance import describe
 from metastep.controllers import HOOF, Controller, Decay, Exploration, Fixed, MetaFQIController, SingleAction
 from metastep.evaluation import Method, MethodSpec, baselines, compare, join
-from metastep.evaluation.comparison import TaskSet, comparison_plan
+from metastep.evaluation.comparison import comparison_plan
 from metastep.evaluation.tuning import tuning_plan
 from metastep.fqi.iteration import QFunction, Stepsizes
 from metastep.fqi.regressors import ExtraTrees
@@ -211,7 +211,7 @@ def test_bad_requests_get_one_sentence(methods: list[Method], changes: dict[str,
 
 def test_learners_know_how_many_updates_a_comparison_or_a_search_makes() -> None:
     mdp = make_training_mdp()
-    (asked, *_) = next(comparison_plan([Method("fixed", mdp.rule, Fixed(1e-3))], TaskSet(mdp, 0, 7, 2)))
+    (asked, *_) = next(comparison_plan([Method("fixed", mdp.rule, Fixed(1e-3))], mdp, 0, 7, 2))
     assert (asked.mdp.budget, mdp.budget) == (7, 4)
     spec = MethodSpec("fixed", "fixed", grid={"stepsize": (1e-3,)})
     (asked, *_) = next(tuning_plan(spec, mdp, seed=0, num_tasks=2, num_updates=9))

@@ -129,7 +129,7 @@ def started(out, env, *overrides):
     ("env", "sentence"),
     [
         ("ReturnsTuple", "env 'walk': `step` must return a metastep.envs.Step, its result has no `state`."),
-        ("ObservesVector", "env 'walk': observation 0 has shape (2,), it must be a scalar."),
+        ("ObservesVector", "env 'walk': array 0 of `observe` has shape (2,), it must be a scalar."),
         ("ObservesTwo", "env 'walk': `observe` returns 2 numbers, but num_observations is 1."),
         ("Branches", "env 'walk': `step with 1 actions and 0 normals` depends on a value in Python (an `if`, "),
         ("PaysNan", "env 'walk': the reward is nan at step 0 of an episode in the task goal = "),

@@ -18,15 +18,14 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from metastep._core.errors import InputError
-from metastep.experiments.config import load
-from metastep.experiments.run import Run
 from metastep.features import SETS
-from metastep.fqi import load_model
 from metastep.integrations.stable_baselines3 import LearnedRate, LearnedUpdate
-from tests.rules.test_learning import TINY
 from tests.steppers import TRAINING, WHOLE, clip_model, tiny_model, whole_model
 
+pytestmark = pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
+
 ENVS, STEPS = 2, 12
+FIELDS = ("learning_rate", "clip_range", "ent_coef", "n_epochs", "gae_lambda", "lr_schedule")
 SETTINGS = {"PPO": {"n_epochs": 2, "batch_size": 8}, "A2C": {}}
 
 
@@ -49,8 +48,7 @@ def watch_steps(algorithm) -> list[float]:
     return rates
 
 
-@pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
-@pytest.mark.parametrize(("name", "env"), [("PPO", "Pendulum-v1"), ("A2C", "Pendulum-v1"), ("A2C", "CartPole-v1")])
+@pytest.mark.parametrize(("name", "env"), [("PPO", "Pendulum-v1"), ("A2C", "CartPole-v1")])
 def test_the_rate_that_is_proposed_is_the_rate_of_every_step(name, env):
     algorithm, callback = make(name, env), LearnedRate(tiny_model())
     rates = watch_steps(algorithm)
@@ -67,21 +65,25 @@ def test_the_rate_that_is_proposed_is_the_rate_of_every_step(name, env):
     assert -1.0 < last["step_cosine"] < 1.0
 
 
-@pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
-@pytest.mark.parametrize("name", ["PPO", "A2C"])
-def test_a_saved_algorithm_continues_identically(name, tmp_path):
-    half, total = 2 * ENVS * STEPS, 4 * ENVS * STEPS
+@pytest.mark.parametrize(("name", "model"), [("PPO", whole_model(TRAINING)), ("A2C", tiny_model())])
+def test_a_saved_algorithm_continues_identically_and_an_interrupted_update_is_undone(name, model, tmp_path):
+    half, whole = 2 * ENVS * STEPS, make(name)
+    before = {field: getattr(whole, field) for field in FIELDS if hasattr(whole, field)}
 
-    def second_half(algorithm) -> tuple[list[float], dict]:
+    def second_half(algorithm):
         algorithm.get_env().seed(5)
         algorithm.set_random_seed(7)
         algorithm._last_obs = None  # what loading does: begin new episodes
-        callback = LearnedRate(tiny_model())
-        algorithm.learn(total - half, callback=callback, reset_num_timesteps=False)
-        return callback.proposed, json.loads(json.dumps(algorithm.learned_rate))
+        callback = LearnedRate(model)
+        algorithm.learn(half, callback=callback, reset_num_timesteps=False)
+        return callback.proposed, callback.values, json.loads(json.dumps(algorithm.learned_rate))
 
-    whole = make(name)
-    whole.learn(half, callback=LearnedRate(tiny_model()))
+    step, whole.policy.optimizer.step = whole.policy.optimizer.step, lambda *_: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        whole.learn(half, callback=LearnedRate(model))
+    whole.policy.optimizer.step = step
+    whole.learn(half, callback=LearnedRate(model))
+    assert before == {field: getattr(whole, field) for field in before}
     whole.save(tmp_path / "saved.zip")
     wanted = second_half(whole)
     loaded = getattr(sb3, name).load(tmp_path / "saved.zip", env=make(name).get_env(), device="cpu")
@@ -91,7 +93,6 @@ def test_a_saved_algorithm_continues_identically(name, tmp_path):
         assert json.loads(archive.read("data"))["learned_rate"]["stepper"]["memory"]["updates"] == 2
 
 
-@pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
 def test_a_checkpoint_without_a_stepper_says_so_and_a_damaged_one_is_refused():
     algorithm = make("PPO")
     algorithm.learn(ENVS * STEPS, callback=LearnedRate(tiny_model()))
@@ -148,7 +149,6 @@ def paid_by(kind: str) -> LearnedRate:
     return callback
 
 
-@pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
 @pytest.mark.parametrize("kind", ["monitor", "plain", "scaled"])
 def test_returns_are_of_ended_episodes_and_else_what_was_paid_so_far(kind):
     """As simulated learners have them, with a monitor or without, and before they are scaled."""
@@ -160,10 +160,9 @@ def test_returns_are_of_ended_episodes_and_else_what_was_paid_so_far(kind):
         assert len([each for each in warned if "Monitor" in str(each.message)]) == 1
     assert callback._returns() == [25.0, 49.0, 12 * 99.0]
     assert callback.stepper.memory.mean_return == pytest.approx((25.0 + 49.0 + 12 * 99.0) / 3)
-    assert callback._returns.state()["paid"] == [10.0, 35.0, 12 * 99.0]
+    assert callback._returns.paid == [10.0, 35.0, 12 * 99.0]
 
 
-@pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
 def test_the_saved_state_is_plain_and_up_to_date_at_any_time():
     algorithm, callback, seen = make("PPO"), LearnedRate(tiny_model()), []
 
@@ -198,40 +197,26 @@ def test_a_fresh_start_forgets_and_other_loops_and_algorithms_are_named():
         sb3.DQN("MlpPolicy", "CartPole-v1", buffer_size=10, device="cpu").learn(10, callback=LearnedRate(tiny_model()))
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # of a tiny run, not like this loop
-def test_a_model_of_two_choices_is_trained_saved_loaded_and_sets_both(tmp_path):
-    config = load("pendulum-ppo", "quick", [*TINY, "meta.rule.clip_range=[0.1,0.3]"])
-    run = Run.create(tmp_path / "run", config)
-    run.learn()
-    model = load_model(run.path)
-    assert model.record.hyperparameters == ("clip_range", "stepsize")
-    assert [branch.values for branch in model.record.branches] == [{"clip_range": 0.1}, {"clip_range": 0.3}]
-    for fitted in (model, clip_model()):
-        algorithm, callback = make("PPO"), LearnedRate(fitted, log=tmp_path / "log.csv")
-        seen, train = [], algorithm.train
+def test_a_model_of_two_choices_sets_both(tmp_path):
+    algorithm, callback, seen = make("PPO"), LearnedRate(clip_model(), log=tmp_path / "log.csv"), []
+    train = algorithm.train
 
-        def watched(algorithm=algorithm, seen=seen, train=train):
-            train()
-            seen.append((algorithm.logger.name_to_value["train/clip_range"], algorithm.learning_rate))
+    def watched():
+        train()
+        seen.append((algorithm.logger.name_to_value["train/clip_range"], algorithm.learning_rate))
 
-        algorithm.train = watched
-        algorithm.learn(8 * ENVS * STEPS, callback=callback)
-        wanted = callback.stepper.record()["gathered"]["direction"]
-        assert [rate for _, rate in seen] == callback.proposed
-        assert {clip for clip, _ in seen} <= {0.1, 0.3}
-        assert f"clip {seen[-1][0]:g}" == wanted
-        rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
-        assert [float(row["clip_range"]) for row in rows] == [clip for clip, _ in seen]
-    assert {clip for clip, _ in seen} == {0.1, 0.3}  # of a model for which it depends on the state
-    with pytest.raises(InputError, match="LearnedRate with A2C: the model chooses clip_range as well, for which"):
-        make("A2C").learn(ENVS * STEPS, callback=LearnedRate(clip_model()))
+    algorithm.train = watched
+    algorithm.learn(8 * ENVS * STEPS, callback=callback)
+    assert [rate for _, rate in seen] == callback.proposed
+    assert {clip for clip, _ in seen} == {0.1, 0.3}
+    assert f"clip {seen[-1][0]:g}" == callback.stepper.record()["gathered"]["direction"]
+    rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
+    assert [float(row["clip_range"]) for row in rows] == [clip for clip, _ in seen]
+    for model, others in ((clip_model(), "clip_range"), (whole_model(), "gradient_steps, clip_range")):
+        with pytest.raises(InputError, match=f"LearnedRate with A2C: the model chooses {others} as well, for which"):
+            make("A2C").learn(ENVS * STEPS, callback=LearnedRate(model))
 
 
-IGNORE = "ignore:LearnedUpdate. the model was fitted on other loops"
-FIELDS = ("learning_rate", "clip_range", "ent_coef", "n_epochs", "gae_lambda", "lr_schedule")
-
-
-@pytest.mark.filterwarnings(IGNORE)
 @pytest.mark.parametrize("name", ["PPO", "A2C"])
 def test_constant_hyperparameters_train_as_the_algorithm_itself_with_them(name):
     """The critic's rate against parameter groups of PyTorch."""
@@ -261,7 +246,6 @@ def test_constant_hyperparameters_train_as_the_algorithm_itself_with_them(name):
     assert len(ours.policy.optimizer.param_groups) == 1
 
 
-@pytest.mark.filterwarnings(IGNORE)
 def test_gradient_steps_are_exact_and_the_users_settings_come_back(monkeypatch):
     model, algorithm = whole_model((*SETS["training"], *SETS["progress"])), make("PPO")
     rates, norms, cut = watch_steps(algorithm), [], torch.nn.utils.clip_grad_norm_
@@ -294,7 +278,6 @@ def test_gradient_steps_are_exact_and_the_users_settings_come_back(monkeypatch):
     assert 0.0 < last["actor_gradient_norm"] < last["gradient_norm"]
 
 
-@pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
 def test_the_last_epochs_clip_fraction_is_that_of_the_only_epoch():
     found = []
     for seed in range(4):
@@ -304,39 +287,3 @@ def test_the_last_epochs_clip_fraction_is_that_of_the_only_epoch():
         assert callback.measured["last_clip_fraction"] == pytest.approx(callback.measured["clip_fraction"])
         found.append(callback.measured["clip_fraction"])
     assert max(found) > 0.0
-
-
-@pytest.mark.filterwarnings(IGNORE)
-def test_an_interrupted_update_is_undone_and_a_saved_algorithm_continues_identically(tmp_path):
-    model, algorithm = whole_model(TRAINING), make("PPO")
-    before = {name: getattr(algorithm, name) for name in FIELDS}
-    step = algorithm.policy.optimizer.step
-    algorithm.policy.optimizer.step = lambda *_: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        algorithm.learn(ENVS * STEPS, callback=LearnedUpdate(model))
-    algorithm.policy.optimizer.step = step
-    algorithm.learn(2 * ENVS * STEPS, callback=LearnedUpdate(model))
-    assert before == {name: getattr(algorithm, name) for name in FIELDS}
-    algorithm.save(tmp_path / "half.zip")
-
-    def second_half(algorithm):
-        algorithm.get_env().seed(5)
-        algorithm.set_random_seed(7)
-        algorithm._last_obs = None
-        callback = LearnedUpdate(model)
-        algorithm.learn(2 * ENVS * STEPS, callback=callback, reset_num_timesteps=False)
-        return callback.proposed, callback.values
-
-    loaded = sb3.PPO.load(tmp_path / "half.zip", env=make("PPO").get_env(), device="cpu")
-    assert second_half(loaded) == second_half(algorithm)
-
-
-def test_a_model_of_all_hyperparameters_is_not_for_learned_rate():
-    with pytest.raises(
-        InputError, match=r"LearnedRate with PPO: the model chooses gradient_steps, .*; use LearnedUpdate"
-    ):
-        make("PPO").learn(1, callback=LearnedRate(whole_model()))
-    with pytest.raises(
-        InputError, match="LearnedUpdate with A2C: the model chooses gradient_steps, clip_range as well"
-    ):
-        make("A2C").learn(1, callback=LearnedUpdate(whole_model()))

@@ -1,12 +1,14 @@
 """One registry for every kind of part: environments, policies, rules, features, controllers, baselines, regressors.
 
-In a module of one's own, `metastep.rules.register("mine", Mine)` makes a rule available to configurations as `module:mine`.
+In a module of one's own, `metastep.rules.register("mine", Mine)` makes a rule available to configurations as `module:mine`;
+an environment may also be named by its class, `module:Mine`, without a registration.
 """
 
 import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from metastep._core.errors import InputError, not_registered
@@ -42,10 +44,11 @@ class Registry(Generic[Part]):
         return tuple(sorted(self._entries))
 
     def entry(self, name: str, field: str = "") -> Entry[Part]:
-        """Return what a name stands for; as in Gymnasium, `module:name` imports the module first, which registers it."""
+        """Return what a name stands for; `module:name` imports the module first, which registers the name or defines it."""
         module, _, own = name.rpartition(":")
-        if module:
-            _import(module, field or self.field)
+        defined = vars(_import(module, field or self.field)).get(own) if module else None
+        if own not in self._entries and callable(defined):
+            return Entry(defined, own, "")
         if own not in self._entries:
             package, _, part = own.rpartition(".")
             hint = f" One of your own is {package + ':' + part!r}." if package else ""
@@ -125,9 +128,9 @@ def require_modules(names: Iterable[str], where: str, *, allow_imports: bool) ->
         _import(module, where)
 
 
-def _import(module: str, field: str) -> None:
+def _import(module: str, field: str) -> ModuleType:
     try:
-        importlib.import_module(module)
+        return importlib.import_module(module)
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's module does wrong

@@ -2,20 +2,19 @@
 
 from typing import Any
 
+from metastep._core.numerics import runge_kutta, sincos, to_truncated_normal, to_uniform, wrap
 from metastep._core.registry import Registry
 from metastep.envs.acrobot import Acrobot
-from metastep.envs.base import Env, Step, choices_of, range_of
+from metastep.envs.base import Context, Env, Step, choices_of, range_of
 from metastep.envs.cartpole import CartPole, CartPoleV1, SwingUp
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.halfcheetah import half_cheetah
 from metastep.envs.host import HostEnv
-from metastep.envs.lander import Lander
 from metastep.envs.lqr import LQR
 from metastep.envs.minigolf import Minigolf
 from metastep.envs.mountaincar import MountainCar
 from metastep.envs.nav2d import Nav2D
 from metastep.envs.pendulum import Pendulum
-from metastep.envs.reacher import Reacher
 
 # The context space has a setting of its own, and no value that a file could hold.
 REGISTRY: Registry[Env | HostEnv] = Registry("env.name", "env.options", hidden=("context_space",))
@@ -31,8 +30,6 @@ register("pendulum", Pendulum, label="Pendulum")
 register("acrobot", Acrobot, label="Acrobot")
 register("cartpole-v1", CartPoleV1, label="CartPole-v1")
 register("mountaincar", MountainCar, label="MountainCar")
-register("lander", Lander, label="Lander")
-register("reacher", Reacher, label="Reacher")
 
 
 def make_env(name: str, **options: Any) -> Env | HostEnv:
@@ -45,13 +42,15 @@ __all__ = [
     "Acrobot",
     "CartPole",
     "CartPoleV1",
+    "Context",
     "ContextSpace",
     "Env",
     "HostEnv",
-    "Lander",
     "Minigolf",
     "MountainCar",
     "Nav2D",
 ]
-__all__ += ["Pendulum", "Reacher", "Step", "SwingUp", "choices_of", "half_cheetah", "range_of"]
+__all__ += ["Pendulum", "Step", "SwingUp", "choices_of", "half_cheetah", "range_of"]
+# Functions for environments of your own, faster on a CPU than those of JAX.
+__all__ += ["runge_kutta", "sincos", "to_truncated_normal", "to_uniform", "wrap"]
 __all__ += ["REGISTRY", "make", "make_env", "names", "register"]

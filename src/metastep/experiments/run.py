@@ -227,7 +227,7 @@ class Run:
             return Exploration()
         config, path = self.config, self.round_file(index)
         blocks = range(index * len(writer.layout.blocks) // config.collect.rounds)
-        fingerprint = storage.sha256_of_json([storage.sha256_of(writer.files.path(block)) for block in blocks])
+        fingerprint = storage.sha256_of_json([storage.sha256_of(writer.path(block)) for block in blocks])
         if path.exists():
             model = provenance.read_round_model(self, index, fingerprint)
         else:

@@ -24,14 +24,14 @@ from metastep._core.progress import Silent, Stage, Tracker
 from metastep._core.settings import from_json
 from metastep.controllers import Controller, MetaFQIController
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, baselines, compare
-from metastep.evaluation.comparison import TaskSet, comparison_plan
+from metastep.evaluation.comparison import comparison_plan
 from metastep.evaluation.tuning import num_blocks, tuning_plan
 from metastep.experiments import provenance, searching
 from metastep.experiments.config import build_fqi, build_regressor, build_rule
 from metastep.experiments.schema import Experiment, MethodSection
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, save_model
 from metastep.mdp import MetaMDP
-from metastep.mdp.blocks import Stream
+from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.history import Transitions
 from metastep.mdp.runs import Plan, carry_out
@@ -155,11 +155,10 @@ def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bo
     One that has to be loaded or trained is so before the others begin.
     """
     settings, own = run.config.compare, run.of_model(spec.model)
-    tasks = TaskSet(run.mdp, run.config.seed, settings.num_updates, settings.num_tasks)
-    blocks, ready, search = len(tasks.blocks), None, None
+    blocks, ready, search = len(Blocks(settings.num_tasks, run.mdp.block_size)), None, None
     if spec.grid:
         how: Any = {"num_tasks": settings.num_tuning_tasks, "shared_noise": settings.shared_noise}
-        search = tuning_plan(spec, own.mdp, seed=own.config.seed, num_updates=settings.num_updates, **how)
+        search = tuning_plan(spec, own.mdp, own.config.seed, num_updates=settings.num_updates, **how)
         blocks += num_blocks(spec, own.mdp, **how)
     else:
         ready = prepare_method(run, spec, tracker=tracker)
@@ -174,7 +173,8 @@ def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bo
             method, table = yield from search
             tables = [table]
         assert method is not None
-        result = yield from comparison_plan([method], tasks, tables)
+        how = run.config.seed, settings.num_updates, settings.num_tasks
+        result = yield from comparison_plan([method], run.mdp, *how, tuning=tables)
         provenance.write_comparison(run, run.result_file(method.name), result, uses)
 
     return bool(spec.grid), blocks, plan()

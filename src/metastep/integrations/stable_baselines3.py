@@ -33,9 +33,7 @@ _KEPT: Any = create_model(
     "", stepper=(dict[str, Any] | None, None), measured=(_MEASURED, {}), returns=(_RETURNS, _RETURNS())
 )
 _A2C = ("stepsize", "gae_lambda", "entropy_weight", "critic_rate")
-_Settings = dict[str, tuple[str, ...]]
-_SETTINGS: _Settings = {"PPO": ("stepsize", "clip_range"), "A2C": ("stepsize",)}  # that `LearnedRate` sets
-_ALL_SETTINGS: _Settings = {"PPO": (*_A2C, "clip_range", "gradient_steps"), "A2C": _A2C}  # that `LearnedUpdate` sets
+_SETTINGS = {"PPO": (*_A2C, "clip_range", "gradient_steps"), "A2C": _A2C}  # that can be chosen
 _CRITIC = ("mlp_extractor.value_net.", "value_net.", "vf_features_extractor.")  # parameters that are only the critic's
 _RUNNING = "_metastep_update"  # attribute of a policy, which is not saved
 
@@ -43,9 +41,9 @@ _RUNNING = "_metastep_update"  # attribute of a policy, which is not saved
 class Returns:
     """Returns of each environment: of the last `each` episodes or, before the first has ended, of the running one."""
 
-    def __init__(self, envs: VecEnv, each: int, state: Mapping[str, Any], begins: NDArray[np.bool_]) -> None:
+    def __init__(self, envs: VecEnv, each: int, state: Any, begins: NDArray[np.bool_]) -> None:
         num, self.each = envs.num_envs, each  # the state of another number of environments is ignored
-        ended, paid = state.get("ended", []), state.get("paid", [])
+        ended, paid = state.ended, state.paid
         self.ended = [list(returns[-each:]) for returns in (ended if len(ended) == num else [[]] * num)]
         self.paid: list[float] = np.where(begins, 0.0, paid if len(paid) == num else 0.0).tolist()
         # A monitor knows better than `dones` when an episode ends: a lost life need not end it.
@@ -66,10 +64,6 @@ class Returns:
         """Return what simulated learners see (`metastep.rules.actor_critic.sampler`)."""
         return [value for ended, paid in zip(self.ended, self.paid, strict=True) for value in (ended or [paid])]
 
-    def state(self) -> dict[str, Any]:
-        """Return all that must be saved: the lists themselves, which change with every step."""
-        return {"ended": self.ended, "paid": self.paid}
-
 
 class _Update:
     """An update while it runs: it is measured, may end early, and the critic may have a rate of its own.
@@ -78,10 +72,8 @@ class _Update:
     """
 
     def __init__(self, algorithm: Any, needs: Sequence[str]) -> None:
-        self.policy: Any = algorithm.policy
-        self.end_last(algorithm)
+        self.algorithm, self.policy, self.needs, self.steps = algorithm, algorithm.policy, needs, 0
         setattr(self.policy, _RUNNING, self)
-        self.algorithm, self.needs, self.steps = algorithm, needs, 0
         self.most, self.critic_rate = math.inf, 1.0
         self._own: list[tuple[Any, str, Any]] = []  # settings of the user
         self._shares: list[float] = []  # of clipped ratios, for each minibatch of the epoch
@@ -99,12 +91,6 @@ class _Update:
             self.set(algorithm.rollout_buffer, "get", self._minibatches)
             if "last_clip_fraction" in needs:
                 self.set(self.policy, "evaluate_actions", self._compared)
-
-    @staticmethod
-    def end_last(algorithm: Any) -> None:
-        """End the last update of an algorithm, if it still runs."""
-        if (last := getattr(algorithm.policy, _RUNNING, None)) is not None:
-            last.end()
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute until the update ends."""
@@ -168,9 +154,21 @@ class _Update:
 
 
 class LearnedRate(BaseCallback):
-    """Measure the diagnostics of every rollout, and set the learning rate of the update after it.
+    """Measure the diagnostics of every rollout, and set all that a model chooses for the update after it.
 
-    `LearnedUpdate` is for models that choose more than the rate and, with PPO, the clip range.
+    Between updates the algorithm has the user's own settings.
+
+    | name | set to it |
+    |---|---|
+    | `stepsize` | `learning_rate` |
+    | `gradient_steps` | `n_epochs`, rounded up; the last epoch ends with the minibatch that makes the number exact |
+    | `clip_range` | `clip_range` |
+    | `gae_lambda` | the buffer's; returns and advantages are computed again with it |
+    | `entropy_weight` | `ent_coef` |
+    | `critic_rate` | over the actor's rate, for parameters that are only the critic's; a shared trunk has the actor's |
+
+    Where lambda is chosen, diagnostics of the critic's targets are those of the lambda that the model's learners had, or of
+    the algorithm's.
 
     The state is saved and loaded with the algorithm: to continue, give a new callback to the loaded algorithm, with
     `reset_num_timesteps=False`.
@@ -181,8 +179,6 @@ class LearnedRate(BaseCallback):
         verbose: as in other callbacks.
         outside: warn once of numbers outside the range of the training data, or refuse each.
     """
-
-    _settings = _SETTINGS
 
     def __init__(self, model: ModelSource, log: AnyLog = None, verbose: int = 0, *, outside: Outside = "warn") -> None:
         super().__init__(verbose)
@@ -201,50 +197,46 @@ class LearnedRate(BaseCallback):
     def _init_callback(self) -> None:
         algorithm: Any = self.model
         if not isinstance(algorithm, PPO | A2C):
-            raise InputError(f"{self._name}: {type(algorithm).__name__} is not supported, allowed are PPO, A2C.")
+            raise InputError(f"LearnedRate: {type(algorithm).__name__} is not supported, allowed are PPO, A2C.")
         kind = "PPO" if isinstance(algorithm, PPO) else "A2C"
-        chosen = self.rates.record.hyperparameters
-        instead = "use LearnedUpdate" if set(chosen) <= set(_ALL_SETTINGS[kind]) else ""
-        require_settings(self.rates, f"{self._name} with {kind}", self._settings[kind], instead)
-        _Update.end_last(algorithm)
+        require_settings(self.rates, f"LearnedRate with {kind}", _SETTINGS[kind])
+        if (interrupted := getattr(algorithm.policy, _RUNNING, None)) is not None:
+            interrupted.end()
+        is_chosen = "gradient_steps" in self.rates.record.hyperparameters
         own = {
             "algorithm": type(algorithm).__name__.lower(),
             "steps of a batch": algorithm.n_steps * algorithm.n_envs,
-            "epochs": None if "gradient_steps" in chosen else getattr(algorithm, "n_epochs", None),
+            "epochs": None if is_chosen else getattr(algorithm, "n_epochs", None),
             "minibatch": getattr(algorithm, "batch_size", None),
             "discount": algorithm.gamma,
         }
-        warn_of_differences(self.rates, self._name, own)
-
-    @property
-    def _name(self) -> str:
-        return type(self).__name__
+        warn_of_differences(self.rates, "LearnedRate", own)
 
     def _on_training_start(self) -> None:
         algorithm: Any = self.model
         total = max(1, math.ceil(self.locals["total_timesteps"] / (algorithm.n_steps * algorithm.n_envs)))
         is_new = not algorithm.num_timesteps
-        state = (
-            _KEPT()
-            if is_new
-            else from_json(TypeAdapter(_KEPT), getattr(algorithm, _STATE, {}), f"checkpoint: {_STATE}")
-        )
+        saved = {} if is_new else getattr(algorithm, _STATE, {})
+        state = from_json(TypeAdapter(_KEPT), saved, f"checkpoint: {_STATE}")
         # As many episodes as the model's learners had environments, in equal shares.
         wanted = int(self.rates.record.setting.get("num_envs") or algorithm.n_envs)
         each = -(-wanted // algorithm.n_envs)
-        self._returns = Returns(algorithm.env, each, vars(state.returns), algorithm._last_episode_starts)
+        self._returns = Returns(algorithm.env, each, state.returns, algorithm._last_episode_starts)
         if state.stepper is not None:
             self.stepper = self.rates.stepper(None, self._outside, state.stepper, self._log)
             self.stepper.num_updates = total  # those made and those to come
         else:
             self.stepper = self.rates.stepper(total, self._outside, log=self._log)
             if not is_new:
-                text = f"{self._name}: the algorithm has been trained, but has no record of a stepper, which starts with an"
+                text = (
+                    "LearnedRate: the algorithm has been trained, but has no record of a stepper, which starts with an"
+                )
                 warnings.warn(f"{text} empty memory.", stacklevel=2)
         self.measured = dict(state.measured)
         self._has_warned, self._seen = False, {}
-        # The algorithm's own from now on: the callback may serve another one later.
-        self._kept = {"stepper": self.stepper.record(), "measured": self.measured, "returns": self._returns.state()}
+        # The algorithm's own from now on: the callback may serve another one later. The lists change with every step.
+        returns = {"ended": self._returns.ended, "paid": self._returns.paid}
+        self._kept = {"stepper": self.stepper.record(), "measured": self.measured, "returns": returns}
         setattr(algorithm, _STATE, self._kept)
 
     def _on_step(self) -> bool:
@@ -254,7 +246,7 @@ class LearnedRate(BaseCallback):
         if is_unknown and not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{self._name}: an episode ended without info['episode'], so its return is the sum of the rewards that the "
+                "LearnedRate: an episode ended without info['episode'], so its return is the sum of the rewards that the "
                 "algorithm got; wrap the environments in Monitor or VecMonitor.",
                 stacklevel=2,
             )
@@ -262,7 +254,9 @@ class LearnedRate(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         algorithm: Any = self.model
-        buffer = algorithm.rollout_buffer
+        buffer, usual = algorithm.rollout_buffer, self.rates.record.setting["rule"].get("gae_lambda")
+        if "gae_lambda" in self.rates.record.hyperparameters and isinstance(usual, float):
+            self._compute_returns(usual)
         # The buffer takes new arrays when it is emptied: these stay as they are.
         self._seen = {name: getattr(buffer, name) for name in ("observations", "actions", "log_probs")}
         diagnostics = {
@@ -274,22 +268,35 @@ class LearnedRate(BaseCallback):
         }
         if self.stepper.needs_parameters:
             diagnostics["parameters"] = torch.cat([each.detach().flatten() for each in algorithm.policy.parameters()])
-        values = self.stepper(diagnostics).values
+        self.values = self.stepper(diagnostics).values
         # An algorithm may be saved at any time, and has no hook for it.
         self._kept["stepper"] = self.stepper.record()
-        self.proposed.append(values["stepsize"])
-        self.values = dict(values)
+        self.proposed.append(self.values["stepsize"])
         self._update = _Update(algorithm, self.stepper.needs)
-        self._set(values)
+        self._set(self.values, self._update)
 
-    def _set(self, values: Mapping[str, float]) -> None:
-        """Set the hyperparameters of the next update."""
+    def _set(self, values: Mapping[str, float], update: _Update) -> None:
+        """Set the hyperparameters of an update until it ends."""
         algorithm: Any = self.model
-        # An update begins with the rate of the schedule, which is made from this field.
-        algorithm.learning_rate = values["stepsize"]
-        algorithm._setup_lr_schedule()
+        update.set(algorithm, "learning_rate", values["stepsize"])
+        update.set(algorithm, "lr_schedule", FloatSchedule(values["stepsize"]))
         if "clip_range" in values:
-            algorithm.clip_range = FloatSchedule(values["clip_range"])
+            update.set(algorithm, "clip_range", FloatSchedule(values["clip_range"]))
+        if "entropy_weight" in values:
+            update.set(algorithm, "ent_coef", values["entropy_weight"])
+        if "gae_lambda" in values:
+            self._compute_returns(values["gae_lambda"])
+        if "gradient_steps" in values:
+            update.most = values["gradient_steps"]
+            each = -(-algorithm.n_steps * algorithm.n_envs // algorithm.batch_size)
+            update.set(algorithm, "n_epochs", math.ceil(update.most / each))
+        update.critic_rate = values.get("critic_rate", 1.0)
+
+    def _compute_returns(self, gae_lambda: float) -> None:
+        buffer: Any = self.model.rollout_buffer  # type: ignore[attr-defined]
+        before, buffer.gae_lambda = buffer.gae_lambda, gae_lambda
+        buffer.compute_returns_and_advantage(last_values=self.locals["values"], dones=self.locals["dones"])
+        buffer.gae_lambda = before
 
     def _on_rollout_start(self) -> None:
         """Measure the last update, with the algorithm's own numbers where it logs them."""
@@ -303,7 +310,7 @@ class LearnedRate(BaseCallback):
             divergence, clipped = self._divergence(), 0.0
         used = float(algorithm.policy.optimizer.param_groups[0]["lr"])
         if used != self.proposed[-1]:
-            text = f"{self._name}: the update used the rate {used:g}, proposed was {self.proposed[-1]:g}."
+            text = f"LearnedRate: the update used the rate {used:g}, proposed was {self.proposed[-1]:g}."
             warnings.warn(text, stacklevel=2)
         self.measured |= {"approx_kl": divergence, "clip_fraction": clipped, "rate": used, **self._update.measured()}
         self._update.end()
@@ -311,84 +318,41 @@ class LearnedRate(BaseCallback):
 
     _on_training_end = _on_rollout_start
 
-    def _rows(self, start: int) -> tuple[Any, Any]:
-        """Return some observations and actions of the rollout as tensors."""
+    def _rows(self) -> Iterator[tuple[Any, Any, NDArray[Any]]]:
+        """Yield observations and actions of the rollout as tensors, and log probabilities, some rows at a time."""
+        seen, device, num = self._seen["observations"], self.model.device, self._seen["log_probs"].size
+        for start in range(0, num, _ROWS):
 
-        def flat(array: NDArray[Any]) -> NDArray[Any]:
-            return array.reshape(-1, *array.shape[2:])[start : start + _ROWS]
+            def some(array: NDArray[Any], start: int = start) -> NDArray[Any]:
+                return array.reshape(-1, *array.shape[2:])[start : start + _ROWS]
 
-        seen, device = self._seen["observations"], self.model.device
-        observations = {name: flat(array) for name, array in seen.items()} if isinstance(seen, dict) else flat(seen)
-        return obs_as_tensor(observations, device), torch.as_tensor(flat(self._seen["actions"]), device=device)
+            observations = {name: some(array) for name, array in seen.items()} if isinstance(seen, dict) else some(seen)
+            actions = torch.as_tensor(some(self._seen["actions"]), device=device)
+            yield obs_as_tensor(observations, device), actions, some(self._seen["log_probs"])
 
     @torch.no_grad()
     def _entropy(self) -> float:
         """Return the mean entropy over the rollout of the policy that has just acted."""
-        log_probs, total = self._seen["log_probs"], 0.0
-        for start in range(0, log_probs.size, _ROWS):
-            entropy = self.model.policy.get_distribution(self._rows(start)[0]).entropy()
+        total = 0.0
+        for observations, _, _ in self._rows():
+            entropy = self.model.policy.get_distribution(observations).entropy()
             if entropy is None:  # there is no formula for it
-                return -float(log_probs.mean())
+                return -float(self._seen["log_probs"].mean())
             total += float(entropy.sum())
-        return total / log_probs.size
+        return total / self._seen["log_probs"].size
 
     @torch.no_grad()
     def _divergence(self) -> float:
         """Return the mean of (ratio - 1) - log ratio over the rollout, for an algorithm that does not log it."""
-        total, policy, before = 0.0, self.model.policy, self._seen["log_probs"].ravel()
-        for start in range(0, before.size, _ROWS):
-            observations, actions = self._rows(start)
+        total = 0.0
+        for observations, actions, before in self._rows():
             if self.model.action_space.__class__.__name__ == "Discrete":
                 actions = actions.long().flatten()
-            after = policy.evaluate_actions(observations, actions)[1].cpu().numpy()
-            log_ratio = after - before[start : start + _ROWS]
+            after = self.model.policy.evaluate_actions(observations, actions)[1].cpu().numpy()
+            log_ratio = after - before
             total += float(np.sum(np.expm1(log_ratio) - log_ratio))
-        return total / before.size
+        return total / self._seen["log_probs"].size
 
 
-class LearnedUpdate(LearnedRate):
-    """Set all hyperparameters of an update that a model chooses; between updates the algorithm has the user's own.
-
-    | name | set to it |
-    |---|---|
-    | `stepsize` | `learning_rate` |
-    | `gradient_steps` | `n_epochs`, rounded up; the last epoch ends with the minibatch that makes the number exact |
-    | `clip_range` | `clip_range` |
-    | `gae_lambda` | the buffer's; returns and advantages are computed again with it |
-    | `entropy_weight` | `ent_coef` |
-    | `critic_rate` | over the actor's rate, for parameters that are only the critic's; a shared trunk has the actor's |
-
-    Diagnostics of the critic's targets are those of the lambda that the model's learners had, or of the algorithm's. The
-    arguments and checkpoints are those of `LearnedRate`.
-    """
-
-    _settings = _ALL_SETTINGS
-
-    def _on_rollout_end(self) -> None:
-        usual = self.rates.record.setting["rule"].get("gae_lambda")
-        if "gae_lambda" in self.rates.record.hyperparameters and isinstance(usual, float):
-            self._compute_returns(usual)
-        super()._on_rollout_end()
-
-    def _compute_returns(self, gae_lambda: float) -> None:
-        buffer: Any = self.model.rollout_buffer  # type: ignore[attr-defined]
-        before, buffer.gae_lambda = buffer.gae_lambda, gae_lambda
-        buffer.compute_returns_and_advantage(last_values=self.locals["values"], dones=self.locals["dones"])
-        buffer.gae_lambda = before
-
-    def _set(self, values: Mapping[str, float]) -> None:
-        algorithm: Any = self.model
-        change = self._update.set
-        change(algorithm, "learning_rate", values["stepsize"])
-        change(algorithm, "lr_schedule", FloatSchedule(values["stepsize"]))
-        if "clip_range" in values:
-            change(algorithm, "clip_range", FloatSchedule(values["clip_range"]))
-        if "entropy_weight" in values:
-            change(algorithm, "ent_coef", values["entropy_weight"])
-        if "gae_lambda" in values:
-            self._compute_returns(values["gae_lambda"])
-        if "gradient_steps" in values:
-            self._update.most = values["gradient_steps"]
-            each = -(-algorithm.n_steps * algorithm.n_envs // algorithm.batch_size)
-            change(algorithm, "n_epochs", math.ceil(self._update.most / each))
-        self._update.critic_rate = values.get("critic_rate", 1.0)
+LearnedUpdate = LearnedRate
+"""The same, by the name for models that choose more than the rate."""

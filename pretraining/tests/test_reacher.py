@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from metastep.envs import Reacher
-from metastep.envs.reacher import ReacherState, _derivative
+from pretraining.families.reacher import Reacher, ReacherState, derivative
 
 ENV = Reacher()
 SPACE = ENV.context_space
@@ -54,7 +53,7 @@ def test_accelerations_are_those_of_the_lagrangian() -> None:
     for task, state, action in zip(tasks, states, actions, strict=True):
         context = SPACE.unpack(jnp.asarray(task))
         torque = tuple(context.torque * part for part in action)
-        found = _derivative(context, ReacherState(*map(jnp.float32, state)), torque)
+        found = derivative(context, ReacherState(*map(jnp.float32, state)), torque)
         numbers = [*task[:5].astype(float), *(float(part) for part in torque), *state[[2, 3, 0, 1]].astype(float)]
         left, right = of_numbers(*numbers)
         expected = np.linalg.solve(left, -np.ravel(right))

@@ -7,9 +7,7 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from metastep._core.numerics import runge_kutta, sincos, to_uniform
-from metastep.envs.base import Context, Step
-from metastep.envs.contexts import ContextSpace
+from metastep.envs import Context, ContextSpace, Step, runge_kutta, sincos, to_uniform
 
 DT = 0.02
 CONTROL_COST = 0.1
@@ -34,7 +32,7 @@ def mass_matrix(context: Context, cos: Array) -> tuple[Array, Array, Array]:
     return first + last + 2.0 * lever, last + lever, last
 
 
-def _derivative(context: Context, state: ReacherState, torque: tuple[Array, Array]) -> ReacherState:
+def derivative(context: Context, state: ReacherState, torque: tuple[Array, Array]) -> ReacherState:
     """Return the time derivative of the state: M(q) q'' = torque - damping q' - C(q, q')."""
     sin, cos = sincos(state.second)
     both, coupling, last = mass_matrix(context, cos)
@@ -97,7 +95,7 @@ class Reacher:
     def step(self, context: Context, state: ReacherState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         pushes = [jnp.clip(part, -1.0, 1.0) for part in action]
         torque = context.torque * pushes[0], context.torque * pushes[1]
-        moved = runge_kutta(lambda state: _derivative(context, state, torque), state, DT)
+        moved = runge_kutta(lambda state: derivative(context, state, torque), state, DT)
         x, y = _to_target(context, moved)
         reward = -jnp.sqrt(x**2 + y**2) - CONTROL_COST * (pushes[0] ** 2 + pushes[1] ** 2)
         return Step(moved, reward, jnp.bool_(False))

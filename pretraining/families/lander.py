@@ -6,9 +6,7 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from metastep._core.numerics import sincos, to_uniform
-from metastep.envs.base import Context, Step
-from metastep.envs.contexts import ContextSpace
+from metastep.envs import Context, ContextSpace, Step, sincos, to_uniform
 
 DT = 0.05
 SIDE_POWER = 0.1  # of a side engine, as a share of the main one

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metastep.envs import Lander
-from metastep.envs.lander import LanderState
+from pretraining.families.lander import Lander, LanderState
 
 ENV, DT = Lander(), 0.05
 SPACE = ENV.context_space
