@@ -215,7 +215,7 @@ class DatasetWriter:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A complete dataset; blocks are mapped from their files when asked for, never held all at once."""
+    """A complete dataset; blocks are read from their files when asked for, never held all at once."""
 
     folder: Path
     layout: Layout
@@ -256,7 +256,7 @@ class Dataset:
         return Counts(self.num_transitions, flagged, excluded, num_steps)
 
     def block(self, index: int) -> History:
-        """Return one block, mapped from its file (which was verified when the dataset was opened)."""
+        """Return one block, read from its file (which was verified when the dataset was opened)."""
         return _read_block(self.folder, self.layout, index)
 
     def blocks(self) -> Iterator[History]:
