@@ -1,4 +1,4 @@
-"""Text from elsewhere in every field that reaches HTML, Markdown, CSV or TensorBoard: it stays text.
+"""Text from elsewhere in every field that reaches HTML, Markdown, CSV or TensorBoard: it stays text. Cards are such documents.
 
 Each output is parsed, and must have the elements of the output without payload: the same tags with the same attributes.
 """
@@ -8,7 +8,6 @@ import dataclasses
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from io import StringIO
-from types import SimpleNamespace
 from typing import Any
 
 import markdown
@@ -20,11 +19,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from metastep._core.logs import CSVLog, to_csv
 from metastep.envs.contexts import ContextSpace
 from metastep.evaluation.statistics import all_differences, differences_to_csv
-from metastep.experiments.publishing import _card_of_scores, _card_of_training
 from metastep.integrations.tensorboard import TensorBoardLog
 from metastep.report import document
 from metastep.report.compose import compose
-from metastep.report.document import Command, Document, Drawing, Heading, Paragraph, Picture, Table
+from metastep.report.document import Command, Document, Heading, Paragraph, Picture, Table
 from tests.report.test_report import compared, findings
 from tests.steppers import clip_model, diagnostics
 
@@ -109,39 +107,20 @@ def outputs(folder: Any, texts: dict[str, str]) -> tuple[dict[str, Any], Documen
     words = text["prose"]
     more = [Heading(words), Paragraph(f"a {words}"), Command(words), Table((words, "b"), [(words, words)], (1,), "t")]
     report = report._replace(subtitle=words, parts=[*report.parts, *more, Picture("p", words, lambda theme: None)])
-    none = {part.name: Drawing(*[b""] * len(Drawing._fields)) for part in report.parts if isinstance(part, Picture)}
+    none = {part.name: {"svg": b"", "png": b""} for part in report.parts if isinstance(part, Picture)}
     found: dict[str, Any] = {"html": Elements(document.to_html(report, none)).found}
     found["markdown"] = rendered(document.to_markdown(report, "figures"))
 
-    # A card: of a model that chooses between branches, on the data of two runs, with the scores of one.
-    model, settings = (
-        clip_model(),
-        SimpleNamespace(**{name: SimpleNamespace() for name in ("collect", "rollout", "meta")}),
-    )
-    branches = tuple(dataclasses.replace(each, name=text["direction"] + each.name) for each in model.record.branches)
+    # A model that chooses between branches.
+    model = clip_model()
     record = dataclasses.replace(
         model.record,
-        setting={"rule": {"name": text["rule"]}},
+        branches=tuple(dataclasses.replace(each, name=text["direction"] + each.name) for each in model.record.branches),
         feature_names=tuple(f"{text['feature']}{index}" for index in range(len(model.record.feature_names))),
-        training_data=dataclasses.replace(model.record.training_data, fingerprint=text["version"]),
     )
-    functions = [dataclasses.replace(q, stepsizes={text["direction"] + key: value for key, value in q.stepsizes.items()})
-                 for q in model.q_functions]  # fmt: skip
-    model = type(model)(dataclasses.replace(record, branches=branches), tuple(functions))
-    settings = SimpleNamespace(
-        env=SimpleNamespace(name=text["environment"]),
-        collect=SimpleNamespace(num_meta_episodes=1, rounds=1),
-        rollout=SimpleNamespace(num_envs=1, num_steps=1, num_episodes=None, horizon=None),
-        meta=SimpleNamespace(num_updates=1),
-        selection=SimpleNamespace(num_tasks=1),
-        compare=SimpleNamespace(num_resamples=10),
-        seed=0,
-    )
-    run: Any = SimpleNamespace(
-        config=settings, mdp=SimpleNamespace(env=SimpleNamespace(context_space=own.context_space))
-    )
-    card = [*_card_of_training("name", model, [run, run]), *_card_of_scores(comparison.names[0], comparison, settings)]
-    found["card"] = rendered("\n".join([*card, "", document.fenced(text["command"], "text")]))
+    steps = [{text["direction"] + key: value for key, value in q.stepsizes.items()} for q in model.q_functions]
+    pairs = zip(model.q_functions, steps, strict=True)
+    model = type(model)(record, tuple(dataclasses.replace(q, stepsizes=own) for q, own in pairs))
 
     # Tables: the names of methods, what a stepper saw and which branch it chose.
     methods = tuple(each._replace(name=text["label"] + each.name) for each in comparison.methods)

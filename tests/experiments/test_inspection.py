@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from metastep.experiments.checking import inspect_path
 from metastep.fqi import ExtraTrees, MetaFQI, ObservationPart, TrainingData, model_from, save_model
@@ -36,10 +35,9 @@ SIZES = {"theta": 2, "natural_gradient": 2, "context": 2}
 
 def test_a_model_with_context_is_described_with_a_slice(tmp_path: Path) -> None:
     text = describe(tmp_path / "model", SIZES)
-    assert "first step by goal_x" in text
-    assert "no slice" not in text
-    assert "slice" not in describe(tmp_path / "blind", {"theta": 2, "natural_gradient": 2})
-    assert "first step by goal_x" in describe(tmp_path / "wide", {"natural_gradient": 3000, "context": 2})
+    assert "first step by context[0]" in text
+    assert "first step" not in describe(tmp_path / "blind", {"theta": 2, "natural_gradient": 2})
+    assert "first step by context[0]" in describe(tmp_path / "wide", {"natural_gradient": 3000, "context": 2})
 
 
 def test_a_model_with_a_menu_is_described_by_direction(tmp_path: Path) -> None:
@@ -49,35 +47,8 @@ def test_a_model_with_a_menu_is_described_by_direction(tmp_path: Path) -> None:
     assert "  direction 'adam\\n': steps 5 from 0 to 1 (grid, ties: smallest)" in lines
     assert sum(line.startswith("  inputs that matter most for ") for line in lines) == 2
     assert any("4 heads of extra-trees" in line for line in lines)
-    (slice_x,) = [line for line in lines if line.startswith("  first step by goal_x")]
+    (slice_x,) = [line for line in lines if line.startswith("  first step by context[0]")]
     assert slice_x.count("nga damping=0.1 ") + slice_x.count("'adam\\n' ") == 5
-
-
-def env(**section: Any) -> dict[str, Any]:
-    return {"experiment": {"env": section}}
-
-
-NO_ENVIRONMENT = "does not describe an environment"
-
-
-@pytest.mark.parametrize(
-    ("sizes", "record", "reason"),
-    [
-        (SIZES, {"configuration": {"experiment": 5}}, NO_ENVIRONMENT),
-        (SIZES, {"configuration": env(name="nav2d", options=7)}, NO_ENVIRONMENT),
-        (SIZES, {"configuration": env(name="nav2d", options={"no_such_field": 1})}, "no_such_field"),
-        (SIZES, {"configuration": env(name="nav2d", fixed_context=[0.1, 0.2])}, "the model was trained in one task"),
-        (SIZES, {"setting": {"env": "elsewhere"}}, "elsewhere"),
-        ({"theta": 2, "context": 3}, {}, "the model's context has 3 numbers, that of its environment 2"),
-    ],
-)
-def test_a_foreign_record_is_described_all_the_same(
-    tmp_path: Path, sizes: dict[str, int], record: dict[str, Any], reason: str
-) -> None:
-    text = describe(tmp_path / "model", sizes, **record)
-    for words in ("model for", "trained on 40 tuples", "inputs that matter most", "no slice: "):
-        assert words in text
-    assert reason in text.rpartition("no slice: ")[2]
 
 
 def test_a_record_cannot_move_the_cursor(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_what_is_published_of_a_run_is_the_model_whose_scores_the_card_shows(don
     whole = load_model(done.path / "models" / "metastep")
     assert load_model(found.model).record.training_data == whole.record.training_data
     card = found.card.read_text()
-    assert "| method | mean return | tiny minus it |" in card
+    assert "| method | tiny minus it, AUC | tiny is |" in card
     assert "| metastep | " in card  # the whole model, beside what was published of it
     assert "# the run in run\nmetastep publish run\n" in card
     few = publish([done], "few", tmp_path, trees=1)
@@ -143,7 +143,7 @@ def test_later_rounds_follow_the_model_of_the_rounds_before(done):
 @pytest.mark.parametrize("moment", [1, 3, 5])
 def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatch, moment):
     folder = make(tmp_path / "run")
-    calls, save, write = itertools.count(1), stages.save_model, run_module.collection.BlockFiles.add
+    calls, save, write = itertools.count(1), stages.save_model, run_module.collection.DatasetWriter.add
 
     def counted(original):
         def call(*arguments):
@@ -155,7 +155,7 @@ def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatc
 
     monkeypatch.setattr(stages, "save_model", counted(save))
     monkeypatch.setattr(run_module, "save_model", counted(save))
-    monkeypatch.setattr(run_module.collection.BlockFiles, "add", counted(write))
+    monkeypatch.setattr(run_module.collection.DatasetWriter, "add", counted(write))
     with pytest.raises(KeyboardInterrupt):
         folder.learn("metastep")
     monkeypatch.undo()

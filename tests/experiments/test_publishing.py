@@ -44,11 +44,11 @@ def test_a_model_of_one_run_with_its_card(runs, tmp_path, monkeypatch):
     card, selected = (tmp_path / "tiny.md").read_text(), f"selected on {runs[0].config.selection.num_tasks} validation"
     for words in ("| pendulum | mass", "metastep run pendulum-ppo", "| step | 3e-05 | 0.03 | log |", selected):
         assert words in card
-    scores = "## Scores on pendulum\n\nMean return over the updates, 3 test tasks"
+    scores = "## Scores on pendulum\n\n3 test tasks, with 95 % intervals."
     for words in ("Simulated on cpu (", scores, "| linear annealing | "):
         assert words in card
     assert "| &#60;svg onload=alert(1)> [x]&#40;javascript:x) &#96;&#124; |" in card  # a label is text
-    assert f"````text\nmetastep run pendulum-ppo\n```\n{SVG}\n" in card
+    assert f"````\nmetastep run pendulum-ppo\n```\n{SVG}\n" in card
     first = (tmp_path / "tiny.safetensors").read_bytes()
     assert CliRunner().invoke(app, command).exit_code == 2  # the file is there
     assert CliRunner().invoke(app, [*command, "--force"], catch_exceptions=False).exit_code == 0
@@ -131,7 +131,7 @@ def test_what_cannot_be_pooled_or_named(runs, tmp_path):
         publishing.publish(runs[:1], "../tiny", tmp_path)
     narrow = load("mountaincar-ppo", "quick", [*TINY, "meta.stepsize_high=0.01"])
     other = Run.create(tmp_path / "narrow", narrow)
-    with pytest.raises(InputError, match="mountaincar has another space than pendulum"):
+    with pytest.raises(InputError, match="pendulum and mountaincar must have the same space"):
         pooled([runs[0], other])
 
 

@@ -35,9 +35,9 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_both_learned_methods_train_on_the_listed_tasks_only(listed: Run, monkeypatch: Any) -> None:
     seen, given, planned, fit = {}, [], stages.comparison_plan, learned.constant_runs
 
-    def watched(methods: list[Method], *args: Any) -> Plan[Comparison]:
+    def watched(methods: list[Method], *args: Any, **options: Any) -> Plan[Comparison]:
         seen[methods[0].name] = methods[0]
-        return planned(methods, *args)
+        return planned(methods, *args, **options)
 
     monkeypatch.setattr(stages, "comparison_plan", watched)
     monkeypatch.setattr(learned, "constant_runs", lambda run: given.append(run.task_list) or fit(run))

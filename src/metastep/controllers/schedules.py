@@ -1,9 +1,10 @@
-"""Step sizes without a model: constant, decaying (paper, appendix) or adapted; a setting may differ between learners."""
+"""Updates without a model: constant, decaying (paper, appendix) or adapted; a setting may differ between learners."""
 
 import math
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -14,55 +15,52 @@ from metastep._core.settings import FLOAT32, fits_float32
 from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, whole_episodes
 from metastep.mdp.controller import Controller, require_one_coordinate
 from metastep.rules import Rule, unusable
+from metastep.rules.spaces import HyperparameterSpace, usual_values
 
 PerLearner = float | NDArray[np.floating[Any]]
+_LARGEST = 3.0  # standard errors; to a bandit, larger improvements and returns that are lost count as this
 
 
-def check(field: str, value: PerLearner, *, least: float | None = None) -> None:
-    """Refuse a setting that is not finite, or below `least`."""
-    array = np.asarray(value)
-    if not np.issubdtype(array.dtype, np.number) or array.ndim > 1 or not np.all(np.isfinite(array)):
-        raise InputError(f"{field}: {value!r} must be a finite number, or one for each learner.")
-    if not all(map(fits_float32, np.unique(array))):
-        raise InputError(f"{field}: {value!r} {FLOAT32}.")
-    if least is not None and np.any(array < least):
-        raise InputError(f"{field}: {float(array.min()):g} must be at least {least:g}.")
+class NumericController(Controller):
+    """A controller whose settings are numbers, one for all learners or one for each.
 
-
-def column(field: str, value: PerLearner, num_learners: int) -> Array:
-    """Return the setting of every learner: (learners, 1)."""
-    array = np.asarray(value, np.float32).reshape(-1, 1)
-    if len(array) not in (1, num_learners):
-        raise InputError(f"{field}: {len(array)} numbers, but a block has {num_learners} learners.")
-    return jnp.broadcast_to(jnp.asarray(array), (num_learners, 1))
-
-
-class _Schedule(Controller):
-    """The state is a number for each learner, (learners, 1), at first that of the field `first`; it is the proposal."""
+    By default its state is a number for each learner, (learners, 1), at first that of the field `first`, and is the proposal.
+    """
 
     first: ClassVar[str] = "stepsize"
     least: ClassVar[dict[str, float]] = {}  # smallest value of settings that have one
 
     def __post_init__(self) -> None:
         for entry in fields(self):  # type: ignore[arg-type]  # those that have settings are dataclasses
-            check(self._field(entry.name), getattr(self, entry.name), least=self.least.get(entry.name))
+            place, value = self._place(entry.name), getattr(self, entry.name)
+            array, least = np.asarray(value), self.least.get(entry.name, -np.inf)
+            if not np.issubdtype(array.dtype, np.number) or array.ndim > 1 or not np.all(np.isfinite(array)):
+                raise InputError(f"{place}: {value!r} must be a finite number, or one for each learner.")
+            if not all(map(fits_float32, np.unique(array))):
+                raise InputError(f"{place}: {value!r} {FLOAT32}.")
+            if np.any(array < least):
+                raise InputError(f"{place}: {float(array.min()):g} must be at least {least:g}.")
 
     def init(self, mdp: MetaMDP, learners: Learners) -> Any:
         require_one_coordinate(self.name, mdp)
-        return self._column(self.first, learners)
+        return self.column(self.first, learners)
 
     def propose(self, state: Any, learners: Learners) -> Array:
         return state
 
-    def _field(self, name: str) -> str:
-        return f"{self.name.replace('-', '_')}.{name}"
+    def column(self, name: str, learners: Learners) -> Array:
+        """Return the setting of every learner: (learners, 1)."""
+        array, num = np.asarray(getattr(self, name), np.float32).reshape(-1, 1), len(learners.theta)
+        if len(array) not in (1, num):
+            raise InputError(f"{self._place(name)}: {len(array)} numbers, but a block has {num} learners.")
+        return jnp.broadcast_to(jnp.asarray(array), (num, 1))
 
-    def _column(self, name: str, learners: Learners) -> Array:
-        return column(self._field(name), getattr(self, name), learners.theta.shape[0])
+    def _place(self, name: str) -> str:
+        return f"{self.name.replace('-', '_')}.{name}"
 
 
 @dataclass(frozen=True, eq=False)
-class Fixed(_Schedule):
+class Fixed(NumericController):
     """h_t = h; with Adam or RMSprop as the rule it is their learning rate.
 
     Args:
@@ -75,7 +73,7 @@ class Fixed(_Schedule):
 
 
 @dataclass(frozen=True, eq=False)
-class RandomConstant(_Schedule):
+class RandomConstant(NumericController):
     """Every learner draws one step size from U(H) and keeps it: the training data of `SingleAction`."""
 
     name: ClassVar[str] = "random-constant"
@@ -85,7 +83,7 @@ class RandomConstant(_Schedule):
 
 
 @dataclass(frozen=True, eq=False)
-class Decay(_Schedule):
+class Decay(NumericController):
     """h_t = alpha / t, t = 1, 2, ...
 
     Args:
@@ -102,7 +100,7 @@ class Decay(_Schedule):
 
 
 @dataclass(frozen=True, eq=False)
-class GeometricDecay(_Schedule):
+class GeometricDecay(NumericController):
     """h_t = alpha h_{t-1}.
 
     Args:
@@ -117,11 +115,11 @@ class GeometricDecay(_Schedule):
     least: ClassVar[dict[str, float]] = {"alpha": 0.0}
 
     def observe(self, state: Array, before: Learners, hyperparameters: Array, after: Learners) -> Array:
-        return state * self._column("alpha", before)
+        return state * self.column("alpha", before)
 
 
 @dataclass(frozen=True, eq=False)
-class LinearAnnealing(_Schedule):
+class LinearAnnealing(NumericController):
     """h_t = h (1 - t / T), t = 0, ..., T - 1.
 
     Args:
@@ -160,7 +158,7 @@ class CosineAnnealing(LinearAnnealing):
 
 
 @dataclass(frozen=True, eq=False)
-class KLAdaptive(_Schedule):
+class KLAdaptive(NumericController):
     """h / 1.5 after an update whose KL divergence was above twice the target, 1.5 h after one below half of it.
 
     The usual rule of PPO implementations; the divergence is the mean KL between the policies before and after an update.
@@ -195,13 +193,13 @@ class KLAdaptive(_Schedule):
 
     def observe(self, state: Array, before: Learners, hyperparameters: Array, after: Learners) -> Array:
         """Compare the divergence of the update with the band around the target."""
-        target, divergence = self._column("target", before), after.previous.divergence[:, None]
+        target, divergence = self.column("target", before), after.previous.divergence[:, None]
         factor = jnp.where(divergence > 2.0 * target, 1.0 / 1.5, jnp.where(divergence < 0.5 * target, 1.5, 1.0))
         moved = jnp.any(after.theta != before.theta, axis=1, keepdims=True)  # an update that was not made says nothing
         return self._clipped(state * jnp.where(moved, factor, 1.0), before)
 
     def _clipped(self, stepsize: Array, learners: Learners) -> Array:
-        return jnp.clip(stepsize, self._column("lowest", learners), self._column("highest", learners))
+        return jnp.clip(stepsize, self.column("lowest", learners), self.column("highest", learners))
 
 
 class MetagradState(NamedTuple):
@@ -224,7 +222,7 @@ def cosine(first: Array, second: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Metagrad(_Schedule):
+class Metagrad(NumericController):
     """Meta-gradient on the step size (paper, appendix; after Xu, van Hasselt and Silver 2018).
 
     h' = clip(h + beta cos(g', g), H), g the direction of the rule: the trace mu is 0, as in the paper. dj(theta + h g/||g||)/dh
@@ -251,5 +249,81 @@ class Metagrad(_Schedule):
         """Grow while successive directions agree, shrink when they oppose."""
         direction = state.mdp.rule.direction
         agreement = cosine(direction(before.estimate), direction(after.estimate))
-        stepsize = state.stepsize + self._column("beta", before) * agreement
+        stepsize = state.stepsize + self.column("beta", before) * agreement
         return state._replace(stepsize=state.mdp.space.clip(stepsize))
+
+
+class BanditState(NamedTuple):
+    """What every learner knows of the arms: (learners, coordinates, arms), of the current values (learners, coordinates)."""
+
+    arms: Array  # values to choose from
+    current: Array  # in use
+    pulls: Array  # how often each arm was chosen
+    gains: Array  # sum of the improvements of the return that followed
+
+
+@dataclass(frozen=True, eq=False)
+class Bandit(NumericController):
+    """Vary one hyperparameter at every update: UCB chooses which, then UCB chooses its value; the others keep theirs.
+
+    After ULTHO (Yuan and others 2025, arXiv 2503.06101), within one run.
+    UCB takes the largest q + c sqrt(log(1 + sum n) / n), with q the mean improvement of the return in standard errors and n how
+    often a choice was made. Both forget by a factor of 1 - 1/W at every update, since what helps changes. New choices come first.
+
+    Args:
+        stepsize: the usual step size; the usual values of other hyperparameters are the rule's.
+        exploration: c.
+        window: W, in updates.
+        spread: distance of the values below and above the usual one, as a share of the range, along its scale.
+    """
+
+    stepsize: PerLearner
+    exploration: PerLearner = 1.0
+    window: PerLearner = 10.0
+    spread: PerLearner = 0.15
+
+    name: ClassVar[str] = "bandit"
+    least: ClassVar[dict[str, float]] = {"stepsize": 0.0, "exploration": 0.0, "window": 1.0, "spread": 0.0}
+
+    def init(self, mdp: MetaMDP, learners: Learners) -> BanditState:
+        space, columns, num = mdp.space, [], len(learners.theta)
+        if not isinstance(space, HyperparameterSpace):
+            raise InputError(f"controller: 'bandit' chooses from ranges, the rule {mdp.rule.name!r} has directions.")
+        shifts = self.column("spread", learners) * jnp.asarray([-1.0, 0.0, 1.0], jnp.float32)
+        known = usual_values(mdp.rule, space)
+        for name, bounds in zip(space.names, space.ranges, strict=True):
+            usual = jnp.full((num, 1), known.get(name, bounds.high), jnp.float32)
+            usual = jnp.maximum(self.column("stepsize", learners) if name == "stepsize" else usual, bounds.low)
+            columns.append(jnp.clip(bounds.shifted(usual, shifts), bounds.low, bounds.high))
+        arms = jnp.stack(columns, axis=1)
+        return BanditState(arms, arms[:, :, 1], jnp.zeros_like(arms), jnp.zeros_like(arms))
+
+    def propose(self, state: BanditState, learners: Learners) -> Array:
+        return _chosen(state, self.column("exploration", learners), learners.controller_key)[0]
+
+    def observe(self, state: BanditState, before: Learners, hyperparameters: Array, after: Learners) -> BanditState:
+        """Credit the improvement to the choice that was made."""
+        _, choice = _chosen(state, self.column("exploration", before), before.controller_key)
+        first, second = before.estimate, after.estimate
+        error = jnp.maximum(jnp.hypot(first.return_error, second.return_error), 1e-20)
+        gain = jnp.nan_to_num((second.mean_return - first.mean_return) / error, nan=-_LARGEST)
+        gain = jnp.clip(gain, -_LARGEST, _LARGEST)[:, None, None]
+        kept = 1.0 - 1.0 / self.column("window", before)[..., None]
+        return BanditState(state.arms, hyperparameters, kept * state.pulls + choice, kept * state.gains + choice * gain)
+
+
+@jax.jit
+def _chosen(state: BanditState, exploration: Array, key: Array) -> tuple[Array, Array]:
+    """Return the next values, and which choice they make: 1 at one place of (learners, coordinates, arms), else 0."""
+
+    def best(pulls: Array, gains: Array, weight: Array, key: Array) -> Array:
+        """Mark the largest upper confidence bound along the last axis; what is new comes first, in random order."""
+        safe = jnp.maximum(pulls, 1e-6)
+        bound = gains / safe + weight * jnp.sqrt(jnp.log1p(jnp.sum(pulls, -1, keepdims=True)) / safe)
+        bound = jnp.where(pulls > 1e-6, bound, 1e9 + 1e9 * jax.random.uniform(key, pulls.shape, jnp.float32))
+        return jax.nn.one_hot(jnp.argmax(bound, -1), pulls.shape[-1], dtype=jnp.float32)
+
+    which, value = jax.random.split(key)
+    varied = best(jnp.sum(state.pulls, -1), jnp.sum(state.gains, -1), exploration, which)
+    choice = varied[..., None] * best(state.pulls, state.gains, exploration[..., None], value)
+    return jnp.where(varied > 0.0, jnp.sum(choice * state.arms, -1), state.current), choice

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from metastep._core.errors import InputError
 from metastep._core.parallel import map_threads
-from metastep.controllers.schedules import PerLearner, check, column
+from metastep.controllers.schedules import NumericController, PerLearner
 from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, simulated, updated, whole_episodes
 from metastep.mdp.controller import Controller, Resources
 from metastep.policies import Arrays
 from metastep.rules.spaces import Space
-from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold, fold_over, on_cpu
+from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold_over, on_cpu, simulate
 
 _SIDE_BY_SIDE = 8  # candidates simulated at once share random numbers; more would leave the processor's cache
 
@@ -47,23 +48,24 @@ def _tilt(
     """Sum over the current batch: stored, or simulated again with the same key."""
     sigma = rollout.policy.sigma
 
-    def add(sums: _Tilt, move: Move, alive: Array) -> _Tilt:
+    def follow(sums: _Tilt, move: Move, alive: Array) -> tuple[_Tilt, None]:
         moved = shift(move.observation)
         cross = sum(u * z for u, z in zip(moved, move.noise, strict=True)) / sigma
         square = sum(u * u for u in moved) / sigma**2
-        return _Tilt(
+        after = _Tilt(
             weight=sums.weight * rollout.discount,
             returns=sums.returns + sums.weight * move.reward,
             cross=sums.cross + jnp.where(alive, cross, 0.0),
             square=sums.square + jnp.where(alive, square, 0.0),
             num_steps=sums.num_steps + jnp.sum(alive, axis=0, dtype=jnp.float32),
         )
+        return after, None
 
     lanes = jnp.zeros((rollout.num_episodes, learners.theta.shape[0]), jnp.float32)
     start = _Tilt(jnp.float32(1.0), lanes, lanes, lanes, lanes[0])
     if episodes is not None:
-        return fold_over(episodes, start, add)
-    return fold(rollout, learners.theta, learners.context, learners.simulation_key, start, add)
+        return fold_over(episodes, start, follow)
+    return simulate(rollout, learners.theta, learners.context, learners.simulation_key, start, follow)[0]
 
 
 def _price(tilt: _Tilt, scale: Array) -> Prices:
@@ -147,39 +149,30 @@ class HOOFState(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class HOOF(Controller):
+class HOOF(NumericController):
     """The best of many random step sizes by importance sampling (paper, appendix; after Paul, Kurin and Whiteson 2019).
 
     Args:
         max_divergence: the largest mean KL(old, new) of a feasible candidate (epsilon in the paper).
         num_candidates: Z, drawn uniformly from H for every learner and update.
-        records_sample_size: whether `report` has the effective sample size of every choice, which takes another pass
-            through the batch.
     """
 
     max_divergence: PerLearner
     num_candidates: int = 100
-    records_sample_size: bool = True
 
     name: ClassVar[str] = "hoof"
     keeps_episodes: ClassVar[bool] = True
     num_batches: ClassVar[int] = 3
-
-    def __post_init__(self) -> None:
-        check("hoof.max_divergence", self.max_divergence, least=0.0)
-        check("hoof.num_candidates", self.num_candidates, least=1.0)
+    least: ClassVar[dict[str, float]] = {"max_divergence": 0.0, "num_candidates": 1.0}
 
     def init(self, mdp: MetaMDP, learners: Learners) -> HOOFState:
-        column("hoof.max_divergence", self.max_divergence, learners.theta.shape[0])
         return HOOFState(whole_episodes(mdp, "controller: 'hoof'"), ())
 
     def propose(self, state: HOOFState, learners: Learners) -> Array:
-        bound = column("hoof.max_divergence", self.max_divergence, learners.theta.shape[0])[:, 0]
+        bound = self.column("max_divergence", learners)[:, 0]
         return _best_draw(simulated(state.mdp), self.num_candidates, learners, bound, _batch(state.mdp, learners))
 
     def observe(self, state: HOOFState, before: Learners, hyperparameters: Array, after: Learners) -> HOOFState:
-        if not self.records_sample_size:
-            return state
         sample_size = price(state.mdp, before, hyperparameters[None]).sample_size[0]
         return state._replace(sample_sizes=(*state.sample_sizes, sample_size))
 
@@ -225,8 +218,8 @@ class GreedyOracle(Controller):
     num_batches: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        if self.num_stepsizes:
-            check("greedy_oracle.num_stepsizes", self.num_stepsizes, least=2.0)
+        if self.num_stepsizes < 2 and self.num_stepsizes != 0:
+            raise InputError(f"greedy_oracle.num_stepsizes: {self.num_stepsizes!r} must be at least 2, or 0.")
 
     def prepared(self, run: Resources) -> "GreedyOracle":
         return self if self.num_stepsizes else replace(self, num_stepsizes=run.num_stepsizes)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,8 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import describe, environment_record, first_difference
-from metastep.evaluation.methods import Method, MethodRecord, check_record, has_directions, refuse_overlap
+from metastep._core.settings import from_json
+from metastep.evaluation.methods import RECORD, Method, MethodRecord, has_directions, refuse_overlap
 from metastep.evaluation.tuning import TuningTable
 from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
@@ -21,15 +22,17 @@ from metastep.mdp.runs import BlockRun, Plan, carry_out, start_of
 
 # Settings of a meta-MDP that shape what a model sees or was fitted with, and leave the learners of a comparison alone.
 _OF_THE_MODEL = ("observation", "meta_discount")
-# Arrays of a comparison, methods first, and their types.
-_BY_METHOD: dict[str, Any] = {
-    "returns": np.float32,
-    "hyperparameters": np.float32,
-    "direction": np.int8,
-    "flagged": np.bool_,
-    "num_steps": np.float64,
-    "theta": np.float32,
+# Type and axes of the arrays: methods, tasks, updates, estimates (one more), hyperparameters, parameters, context.
+_ARRAYS: dict[str, tuple[Any, str]] = {
+    "context": (np.float32, "tc"),
+    "returns": (np.float32, "mte"),
+    "hyperparameters": (np.float32, "mtuh"),
+    "direction": (np.int8, "mtu"),
+    "flagged": (np.bool_, "mte"),
+    "num_steps": (np.float64, "mt"),
+    "theta": (np.float32, "mtp"),
 }
+_BY_METHOD = tuple(_ARRAYS)[1:]
 _TABLE_ARRAYS = ("points", "mean", "standard_error", "num_diverged")  # of a tuning table
 
 
@@ -54,7 +57,7 @@ class Comparison:
 
     def __post_init__(self) -> None:
         for record in self.methods:
-            check_record(record)
+            from_json(RECORD, record._asdict(), f"methods: record of {record.name!r:.60}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,22 +98,6 @@ class Comparison:
         return {name: int(count) for name, count in zip(self.names, counts, strict=True)}
 
 
-class TaskSet(NamedTuple):
-    """The tasks of a comparison; the fields are those of `compare`."""
-
-    mdp: MetaMDP
-    seed: int
-    num_updates: int
-    num_tasks: int
-    contexts: NDArray[np.float32] | None = None
-    stream: Stream = Stream.TEST
-
-    @property
-    def blocks(self) -> Blocks:
-        """The blocks of tasks."""
-        return Blocks(self.num_tasks, self.mdp.block_size)
-
-
 def compare(
     methods: Sequence[Method],
     mdp: MetaMDP,
@@ -142,91 +129,89 @@ def compare(
         num_tasks = num_tasks or len(contexts)
     if num_tasks is None or num_tasks < 1 or num_updates < 1:
         raise InputError(f"compare: {num_tasks} tasks and {num_updates} updates; both must be at least 1.")
-    asked = TaskSet(mdp, seed, num_updates, num_tasks, contexts, stream)
     name = {Stream.VALIDATION: "validate", Stream.TUNING: "tune", Stream.TRAIN: "train"}.get(stream)
     name = name or (f"test {methods[0].name}" if len(methods) == 1 else f"test {len(methods)} methods")
-    with (tracker or Silent()).stage(name, len(methods) * len(asked.blocks), "blocks") as stage:
-        return carry_out([comparison_plan(methods, asked, tuning)], stage.advance, together=blocks_together)[0]
+    with (tracker or Silent()).stage(name, len(methods) * len(Blocks(num_tasks, mdp.block_size)), "blocks") as stage:
+        plan = comparison_plan(methods, mdp, seed, num_updates, num_tasks, contexts, stream, tuning)
+        return carry_out([plan], stage.advance, together=blocks_together)[0]
 
 
-def comparison_plan(methods: Sequence[Method], asked: TaskSet, tuning: Sequence[TuningTable] = ()) -> Plan[Comparison]:
-    """Return the plan of a comparison: every method on every block of tasks."""
+def comparison_plan(
+    methods: Sequence[Method],
+    mdp: MetaMDP,
+    seed: int,
+    num_updates: int,
+    num_tasks: int,
+    contexts: NDArray[np.float32] | None = None,
+    stream: Stream = Stream.TEST,
+    tuning: Sequence[TuningTable] = (),
+) -> Plan[Comparison]:
+    """Return the plan of a comparison, every method on every block of tasks; the arguments are those of `compare`."""
     names = [method.name for method in methods]
     if not names:
         raise InputError("methods: there is none to compare.")
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(f"methods: the name {repeated[0]!r} is used more than once.")
-    mdp, num_tasks, blocks = asked.mdp.with_budget(asked.num_updates), asked.num_tasks, asked.blocks
-    starts = [start_of(mdp, asked.seed, asked.stream, block, asked.contexts) for block in blocks]
+    mdp, blocks = mdp.with_budget(num_updates), Blocks(num_tasks, mdp.block_size)
+    starts = [start_of(mdp, seed, stream, block, contexts) for block in blocks]
     context = np.concatenate([start.context for start in starts])[:num_tasks]
-    refuse_overlap(methods, asked.stream, context)
+    refuse_overlap(methods, stream, context)
     variants = [method.on(mdp) for method in methods]
     ran = yield [
-        BlockRun(variant, method.controller, start, asked.num_updates, blocks.num_valid(block))
+        BlockRun(variant, method.controller, start, num_updates, blocks.num_valid(block))
         for method, variant in zip(methods, variants, strict=True)
         for block, start in enumerate(starts)
     ]
-    runs, records, diagnostics = [], [], {}
+    settings = {
+        "seed": seed,
+        "stream": stream.name.lower(),
+        "num_updates": num_updates,
+        "num_tasks": num_tasks,
+        "listed_tasks": contexts is not None,
+        "mdp": describe(mdp),
+        "versions": environment_record(packages=mdp.env.packages),
+    }
+    parts = []
     for index, (method, variant) in enumerate(zip(methods, variants, strict=True)):
         own = ran[index * len(blocks) : (index + 1) * len(blocks)]
         histories, chooses = [block.history for block in own], has_directions(variant.space)
         # A chosen direction stands before the step.
         chosen = np.concatenate([np.swapaxes(history.hyperparameters, 0, 1) for history in histories])
-        steps = [history.num_steps.sum(axis=0, dtype=np.float64) for history in histories]
-        runs.append(
-            {
-                "returns": np.concatenate([history.mean_return.T for history in histories]),
-                "hyperparameters": chosen[:, :, 1:] if chooses else chosen,
-                "direction": (chosen[:, :, 0] if chooses else np.zeros(chosen.shape[:2])).astype(np.int8),
-                "flagged": np.concatenate([history.flagged.T for history in histories]),
-                "num_steps": np.concatenate(steps),
-                "theta": np.concatenate([block.theta for block in own]),
-            }
+        arrays: dict[str, Any] = {
+            "returns": np.concatenate([history.mean_return.T for history in histories]),
+            "hyperparameters": chosen[:, :, 1:] if chooses else chosen,
+            "direction": (chosen[:, :, 0] if chooses else np.zeros(chosen.shape[:2])).astype(np.int8),
+            "flagged": np.concatenate([history.flagged.T for history in histories]),
+            "num_steps": np.concatenate([history.num_steps.sum(axis=0, dtype=np.float64) for history in histories]),
+            "theta": np.concatenate([block.theta for block in own]),
+        }
+        reported = {name: np.concatenate([block.report[name].T for block in own]) for name in own[0].report}
+        parts.append(
+            Comparison(
+                methods=(method.record(variant.space),),
+                context_names=mdp.env.context_space.names,
+                context=context,
+                diagnostics={f"{method.name}/{name}": array for name, array in reported.items()},
+                settings=settings,
+                **{name: array[None] for name, array in arrays.items()},
+            )
         )
-        records.append(method.record(variant.space))
-        for name in own[0].report:
-            diagnostics[f"{method.name}/{name}"] = np.concatenate([block.report[name].T for block in own])
-    _widen(runs)
-    arrays: dict[str, Any] = {name: np.stack([found[name] for found in runs]) for name in _BY_METHOD}
-    settings = {
-        "seed": asked.seed,
-        "stream": asked.stream.name.lower(),
-        "num_updates": asked.num_updates,
-        "num_tasks": num_tasks,
-        "listed_tasks": asked.contexts is not None,
-        "mdp": describe(mdp),
-        "versions": environment_record(packages=mdp.env.packages),
-    }
-    return Comparison(
-        methods=tuple(records),
-        context_names=mdp.env.context_space.names,
-        context=context,
-        diagnostics=diagnostics,
-        tuning=tuple(tuning),
-        settings=settings,
-        **arrays,
-    )
-
-
-def _widen(runs: Sequence[dict[str, Any]]) -> None:
-    """Give all methods as many hyperparameters, NaN for those that a method does not choose."""
-    most = max(found["hyperparameters"].shape[-1] for found in runs)
-    for found in runs:
-        chosen = found["hyperparameters"]
-        room = [(0, 0)] * (chosen.ndim - 1) + [(0, most - chosen.shape[-1])]
-        found["hyperparameters"] = np.pad(chosen, room, constant_values=np.nan)
+    return dataclasses.replace(join(parts), tuning=tuple(tuning))
 
 
 def join(parts: Sequence[Comparison]) -> Comparison:
     """Join comparisons of different methods on the same tasks; their settings must be the same."""
-    first = parts[0]
     for part in parts[1:]:
-        require_alike(first, part)
-    found: list[dict[str, Any]] = [{name: getattr(part, name) for name in _BY_METHOD} for part in parts]
-    _widen(found)
-    arrays: dict[str, Any] = {name: np.concatenate([each[name] for each in found]) for name in _BY_METHOD}
+        require_alike(parts[0], part)
+    found: dict[str, list[Any]] = {name: [getattr(part, name) for part in parts] for name in _BY_METHOD}
+    most = max(chosen.shape[-1] for chosen in found["hyperparameters"])
+    found["hyperparameters"] = [  # NaN for those that a method does not choose
+        np.pad(chosen, [(0, 0)] * 3 + [(0, most - chosen.shape[-1])], constant_values=np.nan)
+        for chosen in found["hyperparameters"]
+    ]
+    arrays: dict[str, Any] = {name: np.concatenate(each) for name, each in found.items()}
     return dataclasses.replace(
-        first,
+        parts[0],
         methods=tuple(record for part in parts for record in part.methods),
         diagnostics={name: array for part in parts for name, array in part.diagnostics.items()},
         tuning=tuple(table for part in parts for table in part.tuning),
@@ -250,7 +235,7 @@ def require_alike(first: Comparison, second: Comparison, *, but: Sequence[str] =
 
 def save(path: str | Path, comparison: Comparison) -> str:
     """Write a comparison, whole or not at all; return the file's SHA-256. The same content gives the same bytes."""
-    arrays: dict[str, NDArray[Any]] = {name: getattr(comparison, name) for name in ("context", *_BY_METHOD)}
+    arrays: dict[str, NDArray[Any]] = {name: getattr(comparison, name) for name in _ARRAYS}
     arrays |= {f"diagnostics/{name}": array for name, array in comparison.diagnostics.items()}
     for index, table in enumerate(comparison.tuning):
         arrays |= {f"tuning/{index}/{name}": getattr(table, name) for name in _TABLE_ARRAYS}
@@ -274,32 +259,21 @@ def load(path: str | Path) -> Comparison:
     storage.require_stamp(metadata, "comparison", path, "compare again with `metastep compare` or `metastep run`")
     prefix = "diagnostics/"
     try:
-        tables = [
-            TuningTable(
-                method=str(facts["method"]),
-                parameters=tuple(facts["parameters"]),
-                num_tasks=int(facts["num_tasks"]),
-                seed=int(facts["seed"]),
-                num_steps=float(facts["num_steps"]),
-                **{name: arrays[f"tuning/{index}/{name}"] for name in _TABLE_ARRAYS},
-            )
-            for index, facts in enumerate(metadata["tuning"])
-        ]
-        records = []
-        for facts in metadata["methods"]:
-            pairs = tuple(map(tuple, facts.get("choices", ())))  # files of earlier versions have none
-            records.append(MethodRecord(**facts | {"directions": tuple(facts["directions"]), "choices": pairs}))
+        tables = []
+        for index, facts in enumerate(metadata["tuning"]):
+            own = {name: arrays[f"tuning/{index}/{name}"] for name in _TABLE_ARRAYS}
+            tables.append(TuningTable(**facts | own | {"parameters": tuple(facts["parameters"])}))
         comparison = Comparison(
-            methods=tuple(records),
+            methods=tuple(from_json(RECORD, facts, "methods") for facts in metadata["methods"]),
             context_names=tuple(metadata["context_names"]),
             diagnostics={name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)},
             tuning=tuple(tables),
             settings=dict(metadata["settings"]),
             made_from={str(name): str(value) for name, value in metadata["made_from"].items()},
-            **{name: arrays[name] for name in ("context", *_BY_METHOD)},
+            **{name: arrays[name] for name in _ARRAYS},
         )
         _require_whole(comparison)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__} {error}."
         raise InputError(f"File {path} is not a whole comparison: {reason}") from error
     return comparison
@@ -307,32 +281,24 @@ def load(path: str | Path) -> Comparison:
 
 def _require_whole(comparison: Comparison) -> None:
     """Refuse arrays of a wrong type, shapes that do not fit each other, and values that cannot be."""
-    each = len(comparison.methods), len(comparison.context)
-    if comparison.returns.ndim != 3 or comparison.hyperparameters.ndim != 4:
-        raise InputError("returns need 3 axes and hyperparameters 4.")
-    num_updates, coordinates = comparison.returns.shape[2] - 1, comparison.hyperparameters.shape[3]
-    shapes = {
-        "context": (each[1], len(comparison.context_names)),
-        "returns": (*each, num_updates + 1),
-        "hyperparameters": (*each, num_updates, coordinates),
-        "direction": (*each, num_updates),
-        "flagged": (*each, num_updates + 1),
-        "num_steps": each,
-        "theta": (*each, *comparison.theta.shape[2:3]),
-    }
-    for name, shape in shapes.items():
-        array, dtype = getattr(comparison, name), np.dtype(_BY_METHOD.get(name, np.float32))
-        if array.shape != shape or array.dtype != dtype:
-            raise InputError(f"{name} is {array.dtype} {array.shape}, expected is {dtype} {shape}.")
-    if len(set(comparison.names)) != each[0]:
+    updates, sizes = comparison.direction.shape[-1], {"m": len(comparison.methods), "c": len(comparison.context_names)}
+    sizes |= {"t": len(comparison.context), "u": updates, "e": updates + 1}
+    for name, (kind, axes) in _ARRAYS.items():
+        array, dtype = getattr(comparison, name), np.dtype(kind)
+        shape = tuple(sizes.setdefault(axis, size) for axis, size in zip(axes, array.shape, strict=False))
+        if array.shape != shape or array.ndim != len(axes) or array.dtype != dtype:
+            raise InputError(
+                f"{name} is {array.dtype} {array.shape}, expected is {dtype} of {len(axes)} axes, {shape}."
+            )
+    if len(set(comparison.names)) != len(comparison.names):
         raise InputError("a method is named twice.")
     for record, chosen in zip(comparison.methods, comparison.direction, strict=True):
         last = max(0, len(record.directions) - 1)
         if chosen.size and not 0 <= chosen.min() <= chosen.max() <= last:
             found = f"{chosen.min()} to {chosen.max()}"
             raise InputError(f"directions of {record.name} are {found}, allowed is 0 to {last}.")
-        if len(record.choices) > coordinates:
-            raise InputError(f"choices of {record.name} are {len(record.choices)}, allowed is at most {coordinates}.")
+        if len(record.choices) > sizes["h"]:
+            raise InputError(f"choices of {record.name} are {len(record.choices)}, allowed is at most {sizes['h']}.")
     for table in comparison.tuning:
         if not 0.0 <= table.num_steps < np.inf:
             raise InputError(f"tuning took {table.num_steps} steps.")
@@ -361,12 +327,6 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
         stepsizes = pa.array(padded, mask=update == 0)
     else:
         stepsizes = pa.FixedSizeListArray.from_arrays(pa.array(padded), chosen.shape[3], mask=pa.array(update == 0))
-    named = [np.array([None, *record.directions], object) for record in comparison.methods]
-    places = np.pad(comparison.direction.astype(int) + 1, ((0, 0), (0, 0), (1, 0)))  # None at update 0
-    directions = [
-        names[place] if len(names) > 1 else np.full(place.shape, None)
-        for names, place in zip(named, places, strict=True)
-    ]
     for index, name in enumerate(comparison.context_names):
         columns[f"context_{name}"] = comparison.context[task, index]
     columns |= {
@@ -375,8 +335,12 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
         "stepsize": stepsizes,
         "flagged": comparison.flagged.reshape(-1),
     }
-    if any(record.directions for record in comparison.methods):
-        columns["direction"] = pa.array(np.concatenate(directions, axis=None), pa.string())
+    if most := max(len(record.directions) for record in comparison.methods):
+        names = np.full((len(comparison.methods), most + 1), None, object)  # None at update 0
+        for index, record in enumerate(comparison.methods):
+            names[index, 1 : 1 + len(record.directions)] = record.directions
+        place = np.pad(comparison.direction.astype(int) + 1, ((0, 0), (0, 0), (1, 0))).reshape(-1)
+        columns["direction"] = pa.array(names[method, place], pa.string())
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink)
     storage.write_atomically(path, sink.getvalue().to_pybytes())

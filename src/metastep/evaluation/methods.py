@@ -1,13 +1,13 @@
 """Methods: a rule, what proposes its step sizes, and what is tuned; first as data, then as objects."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from annotated_types import Ge, MaxLen, MinLen, Predicate
+from annotated_types import Ge, MaxLen, MinLen
 from numpy.typing import NDArray
-from pydantic import FiniteFloat, StringConstraints, TypeAdapter, ValidationError
+from pydantic import AfterValidator, FiniteFloat, StringConstraints, TypeAdapter
 
 from metastep import controllers, rules
 from metastep._core.errors import InputError
@@ -19,7 +19,18 @@ from metastep.rules.spaces import HyperparameterSpace, Range, Scale, Space
 
 Grid = Mapping[str, Sequence[float]]
 _OF_RULE = "rule."  # begins the name of a tuned value that is an option of the rule
-Line = Annotated[str, MaxLen(200), Predicate(str.isprintable)]
+
+
+def _require(holds: Callable[[Any], bool], sentence: str) -> AfterValidator:
+    def checked(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError(sentence)
+        return value
+
+    return AfterValidator(checked)
+
+
+Line = Annotated[str, MaxLen(200), _require(str.isprintable, "must have no control characters")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,11 +169,6 @@ def has_directions(space: Space) -> bool:
     return tuple(space.branches) != ("",)
 
 
-def all_differ(names: Sequence[str]) -> bool:
-    """Return whether no name occurs twice."""
-    return len(set(names)) == len(names)
-
-
 class MethodRecord(NamedTuple):
     """What a results file remembers of a method; a comparison checks it, because files may come from others."""
 
@@ -174,7 +180,11 @@ class MethodRecord(NamedTuple):
     values: dict[str, float]
     is_yardstick: bool
     # The names of what it chose from, by position; empty without a choice.
-    directions: Annotated[tuple[Annotated[Line, MinLen(1)], ...], MaxLen(100), Predicate(all_differ)] = ()
+    directions: Annotated[
+        tuple[Annotated[Line, MinLen(1)], ...],
+        MaxLen(100),
+        _require(lambda names: len(set(names)) == len(names), "must hold each name once"),
+    ] = ()
     # What the number of a step means: a length (linear or log), a divergence, or now one and now the other.
     scale: Literal[Scale, "mixed"] = "linear"
     training_steps: Annotated[FiniteFloat, Ge(0)] = 0.0  # environment steps that its controller took to train itself
@@ -183,17 +193,7 @@ class MethodRecord(NamedTuple):
     choices: Annotated[tuple[tuple[Annotated[Line, MinLen(1)], Scale], ...], MaxLen(100)] = ()
 
 
-_RECORD: TypeAdapter[MethodRecord] = TypeAdapter(MethodRecord)
-
-
-def check_record(record: MethodRecord) -> None:
-    """Refuse a record that cannot be shown."""
-    try:
-        _RECORD.validate_python(record, strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = f"{first['loc'][0]} is {first['input']!r:.60}"
-        raise InputError(f"methods: {where} in the record of {record.name!r:.60}: {first['msg']}.") from None
+RECORD: TypeAdapter[MethodRecord] = TypeAdapter(MethodRecord)
 
 
 def refuse_overlap(methods: Sequence[Method], stream: Stream, contexts: NDArray[np.float32]) -> None:

@@ -12,7 +12,7 @@ from metastep.evaluation.methods import Method, MethodSpec
 from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.controller import TaskSource
-from metastep.mdp.runs import BlockRun, Plan, Start, carry_out
+from metastep.mdp.runs import BlockRun, Plan, Start, carry_out, start_of
 
 
 class TuningTable(NamedTuple):
@@ -67,24 +67,27 @@ def tune(
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
-    how: dict[str, Any] = {"num_tasks": num_tasks, "shared_noise": shared_noise}
-    with (tracker or Silent()).stage(f"tune {spec.name}", num_blocks(spec, mdp, **how), "blocks") as stage:
-        plan = tuning_plan(spec, mdp, seed=seed, num_updates=num_updates, contexts=contexts, **how)
+    with (tracker or Silent()).stage(
+        f"tune {spec.name}", num_blocks(spec, mdp, num_tasks, shared_noise), "blocks"
+    ) as stage:
+        plan = tuning_plan(spec, mdp, seed, num_tasks, num_updates, contexts, shared_noise)
         return carry_out([plan], stage.advance, together=blocks_together)[0]
 
 
-def num_blocks(spec: MethodSpec, mdp: MetaMDP, num_tasks: int, shared_noise: bool = False) -> int:
+def num_blocks(spec: MethodSpec, mdp: MetaMDP, num_tasks: int, shared_noise: bool) -> int:
     """Return how many blocks a grid search takes."""
-    num = len(_points(spec))
-    if shared_noise or spec.tunes_rule:
-        return num * len(Blocks(num_tasks, mdp.block_size))
-    return len(Blocks(num * num_tasks, mdp.block_size))
+    return sum(len(Blocks(len(points) * num_tasks, mdp.block_size)) for points in _groups(spec, shared_noise))
+
+
+def _groups(spec: MethodSpec, shared_noise: bool) -> list[NDArray[np.float64]]:
+    """Return the points (points, parameters) of the grid that share blocks."""
+    points = np.array(list(product(*spec.grid.values())), np.float64)
+    return np.split(points, len(points)) if shared_noise or spec.tunes_rule else [points]
 
 
 def tuning_plan(
     spec: MethodSpec,
     mdp: MetaMDP,
-    *,
     seed: int,
     num_tasks: int,
     num_updates: int,
@@ -92,33 +95,26 @@ def tuning_plan(
     shared_noise: bool = False,
 ) -> Plan[tuple[Method, TuningTable]]:
     """Return the plan of a grid search; the arguments are those of `tune`."""
-    points, parameters = _points(spec), tuple(spec.grid)
+    groups, parameters = _groups(spec, shared_noise), tuple(spec.grid)
     if num_tasks < 2 or num_updates < 1:
         raise InputError(
             f"tune: {num_tasks} tasks and {num_updates} updates; at least 2 tasks and 1 update are needed."
         )
-    tasks = [mdp.tasks(seed, Stream.TUNING, block, contexts) for block in Blocks(num_tasks, mdp.block_size)]
-    context = np.concatenate([np.asarray(each.context) for each in tasks])
-    theta = np.concatenate([np.asarray(each.theta) for each in tasks])
+    tasks = [start_of(mdp, seed, Stream.TUNING, block, contexts) for block in Blocks(num_tasks, mdp.block_size)]
+    context, theta = (np.concatenate(each)[:num_tasks] for each in zip(*(task[:2] for task in tasks), strict=True))
     base, asked = mdp.with_budget(num_updates), list[BlockRun]()
-    own, lanes = Blocks(num_tasks, mdp.block_size), Blocks(len(points) * num_tasks, mdp.block_size)
-    alone, variant = shared_noise or spec.tunes_rule, spec.on(base, spec.first_values)
-    for point in points if alone else ():
-        values = dict(zip(parameters, point.tolist(), strict=True))
-        variant, controller = spec.on(base, values), spec.build_controller(values)
-        for block, each in enumerate(tasks):
-            start = Start(np.asarray(each.context), np.asarray(each.theta), seed, Stream.TUNING, block)
-            asked.append(BlockRun(variant, controller, start, num_updates, own.num_valid(block)))
-    for block in () if alone else lanes:
-        # The padding of the last block repeats its last learner.
-        lane = np.minimum(np.arange(block * lanes.size, (block + 1) * lanes.size), lanes.num_learners - 1)
-        by_lane = dict(zip(parameters, points[lane // num_tasks].T, strict=True))
-        controller = spec.build_controller(by_lane)
-        start = Start(context[lane % num_tasks], theta[lane % num_tasks], seed, Stream.TUNING, block)
-        asked.append(BlockRun(variant, controller, start, num_updates, num_valid=lanes.num_valid(block)))
-    histories = [ran.history for ran in (yield asked)]
+    for points in groups:
+        lanes = Blocks(len(points) * num_tasks, mdp.block_size)
+        for block in lanes:
+            # The padding of the last block repeats its last learner.
+            lane = np.minimum(np.arange(block * lanes.size, (block + 1) * lanes.size), lanes.num_learners - 1)
+            by_lane = points[lane // num_tasks].T if len(points) > 1 else points[0].tolist()
+            values: dict[str, Any] = dict(zip(parameters, by_lane, strict=True))
+            start = Start(context[lane % num_tasks], theta[lane % num_tasks], seed, Stream.TUNING, block)
+            how = spec.on(base, spec.first_values if len(points) > 1 else values), spec.build_controller(values)
+            asked.append(BlockRun(*how, start, num_updates, lanes.num_valid(block)))
+    histories, points = [ran.history for ran in (yield asked)], np.concatenate(groups)
     scores = np.concatenate([history.mean_return[1:].mean(axis=0, dtype=np.float64) for history in histories])
-    num_steps = sum(float(history.num_steps.sum(dtype=np.float64)) for history in histories)
     scores = scores.reshape(len(points), num_tasks)
     finite = np.isfinite(scores)
     whole, safe = finite.all(axis=1), np.where(finite, scores, 0.0)
@@ -131,10 +127,6 @@ def tuning_plan(
         num_diverged=(~finite).sum(axis=1),
         num_tasks=num_tasks,
         seed=seed,
-        num_steps=num_steps,
+        num_steps=sum(float(history.num_steps.sum(dtype=np.float64)) for history in histories),
     )
     return spec.method(mdp, table.chosen, tuned_on=TaskSource("tuned", Stream.TUNING, contexts)), table
-
-
-def _points(spec: MethodSpec) -> NDArray[np.float64]:
-    return np.array(list(product(*spec.grid.values())), np.float64)

@@ -3,25 +3,22 @@
 `metastep inspect`: describe a model or a dataset in plain text.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from metastep import envs
 from metastep._core import storage
 from metastep._core.errors import InputError, printable
 from metastep._core.provenance import first_difference
-from metastep._core.registry import require_modules
 from metastep._core.storage import LOCK, writer
 from metastep.experiments import provenance, searching
 from metastep.experiments.reporting import observations
 from metastep.experiments.run import Run
-from metastep.experiments.schema import EnvSection
 from metastep.experiments.stages import read_fitted, read_times
 from metastep.fqi import Model
 from metastep.mdp.dataset import Dataset, block_checksums
@@ -33,7 +30,7 @@ _Checks = dict[Path, Callable[[], object]]
 # Folders that a stopped process may leave empty.
 _OWN = {"data", "search", "levels", "results", "figures", "extra", "runs", "rounds", "models"}
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the updates, at which a controller without knots is shown
-_SLICE = 5  # contexts along each coordinate at which first steps are shown
+_SLICE = 5  # contexts along each coordinate at which first steps are shown; odd
 _STARTS = 64  # first observations over which they are averaged
 
 
@@ -74,13 +71,11 @@ def busy_in(path: Path) -> str:
 
 def _files(folder: Path) -> list[Path]:
     """Return all files and links, and empty folders other than those that a stopped process may leave."""
-    found = []
-    for root, names, files in os.walk(folder):
-        place = Path(root)
-        found += [place / name for name in (*files, *(name for name in names if (place / name).is_symlink()))]
-        if not (names or files or place == folder or place.name in _OWN):
-            found.append(place)
-    return found
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir() or not (path.name in _OWN or any(path.iterdir()))
+    ]
 
 
 def _leftover(path: Path) -> str:
@@ -93,7 +88,6 @@ def _leftover(path: Path) -> str:
 
 
 def _run(path: Path, allow_imports: bool) -> _Checks:
-    checks: _Checks = {path / "config.json": partial(Run.open, path)}
     try:
         run = Run.open(path)
     except InputError:
@@ -101,63 +95,49 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
         def refuse() -> None:
             raise InputError("cannot be verified without a sound config.json.")
 
-        return dict.fromkeys(_files(path), refuse) | checks
+        return dict.fromkeys(_files(path), refuse) | {path / "config.json": partial(Run.open, path)}
     run.importing(allow_imports)  # whose refusal says nothing of the files
     is_compared, is_reported = run.comparison_file.exists(), run.report_file.exists()
-    optional: _Checks = {path / "command.txt": partial(_require_command, path / "command.txt")}
-    times: _Checks = {path / "times.json": partial(read_times, path)}
-    rounds: _Checks = {
-        run.round_file(index): partial(provenance.read_round_model, run, index)
-        for index in range(1, run.config.collect.rounds)
-    }
     # Whole data were collected here, with a model for each later round, or copied; both take time, and so does a fit.
     is_whole, stages = False, {"collect"}
     with suppress(InputError):
         is_whole = bool(block_checksums(run.data_folder))
     with suppress(InputError):
         stages = {*read_times(path)} or stages
-    checks |= times if is_whole or run.model_file.exists() else {}
-    checks |= rounds if is_whole and "collect" in stages else {}
-    optional |= times | rounds
-    for file in sorted((path / "extra").glob("*.safetensors")):
-        optional[file] = partial(provenance.read_comparison, run, file)
-    results: _Checks = {
-        run.result_file(name): partial(provenance.read_result, run, name) for name in run.config.compare.names
-    }
-    checks |= {file: check for file, check in (optional | results).items() if file.exists()}
-    if is_compared or is_reported:
-        checks[run.comparison_file] = lambda: run.comparison
-    checks |= results if is_compared else {}
+    rounds, extra = range(1, run.config.collect.rounds), sorted((path / "extra").glob("*.safetensors"))
+    is_collected, names = is_whole and "collect" in stages, run.config.compare.names
+    checks: _Checks = {}
+    listed: list[tuple[Path, Callable[[], object], bool]] = [  # a file, its check and whether the file must be there
+        (path / "config.json", partial(Run.open, path), True),
+        (path / "command.txt", partial(_require_command, path / "command.txt"), False),
+        (path / "times.json", partial(read_times, path), is_whole or run.model_file.exists()),
+        *((run.round_file(i), partial(provenance.read_round_model, run, i), is_collected) for i in rounds),
+        *((file, partial(provenance.read_comparison, run, file), False) for file in extra),
+        *((run.result_file(name), partial(provenance.read_result, run, name), is_compared) for name in names),
+        (run.comparison_file, lambda: run.comparison, is_reported),
+        (path / "report.json", partial(provenance.read_report, run), is_reported),
+    ]
     followed = run.models_needed if is_compared or is_reported else ()
     for name in ("", *run.config.models):
         own = run.of_model(name)
         if name and own.path.exists():
-            checks |= _run(own.path, allow_imports) | {own.path / "config.json": partial(_require_model, own)}
+            checks |= _run(own.path, allow_imports)
+            listed.append((own.path / "config.json", partial(_require_model, own), True))
         is_fitted = name in followed or (not name and (own.model_file.exists() or own.validation_file.exists()))
-        if is_fitted:
-            checks[own.model_file] = partial(read_fitted, own)
-            checks[own.validation_file] = partial(provenance.read_comparison, own, own.validation_file)
+        listed.append((own.model_file, partial(read_fitted, own), is_fitted))
+        validation = partial(provenance.read_comparison, own, own.validation_file)
+        listed.append((own.validation_file, validation, is_fitted))
         if own.config.learner == "search":
-            checks |= _search(own)
+            for level in own.config.search.levels:
+                course, model = searching.course_file(own, level), searching.level_file(own, level)
+                listed.append((course, partial(searching.kept_course, own, level), own.model_file.exists()))
+                listed.append((model, partial(searching.read_level, own, level), own.model_file.exists()))
         elif is_fitted or own.data_folder.exists():
             checks |= _data(own.data_folder, partial(provenance.read_dataset, own, verify=False))
-    if is_reported or (path / "report.json").exists():
-        checks[path / "report.json"] = partial(provenance.read_report, run)
-        try:
-            listed = provenance.read_report(run)["files"]
-        except InputError:
-            listed = {}
-        checks |= {path / name: partial(_require_checksum, path / name, checksum) for name, checksum in listed.items()}
-    return checks
-
-
-def _search(run: Run) -> _Checks:
-    """Return checks of every level's search and model."""
-    levels = run.config.search.levels
-    found: _Checks = {searching.course_file(run, level): partial(searching.kept_course, run, level) for level in levels}
-    found |= {searching.level_file(run, level): partial(searching.read_level, run, level) for level in levels}
-    is_done = run.model_file.exists()
-    return {file: check for file, check in found.items() if is_done or file.exists()}
+    with suppress(InputError):
+        for name, checksum in provenance.read_report(run)["files"].items():
+            listed.append((path / name, partial(_require_checksum, path / name, checksum), True))
+    return checks | {file: check for file, check, is_needed in listed if is_needed or file.exists()}
 
 
 def _data(folder: Path, opened: Callable[[], object]) -> _Checks:
@@ -200,13 +180,12 @@ def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
         return "\n".join(_describe_dataset(Dataset.open(path)))
     if not path.is_dir():
         raise InputError(f"inspect: {path} does not exist; a model file or the folder of a run or dataset is needed.")
-    folder = Run.open(path).importing(allow_imports)
-    is_searched = folder.config.learner == "search"
-    dataset = None if is_searched else folder.dataset
+    run = Run.open(path).importing(allow_imports)
+    dataset = None if run.config.learner == "search" else run.dataset
     lines = [] if dataset is None else list(_describe_dataset(dataset))
-    if folder.model_file.exists():
-        lines += [*([""] if lines else []), *_describe_model(folder.model, dataset)]
-    further = [own.path for own in map(folder.of_model, folder.config.models) if own.path.exists()]
+    if run.model_file.exists():
+        lines += [*([""] if lines else []), *_describe_model(run.model, dataset)]
+    further = [own.path for own in map(run.of_model, run.config.models) if own.path.exists()]
     return "\n".join([*lines, *(f"further model: metastep inspect {own}" for own in further)])
 
 
@@ -217,7 +196,7 @@ def draw_model(path: Path, figure: Path, *, force: bool = False) -> None:
     if not isinstance(model := load_model(path), SearchedModel):
         raise InputError(f"--figure: {path} holds a fitted model, of which the report of its run has figures.")
     storage.require_new(figure, force=force)
-    storage.write_new(figure, getattr(draw(controller_picture(model)), ending), force=force)
+    storage.write_new(figure, draw(controller_picture(model))[ending], force=force)
 
 
 def _describe_dataset(dataset: Dataset) -> Iterator[str]:
@@ -229,100 +208,76 @@ def _describe_dataset(dataset: Dataset) -> Iterator[str]:
     yield f"  collected on {dataset.environment.get('device', 'an unknown device')}; checksum {dataset.checksum[:16]}"
 
 
-def _describe_searched(model: SearchedModel) -> Iterator[str]:
-    record = model.record
-    yield f"{record.level} searched for {printable(record.environment)}, {printable(record.rule_name)}"
-    weights = sum(array.size for array in model.weights)
-    yield f"  {weights} weights, {record.search_steps:.3g} environment steps of search, seed {record.seed}"
-    yield f"  observation: {_sizes((part.name, part.size) for part in record.observation) or 'nothing'}"
-    for each in record.validation:
-        mark = "  selected" if each.level == record.level else ""
-        yield f"  validation of the {each.level}: {each.score:.4g}, standard error {each.error:.2g}{mark}"
-    yield "  chosen over the updates, other features at their mean:"
-    table = model.curves(None if record.knots > 1 else _SHARES if record.units else (0.0,))
-    for name, column in table.items():
-        yield f"    {printable(name):<16}" + "".join(f"{value:>10.3g}" for value in column)
-
-
 def _describe_model(model: Model | SearchedModel, dataset: Dataset | None) -> Iterator[str]:
+    observation = f"  observation: {_sizes((part.name, part.size) for part in model.record.observation) or 'nothing'}"
     if isinstance(model, SearchedModel):
-        yield from _describe_searched(model)
+        own, weights = model.record, sum(array.size for array in model.weights)
+        yield f"{own.level} searched for {printable(own.environment)}, {printable(own.rule_name)}"
+        yield f"  {weights} weights, {own.search_steps:.3g} environment steps of search, seed {own.seed}"
+        yield observation
+        for each in own.validation:
+            mark = "  selected" if each.level == own.level else ""
+            yield f"  validation of the {each.level}: {each.score:.4g}, standard error {each.error:.2g}{mark}"
+        yield "  chosen over the updates, other features at their mean:"
+        for name, column in model.curves(None if own.knots > 1 else _SHARES if own.units else (0.0,)).items():
+            yield f"    {printable(name):<16}" + "".join(f"{value:>10.3g}" for value in column)
         return
     record = model.record
     data = record.training_data
     yield f"model for {printable(record.environment)}"
     yield f"  trained on {data.tuples} tuples (seed {data.seed}, dataset {printable(data.fingerprint[:16])})"
-    yield f"  observation: {_sizes((part.name, part.size) for part in record.observation)}"
+    yield observation
     for branch in record.branches:
         named = f"direction {printable(branch.name)}: steps" if branch.name else "step sizes:"
         how = [record.maximum, *([] if branch.scale == "linear" else [branch.scale]), f"ties: {record.ties}"]
         yield f"  {named} {record.num_stepsizes} from {branch.low:g} to {branch.high:g} ({', '.join(how)})"
     function = model.q_functions[record.selected_iteration - 1]
-    heads = function.heads
     options = [f"{key} {value}" for key, value in record.regressor.options.items()]
-    fitted = printable(", ".join([f"{len(heads)} heads of {record.regressor.name}", *options]))
+    fitted = printable(", ".join([f"{len(function.heads)} heads of {record.regressor.name}", *options]))
     yield f"  {len(model.q_functions)} iterations, N = {record.selected_iteration} selected; {fitted}"
     for curve in record.validation:
         mark = "  selected" if curve.iteration == record.selected_iteration else ""
         yield f"  validation N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}"
-    for branch, own in zip(record.branches, function.by_branch, strict=True):
-        if (shares := mean_importances(own)) is not None:
+    for branch, heads in zip(record.branches, function.by_branch, strict=True):
+        if (shares := mean_importances(heads)) is not None:
             names = (*record.feature_names, "step size")
             top = [f"{printable(names[i])} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]
             of = f" for {printable(branch.name)}" if branch.name else ""
             yield f"  inputs that matter most{of}: {', '.join(top)}"
     if any(part.name == "context" for part in record.observation):
-        try:
-            yield from list(_first_steps(model, dataset))
-        except InputError as error:  # a record may come from anywhere
-            yield f"  no slice: {printable(str(error))}"
+        yield from _first_steps(model, dataset)
 
 
 def _first_steps(model: Model, dataset: Dataset | None) -> Iterator[str]:
-    """Describe the proposed first steps along each context coordinate, the others at their middle.
+    """Describe the proposed first steps along each context coordinate in the range of the training data, others at its middle.
 
     The mean step, with a menu that of the most frequent direction. Starts are first observations of the training data or,
     without it, of a policy at zero with unit gradients, both ways.
     """
-    record = model.record
-    experiment = record.configuration.get("experiment", {"env": {"name": record.environment}})
-    try:
-        if experiment["env"].get("fixed_context") is not None:
-            raise InputError("the model was trained in one task.")
-        section = EnvSection.model_validate({"options": {}, **experiment["env"]})
-        require_modules([section.name], "the record", allow_imports=False)
-        env = envs.make(section.name, **section.options)
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"the record does not describe an environment ({type(error).__name__}).") from error
-    space, size = env.context_space, {part.name: part.size for part in record.observation}
-    if size["context"] != space.num_coordinates:
-        raise InputError(
-            f"the model's context has {size['context']} numbers, that of its environment {space.num_coordinates}."
-        )
+    record, sizes = model.record, {part.name: part.size for part in model.record.observation}
+    ends = np.cumsum([0, *sizes.values()]).tolist()
+    columns = {name: slice(*place) for name, place in zip(sizes, pairwise(ends), strict=True)}
     if dataset is not None:
-        starts = observations(dataset, tuple(size), num=_STARTS)
-        if not len(starts):
-            raise InputError("the dataset has no finite first observation.")
+        starts = observations(dataset, tuple(sizes), num=_STARTS)
     else:
-        num = size.get("natural_gradient", 0)
+        num = sizes.get("natural_gradient", 0)
         unit = np.eye(min(num, _STARTS // 2), num, dtype=np.float32)
-        units = np.vstack([unit, -unit]) if num else np.zeros((1, 0), np.float32)
-        columns = {name: np.zeros((len(units), width), np.float32) for name, width in size.items()}
-        starts = np.hstack([*(columns | {"natural_gradient": units} if num else columns).values()])
-    middle = [np.asarray([(low + high) / 2], np.float32) for low, high in zip(space.low, space.high, strict=True)]
-    for index, name in enumerate(space.names):
-        axis, shown = np.linspace(space.low[index], space.high[index], _SLICE, dtype=np.float32), []
-        rows = proposals(model, starts, [*middle[:index], axis, *middle[index + 1 :]])
-        for value, chosen in zip(axis, rows, strict=True):
+        starts = np.zeros((max(1, 2 * len(unit)), ends[-1]), np.float32)
+        if num:
+            starts[:, columns["natural_gradient"]] = np.vstack([unit, -unit])
+    bounds = (each[columns["context"]] for each in (record.feature_names, record.feature_low, record.feature_high))
+    axes = {name: np.linspace(low, high, _SLICE, dtype=np.float32) for name, low, high in zip(*bounds, strict=True)}
+    for name, axis in axes.items() if len(starts) else ():
+        grid = [own if own is axis else own[[_SLICE // 2]] for own in axes.values()]
+        shown = []
+        for value, chosen in zip(axis, proposals(model, starts, grid), strict=True):
             direction = ""
             if record.directions:
                 usual = int(np.bincount(chosen[:, 0].astype(np.int64)).argmax())
                 direction, chosen = f"{printable(record.directions[usual])} ", chosen[chosen[:, 0] == usual]
             shown.append(f"{value:g}: {direction}{chosen[:, -1].mean():.3g}")
-        others = "others at their middle; " if len(middle) > 1 else ""
-        yield f"  first step by {name} ({others}step size): {', '.join(shown)}"
+        others = "others at their middle; " if len(axes) > 1 else ""
+        yield f"  first step by {printable(name)} ({others}step size): {', '.join(shown)}"
 
 
 def _sizes(parts: Iterable[tuple[str, int]]) -> str:

@@ -5,7 +5,6 @@ best of a task at distance d: L d for each of the two policies to change tasks. 
 is estimated from pairs of tasks, for some policies of the training data.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,31 +32,11 @@ _POLICIES = 10  # of the training data, to measure the return of
 _LEAST_EPISODES = 100  # fewer may agree by chance, and seem to be without noise
 
 
-class LipschitzConstant(NamedTuple):
-    """How much the return may change for a unit of distance between tasks."""
-
-    value: float
-    num_policies: int | None  # of which it is the measured maximum; None: a bound for every policy
-    without_endings: bool = False  # the bound leaves out that episodes may end at the goal
-
-
 class Difference(NamedTuple):
     """Means of paired differences, second context minus first, with their standard errors."""
 
     mean: Floats  # (pairs, ...)
     standard_error: Floats  # (pairs, ...)
-
-
-class Smoothness(NamedTuple):
-    """How the return of one policy changes between pairs of tasks; distances in widths of the context box."""
-
-    distance: Floats  # (pairs,)
-    difference: Floats  # (pairs,): |J - J'|
-    half_width: Floats  # (pairs,): of its 99 % interval
-    num_resolved: int  # pairs whose difference is positive and at least twice the half-width
-    steepest: float  # largest difference / distance over resolved pairs: estimates the Lipschitz constant from below
-    steepest_low: float  # the same with every difference at the lower end of its interval
-    median: float  # of difference / distance over all pairs
 
 
 def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False) -> str:
@@ -86,17 +65,13 @@ def coverage_report(
 ) -> list[str]:
     """Describe the distances of test tasks to training tasks in a few sentences, with their price in return.
 
-    Args:
-        rollout: the environment with its own context box, and how its policies are run.
-        policies: of the training data, (policies, parameters); their returns are measured where no bound is known.
-        train_contexts, test_contexts: (tasks, coordinates), inside the box or not.
-        num_pairs: of tasks from the box to measure each policy in.
+    Contexts (tasks, coordinates) may lie outside the environment's range. Where no bound is known, the returns of policies
+    (policies, parameters) are measured in `num_pairs` pairs of tasks.
     """
     space = rollout.env.context_space
     train, test = np.asarray(train_contexts, np.float64), np.asarray(test_contexts, np.float64)
-    found = known_constant(rollout) or measured_constant(rollout, policies, num_pairs=num_pairs)
-    is_bound = found is not None and found.num_policies is None
-    width = np.ones(space.num_coordinates) if is_bound else box_widths(space)
+    bound, num_policies = known_constant(rollout), 0
+    width = np.ones(space.num_coordinates) if bound else box_widths(space)
     distance = np.asarray(cKDTree(train / width).query(test / width)[0], np.float64)
     num, worst = len(test), int(np.argmax(distance))
     distinct = np.unique(train / width, axis=0)  # learners may share tasks, and a task is not a neighbour of itself
@@ -104,26 +79,28 @@ def coverage_report(
     if len(distinct) > 1:
         spacing = np.median(np.asarray(cKDTree(distinct).query(distinct, k=2)[0])[:, 1])
         apart = f"training tasks lie {spacing:.3g} apart"
-    unit = "" if is_bound else " (1 is the width of the environment's range)"
+    unit = "" if bound else " (1 is the width of the environment's range)"
     outside = np.any((test < train.min(axis=0)) | (test > train.max(axis=0)), axis=1).sum()
     lines = [
         f"{num} test {'task' if num == 1 else 'tasks'} in {', '.join(space.names)}: distance to the nearest training "
         f"task{unit} median {np.median(distance):.3g}, largest {distance[worst]:.3g} (task {worst}); {apart}.",
         f"{outside} of {num} lie outside the range of the training tasks.",
     ]
-    if found is None:
+    constant = bound
+    if bound is None:
+        constant, num_policies = measured_constant(rollout, policies, num_pairs=num_pairs)
+    if not constant:
         return [*lines, "No constant is known for this environment, so distances have no price in return."]
     # In words that promise no more than the constant does.
-    change = found.value * distance
-    about, farthest = "at most" if is_bound else "about", f"{change.max():.3g} for the farthest test task"
-    changes = f"changes by {about} {found.value:.3g} a unit of distance, so by {about} {farthest}"
-    changes += f" (median {np.median(change):.3g})"
+    change, about = constant * distance, "at most" if bound else "about"
+    farthest = f"{change.max():.3g} for the farthest test task (median {np.median(change):.3g})"
+    changes = f"changes by {about} {constant:.3g} a unit of distance, so by {about} {farthest}"
     lost = f"loses {about} {2.0 * change.max():.3g} there"
-    if is_bound:
+    if bound:
         endings = " for episodes that do not end at the goal (an end is a jump, with no bound)"
-        says = f"The bound says{endings if found.without_endings else ''}: a policy's return {changes}"
-        return [*lines, f"{says}; the best policy of the nearest training task {lost}."]
-    policy = "the policy" if found.num_policies == 1 else f"the steepest of {found.num_policies} policies"
+        says = f"The bound says{endings if getattr(rollout.env, 'goal_radius', 0.0) else ''}: a policy's return"
+        return [*lines, f"{says} {changes}; the best policy of the nearest training task {lost}."]
+    policy = "the policy" if num_policies == 1 else f"the steepest of {num_policies} policies"
     lines.append(
         f"Measured smoothness (an estimate, not a guarantee) says: the return of {policy} of the training data {changes}; the "
         f"best policies may be steeper; if not, that of the nearest training task {lost}."
@@ -135,63 +112,45 @@ def coverage_report(
     return lines
 
 
-def known_constant(rollout: Rollout) -> LipschitzConstant | None:
+def known_constant(rollout: Rollout) -> float | None:
     """Return the Lipschitz constant of the return on Nav2D, for Euclidean contexts and every policy; None elsewhere.
 
-    The goal does not move the states, and moving it by d changes every reward by at most d: `L = sum_{t<H} gamma^t`.
+    The goal does not move the states, and moving it by d changes every reward by at most d: `L = sum_{t<H} gamma^t`. This leaves
+    out that episodes may end at the goal.
     """
-    if not isinstance(rollout.env, Nav2D):
-        return None
-    constant = float(np.sum(rollout.discount ** np.arange(rollout.horizon)))
-    return LipschitzConstant(constant, None, without_endings=rollout.env.goal_radius > 0.0)
+    return float(np.sum(rollout.discount ** np.arange(rollout.horizon))) if isinstance(rollout.env, Nav2D) else None
 
 
-def measured_constant(rollout: Rollout, policies: ArrayLike, *, num_pairs: int) -> LipschitzConstant | None:
-    """Return the steepest measured change of any policy's return; None where returns are not finite or never change."""
+def measured_constant(rollout: Rollout, policies: ArrayLike, *, num_pairs: int) -> tuple[float, int]:
+    """Return the steepest change of the return between random tasks, and of how many policies, those with finite returns.
+
+    The constant is zero where no return changes, or none can be measured; distances are in widths of the context box.
+    """
+    space, every = rollout.env.context_space, np.atleast_2d(np.asarray(policies, np.float64))
     if not engine_of(rollout.env).is_compiled:
-        return None
+        return 0.0, 0
     enough = replace(rollout, num_episodes=max(rollout.num_episodes, _LEAST_EPISODES))
+    pairs = context_pairs(np.random.default_rng(0), space, num_pairs)
     with np.errstate(invalid="ignore"):  # returns that overflowed
-        every = np.atleast_2d(np.asarray(policies, np.float64))
-        found = [measure_smoothness(enough, policy, num_pairs=num_pairs, num_blocks=1, seed=0) for policy in every]
-    finite = [policy for policy in found if np.isfinite(policy.steepest)]
-    constant = steepest_of(finite) if finite else 0.0
-    return LipschitzConstant(constant, len(finite)) if constant > 0.0 else None
+        found = [return_differences(enough, policy, pairs, num_blocks=1, seed=0) for policy in every]
+    finite = [each for each in found if np.isfinite(each).all()]
+    distance = np.linalg.norm((pairs[:, 1] - pairs[:, 0]) / box_widths(space), axis=1)
+    return steepest(distance, Difference(*np.stack(finite, axis=1))) if finite else 0.0, len(finite)
 
 
-def measure_smoothness(rollout: Rollout, theta: ArrayLike, *, num_pairs: int, num_blocks: int, seed: int) -> Smoothness:
-    """Measure |J - J'| over `context_pairs` with common random numbers.
+def steepest(distance: Floats, change: Difference) -> float:
+    """Return the largest |J - J'| / distance over policies and pairs of tasks, (policies, pairs).
 
     A pair is resolved when it differs at all and the half-width of its interval is at most half of the difference. Other pairs
     count with the lower end of their interval or, where none is resolved, all with the upper one.
     """
-    space = rollout.env.context_space
-    pairs = context_pairs(np.random.default_rng(seed), space, num_pairs)
-    change = return_differences(rollout, theta, pairs, num_blocks=num_blocks, seed=seed)
-    distance = np.linalg.norm((pairs[:, 1] - pairs[:, 0]) / box_widths(space), axis=1)
     difference, half = np.abs(change.mean), Z_99 * change.standard_error
-    safe = np.maximum(distance, 1e-9)
-    low = np.maximum(difference - half, 0.0)
     # Neighbours differ by little, so their noise divided by a small distance would win the maximum. Two equal returns, as of
     # policies that always miss, have no noise at all and still say nothing about the others.
     resolved = (difference > 0.0) & (half <= 0.5 * difference)
-    steepest = np.where(resolved, difference, low) if resolved.any() else difference + half
-    return Smoothness(
-        distance,
-        difference,
-        half,
-        num_resolved=int(resolved.sum()),
-        steepest=float(np.max(steepest / safe)),
-        steepest_low=float(np.max(low / safe)),
-        median=float(np.median(difference / safe)),
-    )
-
-
-def steepest_of(policies: Sequence[Smoothness]) -> float:
-    """Return the steepest of several policies, by the same rule as among the pairs of one."""
-    if not any(policy.num_resolved for policy in policies):
-        return max(policy.steepest for policy in policies)
-    return max(policy.steepest if policy.num_resolved else policy.steepest_low for policy in policies)
+    low, high = np.maximum(difference - half, 0.0), difference + half
+    counted = np.where(resolved, difference, low) if resolved.any() else high
+    return float(np.max(counted / np.maximum(distance, 1e-9)))
 
 
 def context_pairs(rng: np.random.Generator, space: ContextSpace, num_pairs: int) -> Floats:

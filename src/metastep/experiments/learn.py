@@ -33,13 +33,13 @@ from metastep.fqi.base import AnyModel
 from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.history import History, joined
-from metastep.mdp.loop import grow
-from metastep.mdp.parts import Parts, remove_parts
+from metastep.mdp.loop import Parts, grow
 from metastep.policies import ActorCritic
-from metastep.report.document import Command, Document, Heading, Paragraph, Table, write_document
-from metastep.report.figures import Ink, Line, Panel, curves, in_rows, picture
+from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, write_document
+from metastep.report.figures import FAINT, TEXT, Line, Panel, curves, in_rows, picture
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.experience import in_first_episode
+from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Space
 from metastep.search import SearchedModel
 from metastep.simulation.engine import engine_of
 
@@ -54,7 +54,6 @@ class Learned(NamedTuple):
     folder: Path
     first: float  # before any update
     last: float  # after the last
-    best: float
 
 
 class Evaluated(NamedTuple):
@@ -94,12 +93,8 @@ def learn(
     space = mdp.env.context_space
     context = parse_task(task, space)
     require_available(mdp)
-    learned = {
-        "model": model.fingerprint,
-        "task": {name: float(str(value)) for name, value in zip(space.names, context, strict=True)},
-        "seed": seed,
-        "num_updates": total,
-    }
+    values = {name: float(str(value)) for name, value in zip(space.names, context, strict=True)}
+    learned = {"model": model.fingerprint, "task": values, "seed": seed, "num_updates": total}
     wanted = storage.stamp("learning") | learned | {"family": config.env.name}
     marker = storage.claim(folder, _MARKER)
     storage.write_atomically(marker, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
@@ -125,10 +120,10 @@ def learn(
         metadata = {"experiment": config.to_dict(), "learned": learned, "versions": environment_record()}
         storage.write_tensors(folder / _POLICY, arrays, storage.stamp("policy") | metadata)
         history = joined(growth.pieces)
-        _write_results(folder, model, wanted, history, command)
-        remove_parts(folder)
+        _write_results(folder, mdp.space, wanted, history, command)
+        parts.remove()
     returns = history.mean_return[:, 0].astype(float)
-    return Learned(folder, returns[0], returns[-1], float(np.nanmax(returns)))
+    return Learned(folder, returns[0], returns[-1])
 
 
 def evaluate(
@@ -138,8 +133,6 @@ def evaluate(
     folder, path = path, path / _POLICY if path.is_dir() else path
     arrays, metadata = storage.read_tensors(path)
     storage.require_stamp(metadata, "policy", path, "learn it again")
-    if episodes < 2:
-        raise InputError(f"--episodes: {episodes} must be at least 2.")
     try:
         learned, recorded, theta = dict(metadata["learned"]), metadata["experiment"], arrays["theta"]
         own = _TASK.validate_python(learned["task"])
@@ -155,10 +148,9 @@ def evaluate(
     space = mdp.env.context_space
     if theta.shape != (mdp.num_parameters,) or theta.dtype != np.float32 or set(own) != set(space.names):
         raise InputError(f"File {path} does not hold a policy of its experiment.")
+    context = space.validate(np.array([[own[name] for name in space.names]]), f"File {path}")
     if task is not None:
         context = parse_task(task, space)[None, :]
-    else:
-        context = space.validate(np.array([[own[name] for name in space.names]]), f"File {path}")
     require_available(mdp)
     # Folded once more, so that no learner's batch has the same key.
     key = jax.random.fold_in(block_key(seed, Stream.TEST, 0), 1)
@@ -213,19 +205,25 @@ def experiment_of(model: AnyModel, family: str = "", *, allow_imports: bool = Fa
     return config
 
 
-def _write_results(
-    folder: Path, model: Model | SearchedModel, wanted: dict[str, Any], history: History, command: str
-) -> None:
+def _write_results(folder: Path, space: Space, wanted: dict[str, Any], history: History, command: str) -> None:
     """Write the curve, with a row before every update and after the last one and the update chosen there, and the report."""
     returns, error = history.mean_return[:, 0], history.features["return_error"][:, 0, 0]
-    chosen: NDArray[Any] = history.hyperparameters[:, 0].astype(float)
-    if isinstance(model, SearchedModel):
-        proposed: dict[str, Any] = dict(zip(model.record.names, chosen.T, strict=True))
-        scales = dict(zip(model.record.names, model.record.scales, strict=True))
-    else:
-        names, is_linear = model.record.directions, all(each.scale == "linear" for each in model.record.branches)
-        proposed = {"stepsize": chosen[:, -1], "direction": [names[int(row[0])] if names else "" for row in chosen]}
-        scales = {"stepsize": "linear" if is_linear else "log"}
+    rows = history.hyperparameters[:, 0].astype(float)
+    proposed: dict[str, Any] = dict(zip(space.names, rows.T, strict=True))
+    is_log = {"stepsize": any(bounds.scale != "linear" for bounds in space.branches.values())}
+    if isinstance(space, HyperparameterSpace):
+        is_log = {name: scale != "linear" for name, scale in zip(space.names, space.scales, strict=True)}
+
+    def draw_returns(axes: Axes) -> None:
+        axes.plot(returns, color=TEXT)
+        axes.fill_between(range(len(returns)), returns - 1.96 * error, returns + 1.96 * error, color=FAINT)
+        axes.set_xlabel("updates")
+
+    panels = [Panel("mean return of the batch", draw_returns)]
+    for name, own in is_log.items():
+        panels.append(curves(name, [Line("", proposed[name][None])], ylabel="", first=1, is_log=own))
+    if isinstance(space, MenuSpace):
+        proposed[space.category] = [space.directions[int(row[0])] for row in rows]
     divergence = 10.0 ** history.features["last_divergence"][:, 0, 0]
     divergence[0] = 0.0
     columns: dict[str, Iterable[Any]] = {
@@ -237,38 +235,23 @@ def _write_results(
         **{name: [*column, ""] for name, column in proposed.items()},
         "flagged": history.flagged[:, 0].astype(int),
     }
-    rows = zip(*columns.values(), strict=True)
-    storage.write_atomically(folder / "curve.csv", to_csv([columns, *rows]).encode())
-
-    def draw_returns(axes: Axes, ink: Ink) -> None:
-        axes.plot(returns, color=ink.text)
-        axes.fill_between(range(len(returns)), returns - 1.96 * error, returns + 1.96 * error, color=ink.faint)
-        axes.set_xlabel("updates")
-
-    panels = [Panel("mean return of the batch", draw_returns)]
-    for name, scale in scales.items():
-        title = "step that was proposed" if name == "stepsize" else name
-        panels.append(curves(title, [Line("", proposed[name][None])], ylabel="", first=1, is_log=scale != "linear"))
+    table = to_csv([columns, *zip(*columns.values(), strict=True)])
+    storage.write_atomically(folder / "curve.csv", table.encode())
     best = int(np.nanargmax(returns)) if np.isfinite(returns).any() else 0
-    document = Document(
-        f"A policy for {wanted['family']}",
-        f"{wanted['num_updates']} updates, {history.num_steps.sum():.0f} environment steps, seed {wanted['seed']}",
-        [
-            Heading("Task"),
-            Table(("coordinate", "value"), [[name, f"{value:g}"] for name, value in wanted["task"].items()], (1,)),
-            Heading("Learning"),
-            Paragraph(
-                f"The mean return of a batch went from {returns[0]:.4g} to {returns[-1]:.4g}; the largest, {returns[best]:.4g}, "
-                f"was seen after {best} updates. Every update was proposed by the model; nothing was tuned on this task."
-            ),
-            picture(
-                "curve", "Return: with 95 % of the batch's standard error. Others: every update.", in_rows(panels, 2)
-            ),
-            Heading("Made by"),
-            Command(command or "metastep.experiments.learn.learn"),
-        ],
-    )
-    write_document(document, folder)
+    went = f"The mean return of a batch went from {returns[0]:.4g} to {returns[-1]:.4g}; the largest, {returns[best]:.4g}, "
+    went += f"was seen after {best} updates. Every update was proposed by the model; nothing was tuned on this task."
+    caption = "Return: with 95 % of the batch's standard error. Others: every update."
+    parts: list[Part] = [
+        Heading("Task"),
+        Table(("coordinate", "value"), [[name, f"{value:g}"] for name, value in wanted["task"].items()], (1,)),
+        Heading("Learning"),
+        Paragraph(went),
+        picture("curve", caption, in_rows(panels, 2)),
+        Heading("Made by"),
+        Command(command or "metastep.experiments.learn.learn"),
+    ]
+    made = f"{wanted['num_updates']} updates, {history.num_steps.sum():.0f} environment steps, seed {wanted['seed']}"
+    write_document(Document(f"A policy for {wanted['family']}", made, parts), folder)
 
 
 def _first_episodes(sampler: Sampler, context: Any, theta: Any, key: Any) -> tuple[Any, Any]:

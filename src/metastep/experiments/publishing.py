@@ -2,14 +2,16 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metastep import features, fqi
 from metastep._core import storage
@@ -17,18 +19,18 @@ from metastep._core.errors import InputError
 from metastep._core.progress import Tracker
 from metastep._core.storage import require_new, write_new
 from metastep.controllers import controller_of
-from metastep.evaluation import Comparison, Method, differences, join, summary
+from metastep.evaluation import Comparison, Method, differences, join
 from metastep.experiments.config import build_mdp, parse
 from metastep.experiments.provenance import read_dataset
 from metastep.experiments.run import Run
 from metastep.experiments.schema import Experiment
 from metastep.experiments.stages import fit_on, read_fitted, validate
 from metastep.fqi import Model, recorded_model
+from metastep.fqi.base import AnyModel
 from metastep.fqi.forest import Forest
 from metastep.mdp.history import Transitions
-from metastep.report.document import fenced, inert
-from metastep.report.tables import target_of
-from metastep.search import SearchedModel
+from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
+from metastep.report.tables import comparison_table, differences_table, target_of
 
 _ROWS = 2000  # observations of the training data on which the packed model is compared with the whole one
 _REACH = 5.0, 95.0  # percentiles of a family's returns: what lies between is the unit of its rewards
@@ -74,43 +76,34 @@ def publish(
         if runs[0].comparison_file.exists():
             followed = runs[0].methods[target_of(runs[0].comparison)].model
         whole = read_fitted(runs[0].of_model(followed))[0]
+    elif any(run.config.learner == "search" for run in runs):
+        raise InputError("publish: runs that search have no data to fit one model on; publish them one by one.")
     else:
-        if any(run.config.learner == "search" for run in runs):
-            raise InputError("publish: runs that search have no data to fit one model on; publish them one by one.")
         whole = pooled(runs, tracker=tracker)
     learned = [run.of_model(followed) for run in runs]
-    storage.create_folder(out)
-    if isinstance(whole, SearchedModel):
-        if trees is not None:
-            raise InputError(f"--trees: {trees} must not be given, a searched model has none.")
-        proposes: Model | SearchedModel = whole
-        content, same = storage.read_bytes(learned[0].model_file), 1.0
-        about, devices = "the network's weights and its record.", [whole.record.versions.get("device", "unknown")]
-    else:
-        small, content, same = _packed(whole, learned, trees)
-        proposes = small
-        grown, kept = (each.record.regressor.options.get("trees") for each in (whole, small))
-        thinned = f"{kept} of {grown} trees of each forest, " if kept != grown else ""
-        about = (
-            f"the selected iteration, {thinned}numbers rounded. On {100 * same:.2f} % of the training data's observations it "
-            "proposes exactly what the whole model does."
-        )
-        devices = [*dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in learned)]
-    lines = [*_card_of_training(name, whole, learned)]
+    small, content, same, about = _packed(whole, learned, trees)
+    parts = [*_training(whole, learned)]
     for run in runs:
         if run.comparison_file.exists():
-            comparison = join([measured(proposes, run, name, name, like=followed, tracker=tracker), run.comparison])
-            lines += _card_of_scores(name, comparison, run.config)
-    commands = [*(run.command() or f"# the run in {run.path.name}" for run in runs), command]
+            comparison = join([measured(small, run, name, name, like=followed, tracker=tracker), run.comparison])
+            how: Any = {"seed": run.config.seed, "num_resamples": run.config.compare.num_resamples}
+            tasks = f"{comparison.num_tasks} test tasks, with 95 % intervals. AUC is the mean return over the updates."
+            parts += [Heading(f"Scores on {run.config.env.name}"), Paragraph(f"{tasks} {name} is this file.")]
+            minus = differences(comparison, name, **how)
+            parts += [comparison_table(comparison, **how), differences_table(comparison, name, minus)]
+    devices = [whole.record.versions.get("device", "unknown")]
+    if isinstance(whole, Model):
+        devices = [*dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in learned)]
     versions = sorted(item for item in whole.record.versions.items() if item[0] != "device")
     fitted_with = ", ".join(f"{package} {version}" for package, version in versions)
-    lines += ["", "## File", ""]
-    lines.append(f"{len(content) / 1000:.0f} kB: {about}")
-    lines += ["", f"SHA-256: `{hashlib.sha256(content).hexdigest()}`"]
-    lines += ["", "## Made by", "", fenced("\n".join(commands), "text"), ""]
-    fitted = "" if isinstance(whole, SearchedModel) else "; the forests were fitted on a CPU"
-    lines.append(f"Simulated on {inert(', '.join(devices))}{fitted}, with {inert(fitted_with)}.")
-    text = ("\n".join(lines) + "\n").encode()
+    fitted = "; the forests were fitted on a CPU" if isinstance(whole, Model) else ""
+    commands = [*(run.command() or f"# the run in {run.path.name}" for run in runs), command]
+    parts += [Heading("Made by"), Command("\n".join(commands))]
+    parts += [Paragraph(f"Simulated on {', '.join(devices)}{fitted}, with {fitted_with}.")]
+    parts += [Heading("File"), Paragraph(f"{len(content) / 1000:.0f} kB: {about}")]
+    families = ", ".join(run.config.env.name for run in runs)
+    document = Document(name, f"Proposes the updates of {whole.record.rule_name} on {families}.", parts)
+    text = f"{to_markdown(document, '')}\nSHA-256: `{hashlib.sha256(content).hexdigest()}`\n".encode()
 
     def write_model(temporary: Path) -> None:
         temporary.write_bytes(content)
@@ -122,13 +115,18 @@ def publish(
         if not (is_half and storage.read_bytes(file) == content):
             write_new(file, write_model, force=force)
 
+    storage.create_folder(out)
     with storage.writing(out, deep=False):  # two commands with the same name must not mix their files
         write_new(card, write_card, force=force)
     return Published(file, card, len(content), same)
 
 
-def _packed(whole: Model, runs: Sequence[Run], trees: int | None) -> tuple[Model, bytes, float]:
-    """Return the small model, its file, and the share of observations for which it proposes the very same."""
+def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[Any, bytes, float, str]:
+    """Return the small model, its file, the share of observations for which it proposes the very same, and what it holds."""
+    if not isinstance(whole, Model):
+        if trees is not None:
+            raise InputError(f"--trees: {trees} must not be given, a searched model has none.")
+        return whole, storage.read_bytes(runs[0].model_file), 1.0, "the network's weights and its record."
     small = whole.only_selected() if trees is None else whole.only_selected().with_trees(trees)
     with TemporaryDirectory() as aside:
         file = Path(aside, "model.safetensors")
@@ -138,75 +136,50 @@ def _packed(whole: Model, runs: Sequence[Run], trees: int | None) -> tuple[Model
     seen = np.concatenate([read_dataset(run, verify=False).transitions(names).observation for run in runs])
     seen = seen[:: max(1, len(seen) // _ROWS)]
     same = float(np.mean(np.all(np.atleast_2d(whole.act(seen).T == small.act(seen).T), axis=0)))
-    return small, content, same
+    grown, kept = (each.record.regressor.options.get("trees") for each in (whole, small))
+    thinned = f"{kept} of {grown} trees of each forest, " if kept != grown else ""
+    proposed = f"On {100 * same:.2f} % of the observations in the training data it proposes what the whole model does."
+    return small, content, same, f"the selected iteration, {thinned}numbers rounded. {proposed}"
 
 
-def _card_of_training(name: str, model: Model | SearchedModel, runs: Sequence[Run]) -> Iterator[str]:
-    record = model.record
-    rule, families = inert(record.setting["rule"]["name"]), inert(", ".join(run.config.env.name for run in runs))
-    yield from (f"# {name}", "", f"Proposes the updates of {rule} on {families}.", "")
-    yield from ("## Trained on", "")
-    yield from ("| family | tasks | learners of a round, rounds | batch | updates |", "|---|---|---|---|---|")
+def _training(model: AnyModel, runs: Sequence[Run]) -> Iterator[Part]:
+    """Yield what a card says of data, selection and ranges."""
+    rows, record = [], model.record
     for run in runs:
         config, space, rollout = run.config, run.mdp.env.context_space, run.config.rollout
         bounds = zip(space.names, space.low, space.high, strict=True)
         tasks = ", ".join(f"{coordinate} {low:g} to {high:g}" for coordinate, low, high in bounds)
-        collected = f"{config.collect.num_meta_episodes}, {config.collect.rounds}"
         batch = f"{rollout.num_envs} environments of {rollout.num_steps} steps"
         if rollout.num_envs is None:
             batch = f"{rollout.num_episodes} episodes of {rollout.horizon} steps"
-        yield f"| {inert(config.env.name)} | {inert(tasks)} | {collected} | {batch} | {config.meta.num_updates} |"
-    yield ""
+        amount = f"{config.collect.num_meta_episodes}, {config.collect.rounds}"
+        if not isinstance(model, Model):
+            amount = f"{2 * config.search.pairs}, {config.search.generations}"
+        rows.append((config.env.name, tasks, amount, batch, str(config.meta.num_updates)))
+    amounts = "learners of a round, rounds" if isinstance(model, Model) else "controllers of a generation, generations"
+    yield Heading("Trained on")
+    yield Table(("family", "tasks", amounts, "batch", "updates"), rows)
     num = sum(run.config.selection.num_tasks for run in runs)
-    if isinstance(model, SearchedModel):
-        scores = ", ".join(
-            f"{each.level} {each.score:.4g} (error {each.error:.2g})" for each in model.record.validation
-        )
-        yield f"Searched in {model.record.search_steps:.3g} steps, seed {model.record.seed}: a {model.record.level}."
-        yield f"Scores on {num} validation tasks: {scores}."
+    if isinstance(model, Model):
+        data, selected = record.training_data, f"Iteration {record.selected_iteration} of {len(model.q_functions)}"
+        made = f"{data.tuples} updates in all, seed {data.seed}, data {data.fingerprint[:16]}."
+        yield Paragraph(f"{made} {selected} was selected on {num} validation tasks.")
+        chosen = [(each.name or "step", each.low, each.high, each.scale) for each in record.branches]
     else:
-        yield _selection(model, num)
-    yield from ("", "## Ranges", "", "Numbers outside of these are guessed at, and a warning says so.", "")
-    yield from ("| what it sees | smallest | largest |", "|---|---:|---:|")
-    for column, low, high in zip(record.feature_names, record.feature_low, record.feature_high, strict=True):
-        yield f"| {inert(column)} | {low:.4g} | {high:.4g} |"
-    yield from ("", "| what it proposes | smallest | largest | scale |", "|---|---:|---:|---|")
-    if isinstance(model, SearchedModel):
-        chosen: Iterable[Any] = zip(
-            model.record.names, model.record.low, model.record.high, model.record.scales, strict=True
-        )
-    else:
-        chosen = ((branch.name or "step", branch.low, branch.high, branch.scale) for branch in model.record.branches)
-    for what, low, high, scale in chosen:
-        yield f"| {inert(what)} | {low:g} | {high:g} | {scale} |"
+        scores = ", ".join(f"{each.level} {each.score:.4g} (error {each.error:.2g})" for each in record.validation)
+        made = f"Searched in {record.search_steps:.3g} steps, seed {record.seed}: a {record.level}."
+        yield Paragraph(f"{made} Scores on {num} validation tasks: {scores}.")
+        chosen = [*zip(record.names, record.low, record.high, record.scales, strict=True)]
+    ends = zip(record.feature_names, record.feature_low, record.feature_high, strict=True)
+    seen = [(name, f"{low:.4g}", f"{high:.4g}") for name, low, high in ends]
+    steps = [(name, f"{low:g}", f"{high:g}", scale) for name, low, high, scale in chosen]
+    yield Heading("Ranges")
+    yield Paragraph("Numbers outside of these are guessed at, and a warning says so.")
+    yield Table(("what it sees", "smallest", "largest"), seen, (1, 2))
+    yield Table(("what it proposes", "smallest", "largest", "scale"), steps, (1, 2))
 
 
-def _selection(model: Model, tasks: int) -> str:
-    data, chosen = (
-        model.record.training_data,
-        f"Iteration {model.record.selected_iteration} of {len(model.q_functions)}",
-    )
-    return (
-        f"{data.tuples} updates in all, seed {data.seed}, data {inert(data.fingerprint[:16])}. {chosen} was selected on {tasks} "
-        "validation tasks."
-    )
-
-
-def _card_of_scores(name: str, comparison: Comparison, config: Experiment) -> Iterator[str]:
-    seed, num = config.seed, config.compare.num_resamples
-    against = {row.baseline: row for row in differences(comparison, name, seed=seed, num_resamples=num)}
-    tasks = f"{comparison.num_tasks} test tasks, with 95 % intervals; {name} is this file."
-    yield from ("", f"## Scores on {inert(config.env.name)}", "", f"Mean return over the updates, {tasks}")
-    yield from ("", f"| method | mean return | {inert(comparison.label(name))} minus it |", "|---|---|---|")
-    for row in summary(comparison, seed=seed, num_resamples=num):
-        label, auc, less = comparison.label(row.method), row.auc, against.get(row.method)
-        minus = "" if less is None else f"{less.mean:.3g} [{less.low:.3g}, {less.high:.3g}]"
-        yield f"| {inert(label)} | {auc.mean:.4g} [{auc.low:.4g}, {auc.high:.4g}] | {minus} |"
-
-
-def measured(
-    model: Model | SearchedModel, run: Run, name: str, label: str, *, like: str, tracker: Tracker | None = None
-) -> Comparison:
+def measured(model: Any, run: Run, name: str, label: str, *, like: str, tracker: Tracker | None = None) -> Comparison:
     """Run a model on the test tasks of a run; `like` names the model of the run whose rule and space it has."""
     seen, mdp = tuple(part.name for part in model.record.observation), run.of_model(like).mdp
     method = Method(name, mdp.rule, controller_of(model), label=label, space=mdp.space, observation=seen or None)
@@ -237,80 +210,64 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
             fitting[name] = parse(data)
     config, mdps = next(iter(fitting.values())), [build_mdp(each) for each in fitting.values()]
     first, *others = mdps
-    for other in others:
-        for what in ("observation", "space", "rule.name"):
-            if attrgetter(what)(first) != attrgetter(what)(other):
-                raise InputError(
-                    f"publish: {other.env.name} has another {what} than {first.env.name}; it must be the same."
-                )
+    for other, what in product(others, ("observation", "space", "rule.name")):
+        if attrgetter(what)(first) != attrgetter(what)(other):
+            raise InputError(f"publish: {first.env.name} and {other.env.name} must have the same {what}.")
     columns, parts, reaches = features.columns(first, first.observation), [], {}
     for name, run in families.items():
         # Rewards are shares of the range of a family's returns, so that no family counts more than another.
         returns = np.concatenate([history.mean_return.ravel() for history in run.dataset.blocks()])
         low, high = (float(end) for end in np.percentile(returns[np.isfinite(returns)], _REACH))
         if high <= low:
-            raise InputError(
-                f"Dataset {run.data_folder}: its returns do not vary, there is nothing to learn from them."
-            )
-        zero, unit = reaches[name] = (low, high - low)
+            raise InputError(f"Dataset {run.data_folder}: its returns do not vary, so there is nothing to learn.")
+        reaches[name] = low, high - low
+        shift, scale = (each.astype(np.float32) for each in _units(columns, *reaches[name]))
         part = run.dataset.transitions(first.observation)
-        observation, following = part.observation.copy(), part.next_observation.copy()
-        if "return" in columns:
-            for seen in (observation, following):
-                column = seen[:, [*columns].index("return")]
-                column[:] = (column - zero) / unit
-        rewards = (part.reward / np.float32(unit)).astype(np.float32)
-        parts.append(part._replace(observation=observation, reward=rewards, next_observation=following))
+        seen, following = ((rows - shift) / scale for rows in (part.observation, part.next_observation))
+        rewards = part.reward / np.float32(high - low)
+        parts.append(part._replace(observation=seen, reward=rewards, next_observation=following))
     everything = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
     def shared(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {name: value for name, value in tables[0].items() if all(t.get(name) == value for t in tables)}
 
     settings = [mdp.setting for mdp in mdps]
-    rule, units = shared([setting["rule"] for setting in settings]), {name: unit for name, (_, unit) in reaches.items()}
-    model = fit_on(
-        config,
-        first,
-        everything,
-        data_of(runs),
-        tracker=tracker,
-        setting=shared(settings) | {"rule": rule, "env": "several", "families": [*families]},
-        configuration={"families": {name: each.to_dict() for name, each in configs.items()}}
-        | ({"reaches": reaches} if known else {"reward_units": units}),
-    )
+    setting = shared(settings) | {"rule": shared([each["rule"] for each in settings])}
+    setting |= {"env": "several", "families": [*families]}
+    recorded = {"families": {name: each.to_dict() for name, each in configs.items()}, "reaches": reaches}
+    how: Any = {"tracker": tracker, "setting": setting, "configuration": recorded}
+    model = fit_on(config, first, everything, data_of(runs), **how)
     # Iterations are scored by the mean over families of their mean return, in the family's units.
-    scores: list[list[float]] = []
+    scores = []
     for name, run in families.items():
         own = for_family(model, configs[name]) if known else model
         comparison = validate(Run(run.path, configs[name], run.tasks), own, tracker=tracker)
-        scores.append([float(curve[:, 1:].mean(dtype=np.float64)) / units[name] for curve in comparison.returns])
+        scores.append([curve[:, 1:].mean(dtype=np.float64) / reaches[name][1] for curve in comparison.returns])
     table = np.array(scores)  # (families, iterations)
-    finite = np.flatnonzero(np.isfinite(table).all(axis=0))
-    if not len(finite):
+    finite = np.flatnonzero(np.isfinite(table).all(axis=0)).tolist()
+    if not finite:
         raise InputError("selection: every iteration diverged on validation tasks.")
-    return model.with_validation(
-        [fqi.ValidationCurve(int(i) + 1, float(table[:, i].mean()), tuple(table[:, i].tolist())) for i in finite]
-    )
+    curves = [fqi.ValidationCurve(i + 1, float(table[:, i].mean()), tuple(table[:, i].tolist())) for i in finite]
+    return model.with_validation(curves)
 
 
 def for_family(model: Model, config: Experiment) -> Model:
     """Return a model of known families for the tasks of an experiment, with its unit of returns and its range of steps."""
     record, mdp = model.record, build_mdp(_without_units(config, known=True))
-    zero, unit = record.configuration["reaches"][config.env.name]
+    reach = record.configuration["reaches"][config.env.name]
+    shift, scale = _units(record.feature_names, *reach)
+    low, high = (tuple((shift + scale * ends).tolist()) for ends in (record.feature_low, record.feature_high))
+    branches = fqi.branches_of(mdp.space)
+    own = replace(record, setting=mdp.setting, branches=branches, feature_low=low, feature_high=high)
     column = record.feature_names.index("return")
-
-    def moved(ends: tuple[float, ...]) -> tuple[float, ...]:
-        return *ends[:column], zero + unit * ends[column], *ends[column + 1 :]
-
-    own = replace(
-        record,
-        setting=mdp.setting,
-        branches=fqi.branches_of(mdp.space),
-        feature_low=moved(record.feature_low),
-        feature_high=moved(record.feature_high),
-    )
-    heads = [[cast(Forest, head).in_unit(column, zero, unit) for head in q.heads] for q in model.q_functions]
+    heads = [[cast(Forest, head).in_unit(column, *reach) for head in q.heads] for q in model.q_functions]
     return fqi.model_of_heads(own, heads)
+
+
+def _units(columns: Sequence[str], low: float, unit: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return what is 0 and what is 1 in each column where the return counts in a family's units."""
+    is_return = np.array([name == "return" for name in columns])
+    return np.where(is_return, low, 0.0), np.where(is_return, unit, 1.0)
 
 
 def data_of(runs: Sequence[Run]) -> str:
@@ -323,8 +280,6 @@ def _without_units(config: Experiment, known: bool) -> Experiment:
     free = {*features.SETS["training"], *features.SETS["unit-free"], *(["return"] if known else [])}
     kept = [name for name in config.meta.observation if name in free]
     if not kept:
-        raise InputError(
-            f"publish: all that {config.env.name} observes carries a unit, so that families cannot be pooled."
-        )
+        raise InputError(f"publish: all that {config.env.name} observes carries a unit, so families cannot be pooled.")
     data = config.to_dict()
     return parse(data | {"meta": data["meta"] | {"observation": kept}})
